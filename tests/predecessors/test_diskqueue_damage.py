@@ -1,8 +1,8 @@
-"""Scenarios A and I of the seed's list: a file that is cut at every byte, and one whose every byte is flipped.
+"""Scenarios A and I of DiskQueue: a file that is cut at every byte, and one of which every byte is flipped.
 
-What must come out of it: an exact prefix of the commits and a report, or an error that names the file and the offset,
-or nothing at all where the bytes were not in use. Never a duplicate, never a wrong byte, never a change to what could
-not be read. Each case works on a fresh copy of one prepared queue.
+Each opening must find an exact prefix of the commits and report the damage, or raise an error with the file and the
+offset. If the bytes were not in use, it must find everything. It must never deliver a duplicate or a wrong byte, or
+change a file that it could not read. Each case works on a fresh copy of one prepared queue.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BITS = tuple(1 << bit for bit in range(8))
 
 
 def open_small(directory: Path, inline_bytes: int) -> PersistentQueue:
-    """Open a queue whose files are small, so that many copies of them are quick."""
+    """Open a queue whose files are small, so that many copies of them take little time."""
     return PersistentQueue(directory, disk=IN_CACHE, log_bytes=6144, segment_bytes=4096, inline_bytes=inline_bytes)
 
 
@@ -39,13 +39,13 @@ class Prepared:
     log: str
     segment: str
     ends: list[int]
-    """Where the log ended after so many commits."""
+    """End of the log after each number of commits."""
     states: list[list[bytes]]
-    """What was ready after so many commits."""
+    """Ready items after each number of commits."""
     inline_bytes: int
 
     def copy_to(self, directory: Path) -> None:
-        """Make the directory hold exactly these files; those that are there are written over, which is quick."""
+        """Make the directory hold exactly these files. Existing files are overwritten in place, to save time."""
         for part in ("log", "data", "pool"):
             (directory / part).mkdir(parents=True, exist_ok=True)
             for name in os.listdir(directory / part):
@@ -65,7 +65,7 @@ class Prepared:
 
 
 def read_files(directory: Path) -> dict[str, bytes]:
-    """The queue's files and their bytes, but for the lock's."""
+    """Return the names and the bytes of the queue's files, except the lock."""
     found = {}
     for part in ("log", "data", "pool"):
         for entry in os.scandir(directory / part):
@@ -75,7 +75,8 @@ def read_files(directory: Path) -> dict[str, bytes]:
 
 
 def prepare(root: Path, commits: int, end: Callable[[PersistentQueue], None], inline_bytes: int = 65536) -> Prepared:
-    """A queue of so many commits: each enqueues up to three items of various lengths, every fourth also dequeues."""
+    """Make a queue of so many commits. Each enqueues up to three items of various lengths, and every fourth also
+    dequeues."""
     queue = open_small(root, inline_bytes)
     ready: list[bytes] = []
     ends, states = [queue.stats().log_bytes], [list(ready)]
@@ -97,18 +98,18 @@ def prepare(root: Path, commits: int, end: Callable[[PersistentQueue], None], in
 
 @pytest.fixture(scope="module")
 def unsealed(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    """Twenty commits, then a crash."""
+    """Return a queue with twenty commits, then a crash."""
     return prepare(tmp_path_factory.mktemp("unsealed"), 20, crash)
 
 
 @pytest.fixture(scope="module")
 def sealed(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    """Twenty commits, then a clean close."""
+    """Return a queue with twenty commits, then a clean close."""
     return prepare(tmp_path_factory.mktemp("sealed"), 20, PersistentQueue.close)
 
 
 def assert_refused(prepared: Prepared, directory: Path, name: str, offset: int) -> None:
-    """Opening names the file and the offset, and changes nothing."""
+    """Assert that an opening raises an error with the file and the offset, and changes nothing."""
     before = read_files(directory)
     with pytest.raises(CorruptionError) as caught:
         prepared.open(directory)
@@ -117,7 +118,8 @@ def assert_refused(prepared: Prepared, directory: Path, name: str, offset: int) 
 
 
 def assert_opens(prepared: Prepared, directory: Path, commits: int, torn: bool, missing_bytes: int) -> None:
-    """Opening finds an exact prefix of the commits, reports what is gone, and stays consistent."""
+    """Assert that an opening finds an exact prefix of the commits and reports the loss, and that the queue is
+    consistent."""
     with prepared.open(directory) as queue:
         report = queue.recovery
         assert (report.transactions, report.missing_bytes, report.torn_bytes > 0) == (commits, missing_bytes, torn)
@@ -128,12 +130,12 @@ def assert_opens(prepared: Prepared, directory: Path, commits: int, torn: bool, 
 
 
 def flat(contents: Iterable[list[bytes]]) -> list[bytes]:
-    """The items of several blocks."""
+    """Return the items of several blocks."""
     return list(chain.from_iterable(contents))
 
 
 def drain_past_damage(queue: PersistentQueue) -> tuple[list[bytes], list[CorruptionError]]:
-    """Dequeue one by one to the end: what came out, and what was raised on the way."""
+    """Dequeue one by one to the end. Return the items, and the errors that were raised meanwhile."""
     items: list[bytes] = []
     damages: list[CorruptionError] = []
     with queue.session() as session:
@@ -155,7 +157,8 @@ def drain_past_damage(queue: PersistentQueue) -> tuple[list[bytes], list[Corrupt
 
 @pytest.mark.parametrize("part", range(2))
 def test_a_unsealed_log_cut_at_every_byte(unsealed: Prepared, tmp_path: Path, part: int) -> None:
-    """Wherever an unsealed log is cut: refused in header or checkpoint, behind them an exact prefix of the commits."""
+    """An unsealed log is refused if it is cut in its header or checkpoint. Cut behind them, it opens with an exact
+    prefix of the commits."""
     directory = tmp_path / "queue"
     log = unsealed.files[unsealed.log]
     ends = unsealed.ends
@@ -171,7 +174,7 @@ def test_a_unsealed_log_cut_at_every_byte(unsealed: Prepared, tmp_path: Path, pa
 
 
 def test_a_sealed_log_cut_at_every_byte(sealed: Prepared, tmp_path: Path) -> None:
-    """A sealed log is refused wherever it is cut in use, and complete wherever it is cut behind that."""
+    """A sealed log is refused if it is cut in its used part, and is complete if it is cut behind that."""
     directory = tmp_path / "queue"
     log = sealed.files[sealed.log]
     sealed.copy_to(directory)
@@ -187,7 +190,7 @@ def test_a_sealed_log_cut_at_every_byte(sealed: Prepared, tmp_path: Path) -> Non
 
 
 def flip_unsealed(prepared: Prepared, directory: Path, offset: int, mask: int) -> None:
-    """Flip bits of a byte of an unsealed log, and check what opening makes of it."""
+    """Flip bits of a byte of an unsealed log, assert the outcome of an opening, and restore the log."""
     ends = prepared.ends
     flip(directory / prepared.log, offset, mask)
     if offset < HEADER_BYTES:
@@ -203,7 +206,8 @@ def flip_unsealed(prepared: Prepared, directory: Path, offset: int, mask: int) -
 
 
 def test_a_unsealed_log_flipped_at_every_byte(unsealed: Prepared, tmp_path: Path) -> None:
-    """A flipped byte of an unsealed log: refused by frame; reported as torn in the last; nothing in unused space."""
+    """A flipped byte in an unsealed log is refused with its frame; in the last frame it is reported as torn. In unused
+    space it changes nothing."""
     directory = tmp_path / "queue"
     unsealed.copy_to(directory)
     used = unsealed.ends[-1] + 16
@@ -212,7 +216,7 @@ def test_a_unsealed_log_flipped_at_every_byte(unsealed: Prepared, tmp_path: Path
 
 
 def test_a_sealed_log_flipped_at_every_bit(sealed: Prepared, tmp_path: Path) -> None:
-    """A flipped bit of a sealed log is refused where the log is in use, and does not matter behind that."""
+    """A flipped bit in the used part of a sealed log is refused, and one behind that changes nothing."""
     directory = tmp_path / "queue"
     sealed.copy_to(directory)
     end = read_log(DISK, str(directory / sealed.log)).end
@@ -229,7 +233,8 @@ def test_a_sealed_log_flipped_at_every_bit(sealed: Prepared, tmp_path: Path) -> 
 
 
 def test_a_small_unsealed_log_flipped_at_every_bit(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """All eight bits of every byte of a small unsealed log: refused, or torn, with an exact prefix."""
+    """With any bit of a small unsealed log flipped, the log is refused, or opens with an exact prefix of the
+    commits."""
     prepared = prepare(tmp_path_factory.mktemp("small"), 2, crash, inline_bytes=0)
     directory = tmp_path / "queue"
     prepared.copy_to(directory)
@@ -243,21 +248,22 @@ def test_a_small_unsealed_log_flipped_at_every_bit(tmp_path: Path, tmp_path_fact
 
 @dataclass(frozen=True)
 class Blocks:
-    """A queue whose items all lie in segments: what each block holds, and where it begins."""
+    """A queue whose items all are in segments, with the content and the place of each block."""
 
     prepared: Prepared
     starts: list[int]
     contents: list[list[bytes]]
 
     def at(self, offset: int) -> int | None:
-        """Which block holds the byte; None for the header and for unused space."""
+        """Return the number of the block that holds the byte; None for the header and for unused space."""
         found = sum(start <= offset for start in self.starts) - 1
         return found if 0 <= found < len(self.contents) else None
 
 
 @pytest.fixture(scope="module")
 def blocks(tmp_path_factory: pytest.TempPathFactory) -> Blocks:
-    """Ten blocks of up to three items in one segment, closed cleanly. The last start is where the next one would be."""
+    """Return ten blocks of up to three items in one segment, closed cleanly. The last start is that of the next
+    block."""
     root = tmp_path_factory.mktemp("blocks")
     contents = [
         [b"%d-%d" % (block, place) * (place + block % 2) for place in range(1 + block % 3)] for block in range(10)
@@ -272,7 +278,8 @@ def blocks(tmp_path_factory: pytest.TempPathFactory) -> Blocks:
 
 
 def assert_costs_a_block(blocks: Blocks, directory: Path, offset: int) -> None:
-    """The block at ``offset`` raises once, by name and place; everything else comes out, in order."""
+    """Assert that the block at ``offset`` raises once, with file and offset, and that all other items come out in
+    order."""
     segment = str(directory / blocks.prepared.segment)
     lost = blocks.at(offset)
     with blocks.prepared.open(directory) as queue:
@@ -282,12 +289,13 @@ def assert_costs_a_block(blocks: Blocks, directory: Path, offset: int) -> None:
     places = [(damage.file, damage.offset) for damage in damages]
     if lost is not None:
         assert (places, damaged) == ([(segment, blocks.starts[lost])], len(blocks.contents[lost]))
-    else:  # the header's bytes are told of, and cost nothing
+    else:  # damage to the header is reported, and costs nothing
         assert (places, damaged) == ([(segment, 0)] if offset < HEADER_BYTES else [], 0)
 
 
 def test_a_segment_flipped_at_every_byte(blocks: Blocks, tmp_path: Path) -> None:
-    """A flipped byte of a segment costs the items of its block, raises once, and what lies behind it comes out."""
+    """A flipped byte of a segment costs only the items of its block and is raised once. The items behind it come
+    out."""
     directory = tmp_path / "queue"
     blocks.prepared.copy_to(directory)
     segment = directory / blocks.prepared.segment
@@ -301,7 +309,7 @@ def test_a_segment_flipped_at_every_byte(blocks: Blocks, tmp_path: Path) -> None
 
 
 def test_a_segment_flipped_at_every_bit_of_one_block(blocks: Blocks, tmp_path: Path) -> None:
-    """Whichever bit of a block in the middle flips, its items are lost and no others."""
+    """Whichever bit of a block in the middle is flipped, only its items are lost."""
     directory = tmp_path / "queue"
     blocks.prepared.copy_to(directory)
     segment = directory / blocks.prepared.segment
@@ -313,7 +321,7 @@ def test_a_segment_flipped_at_every_bit_of_one_block(blocks: Blocks, tmp_path: P
 
 
 def test_a_segment_cut_at_every_byte(blocks: Blocks, tmp_path: Path) -> None:
-    """A segment that was cut costs the blocks that were cut off, and gives the ones before them."""
+    """A segment that was cut loses only the blocks behind the cut."""
     directory = tmp_path / "queue"
     segment = directory / blocks.prepared.segment
     for length_bytes in range(blocks.starts[-1]):
@@ -329,7 +337,7 @@ def test_a_segment_cut_at_every_byte(blocks: Blocks, tmp_path: Path) -> None:
 
 
 def test_a_redo_log_repairs_its_segment(unsealed: Prepared, tmp_path: Path) -> None:
-    """After a crash the blocks that the log carries are whole again, whatever became of them in the segment."""
+    """After a crash, the blocks that the log contains are written again, whatever happened to them in the segment."""
     directory = tmp_path / "queue"
     for offset in range(HEADER_BYTES, len(unsealed.files[unsealed.segment]), 11):
         unsealed.copy_to(directory)
@@ -342,7 +350,7 @@ def test_a_redo_log_repairs_its_segment(unsealed: Prepared, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("offset", range(0, HEADER_BYTES, 7))
 def test_a_redo_log_and_a_damaged_segment_header(unsealed: Prepared, tmp_path: Path, offset: int) -> None:
-    """After a crash a segment's damaged header costs no item; it is told of once, at the latest by a later reader."""
+    """After a crash, a damaged segment header costs no item, and readers get its error at most once."""
     directory = tmp_path / "queue"
     unsealed.copy_to(directory)
     flip(directory / unsealed.segment, offset)
@@ -358,13 +366,14 @@ def test_a_redo_log_and_a_damaged_segment_header(unsealed: Prepared, tmp_path: P
 def test_a_large_commit_is_checked_after_a_crash(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, offset_in_block: int
 ) -> None:
-    """Where the log does not carry the blocks, a damaged one is found after a crash too, and costs its own items."""
+    """A block that the log does not contain is checked after a crash, too. If it is damaged, it costs only its own
+    items."""
     prepared = prepare(tmp_path_factory.mktemp("large"), 6, crash, inline_bytes=0)
     directory = tmp_path / "queue"
     prepared.copy_to(directory)
     flip(directory / prepared.segment, HEADER_BYTES + offset_in_block)
     with prepared.open(directory) as queue:
-        # The first block held one empty item, which the fourth commit consumed: nobody misses it.
+        # The first block held one empty item, which the fourth commit consumed, so no item is missing.
         assert drain_past_damage(queue) == (prepared.states[-1], [])
     prepared.copy_to(directory)
     segment = directory / prepared.segment
@@ -380,13 +389,13 @@ def test_a_large_commit_is_checked_after_a_crash(
 
 
 def one_by_one(queue: PersistentQueue) -> tuple[list[bytes], int]:
-    """Dequeue item by item; what came out, and how often it raised."""
+    """Dequeue item by item. Return the items, and the number of errors."""
     items, damages = drain_past_damage(queue)
     return items, len(damages)
 
 
 def in_batches(queue: PersistentQueue) -> tuple[list[bytes], int]:
-    """Dequeue in batches; what came out, and how often it raised."""
+    """Dequeue in batches. Return the items, and the number of errors."""
     items: list[bytes] = []
     raised = 0
     with queue.session() as session:
@@ -403,7 +412,8 @@ def in_batches(queue: PersistentQueue) -> tuple[list[bytes], int]:
 
 
 def browsing(queue: PersistentQueue) -> tuple[list[bytes], int]:
-    """Browse over and over until nothing raises; what the last time gave, and how often it raised before."""
+    """Browse again and again until no error is raised. Return the items of the last browse, and the number of errors
+    before."""
 
     def attempts() -> Iterator[list[bytes] | None]:
         while True:
@@ -423,7 +433,7 @@ def browsing(queue: PersistentQueue) -> tuple[list[bytes], int]:
 def test_i_damaged_blocks_are_set_aside(
     blocks: Blocks, tmp_path: Path, consume: Callable[[PersistentQueue], tuple[list[bytes], int]], damaged: list[int]
 ) -> None:
-    """Damaged blocks anywhere are counted and raise once each; the other items come out, however one consumes."""
+    """Damaged blocks anywhere are counted and raise once each. The other items come out, however they are consumed."""
     directory = tmp_path / "queue"
     blocks.prepared.copy_to(directory)
     for block in damaged:
@@ -435,7 +445,8 @@ def test_i_damaged_blocks_are_set_aside(
 
 
 def test_i_damage_outlives_its_discovery(blocks: Blocks, tmp_path: Path) -> None:
-    """What was set aside is neither consumed nor deleted: check names it, and the next opening meets it again."""
+    """Damaged items are neither consumed nor deleted: ``check`` names the block, and the next opening meets it
+    again."""
     directory = tmp_path / "queue"
     blocks.prepared.copy_to(directory)
     segment = directory / blocks.prepared.segment

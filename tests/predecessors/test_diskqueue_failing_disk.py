@@ -1,4 +1,4 @@
-"""Scenario H of the seed's list: a disk whose n-th call fails, for every n, and what becomes of the flush under way."""
+"""Scenario H of DiskQueue: a disk whose n-th call fails, for every n, and the outcome of the flush under way."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.conftest import QueueFactory
 from tests.support.queues import IN_CACHE, crash, drain, put, put_each
 
 CHANGING = ("open", "pwritev", "fdatasync", "fsync", "fallocate", "ftruncate", "rename", "unlink", "mkdir")
-"""The calls that change something; of ``open`` those that may make a file."""
+"""Calls that change something; ``open`` counts only if it may make a file."""
 
 
 class Faulty:
-    """A disk without syncs whose n-th changing call fails, and all after it until ``heal``, if ``lasting``.
+    """A disk without syncs whose n-th changing call fails. If ``lasting``, all later calls fail until ``heal``.
 
-    ``half`` makes a failing write take half of its bytes first.
+    With ``half``, a failing write writes half of its bytes first.
     """
 
     def __init__(self, at: int, code: int, lasting: bool, half: bool) -> None:
@@ -37,7 +37,7 @@ class Faulty:
         self.disk: Disk = replace(IN_CACHE, **doors)
 
     def heal(self) -> None:
-        """From now on nothing fails."""
+        """Let no further call fail."""
         self._healed = True
 
     def _door(self, name: str) -> Callable[..., Any]:
@@ -65,7 +65,7 @@ def half_write(write: Callable[..., int], fd: int, buffers: Buffers, offset: int
 
 @dataclass
 class Witness:
-    """A queue on a faulty disk, driven step by step, and the states that it may be in."""
+    """A queue on a faulty disk that is driven step by step, and the items that must be ready."""
 
     path: Path
     settings: dict[str, int]
@@ -73,7 +73,7 @@ class Witness:
     ready: list[bytes]
 
     def run(self) -> str:
-        """The whole story: what became of it."""
+        """Run the whole story, and return its outcome."""
         try:
             queue = PersistentQueue(self.path, disk=self.faulty.disk, **self.settings)  # type: ignore[arg-type]
         except (DiskFullError, BrokenQueueError, OSError):
@@ -92,7 +92,7 @@ class Witness:
         return self.reopen([self.ready], "well")
 
     def step(self, queue: PersistentQueue, number: int) -> str | None:
-        """One transaction and, now and then, a trim; None to go on, else what became of it."""
+        """Run one transaction and, at odd steps, a trim. Return None to go on, or the outcome."""
         items = [b"%d-%d" % (number, place) * 20 for place in range(1 + number % 3)]
         with Session(queue._open(), spill_bytes=self.settings.get("inline_bytes", 1 << 20) + 100) as session:
             before = list(self.ready)
@@ -120,7 +120,7 @@ class Witness:
                 return self.reopen([before, after], "broken")
         self.ready = after
         try:
-            assert list(queue.browse()) == after  # raises where the trim that followed the flush failed
+            assert list(queue.browse()) == after  # raises if the trim after the flush failed
             if number % 2:
                 try:
                     queue.trim()
@@ -134,7 +134,7 @@ class Witness:
         return None
 
     def assert_broken(self, queue: PersistentQueue, session: Session) -> None:
-        """Every call raises, with no further call to the disk, however well that is by now."""
+        """Assert that every call raises without a further call of the disk, although the disk works again."""
         self.faulty.heal()
         calls = self.faulty.calls
         for call in (
@@ -152,7 +152,8 @@ class Witness:
         assert self.faulty.calls == calls
 
     def reopen(self, allowed: list[list[bytes]], outcome: str) -> str:
-        """The next life finds one of the allowed states, works, and leaves a consistent directory."""
+        """Open the queue again. Assert that it is in an allowed state, works, and leaves a consistent directory. Return
+        ``outcome``."""
         with PersistentQueue(self.path, disk=IN_CACHE, **self.settings) as queue:  # type: ignore[arg-type]
             found = list(queue.browse())
             assert found in allowed
@@ -174,7 +175,8 @@ class Witness:
     ids=["inline", "large and spilled", "rolls", "large, spilled and rolls"],
 )
 def test_h_every_call_fails(tmp_path: Path, settings: dict[str, int], code: int, half: bool, lasting: bool) -> None:
-    """Whichever call fails, and however: a flush is done, or can be repeated, or breaks the queue; never half."""
+    """Whichever call fails, and however, a flush succeeds, can be repeated, or breaks the queue. It is never half
+    done."""
     settings = {"log_bytes": 4096, **settings}
     outcomes: Counter[str] = Counter()
     at = 0
@@ -199,7 +201,7 @@ def test_h_every_call_fails(tmp_path: Path, settings: dict[str, int], code: int,
 
 @pytest.mark.parametrize("call", [lambda session: session.enqueue(b"b"), lambda session: session.enqueue_many([b"b"])])
 def test_h_a_broken_queue_takes_no_items(open_queue: QueueFactory, call: Callable[[Session], None]) -> None:
-    """Once a sync failed, a session does not even take an item that it could never flush."""
+    """Once a sync has failed, a session refuses to buffer an item that it could never flush."""
 
     def fail(*_: Any) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -214,7 +216,7 @@ def test_h_a_broken_queue_takes_no_items(open_queue: QueueFactory, call: Callabl
 
 
 def test_h_short_writes_are_completed(open_queue: QueueFactory) -> None:
-    """Writes that take a few bytes at a time change nothing but the number of calls."""
+    """Writes that take a few bytes at a time change only the number of calls."""
 
     def write_a_little(fd: int, buffers: Buffers, offset: int, flags: int) -> int:
         return DISK.pwritev(fd, [b"".join(buffers)[:1000]], offset, 0)

@@ -1,7 +1,7 @@
-"""Scenarios C to G, K and L of the seed's list: leftovers, rolls, stale files, empty items, depth, crowds.
+"""Scenarios C to G, K and L of DiskQueue: leftovers, rolls, stale files, empty items, depth, and many threads.
 
-A and I (damage) stand in ``test_seed_damage``, B (the end at every step) in ``test_seed_kills``, H (a failing disk) in
-``test_seed_failing_disk``, J in ``test_processes``.
+Scenarios A and I (damage) are in ``test_diskqueue_damage``, B (a kill at every step) in ``test_diskqueue_kills``, and H
+(a failing disk) in ``test_diskqueue_failing_disk``. Scenario J is in ``test_processes``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CALLS = ("open", "pwritev", "fdatasync", "fsync", "fallocate", "ftruncate", "ren
 
 
 def digits(*bounds: int) -> list[bytes]:
-    """The numbers of ``range(*bounds)`` as items."""
+    """Return the numbers of ``range(*bounds)`` as items."""
     return [b"%d" % number for number in range(*bounds)]
 
 
@@ -43,14 +43,14 @@ FOREIGN = (
     "transaction.log",
     "meta.state",
 )
-"""What the seed leaves behind, what an earlier opening set aside, and what somebody else put there."""
+"""Leftovers of DiskQueue, files that an earlier opening set aside, and files of other programs."""
 
 
 @ENDS
 def test_c_leftovers_of_every_kind(
     open_queue: QueueFactory, directory: Path, end: Callable[[PersistentQueue], None]
 ) -> None:
-    """With every kind of leftover in place nothing is lost; orphans are swept, and what is not the queue's stays."""
+    """With leftovers of every kind in place no item is lost. Orphans are swept, and foreign files stay."""
     queue = open_queue(segment_bytes=10)
     put_each(queue, digits(5))
     older = log_file(directory).read_bytes()
@@ -74,7 +74,7 @@ def test_c_leftovers_of_every_kind(
 
 @pytest.mark.damages
 def test_c_an_earlier_find_is_not_overwritten(open_queue: QueueFactory, directory: Path) -> None:
-    """What is set aside does not replace what was set aside before under the same name."""
+    """A file that is set aside does not replace an earlier one that was set aside under its name."""
     finds = [b"the first find", b"the second find"]
     for find in finds:
         queue = open_queue(inline_bytes=0)
@@ -95,7 +95,7 @@ def test_c_an_earlier_find_is_not_overwritten(open_queue: QueueFactory, director
 def test_c_a_stray_name_of_deletion_deletes_nothing(
     open_queue: QueueFactory, directory: Path, end: Callable[[PersistentQueue], None]
 ) -> None:
-    """While there is a log, a directory named like that of a deletion does not make the queue a deleted one."""
+    """As long as there is a log, a directory with the name of a deletion does not make the queue count as deleted."""
     queue = open_queue(segment_bytes=10)
     put_each(queue, digits(5))
     end(queue)
@@ -111,7 +111,8 @@ def test_c_a_stray_name_of_deletion_deletes_nothing(
 def test_d_consumer_drains_a_file_between_roll_and_commit(
     open_queue: QueueFactory, step: str, end: Callable[[PersistentQueue], None]
 ) -> None:
-    """A consumer that drains a file while a producer has rolled and not committed takes nothing of the producer's."""
+    """A consumer that drains a file after a producer has rolled, and before it commits, gets none of the producer's
+    items."""
     armed = False
     consumed: list[bytes] = []
     held = threading.Event()
@@ -149,7 +150,7 @@ def test_d_consumer_drains_a_file_between_roll_and_commit(
 def test_e_two_sessions_write_across_rolls(
     open_queue: QueueFactory, directory: Path, end: Callable[[PersistentQueue], None]
 ) -> None:
-    """Two sessions that write at the same time, over many files, keep each its order and all their items."""
+    """Two sessions that write at once over many files keep all their items, each in its own order."""
     queue = open_queue(segment_bytes=500, memory_bytes=0)
     start = threading.Barrier(2, timeout=60)
 
@@ -175,7 +176,7 @@ def test_e_two_sessions_write_across_rolls(
     assert len(found) == 200
 
 
-# --- F: what is not log or data ---------------------------------------------------------------------------------------
+# --- F: other files than log and segments -----------------------------------------------------------------------------
 
 
 def _remove(path: Path) -> None:
@@ -205,7 +206,7 @@ def test_f_spoilt_files_overwrite_nothing(
     spoil: Callable[[Path], None],
     end: Callable[[PersistentQueue], None],
 ) -> None:
-    """Only log and segments say where to write: any other file may be stale, short or gone."""
+    """Only the log and the segments say where to write: any other file may be stale, short or missing."""
     queue = open_queue()
     put(queue, b"a")
     path = directory / name
@@ -225,7 +226,7 @@ def test_f_spoilt_files_overwrite_nothing(
 
 @pytest.mark.damages
 def test_f_a_stale_log_is_refused(open_queue: QueueFactory, directory: Path) -> None:
-    """An older generation under a newer name is not believed."""
+    """An older generation under a newer name is refused."""
     queue = open_queue()
     put(queue, b"a")
     older = log_file(directory).read_bytes()
@@ -243,7 +244,7 @@ def test_f_a_stale_log_is_refused(open_queue: QueueFactory, directory: Path) -> 
 def test_f_a_copy_without_its_empty_directories(
     open_queue: QueueFactory, directory: Path, end: Callable[[PersistentQueue], None]
 ) -> None:
-    """A queue that was restored from a copy which kept only the files that matter opens and works."""
+    """A queue that was restored from a copy without its empty data directory and its pool opens and works."""
     queue = open_queue()
     put(queue, b"a")
     assert drain(queue) == [b"a"]
@@ -273,7 +274,7 @@ def test_f_a_copy_without_its_empty_directories(
 def test_g_empty_items_among_others(
     open_queue: QueueFactory, settings: dict[str, int], end: Callable[[PersistentQueue], None]
 ) -> None:
-    """Empty items keep their number and their place, through rollbacks and restarts."""
+    """Empty items keep their number and their places through rollbacks and restarts."""
     items = [b"", b"a", b"", b"", b"bcd", b""]
     queue = open_queue(**settings)
     put(queue, *items)
@@ -292,7 +293,8 @@ def test_g_empty_items_among_others(
 
 
 def test_k_cost_is_independent_of_depth(open_queue: QueueFactory) -> None:
-    """At a depth of 100,000 a commit, an opening and the memory cost what they cost at a depth of ten."""
+    """A commit, an opening and the log cost as much at a depth of 100,000 as at a depth of ten. Memory stays within its
+    bound."""
     calls: Counter[str] = Counter()
     read_bytes = 0
 
@@ -346,12 +348,13 @@ def test_k_cost_is_independent_of_depth(open_queue: QueueFactory) -> None:
     assert costs[0] == costs[1]
 
 
-# --- L: dequeueing beside commits and trims ---------------------------------------------------------------------------
+# --- L: dequeues beside commits and trims -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_l_crash_while_others_dequeue_commit_and_trim(open_queue: QueueFactory, directory: Path, seed: int) -> None:
-    """With threads that dequeue, hold, give back, commit and trim, a crash leaves a log that says what was flushed."""
+    """With threads that dequeue, hold, roll back, commit and trim, the log that a crash leaves contains exactly the
+    flushed work."""
     queue = open_queue(segment_bytes=400, log_bytes=4096, memory_bytes=1000)
     put(queue, *digits(100))
     consumed: list[bytes] = []

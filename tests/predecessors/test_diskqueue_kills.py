@@ -1,8 +1,8 @@
-"""Scenario B of the seed's list, and the five probes of the peers: a real ``kill -9`` at every step.
+"""Scenario B of DiskQueue, and the five probes of the peers: a real ``kill -9`` at every step.
 
-A child tells its story: commits, trims, rolls, a close, a deletion. It is killed before the n-th step, for every n,
-where a step is a failpoint or a call that changes a file or a name. Each flush that was acknowledged is in a ledger
-outside. What the next process finds must be exactly those, and the one that was under way as a whole or not at all.
+A child process runs a story: commits, trims, rolls, a close, a deletion. For every n, it is killed before the n-th
+step. A step is a failpoint, or a call that changes a file or a name. Each acknowledged flush is recorded in a ledger
+outside. The next process must find exactly these flushes, and the one under way as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from tests.durability.test_processes import Forks
 from tests.support.queues import IN_CACHE, crash, drain, flip, log_file, put, put_each, segment_files
 
 CHANGING = ("pwritev", "fallocate", "ftruncate", "rename", "unlink", "mkdir", "rmdir")
-"""The calls that change what the next process finds; a sync does not, as long as the power stays."""
+"""Calls that change what the next process finds. A sync does not, as long as the power stays on."""
 NAME = "orders"
 DONE, ENOUGH = b"done", 10_000
 
 
 @pytest.fixture(scope="module")
 def forks() -> Iterator[Forks]:
-    """One of them for all tests."""
+    """Yield one server of child processes for all tests."""
     server = Forks()
     with server:
         yield server
@@ -48,7 +48,7 @@ def forks() -> Iterator[Forks]:
 
 @dataclass(frozen=True)
 class Story:
-    """What a child does: a step is ``(items to enqueue, items to dequeue)``, each a flush, or ``"trim"``."""
+    """The program of a child. Each step is ``(items to enqueue, number to dequeue)`` for one flush, or ``"trim"``."""
 
     steps: tuple[tuple[tuple[bytes, ...], int] | str, ...] = ()
     settings: dict[str, int] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Story:
     deletes: bool = False
 
     def states(self, ready: list[bytes]) -> list[list[bytes]]:
-        """What is ready after so many steps, if this was to begin with."""
+        """Return the ready items after each number of steps, if ``ready`` are the first ones."""
         states = [list(ready)]
         for step in self.steps:
             items, count = ((), 0) if isinstance(step, str) else step
@@ -64,12 +64,12 @@ class Story:
         return states
 
     def open(self, root: Path, disk: Disk = IN_CACHE) -> PersistentQueue:
-        """The queue of the story."""
+        """Open the queue of the story."""
         return PersistentQueue(root, NAME, disk=disk, **self.settings)  # type: ignore[arg-type]
 
 
 class Deadly:
-    """A disk under which the process kills itself before the ``last`` step; with ``half``, in the middle of a write."""
+    """A disk that kills its process before the ``last`` step; with ``half``, in the middle of a write."""
 
     def __init__(self, last: int, half: bool) -> None:
         self.steps = 0
@@ -92,7 +92,7 @@ class Deadly:
         real = getattr(IN_CACHE, name)
 
         def door(*arguments: Any) -> Any:
-            if not self._half and self._changed:  # else nothing changed since the last failpoint, which was a step
+            if not self._half and self._changed:  # otherwise the last failpoint was this step
                 self._step()
             self._changed = True
             return real(*arguments)
@@ -108,7 +108,8 @@ class Deadly:
 
 
 def live(ledger: int, root: Path, story: Story, last: int, half: bool) -> None:
-    """Tell the story under a deadly disk; the ledger notes the opening, every step, the end, and how many steps."""
+    """Run the story on a deadly disk. The ledger records the opening, every step, the close, and the number of
+    steps."""
     deadly = Deadly(last, half)
     queue = story.open(root, deadly.disk)
     os.write(ledger, b"open\n")
@@ -130,14 +131,14 @@ def live(ledger: int, root: Path, story: Story, last: int, half: bool) -> None:
 
 
 def count_steps(forks: Forks, root: Path, story: Story, half: bool) -> int:
-    """How many steps the story has when nobody is killed."""
+    """Return the number of steps of the story without a kill."""
     ledger, code = forks.run(live, root, story, ENOUGH, half)
     assert code == 0
     return int(ledger[-1])
 
 
 def work_on(root: Path, ready: list[bytes], story: Story) -> None:
-    """A thousand operations more, in twenty flushes, on a queue that was recovered."""
+    """Do a thousand more operations on the recovered queue, in twenty flushes, and assert their results."""
     items = [b"later %d" % number for number in range(500)]
     with story.open(root) as queue:
         assert queue.recovery.clean
@@ -153,7 +154,7 @@ def work_on(root: Path, ready: list[bytes], story: Story) -> None:
 
 
 def bulk(count: int, length_bytes: int) -> tuple[bytes, ...]:
-    """Items of one length, all different."""
+    """Return items of about one length, all different."""
     return tuple(b"%d " % number + b"x" * length_bytes for number in range(count))
 
 
@@ -183,7 +184,8 @@ STORIES = {
 @pytest.mark.parametrize("half", [False, True], ids=["between calls", "within a write"])
 @pytest.mark.parametrize("name", STORIES)
 def test_b_killed_at_every_step(tmp_path: Path, forks: Forks, name: str, half: bool) -> None:
-    """Wherever the process is killed: the acknowledged flushes, the one under way whole or not at all, life goes on."""
+    """Wherever the process is killed, the acknowledged flushes are there, and the flush under way is there as a whole
+    or not at all. The queue then works on."""
     story = STORIES[name]
     states = story.states([])
     steps = count_steps(forks, tmp_path / "whole", story, half)
@@ -207,7 +209,7 @@ def test_b_killed_at_every_step(tmp_path: Path, forks: Forks, name: str, half: b
 
 
 def torn_end(queue: PersistentQueue) -> None:
-    """End in the middle of the write of a frame that follows what is there."""
+    """Crash the queue, and write the beginning of a frame behind the last one."""
     end = queue.stats().log_bytes
     log = queue._open().store.generations.path
     assert log is not None
@@ -227,7 +229,7 @@ ENDINGS: dict[str, Callable[[PersistentQueue], None]] = {
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("name", ["small", "large and rolls"])
 def test_b_killed_at_every_step_of_an_opening(tmp_path: Path, forks: Forks, name: str, ending: str) -> None:
-    """An opening that is killed, wherever, leaves a queue that the next opening finds as it was."""
+    """An opening that is killed at any step leaves a queue with unchanged content."""
     story = replace(STORIES[name], steps=(((b"more",), 1),))
     prepared = tmp_path / "prepared"
     queue = story.open(prepared)
@@ -252,7 +254,7 @@ def test_b_killed_at_every_step_of_an_opening(tmp_path: Path, forks: Forks, name
 
 
 def test_b_evidence_survives_a_killed_opening(tmp_path: Path, forks: Forks) -> None:
-    """What an opening sets aside since it may hold something is not deleted by the next one, if that one was killed."""
+    """Evidence that a killed opening set aside is not deleted by the next opening."""
     story = Story(settings=SMALL_FILES)
     prepared = tmp_path / "prepared"
     queue = story.open(prepared)
@@ -276,7 +278,8 @@ def test_b_evidence_survives_a_killed_opening(tmp_path: Path, forks: Forks) -> N
 
 @pytest.mark.parametrize("segment_bytes", [10, 4096])
 def test_b_killed_at_every_step_of_a_deletion(tmp_path: Path, forks: Forks, segment_bytes: int) -> None:
-    """A deletion that is killed has not happened, or has: then nothing of it comes back, and a new queue is new."""
+    """A deletion that is killed at any step has happened, or not. If it has, no item comes back, and a new queue is
+    empty."""
     story = Story((((b"a",), 0), ((b"b",), 0)), {**SMALL_FILES, "segment_bytes": segment_bytes}, deletes=True)
     whole = tmp_path / "whole"
     steps = count_steps(forks, whole, story, False)
@@ -306,7 +309,7 @@ def test_b_killed_at_every_step_of_a_deletion(tmp_path: Path, forks: Forks, segm
 
 
 def push_and_die(ledger: int, root: Path, count: int, take: int) -> None:
-    """Flush so many items, dequeue some without a flush, and be killed."""
+    """Flush so many items, dequeue some without a flush, and kill the process."""
     queue = PersistentQueue(root, NAME)
     put_each(queue, [b"%d" % number for number in range(count)])
     with queue.session() as session:
@@ -317,7 +320,7 @@ def push_and_die(ledger: int, root: Path, count: int, take: int) -> None:
 
 @pytest.mark.parametrize("take", [0, 2], ids=["probe 1", "probe 2"])
 def test_probe_1_and_2_killed_after_five(tmp_path: Path, forks: Forks, take: int) -> None:
-    """Five flushed items are five items, in order, after a kill, also those that were dequeued without a flush."""
+    """After a kill, five flushed items are there in order, including those that were dequeued without a flush."""
     ledger, code = forks.run(push_and_die, tmp_path, 5, take)
     assert (ledger, code) == ([b"0", b"1"][:take], -signal.SIGKILL)
     with PersistentQueue(tmp_path, NAME) as queue:
@@ -327,7 +330,7 @@ def test_probe_1_and_2_killed_after_five(tmp_path: Path, forks: Forks, take: int
 @pytest.mark.damages
 @pytest.mark.parametrize("place", range(12))
 def test_probe_3_a_flipped_byte_of_a_payload(open_queue: QueueFactory, directory: Path, place: int) -> None:
-    """A payload with one flipped byte is an error that names it; the damaged value is never returned."""
+    """A payload with one flipped byte raises an error that names its place, and the damaged value is never returned."""
     with open_queue() as queue:
         put(queue, b"twelve bytes")
         put(queue, b"behind")
@@ -347,7 +350,7 @@ def test_probe_3_a_flipped_byte_of_a_payload(open_queue: QueueFactory, directory
 def test_probe_4_a_file_of_no_length(
     open_queue: QueueFactory, directory: Path, name: str, end: Callable[[PersistentQueue], None]
 ) -> None:
-    """A file that a power cut left without content is a named error, or costs nothing."""
+    """A file that a power cut left empty raises an error that names it, or costs nothing."""
     queue = open_queue(inline_bytes=0)
     put(queue, b"a", b"b")
     end(queue)
@@ -367,7 +370,7 @@ def test_probe_4_a_file_of_no_length(
 
 
 def test_probe_5_two_owners_on_one_path(open_queue: QueueFactory) -> None:
-    """A second owner is refused, so that what both would have enqueued cannot be lost in silence."""
+    """A second owner is refused, so that no item is lost because two owners write to one path."""
     queue = open_queue()
     put_each(queue, [b"a", b"b"])
     for _ in range(3):

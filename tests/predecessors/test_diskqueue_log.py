@@ -1,8 +1,8 @@
-"""The seed's own suite (DiskQueue), its ``TransactionLogTests``, in the words of this queue; a number is a scenario's.
+"""The scenarios of DiskQueue's ``TransactionLogTests``, for this queue; a number is that of the scenario.
 
-Where this queue differs it does so on purpose: a log that is cut in its header or its checkpoint is refused, since no
-crash can leave that; one that is cut behind them opens with an exact prefix of the commits and says so; bytes that were
-not written by this log, at this place, are never believed.
+This queue differs on purpose. A log that is cut in its header or checkpoint is refused, since no crash can leave such a
+log. One that is cut behind them opens with an exact prefix of the commits, and the cut is reported. Bytes that this log
+did not write at this place are never believed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .test_diskqueue_scenarios import EMPTY_LOG_BYTES, dequeue_each, dequeue_hel
 
 
 def test_log_01_closing_trims_the_log(open_queue: QueueFactory, directory: Path) -> None:
-    """A log of commits that cancel out is, after closing, as short as an empty queue's."""
+    """A log of commits that cancel each other out is as short as an empty queue's after a close."""
     queue = open_queue()
     put_each(queue, digits(10))
     dequeue_each(queue, 10)
@@ -37,7 +37,7 @@ def test_log_01_closing_trims_the_log(open_queue: QueueFactory, directory: Path)
 
 
 def test_log_02_and_03_held_items_count_again_after_reopening(open_queue: QueueFactory) -> None:
-    """Ten items that were dequeued without a flush are ten items after reopening, and no more."""
+    """Ten items that were dequeued without a flush are ten items after a reopening, and no more."""
     with open_queue() as queue:
         put_each(queue, digits(10))
         assert dequeue_held(queue, 11) == [*digits(10), None]
@@ -47,7 +47,7 @@ def test_log_02_and_03_held_items_count_again_after_reopening(open_queue: QueueF
 
 
 def test_log_04_the_log_shrinks_while_open(open_queue: QueueFactory) -> None:
-    """The log is trimmed as it fills, so that its length does not follow the number of commits."""
+    """The log is trimmed when it fills, so that its length does not grow with the number of commits."""
     queue = open_queue(log_bytes=4096)
     lengths = []
     with queue.session() as session:
@@ -65,7 +65,8 @@ def test_log_04_the_log_shrinks_while_open(open_queue: QueueFactory) -> None:
 
 @pytest.mark.damages
 def test_log_05_a_cut_tail_costs_the_last_commit(open_queue: QueueFactory, directory: Path) -> None:
-    """Twenty commits less five bytes are nineteen commits, and the queue says what is missing."""
+    """A log of twenty commits that lacks its last five bytes has nineteen commits, and the missing bytes are
+    reported."""
     queue = open_queue()
     put_each(queue, digits(20))
     end = queue.stats().log_bytes
@@ -86,7 +87,8 @@ def test_log_05_a_cut_tail_costs_the_last_commit(open_queue: QueueFactory, direc
 def test_log_06_to_08_a_log_cut_where_no_crash_can_is_refused(
     open_queue: QueueFactory, directory: Path, length_bytes: int, end: Callable[[PersistentQueue], None]
 ) -> None:
-    """A log cut in its header or checkpoint, and a sealed one cut anywhere in use, is refused and left alone."""
+    """A log that is cut in its header or checkpoint, or a sealed one that is cut anywhere in use, is refused and stays
+    unchanged."""
     queue = open_queue()
     with queue.session() as session:
         session.enqueue_many(digits(10))
@@ -113,7 +115,7 @@ def test_log_06_to_08_a_log_cut_where_no_crash_can_is_refused(
 def test_log_09_to_13_no_payload_confuses_the_log(
     open_queue: QueueFactory, items: list[bytes], settings: dict[str, int], end: Callable[[PersistentQueue], None]
 ) -> None:
-    """Empty items and items equal to the format's own marks come back equal after a restart, or a crash."""
+    """Empty items, and items that equal the marks of the format, are unchanged after a close and after a crash."""
     queue = open_queue(**settings)
     put_each(queue, items)
     end(queue)
@@ -123,7 +125,7 @@ def test_log_09_to_13_no_payload_confuses_the_log(
 
 
 def test_log_10_a_payload_of_the_queues_own_files_is_a_payload(open_queue: QueueFactory, directory: Path) -> None:
-    """Items that are copies of the very log and segment that they are written to come back equal after a crash."""
+    """Items that are copies of the log and the segment that they are written to are unchanged after a crash."""
     queue = open_queue(log_bytes=4096, segment_bytes=4096)
     put(queue, b"one")
     copies = [log_file(directory).read_bytes(), segment_files(directory)[0].read_bytes()]
@@ -149,7 +151,7 @@ def _append_last_frame(log: bytes, end: int) -> bytes:
 def test_log_14_and_15_a_copied_commit_does_not_count_twice(
     open_queue: QueueFactory, directory: Path, append: Callable[[bytes, int], bytes]
 ) -> None:
-    """Bytes of a commit that stand where they were not written are no commit: reported, and never a duplicate."""
+    """Bytes of a commit at a place where they were not written are reported, and never count as a second commit."""
     queue = open_queue()
     put(queue, *digits(5))
     end = queue.stats().log_bytes
@@ -163,7 +165,7 @@ def test_log_14_and_15_a_copied_commit_does_not_count_twice(
 
 @pytest.mark.damages
 def test_log_16_a_refused_log_is_not_rewritten(open_queue: QueueFactory, directory: Path) -> None:
-    """Opening a log that was cut to five bytes neither succeeds nor heals it, however often it is tried."""
+    """Opening a log that was cut to five bytes fails and does not change it, however often it is tried."""
     with open_queue() as queue:
         put(queue, b"a")
     os.truncate(log_file(directory), 5)
@@ -175,7 +177,7 @@ def test_log_16_a_refused_log_is_not_rewritten(open_queue: QueueFactory, directo
 
 @pytest.mark.damages
 def test_log_17_life_goes_on_behind_a_cut(open_queue: QueueFactory, directory: Path) -> None:
-    """What is enqueued after a cut tail follows what was recovered, and nothing else comes out."""
+    """Items that are enqueued after a cut tail follow the recovered ones, and no others come out."""
     queue = open_queue()
     put_each(queue, digits(20))
     end = queue.stats().log_bytes

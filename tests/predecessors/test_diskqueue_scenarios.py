@@ -1,7 +1,7 @@
-"""The seed's own suite (DiskQueue), scenario by scenario, in the words of this queue.
+"""The scenarios of DiskQueue's own test suite, for this queue.
 
-Each group of tests carries the name of the suite's fixture; a number is the scenario's in its fixture. Its scenarios
-of the transaction log stand in ``test_seed_log``, those that need more than one process in ``test_processes``.
+Each group of tests has the name of the suite's fixture, and a number is that of the scenario in its fixture. The
+scenarios of the transaction log are in ``test_diskqueue_log``, and those with several processes in ``test_processes``.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from tests.conftest import QueueFactory
 from tests.support.queues import crash, drain, log_file, put, put_each, segment_files
 
 EMPTY_LOG_BYTES = HEADER_BYTES + FRAME_HEADER_BYTES + 4 + 57 + 25
-"""A log that holds nothing: its header and one frame, with a checkpoint of its fixed fields, and who the queue is."""
+"""Length of an empty log: its header, and one frame with the fixed fields of a checkpoint and the queue's identity."""
 
 
 def digits(*bounds: int) -> list[bytes]:
-    """The numbers of ``range(*bounds)`` as items."""
+    """Return the numbers of ``range(*bounds)`` as items."""
     return [b"%d" % number for number in range(*bounds)]
 
 
 def dequeue_each(queue: PersistentQueue, count: int) -> list[bytes | None]:
-    """Dequeue so often, flushing each time, in one session."""
+    """Dequeue so many times in one session, with a flush each time. Return the results."""
     found = []
     with queue.session() as session:
         for _ in range(count):
@@ -57,7 +57,7 @@ def dequeue_each(queue: PersistentQueue, count: int) -> list[bytes | None]:
 
 
 def dequeue_held(queue: PersistentQueue, count: int) -> list[bytes | None]:
-    """Dequeue so often in one session that ends without a flush."""
+    """Dequeue so many times in one session that ends without a flush. Return the results."""
     with queue.session() as session:
         found = [session.dequeue() for _ in range(count)]
         session.rollback()
@@ -68,7 +68,7 @@ def dequeue_held(queue: PersistentQueue, count: int) -> list[bytes | None]:
 
 
 def test_queue_01_a_second_open_is_refused(open_queue: QueueFactory, directory: Path) -> None:
-    """An open queue cannot be opened again, and its owner notices nothing."""
+    """An open queue cannot be opened again, and its owner is not affected."""
     queue = open_queue()
     with pytest.raises(QueueLockedError, match="the queue is open in process"):
         open_queue()
@@ -77,7 +77,7 @@ def test_queue_01_a_second_open_is_refused(open_queue: QueueFactory, directory: 
 
 
 def test_queue_02_junk_in_the_lock_file_does_not_matter(open_queue: QueueFactory, directory: Path) -> None:
-    """A lock file that nobody has locked is no obstacle, whatever it says."""
+    """A lock file that no process has locked is no obstacle, whatever it contains."""
     open_queue().close()
     (directory / "lock").write_text("78924759045")
     with open_queue() as queue:
@@ -85,7 +85,7 @@ def test_queue_02_junk_in_the_lock_file_does_not_matter(open_queue: QueueFactory
 
 
 def test_queue_03_a_new_queue_can_be_made_and_closed(open_queue: QueueFactory, directory: Path) -> None:
-    """A new queue is empty, clean, and leaves an empty sealed log of a fixed length."""
+    """A new queue is empty and clean, and a close leaves an empty sealed log of a fixed length."""
     with open_queue() as queue:
         assert (len(queue), queue.recovery.clean) == (0, True)
     replay = read_log(DISK, str(log_file(directory)))
@@ -97,7 +97,7 @@ def test_queue_03_a_new_queue_can_be_made_and_closed(open_queue: QueueFactory, d
 def test_queue_04_a_log_of_random_bytes_is_refused(
     open_queue: QueueFactory, directory: Path, length_bytes: int
 ) -> None:
-    """A log that is not one is a named error with file and offset, and stays as it is."""
+    """A log of random bytes raises an error with its file and offset, and stays unchanged."""
     open_queue().close()
     junk = random.Random(4).randbytes(length_bytes)
     log = log_file(directory)
@@ -109,14 +109,14 @@ def test_queue_04_a_log_of_random_bytes_is_refused(
 
 
 def test_queue_05_an_empty_queue_gives_none(open_queue: QueueFactory) -> None:
-    """Dequeueing from an empty queue gives None, without waiting."""
+    """Dequeueing from an empty queue returns None without waiting."""
     with open_queue().session() as session:
         assert session.dequeue() is None
 
 
 @pytest.mark.parametrize("item", [b"one", b""], ids=["06-07", "08 zero-length"])
 def test_queue_06_to_08_what_went_in_comes_out(open_queue: QueueFactory, item: bytes) -> None:
-    """An item that was flushed comes out of the same session as the same bytes, also when it has none."""
+    """A flushed item comes out of its own session unchanged, even if it is empty."""
     with open_queue().session() as session:
         session.enqueue(item)
         assert session.flush()
@@ -126,14 +126,14 @@ def test_queue_06_to_08_what_went_in_comes_out(open_queue: QueueFactory, item: b
 
 
 def test_queue_09_an_item_survives_a_restart(open_queue: QueueFactory) -> None:
-    """What was flushed is there after closing and opening."""
+    """A flushed item is there after a close and an opening."""
     with open_queue() as queue:
         put(queue, b"one")
     assert drain(open_queue()) == [b"one"]
 
 
 def test_queue_10_an_item_comes_out_once(open_queue: QueueFactory) -> None:
-    """What was dequeued does not come out again."""
+    """A dequeued item does not come out again."""
     queue = open_queue()
     put(queue, b"one")
     with queue.session() as session:
@@ -154,7 +154,7 @@ def test_queue_11_to_13_only_a_flush_outlives_a_restart(
     flush_out: bool,
     expected: bytes | None,
 ) -> None:
-    """After a restart, or a crash, the queue is the effect of the flushes and of nothing else."""
+    """After a close or a crash, the queue contains the effects of the flushes and of nothing else."""
     queue = open_queue()
     with queue.session() as session:
         session.enqueue(b"one")
@@ -168,7 +168,7 @@ def test_queue_11_to_13_only_a_flush_outlives_a_restart(
 
 
 def test_queue_14_a_closed_session_gives_back(open_queue: QueueFactory) -> None:
-    """What a session dequeued and did not flush goes to the next session."""
+    """An item that a session dequeued without a flush goes to the next session."""
     queue = open_queue()
     put(queue, b"one")
     assert dequeue_held(queue, 1) == [b"one"]
@@ -176,7 +176,7 @@ def test_queue_14_a_closed_session_gives_back(open_queue: QueueFactory) -> None:
 
 
 def test_queue_15_a_held_item_is_nobody_elses(open_queue: QueueFactory) -> None:
-    """While one session holds an item no other session gets it."""
+    """While one session holds an item, no other session gets it."""
     queue = open_queue()
     put(queue, b"one")
     with queue.session() as first, queue.session() as second:
@@ -188,7 +188,7 @@ def test_queue_15_a_held_item_is_nobody_elses(open_queue: QueueFactory) -> None:
 
 
 def test_queue_16_unflushed_dequeues_repeat_in_order(open_queue: QueueFactory) -> None:
-    """However often items are dequeued without a flush, they come out in the same order the next time."""
+    """However often items are dequeued without a flush, they come out in their order the next time."""
     with open_queue() as queue:
         put(queue, *digits(1, 5))
     for _ in range(4):
@@ -200,7 +200,7 @@ def test_queue_16_unflushed_dequeues_repeat_in_order(open_queue: QueueFactory) -
 
 
 def test_count_follows_the_flushes(open_queue: QueueFactory) -> None:
-    """The count is 0 when empty, grows with each session's flush, and is the same after a restart."""
+    """The count is 0 for an empty queue, grows with each flush, and is unchanged after a restart."""
     with open_queue() as queue:
         assert len(queue) == 0
         for count in range(1, 6):
@@ -221,7 +221,7 @@ def test_files_1_to_3_each_block_has_a_file(open_queue: QueueFactory, directory:
 
 
 def test_files_4_and_5_restarts_change_no_order(open_queue: QueueFactory, directory: Path) -> None:
-    """A restart goes on behind the last file, and all comes out in order."""
+    """After a restart new items go behind the last file, and all items come out in order."""
     with open_queue(segment_bytes=10) as queue:
         put_each(queue, digits(12))
     with open_queue(segment_bytes=10) as queue:
@@ -232,7 +232,7 @@ def test_files_4_and_5_restarts_change_no_order(open_queue: QueueFactory, direct
 
 
 def test_files_6_one_session_reads_over_all_files(open_queue: QueueFactory) -> None:
-    """One session dequeues, flushing each time, what three lives of the queue enqueued."""
+    """One session that flushes each dequeue gets the items of two earlier openings of the queue, over all files."""
     for part in (digits(12), digits(12, 15)):
         with open_queue(segment_bytes=10) as queue:
             put_each(queue, part)
@@ -243,20 +243,20 @@ def test_files_6_one_session_reads_over_all_files(open_queue: QueueFactory) -> N
 def test_files_7_drained_files_go(
     open_queue: QueueFactory, directory: Path, end: Callable[[PersistentQueue], None]
 ) -> None:
-    """Files whose items were all consumed are deleted with the next trim, or by closing."""
+    """Files whose items were all consumed are deleted by the next trim or by the close."""
     queue = open_queue(segment_bytes=10)
     put_each(queue, digits(12))
     assert dequeue_each(queue, 12) == digits(12)
     end(queue)
     left = [path.name for path in segment_files(directory)]
-    assert left == (["000000000012.seg"] if end is PersistentQueue.trim else [])  # the one that is being written
+    assert left == (["000000000012.seg"] if end is PersistentQueue.trim else [])  # the current segment
 
 
 # --- PersistentQueueSessionTests, PendingWriteExceptionTests ----------------------------------------------------------
 
 
 class Switch:
-    """A disk whose data writes fail with ``error`` while it is set."""
+    """A disk whose writes fail with ``error`` while it is set."""
 
     def __init__(self) -> None:
         self.error = 0
@@ -269,7 +269,7 @@ class Switch:
 
 
 def test_session_1_a_failed_write_ahead_surfaces(open_queue: QueueFactory) -> None:
-    """A session that outgrew its memory, and cannot spill, hears it at once and keeps what it had."""
+    """A session that must spill and cannot raises ``DiskFullError`` at once, and keeps its items."""
     switch = Switch()
     queue = open_queue(disk=switch.disk)
     with Session(queue._open(), spill_bytes=200) as session:
@@ -284,7 +284,8 @@ def test_session_1_a_failed_write_ahead_surfaces(open_queue: QueueFactory) -> No
 
 
 def test_session_2_a_failed_write_surfaces_with_its_cause(open_queue: QueueFactory) -> None:
-    """A write that fails for another reason than room breaks the queue, and the error carries the system's."""
+    """A write that fails for another reason than lack of room breaks the queue, and the operating system's error is its
+    cause."""
     switch = Switch()
     queue = open_queue(disk=switch.disk)
     with queue.session() as session:
@@ -300,7 +301,7 @@ def test_session_2_a_failed_write_surfaces_with_its_cause(open_queue: QueueFacto
 
 @pytest.mark.damages
 def test_session_3_to_5_a_cut_segment_costs_its_item(open_queue: QueueFactory, directory: Path) -> None:
-    """An item that was cut off raises once, and what is enqueued afterwards comes out as it went in."""
+    """An item that was cut off raises once, and items that are enqueued later come out unchanged."""
     with open_queue() as queue:
         put(queue, bytes([1, 2, 3, 4]))
     (segment,) = segment_files(directory)
@@ -322,7 +323,7 @@ def test_session_3_to_5_a_cut_segment_costs_its_item(open_queue: QueueFactory, d
 
 
 def test_flushing_across_four_sessions(open_queue: QueueFactory) -> None:
-    """Of four sessions each sees what the flushes before it made, and nothing of what was not flushed."""
+    """Each of several sessions sees the effects of earlier flushes, and nothing of unflushed work."""
     queue = open_queue()
     with queue.session() as session:
         session.enqueue(b"one")
@@ -335,7 +336,8 @@ def test_flushing_across_four_sessions(open_queue: QueueFactory) -> None:
 
 
 def test_write_failure_keeps_everything(open_queue: QueueFactory) -> None:
-    """On a full disk a session dequeues and its flush fails, again and again; with room it commits exactly once."""
+    """On a full disk a session can dequeue while its flushes fail again and again. Once there is room, all its work
+    commits exactly once."""
     switch = Switch()
     queue = open_queue(disk=switch.disk, inline_bytes=0)
     put_each(queue, digits(100))
@@ -352,7 +354,7 @@ def test_write_failure_keeps_everything(open_queue: QueueFactory) -> None:
 
 
 def test_long_term_session_sees_later_flushes(open_queue: QueueFactory) -> None:
-    """A session that was opened first dequeues what another one flushed later."""
+    """A session that was opened first dequeues items that another session flushed later."""
     queue = open_queue()
     with queue.session() as early:
         put(queue, b"late")
@@ -364,7 +366,7 @@ def test_long_term_session_sees_later_flushes(open_queue: QueueFactory) -> None:
 
 
 def run_threads(*bodies: Callable[[], Any]) -> None:
-    """Run the bodies at the same time, and raise what one of them raised."""
+    """Run the bodies at the same time, and raise the first error of any of them."""
     failures: list[BaseException] = []
 
     def guarded(body: Callable[[], Any]) -> None:
@@ -385,7 +387,7 @@ def run_threads(*bodies: Callable[[], Any]) -> None:
 
 @pytest.mark.parametrize("segment_bytes", [10, 1 << 20], ids=["with size limits", "without"])
 def test_threads_share_a_queue(open_queue: QueueFactory, segment_bytes: int) -> None:
-    """A hundred sessions that enqueue and a hundred that dequeue, on two threads, move each item once, in order."""
+    """A hundred sessions that enqueue and a hundred that dequeue, on two threads, move each item once and in order."""
     queue = open_queue(segment_bytes=segment_bytes)
     found: list[bytes | None] = []
 
@@ -405,7 +407,7 @@ def test_threads_share_a_queue(open_queue: QueueFactory, segment_bytes: int) -> 
 
 
 def test_threads_take_turns_at_opening(open_queue: QueueFactory) -> None:
-    """Two threads that open the queue for every step, waiting for its lock, move each item once, in order."""
+    """Two threads that open the queue for every step, and wait for its lock, move each item once and in order."""
     found: list[bytes] = []
 
     def produce() -> None:
@@ -426,7 +428,7 @@ def test_threads_take_turns_at_opening(open_queue: QueueFactory) -> None:
 
 
 def test_constants_are_frozen() -> None:
-    """The marks of the formats are those of every queue on disk."""
+    """The marks and lengths of the formats are those of every queue on disk."""
     marks = (LOG_MAGIC, FRAME_MAGIC, SEGMENT_MAGIC, BLOCK_MAGIC, END)
     assert marks == (b"PQ-LOG\r\n", b"PQFr", b"PQ-SEG\r\n", b"PQBk", bytes(8))
     assert (SYNCED, SEALED) == (1, 2)
@@ -440,7 +442,7 @@ def test_constants_are_frozen() -> None:
 )
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, lambda data: array("B", data)])
 def test_generic_items_round_trip(open_queue: QueueFactory, item: str, kind: Callable[[bytes], Any]) -> None:
-    """Whatever bytes-like object went in, its bytes come out, as they were when it was enqueued."""
+    """An item of any bytes-like type comes out as the bytes that it had when it was enqueued."""
     with open_queue() as queue, queue.session() as session:
         data = kind(item.encode())
         session.enqueue(data)
@@ -450,13 +452,13 @@ def test_generic_items_round_trip(open_queue: QueueFactory, item: str, kind: Cal
     assert drain(open_queue()) == [item.encode()]
 
 
-# --- PerformanceTests, small, as tests of what comes out --------------------------------------------------------------
+# --- PerformanceTests, small, as tests of the results -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("flushes", [100, 1], ids=["100 flushes", "one flush"])
 @pytest.mark.parametrize("restart", [False, True], ids=["same queue", "restart"])
 def test_performance_many_small_items(open_queue: QueueFactory, flushes: int, restart: bool) -> None:
-    """Ten thousand items come out in order, however they were flushed, also after a restart."""
+    """Ten thousand items come out in order, in however many flushes they were enqueued, and also after a restart."""
     queue = open_queue()
     items = [b"%016d" % number for number in range(10_000)]
     step = len(items) // flushes
@@ -475,7 +477,7 @@ def test_performance_many_small_items(open_queue: QueueFactory, flushes: int, re
 
 
 def test_performance_large_items(open_queue: QueueFactory) -> None:
-    """Items of half a megabyte to one, flushed at once over several files, come back equal after a restart."""
+    """Items of 512 KiB to 1 MiB, flushed at once over several files, are unchanged after a restart."""
     source = random.Random(5)
     items = [source.randbytes(source.randrange(512 * 1024, 1024 * 1024)) for _ in range(20)]
     with open_queue(segment_bytes=2 * 1024 * 1024) as queue:
@@ -485,7 +487,7 @@ def test_performance_large_items(open_queue: QueueFactory) -> None:
 
 
 def test_performance_write_heavy(open_queue: QueueFactory) -> None:
-    """Many threads that each open, enqueue and close lose nothing, and keep each thread's order."""
+    """Many threads that each open, enqueue and close lose no item, and keep the order of each thread."""
 
     def produce(name: int) -> None:
         for step in range(5):
@@ -499,7 +501,7 @@ def test_performance_write_heavy(open_queue: QueueFactory) -> None:
 
 
 def test_performance_read_heavy(open_queue: QueueFactory) -> None:
-    """One writer and many reading threads: every item is read once."""
+    """With one writer and many reading threads, each item is read once."""
     queue = open_queue()
     found: list[bytes | None] = []
 
@@ -519,7 +521,7 @@ def test_performance_read_heavy(open_queue: QueueFactory) -> None:
 
 
 def test_hard_delete_leaves_nothing(open_queue: QueueFactory, tmp_path: Path, directory: Path) -> None:
-    """A deleted queue is gone with its directory, and a new one of the same name is empty."""
+    """A deleted queue is gone with its directory, and a new one of its name is empty."""
     with open_queue(segment_bytes=10) as queue:
         put_each(queue, digits(3))
     delete_queue(tmp_path / "queues", "orders")

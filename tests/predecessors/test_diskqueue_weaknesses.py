@@ -1,4 +1,4 @@
-"""The weaknesses that a review of the seed found (6.1 to 6.14), each with the test that this queue does not have it."""
+"""The weaknesses 6.1 to 6.14 that a review of DiskQueue found, each with a test that this queue does not have it."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ STEPS = (
     "trim.5 sync names",
     "trim.6 retire",
 )
-"""The steps of a commit and of the trim after it. Before the last one both generations stand."""
+"""Steps of a commit and of the trim after it. Before the last step both generations exist."""
 
 
 class Crashed(BaseException):
-    """Stands for the end of the process."""
+    """The end of the process."""
 
 
 def at_step(step: str, act: Callable[[], Any], disk: Disk = DISK) -> Disk:
-    """A disk that acts whenever the step comes next."""
+    """Return a disk that calls ``act`` whenever the step comes next."""
 
     def failpoint(name: str) -> None:
         if name == step:
@@ -62,7 +62,7 @@ def at_step(step: str, act: Callable[[], Any], disk: Disk = DISK) -> Disk:
 
 
 class Mortal:
-    """A disk under which the process ends, so to speak, before the step ``last``."""
+    """A disk that simulates the end of the process before the step ``last``."""
 
     def __init__(self) -> None:
         self.last: str | None = None
@@ -74,7 +74,7 @@ class Mortal:
 
 
 def forbid(*_: Any) -> NoReturn:
-    """What must not be called."""
+    """Fail the test; in place of calls that must not be made."""
     raise AssertionError("this must not happen")
 
 
@@ -83,7 +83,7 @@ def forbid(*_: Any) -> NoReturn:
 def test_6_1_no_step_of_a_commit_or_trim_loses_all(
     open_queue: QueueFactory, step: str, settings: dict[str, int]
 ) -> None:
-    """Wherever a commit or a trim ends, one complete generation stands, with all that was acknowledged."""
+    """At whatever step a commit or a trim ends, one complete generation exists, with all acknowledged items."""
     mortal = Mortal()
     queue = open_queue(disk=mortal.disk, **settings)
     put_each(queue, [b"a", b"b"])
@@ -99,11 +99,12 @@ def test_6_1_no_step_of_a_commit_or_trim_loses_all(
 
 
 def test_6_2_live_file_deleted_during_roll(open_queue: QueueFactory, directory: Path) -> None:
-    """A segment that a session wrote ahead to is kept though all its committed items are consumed and trimmed."""
+    """A segment that a session has spilled to is kept, even if all its committed items are consumed and the log is
+    trimmed."""
     queue = open_queue(segment_bytes=HEADER_BYTES + 300)
     put(queue, b"a" * 100)
     with Session(queue._open(), spill_bytes=100) as producer:
-        for item in (b"b" * 50, b"c" * 100, b"d" * 100):  # b goes behind a, c to a segment of its own
+        for item in (b"b" * 50, b"c" * 100, b"d" * 100):  # b goes behind a, and c to a segment of its own
             producer.enqueue(item)
         assert drain(queue) == [b"a" * 100]
         queue.trim()
@@ -142,7 +143,7 @@ def test_6_3_second_session_writes_to_the_right_file(
 
 @pytest.mark.parametrize("settings", [{}, {"inline_bytes": 0}], ids=["inline", "large"])
 def test_6_4_write_head_follows_from_the_log(open_queue: QueueFactory, settings: dict[str, int]) -> None:
-    """After a crash right behind the commit point the next enqueue goes behind what was committed."""
+    """After a crash right behind the commit point, the next enqueue goes behind the committed items."""
     expected = []
     for life in range(4):
         mortal = Mortal()
@@ -158,7 +159,7 @@ def test_6_4_write_head_follows_from_the_log(open_queue: QueueFactory, settings:
 
 @pytest.mark.parametrize("step", [step for step in STEPS if step.startswith("trim")])
 def test_6_5_trim_sees_one_state(open_queue: QueueFactory, step: str) -> None:
-    """Items that are dequeued, and given back, in the middle of a trim are neither lost nor doubled nor moved."""
+    """Items that are dequeued and released in the middle of a trim are neither lost nor duplicated nor moved."""
     sessions: list[Session] = []
     found: list[bytes | None] = []
 
@@ -193,7 +194,7 @@ def test_6_5_trim_sees_one_state(open_queue: QueueFactory, step: str) -> None:
 def test_6_6_a_trim_that_fails_does_not_fail_the_flush_before_it(
     open_queue: QueueFactory, call: str, code: int
 ) -> None:
-    """When the trim after a commit fails the flush has succeeded all the same, and its effect is there once."""
+    """If the trim after a commit fails, the flush has succeeded all the same, and its effect is there once."""
     armed = trimming = failed = False
     real = getattr(DISK, call)
 
@@ -214,7 +215,7 @@ def test_6_6_a_trim_that_fails_does_not_fail_the_flush_before_it(
     armed = True
     found: list[bytes | None] = []
     with queue.session() as session:
-        while not failed:  # the drained segments will make a trim worth while
+        while not failed:  # until drained segments make a trim worthwhile
             found.append(session.dequeue())
             session.enqueue(numbers[len(found)])
             assert session.flush()
@@ -227,7 +228,7 @@ def test_6_6_a_trim_that_fails_does_not_fail_the_flush_before_it(
 @pytest.mark.damages
 @pytest.mark.parametrize("first", [False, True], ids=["one block", "all"])
 def test_6_7_lost_writes_are_not_items(open_queue: QueueFactory, directory: Path, first: bool) -> None:
-    """Zeros in the place of a block, as a lost write leaves them, raise; they are never served."""
+    """Zeros in the place of a block, as a lost write leaves them, raise an error and are never delivered."""
     with open_queue() as queue:
         put_each(queue, [b"\0" * 100, b"\0" * 100])
     (segment,) = segment_files(directory)
@@ -256,7 +257,7 @@ def test_6_7_lost_writes_are_not_items(open_queue: QueueFactory, directory: Path
 def test_6_8_an_empty_item_spares_its_neighbours(
     open_queue: QueueFactory, end: Callable[[PersistentQueue], None]
 ) -> None:
-    """Empty items at the head do not touch what follows, and each of them is an item of its own."""
+    """Empty items at the head do not affect the items behind them, and each is an item of its own."""
     queue = open_queue()
     put(queue, b"", b"", b"a", b"", b"bcd")
     end(queue)
@@ -270,7 +271,7 @@ def test_6_8_an_empty_item_spares_its_neighbours(
 
 
 def test_6_9_a_failed_read_applies_nothing_twice(open_queue: QueueFactory, directory: Path) -> None:
-    """An opening that fails while it reads raises and changes nothing; the next one finds each item once."""
+    """An opening whose read fails raises and changes nothing. A later opening finds each item once."""
     queue = open_queue()
     put_each(queue, [b"%d" % number for number in range(10)])
     crash(queue)
@@ -291,7 +292,8 @@ def test_6_9_a_failed_read_applies_nothing_twice(open_queue: QueueFactory, direc
 
 @pytest.mark.damages
 def test_6_10_damage_is_neither_fatal_nor_discarded(open_queue: QueueFactory, directory: Path) -> None:
-    """A damaged block never blocks the queue; a damaged log is never overwritten; nobody sleeps over either."""
+    """A damaged block does not stop the queue, a damaged log is never overwritten, and no call sleeps because of
+    either."""
     awake = replace(DISK, sleep=forbid)
     with open_queue() as queue:
         put_each(queue, [b"one", b"two", b"three"])
@@ -311,7 +313,7 @@ def test_6_10_damage_is_neither_fatal_nor_discarded(open_queue: QueueFactory, di
 
 
 def test_6_11_a_commit_costs_one_sync(open_queue: QueueFactory) -> None:
-    """Whatever the length of the queue, a small commit is one durable write to the log."""
+    """A small commit is one durable write to the log, whatever the length of the queue."""
     calls: Counter[str] = Counter()
 
     def pwritev(fd: int, buffers: Buffers, offset: int, flags: int) -> int:
@@ -387,7 +389,8 @@ def test_6_11_queues_and_consumers_do_not_wait_for_a_sync(open_queue: QueueFacto
     ids=["empty", "short", "legacy", "binary", "null", "no pid", "own pid", "pid 1", "long"],
 )
 def test_6_12_only_the_kernel_judges_the_lock(open_queue: QueueFactory, directory: Path, content: bytes) -> None:
-    """Whatever the lock file says, a free queue opens and a held one is refused; the file is never replaced."""
+    """A free queue opens and a second opening is refused, regardless of the content of the lock file. The file is never
+    replaced."""
     open_queue().close()
     lock = directory / "lock"
     number = lock.stat().st_ino
@@ -401,7 +404,7 @@ def test_6_12_only_the_kernel_judges_the_lock(open_queue: QueueFactory, director
 
 @pytest.mark.damages
 def test_6_13_waiting_for_the_lock_hides_no_other_error(open_queue: QueueFactory, directory: Path) -> None:
-    """With ``lock_timeout`` a damaged queue is reported as damaged, at once, and not as locked."""
+    """With ``lock_timeout``, a damaged queue is reported at once as damaged, and not as locked."""
     open_queue().close()
     log_file(directory).write_bytes(b"junk")
     with pytest.raises(CorruptionError):
@@ -409,7 +412,7 @@ def test_6_13_waiting_for_the_lock_hides_no_other_error(open_queue: QueueFactory
 
 
 def test_6_13_nothing_is_not_an_item(open_queue: QueueFactory) -> None:
-    """None cannot be enqueued, an empty item differs from no item, and neither is skipped in silence."""
+    """None cannot be enqueued, and an empty item differs from no item."""
     with open_queue().session() as session:
         nothing: Any = None
         for enqueue in (session.enqueue, lambda item: session.enqueue_many([b"a", item])):
@@ -423,7 +426,8 @@ def test_6_13_nothing_is_not_an_item(open_queue: QueueFactory) -> None:
 
 
 def test_6_13_deleting_needs_the_lock_and_is_complete(open_queue: QueueFactory, tmp_path: Path) -> None:
-    """An open queue cannot be deleted; a deleted one has no items in memory or on disk, also after closing again."""
+    """An open queue cannot be deleted. A deleted queue has no items in memory or on disk, even after another
+    ``close``."""
     queue = open_queue()
     put(queue, b"a")
     with pytest.raises(QueueLockedError):
@@ -437,7 +441,7 @@ def test_6_13_deleting_needs_the_lock_and_is_complete(open_queue: QueueFactory, 
 
 
 def test_6_13_closing_the_queue_ends_its_sessions(open_queue: QueueFactory) -> None:
-    """A session of a closed queue raises ClosedError, and what it held is ready again after reopening."""
+    """A session of a closed queue raises ``ClosedError``, and its held items are ready again after a reopening."""
     queue = open_queue()
     put(queue, b"a")
     session = queue.session()
@@ -452,7 +456,8 @@ def test_6_13_closing_the_queue_ends_its_sessions(open_queue: QueueFactory) -> N
 
 
 def test_6_13_a_finalizer_writes_nothing(open_queue: QueueFactory, tmp_path: Path, directory: Path) -> None:
-    """A queue that is dropped without closing warns, writes nothing, and frees its lock; the next one recovers."""
+    """A queue that is dropped without ``close`` warns, writes nothing, and frees its lock. The next opening recovers
+    it."""
     writing: dict[str, Any] = dict.fromkeys(("pwritev", "fdatasync", "fsync", "rename", "unlink", "ftruncate"), forbid)
     queue = PersistentQueue(tmp_path / "queues", "orders")
     put(queue, b"a")
@@ -467,7 +472,7 @@ def test_6_13_a_finalizer_writes_nothing(open_queue: QueueFactory, tmp_path: Pat
 
 
 def test_6_13_settings_belong_to_one_queue(open_queue: QueueFactory, tmp_path: Path) -> None:
-    """What one queue was opened with changes nothing for another one in the same process."""
+    """The settings of one queue change nothing for another queue in the same process."""
     small, usual = open_queue("small", segment_bytes=10, memory_bytes=0), open_queue("usual")
     for queue in (small, usual):
         put_each(queue, [b"a", b"b", b"c"])
@@ -477,13 +482,13 @@ def test_6_13_settings_belong_to_one_queue(open_queue: QueueFactory, tmp_path: P
 
 @ENDS
 def test_6_14_files_beyond_32_bits(open_queue: QueueFactory, end: Callable[[PersistentQueue], None]) -> None:
-    """Offsets beyond 4 GiB, and numbers of files beyond 32 bits, are written, recovered and read like any other."""
+    """Offsets beyond 4 GiB, and segment numbers beyond 32 bits, are written, recovered and read like any others."""
     queue = open_queue(memory_bytes=0)
     put(queue, b"low")
     segments = queue._open().store.segments
     assert segments.current is not None
     segments.write()
-    segments.current.end = 5 * 2**32 + 1  # a hole, which takes no room
+    segments.current.end = 5 * 2**32 + 1  # a hole, which takes no disk space
     segments.current.capacity_bytes = 2**40
     segments.next_number = 2**33
     put(queue, b"high")
@@ -508,7 +513,8 @@ def test_6_14_the_log_counts_in_64_bits() -> None:
 def test_6_14_a_rollback_leaves_no_file(
     open_queue: QueueFactory, directory: Path, end: Callable[[PersistentQueue], None]
 ) -> None:
-    """Files that hold only what was rolled back are deleted, by closing or by the next opening, and counted nowhere."""
+    """Segments that hold only spilled items of a rollback are deleted by the close or the next opening, and are not
+    counted."""
     queue = open_queue(segment_bytes=300)
     with Session(queue._open(), spill_bytes=100) as session:
         session.enqueue_many([b"x" * 100] * 20)
@@ -526,7 +532,7 @@ def test_6_14_a_rollback_leaves_no_file(
 def test_6_14_orphans_are_swept(
     open_queue: QueueFactory, directory: Path, end: Callable[[PersistentQueue], None]
 ) -> None:
-    """A segment and a generation that nothing refers to are gone after the next opening, which says so."""
+    """A segment and a generation that nothing refers to are deleted by the next opening, which reports them."""
     queue = open_queue()
     put(queue, b"a")
     older = log_file(directory).read_bytes()

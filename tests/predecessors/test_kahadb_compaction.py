@@ -1,9 +1,9 @@
-"""Compaction as its predecessors were tested, or should have been: ActiveMQ's AMQ-3978, Artemis' journal, linearstore.
+"""Compaction against weaknesses of its predecessors: ActiveMQ (AMQ-3978), the journal of Artemis, and the linearstore.
 
-A journal file went when nothing in it was needed, so that a few slow messages kept every file; acknowledgements of one
-file stood in the next and kept chains of them (AMQ-7067: compacting those lost outcomes). Artemis lost records that
-were added while it compacted (ARTEMIS-2053, -1114), and tests it by letting each operation come before, between and
-after.
+A journal file was deleted only when nothing in it was needed, so that a few slow messages kept every file. The
+acknowledgements of one file were in the next, and kept chains of files. Compacting those lost outcomes (AMQ-7067).
+Artemis lost records that were added during a compaction (ARTEMIS-2053, -1114). Its tests let each operation come
+before, during and after a compaction, and so do these.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ LITTLE: dict[str, Any] = {"segment_bytes": 4000, "log_bytes": 4096, "disk": IN_C
 
 
 def live_bytes(directory: Path) -> int:
-    """What the data files take."""
+    """Return the bytes of the data files."""
     return sum(path.stat().st_size for path in segment_files(directory))
 
 
 def fill(queue: PersistentQueue, segments: int, per_segment: int) -> list[bytes]:
-    """Make that many segments, and one more that is empty; their items."""
+    """Fill so many segments, and one more with zeros. Return the items of the former."""
     items = [(b"%d " % n).ljust(4000 // per_segment - 4, b".") for n in range(segments * per_segment)]
     for at in range(0, len(items), per_segment):
         put(queue, *items[at : at + per_segment])
@@ -51,7 +51,8 @@ def fill(queue: PersistentQueue, segments: int, per_segment: int) -> list[bytes]
 
 @pytest.mark.parametrize("memory_bytes", [0, 1 << 26])
 def test_orphans(open_queue: QueueFactory, directory: Path, memory_bytes: int) -> None:
-    """One item per file that nobody acknowledges, among many: the disk goes down to what lives, and it lives on."""
+    """If one held item per file is all that is left, a compaction shrinks the disk usage to these items, and they
+    survive."""
     queue = open_queue(**LITTLE, memory_bytes=memory_bytes)
     items = fill(queue, 30, 100)
     with queue.session() as slow, queue.session() as fast:
@@ -71,7 +72,7 @@ def test_orphans(open_queue: QueueFactory, directory: Path, memory_bytes: int) -
 
 
 def test_item_in_doubt_does_not_pin_the_disk(open_queue: QueueFactory, directory: Path) -> None:
-    """One item that a session holds among 10^5 that are consumed costs a segment at most, and comes back."""
+    """One held item among 10^5 consumed ones costs at most one segment, and comes back after a rollback."""
     queue = open_queue(segment_bytes=200_000, disk=IN_CACHE)
     items = [b"%06d" % n for n in range(100_000)]
     for at in range(0, 100_000, 5000):
@@ -97,7 +98,8 @@ def test_item_in_doubt_does_not_pin_the_disk(open_queue: QueueFactory, directory
 
 @pytest.mark.parametrize("compacts", [False, True])
 def test_chain(open_queue: QueueFactory, directory: Path, compacts: bool) -> None:
-    """Each file's items are consumed in transactions of the next one's: one item freed, all go, and none comes back."""
+    """Each file's items are consumed by transactions in the next file. Once the first item is consumed, all files are
+    deleted, and no item comes back."""
     queue = open_queue(**LITTLE)
     slow = queue.session()
     ballast = [bytes(350)] * 9
@@ -154,7 +156,8 @@ def every_other(count: int) -> Sequence[int]:
 def test_completion_in_any_order(
     open_queue: QueueFactory, directory: Path, order: Callable[[int], Sequence[int]], compacts: bool
 ) -> None:
-    """Sessions that hold a part each complete in any order: files in the middle go, the disk is small at the end."""
+    """Sessions that hold parts of the queue complete in any order. Files in the middle are deleted, and few bytes
+    remain at the end."""
     queue = open_queue(**LITTLE, memory_bytes=0)
     items = fill(queue, 20, 40)
     with ExitStack() as stack:
@@ -165,7 +168,7 @@ def test_completion_in_any_order(
             sessions[number].flush()
             if compacts and done % 10 == 0:
                 queue.compact(below=0.6)
-                # Of each segment more than six tenths live, but for a last one and the current one.
+                # In each segment more than six tenths are live, except in the last copy and the current segment.
                 assert live_bytes(directory) <= (80 - done) * 1000 / 0.6 + 2 * 4200
         assert queue.stats().held == 100
         for session in sessions:
@@ -185,7 +188,7 @@ def test_completion_in_any_order(
 
 
 class _Program:
-    """A queue of a few segments, a program of every kind of operation on it, and what must be in it."""
+    """A queue of a few segments, a program with every kind of operation on it, and the expected content."""
 
     def __init__(self, disk: SimulatedDisk, settings: Settings) -> None:
         self.store: Store = opened(disk, settings)
@@ -254,8 +257,8 @@ SETTINGS = [Settings(segment_bytes=HEADER_BYTES + size, log_bytes=2000, memory_b
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: str(settings.segment_bytes))
 def test_compaction_between_any_operations(settings: Settings) -> None:
-    """Begun before any operation, copied before any later one, committed before any still later one: all as a model
-    says, at each step, and after a crash."""
+    """Whichever operations come before the begin, the copy and the commit of a compaction, the content equals a
+    model's. This holds at the commit and after a crash."""
     steps, compactions = 9, 0
     for begin, step, commit in combinations_with_replacement(range(steps + 1), 3):
         disk = SimulatedDisk()
@@ -282,7 +285,7 @@ def test_compaction_between_any_operations(settings: Settings) -> None:
 
 @pytest.mark.parametrize("hole_items", [0, 64])
 def test_rolled_back_and_compacted_again(hole_items: int) -> None:
-    """Compaction after compaction, each over what the one before moved, with consumers between: nothing is lost."""
+    """Repeated compactions, each over the moves of the one before and with consumers in between, lose no item."""
     disk, chance = SimulatedDisk(), random.Random(hole_items)
     settings = replace(SETTINGS[1], log_bytes=4096)
     store = opened(disk, settings)

@@ -1,7 +1,7 @@
-"""What Qpid's linearstore with its Empty File Pool was said to lack, each as a promise kept here.
+"""Features that Qpid's linearstore with its Empty File Pool was said to lack, each as a promise of this queue.
 
-Of its partitions, which never really spanned devices, ``test_data_path`` has the tests; of what one orphan kept,
-``test_seed_compaction``.
+Its partitions never really spanned devices: ``test_locations`` tests locations on other media.
+``test_kahadb_compaction`` tests that one orphan no longer keeps a whole file.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ KIB = 1024
 
 
 def on_disk(directory: Path) -> int:
-    """The bytes of all files of a queue, but for its lock's."""
+    """Return the bytes of all files of a queue, except that of the lock."""
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file() and path.name != "lock")
 
 
 def test_no_utility_that_keeps_the_pool_filled(open_queue: QueueFactory, tmp_path: Path, directory: Path) -> None:
-    """There are two: a command, beside the owner, and maintenance; what they made is what segments are then made of."""
+    """A command beside the owner, and maintenance, both fill the pool, and new segments are made of its files."""
     queue = open_queue(segment_bytes=8 * KIB, pool_min_bytes=40 * KIB, pool_max_bytes=80 * KIB)
     command = [sys.executable, "-m", "persistentqueue", "pool", "fill", str(tmp_path / "queues"), "orders"]
     size_bytes = 8 * KIB
@@ -39,7 +39,7 @@ def test_no_utility_that_keeps_the_pool_filled(open_queue: QueueFactory, tmp_pat
 
 
 def test_files_that_come_back_only_at_recovery(open_queue: QueueFactory, directory: Path) -> None:
-    """A drained file is back in the pool as soon as the log is trimmed, in the running queue, wherever it stands."""
+    """A drained file is back in the pool after a trim of the running queue, wherever it stands."""
     queue = open_queue(segment_bytes=8 * KIB, pool_max_bytes=80 * KIB)
     put_each(queue, [bytes(KIB)] * 40)
     with queue.session() as first:
@@ -47,14 +47,14 @@ def test_files_that_come_back_only_at_recovery(open_queue: QueueFactory, directo
         with queue.transaction() as session:
             session.dequeue_many(20)
         queue.trim()
-        assert queue.stats().pool_files == 2  # behind the first, which is held
+        assert queue.stats().pool_files == 2  # behind the first segment, which holds a held item
         names = [path.name for path in segment_files(directory)]
         assert names[0] == "000000000001.seg"
         first.rollback()
 
 
 def test_no_limit_of_the_journals_size(open_queue: QueueFactory, directory: Path) -> None:
-    """There is one of all files together; at it, dequeueing goes on, and makes room."""
+    """One limit bounds all files of a queue together. At the limit dequeues go on, and make room."""
     queue = open_queue(segment_bytes=8 * KIB, log_bytes=4 * KIB, max_disk_bytes=64 * KIB)
     put_each(queue, [bytes(KIB)] * 10)
     with pytest.raises(QueueFullError, match="max_disk_bytes"):
@@ -65,7 +65,8 @@ def test_no_limit_of_the_journals_size(open_queue: QueueFactory, directory: Path
 
 
 def test_no_statistics(open_queue: QueueFactory, directory: Path) -> None:
-    """What the files take, what of that lives, what the pool has and gave, and why each file is there."""
+    """The statistics tell the bytes of the files, the live bytes and the files taken from the pool, and ``explain``
+    lists each segment."""
     queue = open_queue(segment_bytes=8 * KIB, pool_max_bytes=80 * KIB)
     put_each(queue, [bytes(KIB)] * 40)
     with queue.transaction() as session:
@@ -81,7 +82,7 @@ def test_no_statistics(open_queue: QueueFactory, directory: Path) -> None:
 
 
 def test_switching_the_file_size_on_the_fly(open_queue: QueueFactory, directory: Path) -> None:
-    """The next file has the new size, in the running queue; files of both sizes are read, pooled and taken again."""
+    """The next segment of the running queue has the new size. Files of both sizes are read, pooled and taken again."""
     queue = open_queue(segment_bytes=4 * KIB, pool_max_bytes=200 * KIB)
     put_each(queue, [bytes(KIB)] * 9)
     queue.resize(segment_bytes=32 * KIB)
@@ -99,8 +100,10 @@ def test_switching_the_file_size_on_the_fly(open_queue: QueueFactory, directory:
 
 
 def test_sizing_by_guess(open_queue: QueueFactory, directory: Path) -> None:
-    """A queue takes what its items need, and gives it back when it is idle, with the sizes that it comes with: nobody
-    has to guess how many files of which size there will be (one user's guess took 1 TB instead of 50 GB)."""
+    """A queue with default sizes takes what its items need, and gives it back when it is idle.
+
+    No user has to guess how many files of which size are needed: one user's guess took 1 TB instead of 50 GB.
+    """
     queue = open_queue(disk=IN_CACHE)
     put(queue, b"one")
     assert on_disk(directory) <= 3 * KIB * KIB
@@ -112,7 +115,7 @@ def test_sizing_by_guess(open_queue: QueueFactory, directory: Path) -> None:
 
 
 def test_the_unknown_cost_of_overwriting(open_queue: QueueFactory, directory: Path) -> None:
-    """With ``wipe`` each byte that held an item is written once more, and no flush waits for large files."""
+    """With ``wipe``, no file of a segment contains the payload of a consumed item after maintenance."""
     written: list[int] = []
     queue = PersistentQueue(directory.parent, "wiped", wipe=True, segment_bytes=64 * KIB, disk=IN_CACHE)
     with queue:

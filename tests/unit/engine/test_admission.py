@@ -1,4 +1,4 @@
-"""How many items and bytes a queue may hold: who is admitted, who is refused, and what he hears."""
+"""Limits on items and bytes: which transactions are admitted, which are refused, and with which errors."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ KIB, MIB = 1024, 1024 * 1024
 
 
 def test_max_items(open_queue: QueueFactory) -> None:
-    """A full queue refuses a flush, says why, keeps what it has and what the session has, and takes it when there is
-    room."""
+    """A full queue refuses a flush with the reason, and the queue and the session keep their items. Once there is room,
+    the flush succeeds."""
     queue = open_queue(max_items=3)
     put(queue, b"a", b"b")
     with queue.session() as session:
@@ -48,7 +48,7 @@ def test_max_items(open_queue: QueueFactory) -> None:
 
 
 def test_items_on_hold_count(open_queue: QueueFactory) -> None:
-    """What a session holds is in the queue until it is flushed; and again after a rollback."""
+    """Held items count for ``max_items`` until their dequeue is flushed, and after a rollback as well."""
     queue = open_queue(max_items=2)
     put(queue, b"a", b"b")
     with queue.session() as holder:
@@ -63,7 +63,7 @@ def test_items_on_hold_count(open_queue: QueueFactory) -> None:
 
 
 def test_what_is_taken_makes_room_for_what_is_put(open_queue: QueueFactory) -> None:
-    """At the limit as many can be enqueued as the same transaction dequeues, and not one more."""
+    """At the limit, a transaction can enqueue as many items as it dequeues, and not one more."""
     queue = open_queue(max_items=3)
     put(queue, b"a", b"b", b"c")
     with queue.transaction() as session:
@@ -79,7 +79,8 @@ def test_what_is_taken_makes_room_for_what_is_put(open_queue: QueueFactory) -> N
 
 
 def test_lower_limit_than_before(open_queue: QueueFactory, directory: Path) -> None:
-    """A queue that holds more than it may now opens, gives what it has, and lets nobody in who makes it fuller."""
+    """A queue above its new, lower limits opens and delivers its items, and refuses each flush that would make it
+    fuller."""
     queue = open_queue(segment_bytes=KIB)
     put_each(queue, [b"%03d" % n * 100 for n in range(200)])
     queue.close()
@@ -103,7 +104,7 @@ def test_lower_limit_than_before(open_queue: QueueFactory, directory: Path) -> N
 
 
 def test_damaged_items_do_not_count(open_queue: QueueFactory, directory: Path) -> None:
-    """Items that cannot be read take nobody's place, since nobody could take them away."""
+    """Damaged items do not count for ``max_items``, since no consumer could take them away."""
     queue = open_queue(max_items=2, memory_bytes=0)
     put(queue, b"a" * 1000)
     put(queue, b"b")
@@ -123,7 +124,7 @@ def test_damaged_items_do_not_count(open_queue: QueueFactory, directory: Path) -
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 100, 3000, 300_000])
 def test_max_bytes(open_queue: QueueFactory, size_bytes: int) -> None:
-    """The live bytes never exceed the limit, come near it, and fall when items are consumed."""
+    """The live bytes reach the limit and never exceed it, and they fall when items are consumed."""
     most = 20 * (size_bytes + BLOCK_HEADER_BYTES + LENGTH_BYTES)
     queue = open_queue(max_bytes=most)
     with queue.session() as session:
@@ -145,7 +146,7 @@ def test_max_bytes(open_queue: QueueFactory, size_bytes: int) -> None:
 
 
 def test_measure_is_what_blocks_take_at_most() -> None:
-    """Whatever the items are, alone and in a group, they take no more than they were measured at, and not much less."""
+    """Blocks of any items, alone and in a group, take no more than ``measure_bytes``, and not much less."""
     draw = random.Random(7)
     with opened(SimulatedDisk().disk, sync=False, log_bytes=MIB) as store:
         for _ in range(40):
@@ -164,7 +165,8 @@ def test_measure_is_what_blocks_take_at_most() -> None:
 
 
 def test_bytes_taken_make_room_for_bytes_put() -> None:
-    """At the limit of bytes a transaction may put what it takes, over several segments, out of order."""
+    """At ``max_bytes``, a transaction can enqueue as many bytes as it consumes, over several segments and out of
+    order."""
     with opened(SimulatedDisk().disk, segment_bytes=500, max_bytes=10_000, log_bytes=4096) as store:
         while True:
             one = transaction(b"x" * 150)
@@ -195,7 +197,7 @@ def test_bytes_taken_make_room_for_bytes_put() -> None:
 
 
 def test_each_member_of_a_group_is_judged_alone() -> None:
-    """Of a group those who find room are committed, in order; who does not, and only he, is refused."""
+    """The transactions of a group that find room are committed in order, and only the others are refused."""
     with opened(SimulatedDisk().disk, max_items=4, log_bytes=4096) as store:
         store.commit([transaction(b"a", b"b")])
         consumer = take(store, 1)
@@ -212,7 +214,8 @@ def test_each_member_of_a_group_is_judged_alone() -> None:
 
 
 def test_who_only_dequeues_is_never_refused() -> None:
-    """Also when the queue is far over its limits, in a group of whom all others are refused."""
+    """A transaction that only dequeues is committed even if the queue is far over its limits and the rest of its group
+    is refused."""
     machine = SimulatedDisk()
     with opened(machine.disk, log_bytes=4096) as store:
         store.commit([transaction(*[b"x" * 100] * 50)])
@@ -226,7 +229,7 @@ def test_who_only_dequeues_is_never_refused() -> None:
 
 
 def test_marker_of_who_is_refused() -> None:
-    """A marker that a refused transaction would have set keeps nobody of its group from setting it."""
+    """The marker of a refused transaction does not keep others of its group from setting that marker."""
     with opened(SimulatedDisk().disk, max_items=3, log_bytes=4096) as store:
         large, small = transaction(*[b"1"] * 4, marker=("m", 7)), transaction(b"a", marker=("m", 5))
         store.commit([large, small])
@@ -240,7 +243,8 @@ def test_marker_of_who_is_refused() -> None:
 
 
 def test_marker_of_who_finds_no_room_on_the_disk() -> None:
-    """Who was passed over for one of its group, which then had no room on the disk, is not taken for done."""
+    """A transaction is not taken for done if the transaction that reached its marker, in its group, then found no room
+    on the disk."""
     with opened(SimulatedDisk().disk, max_disk_bytes=40_000, log_bytes=4096, inline_bytes=0) as store:
         large, small = transaction(bytes(30_000), marker=("m", 7)), transaction(b"a", marker=("m", 5))
         store.commit([large, small])
@@ -252,7 +256,7 @@ def test_marker_of_who_finds_no_room_on_the_disk() -> None:
 
 
 def test_short_way_is_taken_where_there_is_room(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limits cost the short way nothing but a look, as long as there is room."""
+    """As long as there is room, groups of a queue with limits take the short way."""
     taken: list[bool] = []
     commit_short = Committer.commit_short
 
@@ -277,12 +281,12 @@ def test_short_way_is_taken_where_there_is_room(open_queue: QueueFactory, monkey
     assert taken[-1] is False
 
 
-# --- sessions that spilled --------------------------------------------------------------------------------------------
+# --- spilled sessions -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("limit", [{"max_items": 20}, {"max_bytes": 12_000}], ids=str)
 def test_what_was_spilled_counts(open_queue: QueueFactory, limit: dict[str, int]) -> None:
-    """Items that a session wrote ahead count like those in memory; refused, they are there for the next flush."""
+    """Spilled items count for the limits like those in memory. After a refusal they are kept for the next flush."""
     queue = open_queue(**limit)
     put(queue, *[b"x" * 500] * 10)
     items = [b"%02d" % n * 250 for n in range(20)]
@@ -299,7 +303,8 @@ def test_what_was_spilled_counts(open_queue: QueueFactory, limit: dict[str, int]
 
 
 def test_spilling_at_the_limit_of_the_disk(open_queue: QueueFactory, directory: Path) -> None:
-    """A session that cannot write ahead hears so at once; what it wrote is room again as soon as it gives up."""
+    """A session that cannot spill raises ``QueueFullError`` at once. A rollback gives its spilled segments back as
+    room."""
     queue = open_queue(max_disk_bytes=100_000, log_bytes=4096, segment_bytes=8 * KIB, full="block")
     for _ in range(5):
         with spilling(queue) as session:
@@ -317,7 +322,7 @@ def test_spilling_at_the_limit_of_the_disk(open_queue: QueueFactory, directory: 
 
 
 def test_what_was_spilled_is_no_room(open_queue: QueueFactory) -> None:
-    """A flush that finds the disk full spares the segments that another session has written ahead."""
+    """A flush that finds the disk full leaves the segments that another session has spilled to."""
     queue = open_queue(max_disk_bytes=100_000, log_bytes=4096, segment_bytes=8 * KIB)
     items = [b"%04d" % n * 250 for n in range(50)]
     with spilling(queue) as session:
@@ -343,26 +348,26 @@ def test_what_was_spilled_is_no_room(open_queue: QueueFactory) -> None:
     ],
 )
 def test_settings_that_make_no_sense(open_queue: QueueFactory, settings: dict[str, Any], said: str) -> None:
-    """A limit that nothing could be done with is refused before anything is made."""
+    """A limit that is too low, or an unknown ``full``, raises ``ValueError`` at the opening."""
     with pytest.raises(ValueError, match=said):
         open_queue(**settings)
 
 
 def test_fill_is_that_of_the_nearest_limit(open_queue: QueueFactory) -> None:
-    """``stats().fill`` tells how near the queue is to what will refuse it."""
+    """``stats().fill`` is the used part of the limit that the queue is closest to."""
     queue = open_queue(max_items=100, max_bytes=1000, max_disk_bytes=50 * MIB)
-    assert 0.16 < queue.stats().fill < 0.17  # the log, its spare, and what is kept for them to grow
+    assert 0.16 < queue.stats().fill < 0.17  # the log, its spare, and the reserve for their growth
     put(queue, *[b"x"] * 20)
     assert queue.stats().fill == 0.2
     put(queue, bytes(500))
     assert 0.6 < queue.stats().fill < 0.7
 
 
-# --- what the predecessors lacked -------------------------------------------------------------------------------------
+# --- limits that the predecessors lacked ------------------------------------------------------------------------------
 
 
 def test_no_journal_limit(open_queue: QueueFactory, directory: Path) -> None:
-    """The linearstore's journals took whatever there was. Here one number bounds all files of a queue."""
+    """``max_disk_bytes`` bounds all files of a queue; the linearstore's journals had no bound."""
     queue = open_queue(max_disk_bytes=6 * MIB)
     with pytest.raises(QueueFullError, match="max_disk_bytes"):
         put_each(queue, [bytes(50_000)] * 1000)
@@ -371,7 +376,8 @@ def test_no_journal_limit(open_queue: QueueFactory, directory: Path) -> None:
 
 
 def test_reject_and_producer_flow_control(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
-    """The Java broker's two policies: ``REJECT`` is "raise", stopping producers until consumers catch up is "block"."""
+    """The Java broker's two policies exist: ``full="raise"`` is ``REJECT``, and ``full="block"`` stops producers until
+    consumers catch up."""
     rejecting, controlling = open_queue("rejecting", max_items=1), open_queue("controlling", max_items=1, full="block")
     for queue in (rejecting, controlling):
         put(queue, b"a")
@@ -385,8 +391,8 @@ def test_reject_and_producer_flow_control(open_queue: QueueFactory, threads: Thr
 
 
 def test_maxsize_raises_an_error_of_our_own(open_queue: QueueFactory) -> None:
-    """litequeue's maximum was a trigger that raised another library's ``IntegrityError``; here it is an error of this
-    package, which says what to do, and the transaction is still there."""
+    """A queue at ``max_items`` raises an error of this package that says what to do, and keeps the transaction.
+    litequeue's maximum was a trigger that raised another library's ``IntegrityError``."""
     queue = open_queue(max_items=1)
     with queue.session() as session:
         session.enqueue_many([b"a", b"b"])
@@ -401,7 +407,7 @@ def test_maxsize_raises_an_error_of_our_own(open_queue: QueueFactory) -> None:
 
 @pytest.mark.parametrize("name", ["segment_bytes", "memory_bytes", "inline_bytes", "log_bytes", "pool_min_bytes"])
 def test_item_4_a_size_that_no_file_has(tmp_path: Path, name: str) -> None:
-    """A size above 2**63 - 1 is refused before anything is made, instead of writing until the disk is full."""
+    """A size above 2**63 - 1 is refused before any file is made, instead of writing until the disk is full."""
     settings: dict[str, Any] = {name: 10**400}
     with pytest.raises(ValueError, match=f"{name} must be at most"):
         PersistentQueue(tmp_path, "orders", **settings)

@@ -1,4 +1,4 @@
-"""The inbox of a queue that is full, busy, or handed what it cannot take: nobody waits for ever, and who can helps."""
+"""The inbox of a queue that is full, busy, or contains files that cannot be adopted: no call waits for ever."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ PRODUCER = f"{7:016x}"
 
 
 def inbox(directory: Path) -> list[str]:
-    """The names in the inbox, in order."""
+    """Return the names in the inbox, in order."""
     return sorted(os.listdir(directory / "inbox"))
 
 
 def publish(directory: Path, *items: bytes, disk: Disk = DISK) -> None:
-    """One flush of a producer of its own, which knows of no limits."""
+    """Publish the items by one flush of a new producer, which knows no limits."""
     (directory / "queue.limits").unlink(missing_ok=True)
     with Producer(directory, disk=disk) as producer:
         producer.enqueue_many(items)
@@ -38,16 +38,16 @@ def publish(directory: Path, *items: bytes, disk: Disk = DISK) -> None:
 
 
 def look(queue: PersistentQueue) -> None:
-    """Have the owner look into his inbox at once."""
+    """Make the owner look into its inbox at once."""
     queue._open()._look(insists=True)
 
 
-# --- what there is no room for ---------------------------------------------------------------------------------------
+# --- publications without room ---------------------------------------------------------------------------------------
 
 
 def test_to_adopt_takes_nothing_of_the_file_system(open_queue: QueueFactory, directory: Path) -> None:
-    """With no more free than ``min_free_bytes`` what is published is adopted, since it is there already, and what is
-    asked for is answered, though nobody may enqueue."""
+    """If only ``min_free_bytes`` are free, a publication is adopted, since its bytes are on the file system already.
+    Requests are answered, though no session may enqueue."""
     free = [10**12]
     queue = open_queue(fan_out=True, min_free_bytes=10**9, disk=replace(DISK, free_bytes=lambda path: free[0]))
     spark = queue.subscribe("spark")
@@ -61,7 +61,7 @@ def test_to_adopt_takes_nothing_of_the_file_system(open_queue: QueueFactory, dir
 
 
 def test_a_request_takes_nothing_of_the_disk(open_queue: QueueFactory, directory: Path) -> None:
-    """At ``max_disk_bytes`` a request is answered: it takes no more than its place in the log."""
+    """At ``max_disk_bytes`` a request is answered: it takes only its place in the log. A publication waits."""
     queue = open_queue(max_disk_bytes=8 * 1024 * 1024)
     put(queue, b"x")
     store = queue._open().store
@@ -75,7 +75,8 @@ def test_a_request_takes_nothing_of_the_disk(open_queue: QueueFactory, directory
 
 
 def full(open_queue: QueueFactory, directory: Path, **settings: Any) -> PersistentQueue:
-    """A queue of ten items at most, of which it holds eight that are kept for "spark", before a publication of five."""
+    """Return a queue with ``max_items=10``, eight items kept for "spark", and a publication of five items in its
+    inbox."""
     queue = open_queue(fan_out=True, max_items=10, **settings)
     queue.subscribe("spark")
     put(queue, *[b"%d" % n for n in range(8)])
@@ -87,8 +88,8 @@ def full(open_queue: QueueFactory, directory: Path, **settings: Any) -> Persiste
 def test_an_acknowledgement_behind_what_has_no_room_makes_it(
     open_queue: QueueFactory, directory: Path, how: str
 ) -> None:
-    """What is acknowledged behind a publication that waits for room is answered, by a flush that is itself refused, by
-    whoever finds nothing to dequeue, and by an opening, and then there is room."""
+    """An acknowledgement behind a publication that waits for room is answered, which makes the room. A refused flush, a
+    dequeue that finds nothing and an opening all answer it."""
     now = [10**18]
     queue = full(open_queue, directory, disk=replace(DISK, time_ns=lambda: now[0]))
     look(queue)
@@ -108,7 +109,8 @@ def test_an_acknowledgement_behind_what_has_no_room_makes_it(
 
 
 def test_who_waits_for_room_hears_of_what_makes_it(open_queue: QueueFactory, directory: Path) -> None:
-    """A flush that waits for room, in a process that does nothing else, sees what is acknowledged by another one."""
+    """A flush that waits for room sees acknowledgements of another process, even if its own process does nothing
+    else."""
     queue = open_queue(fan_out=True, max_items=2, full="block")
     spark = queue.subscribe("spark")
     put(queue, b"0", b"1")
@@ -124,8 +126,8 @@ def test_who_waits_for_room_hears_of_what_makes_it(open_queue: QueueFactory, dir
 
 
 def test_what_keeps_its_place_behind_what_has_no_room(open_queue: QueueFactory, directory: Path) -> None:
-    """Behind a publication that waits for room a subscription is not made, nothing is acknowledged that is not there
-    yet, or for who is not, and no file is read more than once for that, also if others come."""
+    """Behind a publication that waits for room, these wait as well: a new subscription, an acknowledgement of items to
+    come, and one of an unknown subscription. No file is read again for that, also if more files come."""
     reads: list[str] = []
 
     def opens(path: str, flags: int, mode: int) -> int:
@@ -145,7 +147,8 @@ def test_what_keeps_its_place_behind_what_has_no_room(open_queue: QueueFactory, 
     reads.clear()
     for _ in range(3):
         look(queue)
-    assert set(reads) == set(waiting[:2])  # whoever insists tries it again, and looks whether more fits its batch
+    # a look that insists tries the first one again, and reads the next to see if it fits in the batch
+    assert set(reads) == set(waiting[:2])
     acknowledge(directory, None, "spark", 3)
     look(queue)
     assert inbox(directory) == []
@@ -155,8 +158,8 @@ def test_what_keeps_its_place_behind_what_has_no_room(open_queue: QueueFactory, 
 
 @pytest.mark.damages
 def test_what_cannot_be_read_behind_what_has_no_room(open_queue: QueueFactory, directory: Path) -> None:
-    """A damaged file behind a publication that waits for room, or a copy of another, keeps no acknowledgement, and is
-    none; one that cannot be read for now keeps all that is behind it."""
+    """Behind a publication that waits for room, a damaged file or a copy of an acknowledgement is not applied, and
+    blocks no acknowledgement. A file that cannot be read for now blocks all files behind it."""
     unreadable: list[str] = []
 
     def opens(path: str, flags: int, mode: int) -> int:
@@ -183,8 +186,8 @@ def test_what_cannot_be_read_behind_what_has_no_room(open_queue: QueueFactory, d
 
 
 def test_what_never_fits_is_told(open_queue: QueueFactory, directory: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A publication that is larger than a limit keeps its place, and those behind it: whoever dequeues what finds
-    nothing hears so, once, and so does the log; with a higher limit it is adopted."""
+    """A publication that is larger than a limit stays in the inbox, with all files behind it. A dequeue that finds
+    nothing raises ``QueueFullError`` once, the log gets one warning, and a higher limit lets it in."""
     queue = open_queue(max_items=10)
     publish(directory, *[b"x"] * 11)
     publish(directory, b"behind")
@@ -202,20 +205,21 @@ def test_what_never_fits_is_told(open_queue: QueueFactory, directory: Path, capl
 
 @pytest.mark.parametrize("limit", ["max_bytes", "max_disk_bytes"])
 def test_what_never_fits_by_its_bytes(open_queue: QueueFactory, directory: Path, limit: str) -> None:
-    """The same of the limits on bytes."""
+    """A publication that can never fit ``max_bytes`` or ``max_disk_bytes`` makes ``dequeue`` raise
+    ``QueueFullError``."""
     queue = open_queue(**{limit: 8 * 1024 * 1024})
     publish(directory, bytes(9 * 1024 * 1024))
     with queue.session() as session, pytest.raises(QueueFullError, match=limit):
         session.dequeue()
 
 
-# --- what is asked for -----------------------------------------------------------------------------------------------
+# --- requests --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sync", [True, False])
 def test_acknowledgements_that_piled_up(open_queue: QueueFactory, directory: Path, sync: bool) -> None:
-    """Many in a row, of several subscriptions, are answered by one frame, and deleted with one sync, whatever their
-    order; what a session holds meanwhile stays its own; what is published behind them comes behind them."""
+    """Many acknowledgements in a row, of several subscriptions and in any order, take one frame, and one sync deletes
+    them. Held items stay with their session, and a publication behind them is adopted behind them."""
     syncs: list[int] = []
 
     def fsync(fd: int) -> None:
@@ -234,7 +238,8 @@ def test_acknowledgements_that_piled_up(open_queue: QueueFactory, directory: Pat
         publish(directory, b"behind")
         before, groups = len(syncs), queue._open().store.committer.syncs
         look(queue)
-        # Of the inbox, before and behind, and before the publication; and, unless it syncs, what a trim needs.
+        # Syncs of the inbox: before and after the requests, and before the publication. Without ``sync``, also those of
+        # a trim.
         assert len(syncs) - before <= (3 if sync else 8)
         assert queue._open().store.committer.syncs - groups == (2 if sync else 0)
         assert inbox(directory) == []
@@ -247,7 +252,8 @@ def test_acknowledgements_that_piled_up(open_queue: QueueFactory, directory: Pat
 def test_acknowledgements_that_the_log_has_no_room_for(
     open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of them wait, hold nothing meanwhile, and are answered when there is room."""
+    """Acknowledgements that find no room in the log all wait, hold no item meanwhile, and are answered once there is
+    room."""
     queue = open_queue()
     subscription = queue.subscribe("a")
     put(queue, b"0", b"1", b"2")
@@ -270,7 +276,7 @@ def test_acknowledgements_that_the_log_has_no_room_for(
 
 
 def test_an_owner_who_is_never_idle_sweeps(open_queue: QueueFactory, directory: Path) -> None:
-    """What producers have left behind is deleted within hours by an owner who commits all the time, too."""
+    """An owner that commits all the time also deletes the drafts that producers have left behind, within hours."""
     now = [time.time_ns()]
     queue = open_queue(disk=replace(DISK, time_ns=lambda: now[0]))
     draft = directory / "inbox" / f"{5:016x}-{PRODUCER}.tmp"
@@ -288,12 +294,12 @@ def test_an_owner_who_is_never_idle_sweeps(open_queue: QueueFactory, directory: 
     draft.unlink()
 
 
-# --- looking into it -------------------------------------------------------------------------------------------------
+# --- listings --------------------------------------------------------------------------------------------------------
 
 
 def test_a_name_in_the_future_ends_no_look_later(open_queue: QueueFactory, directory: Path) -> None:
-    """Where the clock was set back, so that a name lies in the future, and others publish during each look, a look
-    ends, has that one, and of each producer all that came before what it has."""
+    """A look into the inbox ends although a name lies in the future and producers publish during each listing. It
+    adopts that file, and leaves no gap in the items of the producers."""
     busy: list[Producer] = []
     count = [0]
 
@@ -320,7 +326,8 @@ def test_a_name_in_the_future_ends_no_look_later(open_queue: QueueFactory, direc
 
 
 def test_who_publishes_all_the_time_keeps_nobody(open_queue: QueueFactory, directory: Path) -> None:
-    """One look adopts what was there when it began, however many publish meanwhile; opening adopts all there was."""
+    """One look adopts the files that were there when it began, however many are published meanwhile. An opening adopts
+    all of them."""
     busy: list[Producer] = []
 
     def failpoint(name: str) -> None:
@@ -340,8 +347,8 @@ def test_who_publishes_all_the_time_keeps_nobody(open_queue: QueueFactory, direc
 
 
 def test_what_a_listing_missed(open_queue: QueueFactory, directory: Path) -> None:
-    """What a listing has is adopted behind all that was there before it, though the listing missed that, and the next
-    one, which has it, missed what was there before that."""
+    """A file that is listed is adopted behind all files published before it, even if two listings in a row missed some
+    of those."""
     shown: list[list[str]] = []
 
     def listdir(path: str) -> list[str]:
@@ -359,8 +366,8 @@ def test_what_a_listing_missed(open_queue: QueueFactory, directory: Path) -> Non
 
 
 def test_parts_that_lie_there_cost_nothing(open_queue: QueueFactory, directory: Path) -> None:
-    """Only names that may be adopted are looked at, and the longer a listing takes, the longer a flush waits before it
-    makes another one; who finds nothing to dequeue does not."""
+    """Only names that may be adopted are looked at. The longer a listing takes, the longer flushes wait before the next
+    one; a dequeue that finds nothing does not wait."""
     now = [10**18]
     listings: list[int] = []
 
@@ -383,13 +390,13 @@ def test_parts_that_lie_there_cost_nothing(open_queue: QueueFactory, directory: 
     assert drain(queue) == [b"y"]
 
 
-# --- what does not check out -----------------------------------------------------------------------------------------
+# --- invalid files ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.damages
 def test_parts_that_are_published_twice(open_queue: QueueFactory, directory: Path) -> None:
-    """Of two manifests that name the same part, found at once, the first has it; the second is set aside, who dequeues
-    is told why, and what is behind it goes on."""
+    """Of two manifests that name one part, the first is adopted. The second is set aside, a dequeue raises its error,
+    and files behind it are adopted."""
     queue = open_queue()
     writer = PartWriter(directory)
     writer.write([b"1", b"2"])
@@ -408,8 +415,8 @@ def test_parts_that_are_published_twice(open_queue: QueueFactory, directory: Pat
 
 @pytest.mark.damages
 def test_what_cannot_be_set_aside(open_queue: QueueFactory, directory: Path) -> None:
-    """Where a damaged file cannot be set aside, what is before it is adopted, and counted once, what is behind it waits
-    in its order, and who dequeues hears why, until it can be."""
+    """While a damaged file cannot be set aside, files before it are adopted and counted once. Files behind it wait in
+    order, and dequeues raise the reason."""
     fails = [True]
 
     def rename(source: str, target: str) -> None:
@@ -439,7 +446,7 @@ def test_what_cannot_be_set_aside(open_queue: QueueFactory, directory: Path) -> 
 
 
 def test_what_was_taken_away(open_queue: QueueFactory, directory: Path) -> None:
-    """What somebody has taken away since it was listed is nothing, and what is behind it comes."""
+    """A file that was deleted after it was listed is ignored, and the files behind it are adopted."""
     gone: list[str] = []
 
     def lstat(path: str) -> Any:
@@ -459,7 +466,7 @@ def test_what_was_taken_away(open_queue: QueueFactory, directory: Path) -> None:
 
 @pytest.mark.damages
 def test_more_sequences_than_there_are(open_queue: QueueFactory, directory: Path) -> None:
-    """What would number its items beyond 2^63 is set aside: nothing could be enqueued behind it."""
+    """A file that would number its items beyond 2^63 is set aside, since no item could be enqueued behind it."""
     queue = open_queue()
     publish(directory, b"a")
     publish(directory, b"b")
@@ -472,13 +479,14 @@ def test_more_sequences_than_there_are(open_queue: QueueFactory, directory: Path
     assert drain(queue) == [b"a"]
 
 
-# --- what does not fit a frame ---------------------------------------------------------------------------------------
+# --- files that do not fit a frame -----------------------------------------------------------------------------------
 
 
 def test_a_manifest_that_nobody_would_read(
     open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who names more parts than an owner reads hears so, nothing is published, and fewer of them can be."""
+    """A manifest with more parts than an owner reads raises ``TooManyPartsError``, and nothing is published. The draft
+    can then be published with fewer parts."""
     monkeypatch.setattr("persistentqueue.storage.publication._FRAME_BYTES_MAX", 2000)
     queue = open_queue()
     draft = Draft(DISK, str(directory / "inbox"), PRODUCER, 5)
@@ -494,8 +502,8 @@ def test_a_manifest_that_nobody_would_read(
 
 @pytest.mark.damages
 def test_more_items_than_the_bytes_have(open_queue: QueueFactory, directory: Path) -> None:
-    """A file that counts more items than blocks of its length can have is damaged, and so is a manifest of a part that
-    does; one with as many empty items as there can be is not."""
+    """A file that counts more items than blocks of its length can have is damaged, and so is a manifest with such a
+    part. A file with the greatest possible number of empty items is valid."""
     queue = open_queue()
     path = str(directory / "inbox")
     for count, in_part in ((2**63 + 5, False), (65_537, False), (65_537, True)):
@@ -517,7 +525,7 @@ def test_more_items_than_the_bytes_have(open_queue: QueueFactory, directory: Pat
 
 
 def test_what_is_listed_is_not_listed_again(open_queue: QueueFactory, directory: Path) -> None:
-    """While a part of it waits to be adopted, and the directory is as it was, another look reads nothing."""
+    """While listed files wait and the directory is unchanged, another look lists nothing."""
     now = [time.time_ns()]
     queue = open_queue(disk=replace(DISK, time_ns=lambda: now[0]))
     with Producer(directory) as producer:

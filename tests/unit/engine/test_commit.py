@@ -1,4 +1,7 @@
-"""The ways of a commit: short and long, past the page cache and through it, written at once and deferred."""
+"""The ways of a commit: short or long, past the page cache or through it, written at once or deferred.
+
+The page cache is that of the operating system.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +32,19 @@ THROUGH_CACHE = replace(DISK, open_direct=lambda path: None)
 TRANSACTION = st.tuples(
     st.lists(st.binary(max_size=40), max_size=4), st.integers(0, 4), st.sampled_from([0, 0, 0, 1, 2])
 )
-"""What is enqueued, how many are dequeued, and the version of a marker, 0 for none."""
+"""Items to enqueue, number of items to dequeue, and version of a marker (0 for no marker)."""
 GROUPS = st.lists(st.lists(TRANSACTION, min_size=1, max_size=4), max_size=20)
 
 
 def _deterministic(disk: Disk) -> Disk:
-    """The same disk, with the same salts in every run, at one moment."""
+    """Return the disk with salts that are equal in every run, and with a clock that stands still."""
     salts = count(1)
     return replace(disk, urandom=lambda size: next(salts).to_bytes(size, "little"), time_ns=lambda: 7)
 
 
 def _run(path: Path, disk: Disk, groups: list[list[tuple[list[bytes], int, int]]], **settings: Any) -> dict[str, bytes]:
-    """Commit the groups to a new store that then crashes; the bytes of all its files but the lock's and the spare's."""
+    """Commit the groups to a new store that then crashes. Return the bytes of its files, except those of the lock and
+    the spare."""
     settings = {"log_bytes": 4096, "segment_bytes": 600, **settings}
     free = nullcontext()
     store = open_store(_deterministic(disk), str(path), Settings(**settings), True, 0.0, free, free)
@@ -68,7 +72,7 @@ def _run(path: Path, disk: Disk, groups: list[list[tuple[list[bytes], int, int]]
 
 @pytest.fixture(scope="module")
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory for a test with many examples, each of which removes what it made."""
+    """Return a directory for a test with many examples, each of which removes the files that it made."""
     return tmp_path_factory.mktemp("scratch")
 
 
@@ -77,7 +81,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_short_way_writes_the_bytes_of_the_long_way(
     scratch: Path, groups: list[list[tuple[list[bytes], int, int]]], inline_bytes: int
 ) -> None:
-    """After any program log and segments are the same, whether short groups took the short way or not."""
+    """After any program the log and the segments are equal, whether short groups took the short way or the long way."""
     try:
         short = _run(scratch / "short", IN_CACHE, groups, inline_bytes=inline_bytes)
         with pytest.MonkeyPatch.context() as patch:
@@ -89,7 +93,8 @@ def test_short_way_writes_the_bytes_of_the_long_way(
 
 
 def test_short_way_is_taken(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One block to enqueue and one run to consume are short; both together, a marker, and two runs are not."""
+    """A group takes the short way if it enqueues one block or consumes one run. A group with both, with a marker or
+    with two runs takes the long way."""
     taken: list[bool] = []
     commit_short = Committer.commit_short
 
@@ -99,7 +104,7 @@ def test_short_way_is_taken(open_queue: QueueFactory, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Committer, "commit_short", watched)
     queue = open_queue()
-    put(queue, b"first")  # makes the segment
+    put(queue, b"first")  # makes the segment, which is not short
     put(queue, b"a", b"b", b"c", b"x", b"y", b"z")
     with queue.session() as session, queue.session() as other:
         for _ in range(2):
@@ -109,7 +114,7 @@ def test_short_way_is_taken(open_queue: QueueFactory, monkeypatch: pytest.Monkey
         session.dequeue()
         other.rollback()
         session.dequeue()
-        session.flush()  # two runs in the wrong order, which are one
+        session.flush()  # two runs in the wrong order, which join to one
         session.dequeue()
         other.dequeue()
         session.dequeue()
@@ -132,7 +137,7 @@ def test_short_way_is_taken(open_queue: QueueFactory, monkeypatch: pytest.Monkey
     begin=st.integers(0, 9000),
 )
 def test_direct_appends_leave_what_writes_would(scratch: Path, sizes: list[int], begin: int) -> None:
-    """Whatever is appended, the file ends up with exactly these bytes, then zeros, and nothing behind its capacity."""
+    """After any appends the file holds exactly these bytes, then zeros, and nothing behind its capacity."""
     path = scratch / "appended"
     path.write_bytes(b"o" * begin + b"?" * (4 * PAGE_BYTES))
     capacity_bytes = path.stat().st_size
@@ -157,17 +162,18 @@ def test_direct_appends_leave_what_writes_would(scratch: Path, sizes: list[int],
 
 
 def test_direct_and_cached_logs_are_equal(tmp_path: Path) -> None:
-    """A log that is written past the page cache has the same frames as one that is written through it."""
+    """A log that is written past the page cache has the frames of one that is written through it."""
     groups = [[([b"%d" % number * (number % 50)], number % 2, 0)] for number in range(300)]
     direct, cached = (_run(tmp_path / name, disk, groups) for name, disk in (("d", DISK), ("c", THROUGH_CACHE)))
     assert direct.keys() == cached.keys()
     for name, content in direct.items():
-        end = replay(content, name).end if name.startswith("log") else len(content)  # behind it a page is zeros or not
+        end = replay(content, name).end if name.startswith("log") else len(content)  # the rest of a page may be zeros
         assert content[:end] == cached[name][:end]
 
 
 def test_direct_writes_are_used_where_they_can(open_queue: QueueFactory, tmp_path: Path) -> None:
-    """On a file system that can, frames are whole pages; where it refuses a write, or the opening, they are not."""
+    """Frames are written as whole pages if the file system allows direct writes. If it refuses a write or the opening,
+    frames keep their length."""
     sizes: Counter[bool] = Counter()
 
     def pwritev(fd: int, buffers: Any, offset: int, flags: int) -> int:
@@ -199,12 +205,12 @@ def test_direct_writes_are_used_where_they_can(open_queue: QueueFactory, tmp_pat
 
 @pytest.mark.parametrize("deferred", [1, 7, 300], ids=["one", "some", "more than are deferred"])
 def test_deferred_blocks_are_read_from_memory(open_queue: QueueFactory, directory: Path, deferred: int) -> None:
-    """Items whose blocks are not in the file yet are read all the same, together with those that are."""
+    """Items whose blocks are still deferred can be read, together with items whose blocks are in the file."""
     queue = open_queue(memory_bytes=0)
     items = [b"%d" % number * 1500 for number in range(deferred + 40)]
     put(queue, *items[:20])
     with queue.session() as session:
-        session.enqueue_many([b"x" * 140_000])  # a large group writes all that waits
+        session.enqueue_many([b"x" * 140_000])  # a large group writes all deferred blocks
         session.flush()
     put_each(queue, items[20:])
     with queue.session() as session:
@@ -217,7 +223,8 @@ def test_deferred_blocks_are_read_from_memory(open_queue: QueueFactory, director
 
 
 def test_deferred_bytes_are_bounded(open_queue: QueueFactory, directory: Path) -> None:
-    """Small groups reach the segment a few hundred KiB later at most, and all of them when the log is trimmed."""
+    """The deferred bytes of small groups are bounded by ``DEFERRED_BYTES``, and a trim writes all of them to the
+    segment."""
     queue = open_queue()
     store = queue._open().store
     most = 0
@@ -231,7 +238,8 @@ def test_deferred_bytes_are_bounded(open_queue: QueueFactory, directory: Path) -
 
 
 def test_full_disk_keeps_deferred_blocks(open_queue: QueueFactory) -> None:
-    """Where the deferred blocks find no room a trim says so, loses nothing, and goes through once there is room."""
+    """A trim that finds no disk space for the deferred blocks raises ``DiskFullError`` and loses nothing. It succeeds
+    once there is space."""
     full = [False]
 
     def pwritev(fd: int, buffers: Any, offset: int, flags: int) -> int:
@@ -253,7 +261,8 @@ def test_full_disk_keeps_deferred_blocks(open_queue: QueueFactory) -> None:
 
 
 def test_failed_write_of_deferred_blocks_breaks(open_queue: QueueFactory, directory: Path) -> None:
-    """An input/output error while they are written breaks the queue; the log brings them back."""
+    """An input/output error while deferred blocks are written breaks the queue. The next opening restores them from the
+    log."""
     failing = [False]
 
     def pwritev(fd: int, buffers: Any, offset: int, flags: int) -> int:

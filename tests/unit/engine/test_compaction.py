@@ -1,4 +1,4 @@
-"""Compaction: what is moved stays what it was, what is not moved stays where it is, and no failure costs anything."""
+"""Compaction: moved items keep their content and order, other segments stay unchanged, and no failure loses an item."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ LITTLE: dict[str, Any] = {"segment_bytes": 1000 + HEADER_BYTES, "memory_bytes": 
 
 
 def numbered(count: int, size_bytes: int = 20) -> list[bytes]:
-    """So many items that tell where they stood."""
+    """Return so many items, each of which begins with its position."""
     return [(b"%d " % n).ljust(size_bytes, b".") for n in range(count)]
 
 
 def filled(disk: SimulatedDisk, items: Iterable[bytes], settings: Settings = SMALL) -> Store:
-    """A store with these items, each committed by itself."""
+    """Return a store with these items, each committed by itself."""
     store = opened(disk, settings)
     for item in items:
         store.commit([enqueuing(item)])
@@ -54,7 +54,7 @@ def filled(disk: SimulatedDisk, items: Iterable[bytes], settings: Settings = SMA
 
 
 def consume(store: Store, sequences: Collection[int], taken: int = 2**62) -> None:
-    """Consume these items of the first ones that are ``taken``, and give the others back."""
+    """Reserve the first ``taken`` items, consume those with the given ``sequences``, and release the others."""
     ready = store.reader.ready
     rest, doomed = Transaction(ready), Transaction(ready)
     runs, _ = store.reader.take(taken)
@@ -67,7 +67,7 @@ def consume(store: Store, sequences: Collection[int], taken: int = 2**62) -> Non
 
 
 def commit_copy(store: Store, copy: Copy) -> Compaction | None:
-    """Commit what was copied, as a queue does; what that was."""
+    """Commit the copy as a queue does. Return the ``Compaction`` that was committed, or None."""
     transaction = Transaction()
     transaction.operations = copy.finish()
     if transaction.operations:
@@ -81,7 +81,7 @@ def commit_copy(store: Store, copy: Copy) -> Compaction | None:
 
 
 def compact_store(store: Store, below: float = 1.1, hole_items: int = 64) -> Compaction | None:
-    """One compaction from begin to end; what was committed."""
+    """Run one compaction from begin to end. Return the ``Compaction`` that was committed, or None."""
     copy = store.begin_compaction(below, False, hole_items)
     if copy is None:
         return None
@@ -91,17 +91,17 @@ def compact_store(store: Store, below: float = 1.1, hole_items: int = 64) -> Com
 
 
 def sources(compaction: Compaction | None) -> list[int]:
-    """The segments that it emptied; none if there was none."""
+    """Return the numbers of the segments that the compaction emptied; none if there was no compaction."""
     return compaction.sources if compaction is not None else []
 
 
 def items_in(store: Store) -> list[bytes]:
-    """All ready items."""
+    """Return all ready items."""
     return list(content_of(store).items)
 
 
 def segments_of(store: Store) -> list[int]:
-    """The segments that hold something."""
+    """Return the numbers of the segments with live items."""
     return sorted(number for number, info in store.state.segments.items() if info.live)
 
 
@@ -109,7 +109,7 @@ def segments_of(store: Store) -> list[int]:
 
 
 def keep_only(queue: PersistentQueue, kept: Collection[bytes]) -> list[bytes]:
-    """Consume all items but these; what is left."""
+    """Consume all items except these, and return the items that are left."""
     items = list(queue.browse())
     with queue.session() as consumer, queue.session() as keeper:
         for is_kept, group in groupby(items, key=lambda item: item in kept):
@@ -121,7 +121,7 @@ def keep_only(queue: PersistentQueue, kept: Collection[bytes]) -> list[bytes]:
 
 
 def sparse(queue: PersistentQueue, segments: int = 6, per_segment: int = 10) -> list[bytes]:
-    """Make that many segments, each with one item left; these items."""
+    """Fill so many segments, of which each keeps one item, and a current segment. Return the items that are left."""
     items = numbered(segments * per_segment, 1000 // per_segment)
     for at in range(0, len(items), per_segment):
         put(queue, *items[at : at + per_segment])
@@ -129,11 +129,12 @@ def sparse(queue: PersistentQueue, segments: int = 6, per_segment: int = 10) -> 
     return keep_only(queue, {*items[per_segment // 2 :: per_segment], b"current" * 100})
 
 
-# --- what is moved ---------------------------------------------------------------------------------------------------
+# --- moved items -----------------------------------------------------------------------------------------------------
 
 
 def test_one_item_no_longer_keeps_a_file(open_queue: QueueFactory, directory: Path) -> None:
-    """What lives in sparse segments is together in one, in its order and as it was, and their files are gone."""
+    """A compaction collects the live items of sparse segments in one segment, unchanged and in order, and deletes the
+    old files."""
     queue = open_queue(**LITTLE)
     left = sparse(queue)
     queue.trim()
@@ -151,7 +152,8 @@ def test_one_item_no_longer_keeps_a_file(open_queue: QueueFactory, directory: Pa
 
 @pytest.mark.parametrize("end", [PersistentQueue.close, crash], ids=["closed", "crashed"])
 def test_reopened_after_a_compaction(open_queue: QueueFactory, directory: Path, end: Callable[[Any], None]) -> None:
-    """What was moved is there after a clean close and after a crash, in place, and may be consumed and added to."""
+    """After a clean close and after a crash, moved items are in their places. They can be consumed, and items can be
+    added."""
     queue = open_queue(**LITTLE)
     left = sparse(queue)
     queue.compact()
@@ -168,7 +170,8 @@ def test_reopened_after_a_compaction(open_queue: QueueFactory, directory: Path, 
 
 
 def test_compaction_in_the_log(open_queue: QueueFactory, directory: Path) -> None:
-    """A crash before the log was trimmed replays the compaction from its frame, over enqueues that the log carries."""
+    """After a crash before a trim, recovery replays the compaction from its frame, over enqueues that the log
+    contains."""
     queue = open_queue(**LITTLE)
     left = sparse(queue)
     store = queue._open_queue.store  # type: ignore[union-attr]
@@ -195,7 +198,8 @@ def test_without_syncs(open_queue: QueueFactory) -> None:
 
 
 def test_what_was_moved_is_durable_without_syncs() -> None:
-    """A log that is not synced may keep a compaction and lose what came before it; never does it name what is lost."""
+    """After a power cut, a log that is not synced may have kept a compaction and lost earlier frames. It never names
+    moved items that are lost."""
     settings = replace(SMALL, sync=False)
     disk = SimulatedDisk()
     store = filled(disk, numbered(12), settings)
@@ -210,7 +214,7 @@ def test_what_was_moved_is_durable_without_syncs() -> None:
 
 
 def test_large_items(open_queue: QueueFactory) -> None:
-    """Items larger than a block, and blocks full of middling ones, come out as they were."""
+    """Items larger than a block, and blocks full of medium-sized items, keep their content."""
     queue = open_queue(segment_bytes=1 << 20, memory_bytes=0, disk=IN_CACHE)
     chance = random.Random(1)
     items = [chance.randbytes(chance.choice([300 * 1024, BLOCK_BYTES + 1, 50_000, 10])) for _ in range(40)]
@@ -225,7 +229,7 @@ def test_large_items(open_queue: QueueFactory) -> None:
 
 
 def test_a_run_of_many_blocks_is_one_move() -> None:
-    """However many blocks it takes, what follows each other is one extent."""
+    """Consecutive items become one move and one extent, however many blocks they take."""
     store = opened(SimulatedDisk(), replace(SMALL, segment_bytes=1 << 20))
     items = numbered(40, 30_000)
     for at in range(0, 40, 4):
@@ -241,7 +245,8 @@ def test_a_run_of_many_blocks_is_one_move() -> None:
 @settings(max_examples=60)
 @given(st.lists(st.binary(max_size=30), min_size=8, max_size=40), st.data())
 def test_anything_is_moved_as_it_was(items: list[bytes], data: st.DataObject) -> None:
-    """Whatever is in the queue and whatever of it was consumed, before and after: it is all there, once, in order."""
+    """After any items, and any consumption before and during a compaction, each remaining item is there once and in
+    order."""
     store = filled(SimulatedDisk(), items, replace(SMALL, segment_bytes=data.draw(st.sampled_from([60, 200, 600]))))
     everything = set(range(len(items)))
     early = data.draw(st.sets(st.sampled_from(sorted(everything)), min_size=1))
@@ -260,11 +265,12 @@ def test_anything_is_moved_as_it_was(items: list[bytes], data: st.DataObject) ->
     store.close()
 
 
-# --- what is left alone ----------------------------------------------------------------------------------------------
+# --- segments that are left alone ------------------------------------------------------------------------------------
 
 
 def test_below_is_a_share(open_queue: QueueFactory, directory: Path) -> None:
-    """With 0 nothing is sparse, with 1 all that is not full; segments that are full, and the current one, stay."""
+    """With ``below=0`` no segment is sparse; with 1 each segment that is not full is. Full segments and the current one
+    stay."""
     queue = open_queue(**LITTLE)
     items = numbered(40, 100)
     for at in range(0, 40, 10):
@@ -274,10 +280,10 @@ def test_below_is_a_share(open_queue: QueueFactory, directory: Path) -> None:
     left = list(queue.browse())
     assert queue.compact(below=0) == (0, 0)
     assert queue.compact(below=0.05) == (0, 0)
-    assert queue.compact(below=0.3).segments == 1  # 29
+    assert queue.compact(below=0.3).segments == 1  # the segment of item 29
     names = [path.name for path in segment_files(directory)]
     assert names == [f"{n:012d}.seg" for n in (1, 2, 4, 5, 6)]
-    assert queue.compact(below=1).segments == 3  # 0 to 8, 30 to 34, and what 29 was moved to, which is full and small
+    assert queue.compact(below=1).segments == 3  # 0 to 8, 30 to 34, and the copy of 29, which is full but small
     assert queue.compact(below=1) == (0, 0)
     assert f"{2:012d}.seg" in [path.name for path in segment_files(directory)]
     assert list(queue.browse()) == left
@@ -287,7 +293,8 @@ def test_below_is_a_share(open_queue: QueueFactory, directory: Path) -> None:
 
 
 def test_nothing_to_compact(open_queue: QueueFactory) -> None:
-    """An empty queue, and one that was only written, are as they were; what was committed is durable."""
+    """A compaction leaves an empty queue, and one without sparse segments, unchanged. It still makes all commits
+    durable."""
     queue = open_queue(**LITTLE)
     assert queue.compact(below=1) == (0, 0)
     put(queue, b"x")
@@ -300,7 +307,7 @@ def test_nothing_to_compact(open_queue: QueueFactory) -> None:
 
 
 def test_what_a_session_spilled_into_stays() -> None:
-    """A segment with uncommitted blocks is no source; what is committed to it later is there, and then it may be."""
+    """A segment with uncommitted blocks of a session is no source. Once they are committed, it may be one."""
     store = filled(SimulatedDisk(), [b"first"])
     spilled = enqueuing(b"spilled")
     store.spill(spilled)
@@ -316,7 +323,8 @@ def test_what_a_session_spilled_into_stays() -> None:
 
 @pytest.mark.parametrize(("taken", "expected"), [(15, [1, 2, 3]), (12, [1, 2]), (5, [1]), (4, []), (0, [])])
 def test_settled_only(taken: int, expected: list[int]) -> None:
-    """What is yet to be handed out for the first time is about to be drained anyway, and is left alone on request."""
+    """With ``settled_only``, items that were never handed out keep their segment from being a source: it is about to be
+    drained anyway."""
     store = filled(SimulatedDisk(), numbered(30))
     if taken:
         consume(store, {n for n in range(taken) if n % 5}, taken)
@@ -340,7 +348,8 @@ def test_settled_only(taken: int, expected: list[int]) -> None:
     ],
 )
 def test_small_holes_are_filled(hole_items: int, expected: list[tuple[int, int, int]]) -> None:
-    """Up to so many consumed items between two live ones leave a hole that is never served; more are not moved."""
+    """Up to ``hole_items`` consumed items between two live ones are covered by one move, and never delivered. A larger
+    hole divides the move."""
     disk = SimulatedDisk()
     store = opened(disk, replace(SMALL, segment_bytes=4000))
     items = numbered(80)
@@ -360,7 +369,8 @@ def test_small_holes_are_filled(hole_items: int, expected: list[tuple[int, int, 
 
 @pytest.mark.parametrize("when", ["never", "before", "while it is copied", "after"])
 def test_a_hole_is_not_filled_over_what_lives_elsewhere(when: str) -> None:
-    """Between two items of a segment there may be one of another, where a session spilled; it is never covered."""
+    """A move does not cover a live item of another segment, which lies between two items of its source because a
+    session spilled."""
     disk = SimulatedDisk()
     store = filled(disk, [b"a"])
     spilled = enqueuing(b"c")
@@ -394,7 +404,8 @@ def test_a_hole_is_not_filled_over_what_lives_elsewhere(when: str) -> None:
 
 
 def test_holes_between_extents_and_blocks() -> None:
-    """What was consumed at the end of one extent and at the beginning of the next is one hole; so is a whole extent."""
+    """Consumed items at the end of one extent and at the beginning of the next are one hole, which may include whole
+    extents."""
     disk = SimulatedDisk()
     store = opened(disk, replace(SMALL, segment_bytes=2000))
     items = numbered(30)
@@ -415,7 +426,7 @@ def test_holes_between_extents_and_blocks() -> None:
 
 
 def test_target_is_no_larger_than_a_segment(open_queue: QueueFactory, directory: Path) -> None:
-    """What does not fit one target goes to the next; none is larger than a segment."""
+    """Items that do not fit in one target go to the next, and no target is larger than a segment."""
     queue = open_queue(**LITTLE)
     items = numbered(160, 100)
     for at in range(0, 160, 8):
@@ -430,7 +441,8 @@ def test_target_is_no_larger_than_a_segment(open_queue: QueueFactory, directory:
 
 
 def test_a_source_that_does_not_fit_after_all() -> None:
-    """A source is given up where it does not fit: by average it was small, and what lives is the largest item of it."""
+    """A source is left to the next compaction if its live items do not fit: its average item was small, but its live
+    item is the largest."""
     disk = SimulatedDisk()
     store = opened(disk, replace(SMALL, segment_bytes=1000))
     large = [b"%d" % n * 700 for n in range(3)]
@@ -450,7 +462,7 @@ def test_a_source_that_does_not_fit_after_all() -> None:
 
 
 def test_one_source_larger_than_a_segment_was_meant_to_be(open_queue: QueueFactory) -> None:
-    """With a smaller setting than the one that a segment was written with, it is compacted all the same."""
+    """A segment that is larger than the present setting of ``segment_bytes`` is compacted all the same."""
     queue = open_queue(segment_bytes=100_000, disk=IN_CACHE)
     items = numbered(1500)
     put(queue, *items)
@@ -463,7 +475,7 @@ def test_one_source_larger_than_a_segment_was_meant_to_be(open_queue: QueueFacto
 
 
 def test_no_further_source_is_begun_after_many_moves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The moves make the frame: after so many the rest is left to the next compaction."""
+    """After ``MOVES_MAX`` moves, which bound the frame, the other sources are left to the next compaction."""
     monkeypatch.setattr(compaction, "MOVES_MAX", 2)
     store = filled(SimulatedDisk(), numbered(31), replace(SMALL, segment_bytes=4000))
     for item in numbered(3, 4000):
@@ -475,7 +487,7 @@ def test_no_further_source_is_begun_after_many_moves(monkeypatch: pytest.MonkeyP
 
 
 def test_a_source_that_is_drained_meanwhile() -> None:
-    """Sources that are drained before they are copied, while they are, or after, are given up like any others."""
+    """A source that is drained before, while or after it is copied is retired like any other."""
     for at in range(6):
         store = filled(SimulatedDisk(), numbered(16))
         consume(store, {n for n in range(15) if n % 5 not in {1, 3}})
@@ -496,7 +508,8 @@ def test_a_source_that_is_drained_meanwhile() -> None:
 
 
 def test_all_sources_drained_meanwhile() -> None:
-    """Where nothing is left to be moved nothing is committed, or the target is drained at once; no file is left."""
+    """If all sources are drained meanwhile, the compaction commits nothing or its target is drained at once. No file of
+    it is left."""
     for at in range(4):
         disk = SimulatedDisk()
         store = filled(disk, numbered(11))
@@ -518,7 +531,7 @@ def test_all_sources_drained_meanwhile() -> None:
 
 
 def test_rolled_back_while_it_is_moved(open_queue: QueueFactory) -> None:
-    """What a session holds is moved like what nobody holds; rolled back it comes out first, committed it is gone."""
+    """Held items are moved like others. After a rollback they come out first, and after a flush they are gone."""
     queue = open_queue(**LITTLE)
     left = sparse(queue)
     with queue.session() as one, queue.session() as two:
@@ -537,14 +550,14 @@ def test_rolled_back_while_it_is_moved(open_queue: QueueFactory) -> None:
 
 
 def test_one_round_under_traffic(open_queue: QueueFactory) -> None:
-    """What was moved is not moved again because somebody consumes of it meanwhile: compaction comes to an end."""
+    """A compaction ends although sessions consume moved items meanwhile: it does not move those items again."""
     queue = open_queue(**LITTLE)
     left = sparse(queue, segments=6, per_segment=20)
     calls: list[int] = []
 
     def take(copied_bytes: int) -> None:
         if not calls or copied_bytes > calls[-1]:
-            with queue.transaction() as session:  # of what was copied just now, so that the target is never full
+            with queue.transaction() as session:  # a moved item, so that the target is never full
                 session.dequeue()
         calls.append(copied_bytes)
 
@@ -553,7 +566,7 @@ def test_one_round_under_traffic(open_queue: QueueFactory) -> None:
 
 
 def test_room_that_it_takes(open_queue: QueueFactory, directory: Path) -> None:
-    """However much is moved, beside what was there before it takes the room of a segment and of the log."""
+    """A compaction of many segments takes room for at most one segment more, apart from the log."""
     queue = open_queue(**LITTLE, log_bytes=4096)
     items = numbered(400, 100)
     for at in range(0, 400, 8):

@@ -1,4 +1,4 @@
-"""Compaction of what cannot be read, on a disk that fails, behind a log that lacks a frame, and beside threads."""
+"""Compaction of unreadable segments, on a disk that fails, behind a log that lacks a frame, and beside threads."""
 
 from __future__ import annotations
 
@@ -58,13 +58,14 @@ from .test_compaction import (
     sparse,
 )
 
-# --- what cannot be read ---------------------------------------------------------------------------------------------
+# --- unreadable segments ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.damages
 @pytest.mark.parametrize("damage", ["block", "header", "file", "block behind what lives", "block of consumed items"])
 def test_damaged_source_is_left_alone(open_queue: QueueFactory, directory: Path, damage: str) -> None:
-    """What cannot be read stays where it is; who dequeues hears of it, once, and gets what is intact, moved or not."""
+    """A source that cannot be read stays where it is. Its error is raised once, and all intact items are delivered,
+    moved or not."""
     queue = open_queue(**LITTLE)
     items = numbered(40, 100)
     put_each(queue, items)
@@ -105,7 +106,7 @@ def test_damaged_source_is_left_alone(open_queue: QueueFactory, directory: Path,
 
 @pytest.mark.damages
 def test_damage_that_was_heard_of_before(open_queue: QueueFactory, directory: Path) -> None:
-    """A header that a consumer has met is not in the way: the log's word for it is enough."""
+    """A damaged header that a consumer has met does not prevent a compaction: the data in the log is enough."""
     queue = open_queue(**LITTLE)
     left = sparse(queue)
     queue.close()
@@ -121,14 +122,14 @@ def test_damage_that_was_heard_of_before(open_queue: QueueFactory, directory: Pa
 
 
 class Failing:
-    """Counts the calls of a simulated disk from now on, and lets the n-th fail."""
+    """A fault of a simulated disk: it counts the calls from now on, and lets the n-th fail."""
 
     def __init__(self, disk: SimulatedDisk, at: int | None, code: int) -> None:
         self.at, self.code, self.calls, self.failed = at, code, 0, ("", "")
         disk.fault = self.fault
 
     def fault(self, call: str, path: str) -> OSError | int | None:
-        """For ``SimulatedDisk.fault``."""
+        """Return the error of this call, or None; for ``SimulatedDisk.fault``."""
         if call.startswith("short"):
             return None
         self.calls += 1
@@ -139,7 +140,7 @@ class Failing:
 
 
 def on_simulated(disk: SimulatedDisk) -> PersistentQueue:
-    """A queue on it."""
+    """Return a queue on the simulated disk."""
 
     def ftruncate(fd: int, size_bytes: int) -> None:
         disk._may_fail("ftruncate", disk.descriptors[fd][1])
@@ -151,8 +152,8 @@ def on_simulated(disk: SimulatedDisk) -> PersistentQueue:
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO], ids=errno.errorcode.get)
 def test_every_call_of_a_compaction_failing_once(code: int) -> None:
-    """Whichever call fails before the commit: one is told, the queue goes on as it was, and no file is left of it. A
-    source that cannot be read stays, and no other because of it."""
+    """Whichever call fails before the commit, the error is raised, the queue stays as it was, and no file is left
+    behind. A source that cannot be read stays, and no other source stays because of it."""
     outcomes = set()
     calls = None
     at = 0
@@ -202,19 +203,19 @@ def test_every_call_of_a_compaction_failing_once(code: int) -> None:
     assert {("open", full), ("fallocate", full), ("pwritev", full), ("overwrite", full)} <= data
     assert {("ftruncate", full), ("fdatasync", "OSError")} <= data
     assert ("fsync", "q", full) in outcomes  # the name of the target
-    assert ("pwritev dsync", "pool", "BrokenQueueError") in outcomes  # the frame, in what was the spare
+    assert ("pwritev dsync", "pool", "BrokenQueueError") in outcomes  # the frame, in the former spare
 
 
 @pytest.mark.parametrize("sync_failure", ["ext4", "btrfs", "ext4 data=journal"])
 def test_failed_sync_of_the_target_breaks_nothing(sync_failure: str) -> None:
-    """A sync that fails before the commit costs the compaction, and not the queue: nothing refers to the target yet."""
+    """A sync that fails before the commit ends the compaction and breaks nothing: no frame refers to the target yet."""
     disk = SimulatedDisk()
     disk.sync_failure = sync_failure
     queue = on_simulated(disk)
     left = sparse(queue)
     disk.fault = lambda call, path: OSError(errno.EIO, "") if (call, path[-7:]) == ("fdatasync", "008.seg") else None
     if sync_failure == "ext4 data=journal":
-        assert queue.compact().segments == 6  # a failure that the next sync reports, and there is none
+        assert queue.compact().segments == 6  # only the next sync would report this failure, and there is none
     else:
         with pytest.raises(OSError, match="Input/output"):
             queue.compact()
@@ -227,7 +228,7 @@ def test_failed_sync_of_the_target_breaks_nothing(sync_failure: str) -> None:
 
 
 def test_others_do_not_sync_the_target() -> None:
-    """A trim, or a large flush, meanwhile neither waits for a sync of the target nor hears that one failed."""
+    """A trim or a large flush during a compaction does not sync the target, and so cannot fail because of it."""
     disk = SimulatedDisk()
     store = filled(disk, numbered(16), replace(SMALL, inline_bytes=10))
     consume(store, {n for n in range(15) if n % 5})
@@ -251,18 +252,20 @@ def test_others_do_not_sync_the_target() -> None:
 
 
 def moved(first: int, count: int, number: int, offset: int, live: int | None = None) -> Move:
-    """A move of so many items to 100 bytes."""
+    """Return a move of so many items, to 100 bytes."""
     return Move(first, count, number, offset, 100, first, 0, count if live is None else live)
 
 
 def gappy() -> State:
-    """Sequences 0 to 9 in segment 1, of which 2 to 6 are consumed, 10 to 14 in segment 2, and nothing in segment 3."""
+    """Return a state: sequences 0 to 9 in segment 1, of which 2 to 6 are consumed, 10 to 14 in segment 2, and segment 3
+    empty."""
     operations = (segment(1), segment(2), segment(3), enqueue(0, 10, 1, 64, 0), enqueue(10, 5, 2, 64, 0))
     return state_of(*operations, Dequeue(0, 2, 5))
 
 
 def test_what_a_compaction_adds_up_to() -> None:
-    """The moves hold what is unconsumed, by the bytes that they were copied with; the sources are drained."""
+    """After a compaction, the moves hold the unconsumed items with the bytes of their copies, and the sources are
+    drained."""
     state = gappy()
     state.apply(Compaction([1], [moved(0, 2, 3, 64), moved(7, 3, 3, 164)]))
     assert list(_check_state(state)) == []
@@ -274,7 +277,8 @@ def test_what_a_compaction_adds_up_to() -> None:
 
 
 def test_what_was_consumed_since_does_not_move() -> None:
-    """A move of which a part was consumed since holds the rest; one of which all was consumed holds nothing."""
+    """A move of which a part was consumed meanwhile holds the rest, and one that was consumed as a whole holds
+    nothing."""
     state = gappy()
     state.apply(Dequeue(0, 0, 2))
     state.apply(Dequeue(0, 9, 1))
@@ -285,7 +289,7 @@ def test_what_was_consumed_since_does_not_move() -> None:
 
 
 def test_a_filled_hole_counts_as_consumed() -> None:
-    """A move with a hole has the live items that were copied, and their share of its bytes is all of it."""
+    """A move with a hole counts the copied live items, and they share all of its bytes."""
     state = gappy()
     state.apply(Compaction([1], [moved(0, 10, 3, 64, live=5)]))
     assert list(_check_state(state)) == []
@@ -297,32 +301,32 @@ def test_a_filled_hole_counts_as_consumed() -> None:
 @pytest.mark.parametrize(
     "compaction",
     [
-        Compaction([1], []),  # what lives in it would be gone
+        Compaction([1], []),  # its live items would be gone
         Compaction([1], [moved(0, 2, 3, 64)]),
         Compaction([1, 7], [moved(0, 2, 3, 64), moved(7, 3, 3, 164)]),  # an unknown source
         Compaction([1], [moved(0, 2, 7, 64), moved(7, 3, 3, 164)]),  # an unknown target
-        Compaction([1], [moved(0, 2, 1, 64), moved(7, 3, 3, 164)]),  # a target that goes
-        Compaction([1], [moved(0, 2, 3, 63), moved(7, 3, 3, 164)]),  # in the header
-        Compaction([1], [moved(0, 2, 3, 64, live=0), moved(7, 3, 3, 164)]),  # nothing was copied
-        Compaction([1], [moved(0, 2, 3, 64, live=3), moved(7, 3, 3, 164)]),  # more than there is
-        Compaction([1], [moved(0, 10, 3, 64, live=4)]),  # fewer than live: one of them is a hole
-        Compaction([1], [moved(0, 2, 3, 64), moved(7, 9, 3, 164)]),  # sequences that nobody has yet
-        Compaction([1], [moved(0, 2, 3, 64), moved(0, 3, 3, 164)]),  # something twice
-        Compaction([1], [moved(0, 5, 3, 64), moved(4, 6, 3, 164, live=3)]),  # overlapping, where it is consumed
-        Compaction([1], [moved(0, 2, 3, 64), moved(7, 1, 3, 164), moved(10, 2, 3, 264)]),  # of another segment
+        Compaction([1], [moved(0, 2, 1, 64), moved(7, 3, 3, 164)]),  # a target that is a source
+        Compaction([1], [moved(0, 2, 3, 63), moved(7, 3, 3, 164)]),  # an offset in the header
+        Compaction([1], [moved(0, 2, 3, 64, live=0), moved(7, 3, 3, 164)]),  # no live item
+        Compaction([1], [moved(0, 2, 3, 64, live=3), moved(7, 3, 3, 164)]),  # more live items than there are
+        Compaction([1], [moved(0, 10, 3, 64, live=4)]),  # fewer live items than there are
+        Compaction([1], [moved(0, 2, 3, 64), moved(7, 9, 3, 164)]),  # sequences that do not exist yet
+        Compaction([1], [moved(0, 2, 3, 64), moved(0, 3, 3, 164)]),  # some items twice
+        Compaction([1], [moved(0, 5, 3, 64), moved(4, 6, 3, 164, live=3)]),  # an overlap of consumed items
+        Compaction([1], [moved(0, 2, 3, 64), moved(7, 1, 3, 164), moved(10, 2, 3, 264)]),  # items of another segment
         Compaction([3], [moved(10, 1, 3, 164)]),
         Compaction([], [moved(10, 1, 3, 164)]),
     ],
     ids=str,
 )
 def test_compaction_that_contradicts_the_state(compaction: Compaction) -> None:
-    """What cannot be is refused, whatever its checksum says."""
+    """A compaction that contradicts the state raises ``StateError``: a valid checksum is not enough."""
     with pytest.raises(StateError):
         gappy().apply(compaction)
 
 
 def test_unconsumed_runs() -> None:
-    """The runs that are not consumed, in any range."""
+    """``unconsumed`` returns exactly the unconsumed items of any range, and ``live_between`` counts them."""
     state = gappy()
     state.apply(Dequeue(0, 0, 1))
     state.apply(Dequeue(0, 9, 1))
@@ -340,7 +344,7 @@ MOVES = st.builds(Move, *[NUMBERS] * 8)
 
 @given(st.lists(NUMBERS, max_size=5), st.lists(MOVES, max_size=5))
 def test_frame_round_trip(numbers: list[int], moves: list[Move]) -> None:
-    """A compaction comes back from its frame as it was, beside other operations."""
+    """A compaction is decoded from its frame as it was encoded, beside other operations."""
     transactions: list[list[Operation]] = [[Compaction(numbers, moves), Dequeue(0, 1, 2)], [Compaction([], [])]]
     data = bytes(64) + encode(transactions)
     assert decode_frame(data, 64, SALT, "file").transactions == transactions
@@ -348,7 +352,7 @@ def test_frame_round_trip(numbers: list[int], moves: list[Move]) -> None:
 
 @given(st.lists(NUMBERS, max_size=3), st.lists(MOVES, min_size=1, max_size=2), st.data())
 def test_frame_that_is_too_short(numbers: list[int], moves: list[Move], data: st.DataObject) -> None:
-    """Counts are checked against what is there, also where the checksum is right."""
+    """The counts in a frame are checked against its length, even if its checksum is right."""
     body = encode_transaction([Compaction(numbers, moves)])
     cut = body[: data.draw(st.integers(5, len(body) - 1))]
     with pytest.raises(CorruptionError):
@@ -360,7 +364,8 @@ def test_frame_that_is_too_short(numbers: list[int], moves: list[Move], data: st
 
 @pytest.mark.parametrize("hole_items", [0, 64])
 def test_repair_with_a_lost_frame_around_a_compaction(hole_items: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever frame is damaged, each item but its own is there once: what cannot be applied stays in its sources."""
+    """Whichever frame is damaged, a repair keeps each item of the other frames once. A move that cannot be applied
+    leaves its items in the sources."""
     monkeypatch.setattr(Store, "_is_worth_trimming", lambda store: False)
     settings = replace(SMALL, log_bytes=1 << 16)
     disk = SimulatedDisk()
@@ -370,7 +375,7 @@ def test_repair_with_a_lost_frame_around_a_compaction(hole_items: int, monkeypat
     assert sources(compact_store(store, 0.9, hole_items)) == [1, 2]
     consume(store, {0, 7})
     store.commit([enqueuing(b"after")])
-    assert sources(compact_store(store, 0.9, hole_items)) == [4]  # what was moved moves again
+    assert sources(compact_store(store, 0.9, hole_items)) == [4]  # moved items move again
     consume(store, {13})
     whole = items_in(store)
     store.release()
@@ -388,7 +393,7 @@ def test_repair_with_a_lost_frame_around_a_compaction(hole_items: int, monkeypat
         operations = [operation for done in frame.transactions for operation in done]
         lost = {n for o in operations if isinstance(o, Enqueue) for n in range(o.first, o.first + o.count)}
         again = {n for o in operations if isinstance(o, Dequeue) for n in range(o.first, o.first + o.count)}
-        for first, count in dequeued:  # what was consumed together with what is lost comes again as well
+        for first, count in dequeued:  # items that were consumed together with lost ones come again as well
             again |= set(range(first, first + count)) if lost & set(range(first, first + count)) else set()
         expected = [item for n, item in enumerate(items) if n not in lost and (item in whole or n in again)]
         assert found == expected, (frame, report)
@@ -397,7 +402,7 @@ def test_repair_with_a_lost_frame_around_a_compaction(hole_items: int, monkeypat
 
 @pytest.mark.parametrize("hole_items", [0, 64])
 def test_repair_without_a_log_after_a_compaction(hole_items: int) -> None:
-    """What was left out of the copies is no item, also where nothing but the segments tells; an empty one is."""
+    """A repair without a log makes no items of those that a compaction left out. An empty item is still an item."""
     disk = SimulatedDisk()
     items = numbered(14)
     items[6] = b""
@@ -411,7 +416,7 @@ def test_repair_without_a_log_after_a_compaction(hole_items: int) -> None:
     report = repair("/queues", "q", disk=disk.disk)
     assert report.without_log
     found = items_in(opened(disk))
-    again = [item for item in found if item not in left]  # nobody can tell that these were consumed
+    again = [item for item in found if item not in left]  # without the log it is unknown that these were consumed
     assert sorted(found) == sorted(left + again)
     assert set(again) <= {items[5], items[8]}
     assert found.count(b"") == 1
@@ -421,14 +426,14 @@ def test_repair_without_a_log_after_a_compaction(hole_items: int) -> None:
 
 
 class Stop:
-    """Stops who comes to a failpoint, once, until it is told to go on."""
+    """A failpoint that stops the first thread that reaches it, until the thread may go on."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.reached, self.go_on = threading.Event(), threading.Event()
 
     def failpoint(self, name: str) -> None:
-        """The disk's failpoint."""
+        """Stop the thread if this is the failpoint; for ``Disk.failpoint``."""
         if name == self.name and not self.reached.is_set():
             self.reached.set()
             assert self.go_on.wait(SECONDS)
@@ -439,7 +444,7 @@ POINTS = ["compact.1 make target", "compact.2 copy", "compact.3 sync target", "c
 
 @pytest.mark.parametrize("point", POINTS[1:])
 def test_closing_while_it_is_compacted(open_queue: QueueFactory, directory: Path, point: str) -> None:
-    """Closing waits for the compaction, which gives up; all is as it was, and the target is gone."""
+    """``close`` waits for the compaction, which gives up. All items stay as they were, and the target is deleted."""
     stop = Stop(point)
     queue = open_queue(segment_bytes=1000, disk=replace(IN_CACHE, failpoint=stop.failpoint))
     left = sparse(queue)
@@ -462,13 +467,14 @@ def test_closing_while_it_is_compacted(open_queue: QueueFactory, directory: Path
 
 @pytest.mark.parametrize("point", POINTS[1:])
 def test_dropped_while_it_is_compacted(open_queue: QueueFactory, directory: Path, point: str) -> None:
-    """Nobody waits, no file is closed under the compaction's hands; then it gives up, and the lock is free."""
+    """Dropping the queue waits for no compaction, and closes no file under it. Then the compaction gives up, and the
+    lock is free."""
     stop = Stop(point)
     options: dict[str, Any] = {"segment_bytes": 1000, "disk": replace(IN_CACHE, failpoint=stop.failpoint)}
     queue = PersistentQueue(directory.parent, directory.name, **options)
     left = sparse(queue)
     with ThreadPoolExecutor(1) as pool:
-        # As maintenance does, which has no hold on the queue.
+        # As in maintenance, which keeps no reference to the queue.
         compacting = pool.submit(queue._maintenance.compact, 0.5, False)
         assert stop.reached.wait(SECONDS)
         with pytest.warns(ResourceWarning, match="dropped without close"):
@@ -483,7 +489,7 @@ def test_dropped_while_it_is_compacted(open_queue: QueueFactory, directory: Path
 
 
 def test_two_compactions_at_once(open_queue: QueueFactory) -> None:
-    """The second one waits for the first, and finds nothing left."""
+    """A second compaction waits for the first, and finds nothing left to do."""
     stop = Stop("compact.2 copy")
     queue = open_queue(segment_bytes=1000, disk=replace(IN_CACHE, failpoint=stop.failpoint))
     left = sparse(queue)
@@ -500,7 +506,7 @@ def test_two_compactions_at_once(open_queue: QueueFactory) -> None:
 
 @pytest.mark.parametrize("point", POINTS[1:])
 def test_sessions_go_on_at_every_step(open_queue: QueueFactory, point: str) -> None:
-    """Wherever a compaction is, others enqueue, dequeue, roll back, spill and trim; nobody waits for it."""
+    """At every step of a compaction, sessions enqueue, dequeue, roll back, spill and trim without waiting for it."""
     stop = Stop(point)
     queue = open_queue(segment_bytes=1000, memory_bytes=0, disk=replace(IN_CACHE, failpoint=stop.failpoint))
     left = sparse(queue)
@@ -525,7 +531,8 @@ def test_sessions_go_on_at_every_step(open_queue: QueueFactory, point: str) -> N
 
 
 def test_progress(open_queue: QueueFactory) -> None:
-    """It is told of each mebibyte, in order; what it raises ends the compaction, and what was not moved stays."""
+    """``progress`` is called about once per MiB, with rising numbers. An error that it raises ends the compaction, and
+    items that were not moved stay."""
     queue = open_queue(segment_bytes=8 << 20, memory_bytes=0, disk=IN_CACHE)
     items = [bytes([n]) * 300_000 for n in range(40)]
     put(queue, *items)
@@ -554,7 +561,7 @@ def test_progress(open_queue: QueueFactory) -> None:
 
 
 class Clock:
-    """A time that passes only where a group sleeps."""
+    """A clock that advances only while a thread sleeps."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seconds, self.naps = 1000.0, list[float]()
@@ -568,7 +575,8 @@ class Clock:
 
 @pytest.mark.parametrize("by_hand", [True, False], ids=["by hand", "by itself"])
 def test_no_more_bytes_per_second(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch, by_hand: bool) -> None:
-    """It takes as long as what it copies takes at the rate asked for, in naps, so that closing need not wait."""
+    """A compaction takes as long as its bytes take at the given rate. It sleeps in short naps, so that ``close`` need
+    not wait."""
     queue = open_queue(**LITTLE, compact_bytes_per_second=1000)
     keeper = queue.session()
     left = sparse(queue)
@@ -600,7 +608,7 @@ def test_closing_in_a_pause(open_queue: QueueFactory, directory: Path) -> None:
 
 
 def test_a_rate_must_be_one(open_queue: QueueFactory, tmp_path: Path) -> None:
-    """Nothing per second would never end."""
+    """A rate of 0, which would never end, and a share above 1 raise ``ValueError``."""
     with pytest.raises(ValueError, match="bytes_per_second must be more than 0, got 0"):
         open_queue().compact(bytes_per_second=0)
     with pytest.raises(ValueError, match=r"compact_below must be a share from 0 to 1, got 1\.5"):
@@ -611,7 +619,8 @@ def test_a_rate_must_be_one(open_queue: QueueFactory, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [LITTLE, {**LITTLE, "inline_bytes": 0, "log_bytes": 4096}], ids=["", "data first"])
 def test_traffic_while_it_is_compacted(open_queue: QueueFactory, options: dict[str, Any]) -> None:
-    """Threads enqueue, dequeue, hold and roll back, and one compacts all the time: content equals a model's."""
+    """With threads that enqueue, dequeue, hold and roll back beside a constant compaction, the content equals that of a
+    model."""
     queue = open_queue(**options)
     put(queue, *numbered(300))
     enqueued: list[list[bytes]] = [numbered(300)]

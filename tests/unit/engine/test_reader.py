@@ -1,7 +1,8 @@
-"""The paged queue: more items than memory, at every size around the bounds, and what the predecessors could not do.
+"""The paged queue: more items than memory, at every size around the bounds, and limits that its predecessors had.
 
-Named after their limits are the tests of the Qpid C++ broker's paged queue (a message larger than a page, ``foreach``,
-crude eviction) and of the Qpid Java broker's flow to disk (the front re-read, restoring, what has flowed).
+Some tests are named after such limits. Those of the Qpid C++ broker's paged queue are a message larger than a page,
+``foreach`` and crude eviction. Those of the Qpid Java broker's flow to disk are the front that is read again,
+restoring, and the amount that has flowed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ ITEM_BYTES = 1000
 
 
 class Reads:
-    """A disk that counts what is read, and asks after each read whether the bound holds."""
+    """A disk that counts the reads and their bytes."""
 
     def __init__(self) -> None:
         self.count = self.size_bytes = 0
@@ -45,18 +46,18 @@ class Reads:
 
 
 def numbered(*bounds: int) -> list[bytes]:
-    """Items of 1,000 bytes with a number each."""
+    """Return items of 1,000 bytes, each with a number."""
     return [b"%d " % number + bytes(ITEM_BYTES - len(b"%d " % number)) for number in range(*bounds)]
 
 
 def kept(queue: PersistentQueue) -> list[tuple[int, int]]:
-    """First and end of each page."""
+    """Return the first sequence and the end of each page."""
     assert queue._open_queue is not None
     return queue._open_queue.store.pages.runs()
 
 
 def dequeue_each(queue: PersistentQueue, count: int) -> list[bytes | None]:
-    """Dequeue so often, flushing each time, and look at the bound each time."""
+    """Dequeue so many times. After each dequeue, flush and assert that the page cache is within its bound."""
     found = []
     with queue.session() as session:
         for _ in range(count):
@@ -67,7 +68,7 @@ def dequeue_each(queue: PersistentQueue, count: int) -> list[bytes | None]:
     return found
 
 
-# --- the bound, whatever happens --------------------------------------------------------------------------------------
+# --- the bound --------------------------------------------------------------------------------------------------------
 
 SIZES = st.lists(st.integers(0, 400), min_size=1, max_size=12)
 
@@ -87,14 +88,14 @@ SIZES = st.lists(st.integers(0, 400), min_size=1, max_size=12)
     ),
 )
 def test_bound_is_never_exceeded(memory_bytes: int, steps: list[tuple[str, Any, Any]]) -> None:
-    """Whatever is kept, read, passed and consumed: the pages cost what they say, at most the bound, and are right."""
+    """After any steps the page cache is within its bound, counts what its pages cost, and finds the right items."""
     items: list[bytes] = []
     front = frontier = 0
     pages = Pages(memory_bytes, lambda: front)
     for kind, one, other in steps:
         if kind == "append":
             new = [b"%d." % len(items) + bytes(size) for size in one]
-            if other:  # as if it had been spilled: it is never offered
+            if other:  # like a spilled block, which is never offered to the cache
                 items += new
                 continue
             pages.append(len(items), new, cost(new))
@@ -125,7 +126,8 @@ def test_bound_is_never_exceeded(memory_bytes: int, steps: list[tuple[str, Any, 
             found = pages.find(sequence)
             assert (found is not None) == (sequence in kept)
             assert found is None or found.items[sequence - found.first] == items[sequence]
-        assert not pages.latest.items or pages.latest in pages._pages  # so that it keeps nothing in memory
+        # otherwise it would keep a dropped page in memory
+        assert not pages.latest.items or pages.latest in pages._pages
 
 
 @settings(max_examples=40)
@@ -194,7 +196,8 @@ def test_content_is_right_and_the_bound_holds_whatever_is_done(memory_bytes: int
 def test_items_at_every_size_around_the_boundary(
     open_queue: QueueFactory, size_bytes: int, bound: str, delta: int
 ) -> None:
-    """Items four bytes below a bound to one above it are kept or not, and come out: browsed, rolled back, taken."""
+    """Items from four bytes below a bound to one byte above it come out unchanged when browsed, rolled back and
+    dequeued."""
     fits_bytes = size_bytes + ITEM_OVERHEAD_BYTES
     memory_bytes = {"block": 1 << 26, "memory": fits_bytes, "half of the memory": 2 * fits_bytes, "nothing": 0}[bound]
     items = [b"a", bytes(size_bytes + delta), b"b", bytes([1]) * (size_bytes + delta), b"c"]
@@ -215,7 +218,7 @@ def test_items_at_every_size_around_the_boundary(
 
 
 def test_an_item_that_just_fits_is_kept(open_queue: QueueFactory) -> None:
-    """The bound is exact: an item that costs all of it is kept, one that costs a byte more is not."""
+    """The bound is exact: an item that costs all of it is kept, and one that costs a byte more is not."""
     queue = open_queue(memory_bytes=ITEM_BYTES + ITEM_OVERHEAD_BYTES)
     put(queue, bytes(ITEM_BYTES))
     assert (queue.stats().cached, queue.stats().flowed) == (1, False)
@@ -227,7 +230,7 @@ def test_an_item_that_just_fits_is_kept(open_queue: QueueFactory) -> None:
 
 @pytest.mark.parametrize("memory_bytes", [0, 10_000, 300_000, 800_000])
 def test_a_bound_below_a_block_does_not_read_it_for_each_item(open_queue: QueueFactory, memory_bytes: int) -> None:
-    """Where one reading does not fit into the memory, single dequeues share it as far as it does."""
+    """If a block does not fit in the memory, single dequeues share one read of it as far as the memory allows."""
     items = [b"%099d" % number + b"." for number in range(9000)]
     with open_queue() as queue:
         put(queue, *items)
@@ -245,7 +248,7 @@ def test_a_bound_below_a_block_does_not_read_it_for_each_item(open_queue: QueueF
 
 
 def test_head_and_tail_are_kept(open_queue: QueueFactory) -> None:
-    """A queue that outgrows its memory keeps what comes out next, and what came in last."""
+    """A queue that outgrows its memory keeps the items that come out next and those that came in last."""
     queue = open_queue(memory_bytes=100_000, disk=IN_CACHE)
     put_each(queue, numbered(1000))
     runs = kept(queue)
@@ -255,7 +258,7 @@ def test_head_and_tail_are_kept(open_queue: QueueFactory) -> None:
 
 
 def test_held_items_make_room_for_the_tail(open_queue: QueueFactory) -> None:
-    """An item that is held for long does not keep a close consumer from finding everything in memory."""
+    """An item that is held for long does not keep a close consumer from finding every item in memory."""
     queue = open_queue(memory_bytes=20_000, disk=IN_CACHE)
     put(queue, b"held")
     with queue.session() as session:
@@ -268,7 +271,8 @@ def test_held_items_make_room_for_the_tail(open_queue: QueueFactory) -> None:
 
 
 def test_oscillation_reads_each_item_about_once(open_queue: QueueFactory) -> None:
-    """A queue that is filled and drained around its bound, again and again, reads no item twice on the way out."""
+    """A queue that is filled and drained around its bound, again and again, reads each item about once on its way
+    out."""
     reads = Reads()
     queue = open_queue(memory_bytes=50_000, disk=reads.disk)
     items = numbered(3000)
@@ -283,7 +287,8 @@ def test_oscillation_reads_each_item_about_once(open_queue: QueueFactory) -> Non
 
 
 def test_producer_and_consumer_far_apart_read_each_item_about_once(open_queue: QueueFactory) -> None:
-    """With a backlog larger than memory, one in and one out at a time, what is read ahead is kept until it is taken."""
+    """A backlog larger than memory is read about once, with one item in and one out at a time: pages read ahead are
+    kept until they are dequeued."""
     reads = Reads()
     queue = open_queue(memory_bytes=50_000, disk=reads.disk)
     items = numbered(900)
@@ -297,7 +302,7 @@ def test_producer_and_consumer_far_apart_read_each_item_about_once(open_queue: Q
 
 
 def test_it_comes_back_by_itself(open_queue: QueueFactory) -> None:
-    """Once the backlog fits into the memory again, nothing that is enqueued then is read from a file."""
+    """Once the backlog fits in the memory again, items that are enqueued from then on are not read from a file."""
     queue = open_queue(memory_bytes=50_000, disk=IN_CACHE)
     put_each(queue, numbered(300))
     assert queue.stats().flowed
@@ -310,7 +315,7 @@ def test_it_comes_back_by_itself(open_queue: QueueFactory) -> None:
 
 
 def test_released_items_come_back_after_they_were_let_go(open_queue: QueueFactory) -> None:
-    """What a session gives back comes out first and in its order, even if it left the memory meanwhile."""
+    """Released items come out first and in their order, even if their pages were dropped meanwhile."""
     queue = open_queue(memory_bytes=20_000, disk=IN_CACHE)
     items = numbered(200)
     put_each(queue, items)
@@ -323,7 +328,7 @@ def test_released_items_come_back_after_they_were_let_go(open_queue: QueueFactor
 
 
 def test_rolled_back_items_count(open_queue: QueueFactory) -> None:
-    """However much is taken and given back, the memory stays within its bound."""
+    """The page cache stays within its bound, however much is dequeued and rolled back."""
     queue = open_queue(memory_bytes=20_000, disk=IN_CACHE)
     items = numbered(100)
     put(queue, *items)
@@ -341,7 +346,7 @@ def test_rolled_back_items_count(open_queue: QueueFactory) -> None:
 
 @pytest.mark.parametrize("memory_bytes", [0, 50_000])
 def test_browse_of_more_than_memory_stays_within_the_bound(open_queue: QueueFactory, memory_bytes: int) -> None:
-    """Browsing gives all of it in order, reads each block once, and leaves the consumer what he had in memory."""
+    """A browse yields all items in order, reads each block about once, and drops no page of the consumer."""
     reads = Reads()
     queue = open_queue(memory_bytes=memory_bytes, disk=reads.disk)
     items = numbered(600)
@@ -353,13 +358,13 @@ def test_browse_of_more_than_memory_stays_within_the_bound(open_queue: QueueFact
         for expected, item in zip(items, queue.browse(), strict=True):
             assert item == expected
             assert queue.stats().cached_bytes <= memory_bytes
-        assert reads.size_bytes <= 1.7 * ITEM_BYTES * 600  # with each block 4 KiB for its header
+        assert reads.size_bytes <= 1.7 * ITEM_BYTES * 600  # 4 KiB more for the header of each block
     assert set(before) <= set(kept(queue))
     assert queue.stats().page_hits == 0
 
 
 def test_browse_keeps_its_page_while_others_consume(open_queue: QueueFactory) -> None:
-    """Who browses while a consumer takes everything sees items in order, and ends."""
+    """A browse while a consumer dequeues everything yields items in order, and ends."""
     queue = open_queue(memory_bytes=10_000, disk=IN_CACHE)
     items = numbered(100)
     put(queue, *items)
@@ -372,7 +377,7 @@ def test_browse_keeps_its_page_while_others_consume(open_queue: QueueFactory) ->
 
 
 def test_peeking_again_and_again_reads_once(open_queue: QueueFactory) -> None:
-    """What comes out next is kept when it is peeked at, also where the memory is full of what comes later."""
+    """The next item stays in memory when it is peeked at, even if the memory is full of later items."""
     queue = open_queue(memory_bytes=20_000, disk=IN_CACHE)
     put_each(queue, numbered(100))
     assert dequeue_each(queue, 20) == numbered(20)
@@ -388,7 +393,7 @@ def test_peeking_again_and_again_reads_once(open_queue: QueueFactory) -> None:
 
 
 def test_qpid_oversize_message(open_queue: QueueFactory) -> None:
-    """A message larger than a page, a block, and all of the memory is enqueued, browsed, given back and dequeued."""
+    """An item larger than a page, a block and all of the memory can be enqueued, browsed, released and dequeued."""
     queue = open_queue(memory_bytes=100_000, disk=IN_CACHE)
     items = [b"before", bytes(3_000_000), b"behind"]
     put_each(queue, items)
@@ -401,7 +406,7 @@ def test_qpid_oversize_message(open_queue: QueueFactory) -> None:
 
 
 def test_qpid_foreach(open_queue: QueueFactory) -> None:
-    """Going through a paged queue shows every message, those that are not in memory too, and consumes none."""
+    """A browse of a paged queue yields every item, also those that are not in memory, and consumes none."""
     queue = open_queue(memory_bytes=5000, disk=IN_CACHE)
     put_each(queue, numbered(100))
     assert queue.stats().cached < 10
@@ -411,7 +416,7 @@ def test_qpid_foreach(open_queue: QueueFactory) -> None:
 
 @pytest.mark.parametrize("spare_items", [0, 1])
 def test_qpid_crude_eviction(open_queue: QueueFactory, spare_items: int) -> None:
-    """With room for one page, a producer and a consumer far apart do not load and unload it for each message."""
+    """With room for one page, a producer and a consumer far apart do not load and drop it for each item."""
     cost_bytes = ITEM_BYTES + ITEM_OVERHEAD_BYTES
     queue = open_queue(memory_bytes=(10 + spare_items) * cost_bytes, disk=IN_CACHE)
     items = numbered(400)
@@ -424,7 +429,8 @@ def test_qpid_crude_eviction(open_queue: QueueFactory, spare_items: int) -> None
 
 
 def test_qpid_bound_does_not_drift(open_queue: QueueFactory) -> None:
-    """Emptied pages that were not loaded do not count as freed: what is kept costs what it says, in the end nothing."""
+    """Items that were consumed without being in memory do not count as freed. The cost is that of the kept pages, and 0
+    when there are none."""
     queue = open_queue(memory_bytes=20_000, disk=IN_CACHE)
     for _ in range(5):
         put_each(queue, numbered(100))
@@ -435,7 +441,7 @@ def test_qpid_bound_does_not_drift(open_queue: QueueFactory) -> None:
 
 
 def test_java_front_stays_in_memory_when_the_queue_flows(open_queue: QueueFactory) -> None:
-    """What comes out next is not what is let go: the first half of the memory is served without a read."""
+    """The items that come out next are not dropped: the first half of the memory is served without a read."""
     queue = open_queue(memory_bytes=100_000, disk=IN_CACHE)
     put_each(queue, numbered(500))
     assert dequeue_each(queue, 40) == numbered(40)
@@ -443,7 +449,7 @@ def test_java_front_stays_in_memory_when_the_queue_flows(open_queue: QueueFactor
 
 
 def test_java_restores_ahead_of_the_consumer(open_queue: QueueFactory) -> None:
-    """One reading restores many messages: a draining consumer finds nearly all of them in memory."""
+    """One read restores many items, so that a draining consumer finds nearly all of them in memory."""
     with open_queue() as queue:
         put_each(queue, numbered(500))
     queue = open_queue(memory_bytes=100_000, disk=IN_CACHE)
@@ -454,7 +460,7 @@ def test_java_restores_ahead_of_the_consumer(open_queue: QueueFactory) -> None:
 
 
 def test_java_amount_flowed_is_visible(open_queue: QueueFactory) -> None:
-    """How much is in memory, and how much only on disk, is in the statistics, item by item."""
+    """The statistics count exactly how many items are in memory, and so how many are only on disk."""
     queue = open_queue(memory_bytes=10 * (ITEM_BYTES + ITEM_OVERHEAD_BYTES), disk=IN_CACHE)
     put_each(queue, numbered(10))
     assert (queue.stats().cached, queue.stats().flowed) == (10, False)
@@ -469,7 +475,8 @@ def test_java_amount_flowed_is_visible(open_queue: QueueFactory) -> None:
 
 
 def test_java_limit_lowered_and_raised(open_queue: QueueFactory) -> None:
-    """A lower limit lets go at once, a higher one fills as items are read and written; nothing is lost by either."""
+    """A lower bound drops pages at once, and a higher one fills as items are read and written. Neither loses an
+    item."""
     queue = open_queue(memory_bytes=100_000, disk=IN_CACHE)
     put_each(queue, numbered(80))
     queue.resize(memory_bytes=10_000)
@@ -490,11 +497,11 @@ def test_java_limit_lowered_and_raised(open_queue: QueueFactory) -> None:
 
 
 def test_segment_size_changes_on_a_live_queue(open_queue: QueueFactory) -> None:
-    """The current segment is finished as it is; the next ones have the new size, smaller or larger."""
+    """The current segment is finished with its old size, and the next segments have the new one, smaller or larger."""
     queue = open_queue(segment_bytes=10_000, disk=IN_CACHE)
     for segment_bytes, segments in ((10_000, 4), (3000, 14), (100_000, 2)):
         queue.resize(segment_bytes=segment_bytes)
-        put_each(queue, numbered(1))  # may still fit into the old one
+        put_each(queue, numbered(1))  # this item may still fit in the old segment
         before = queue.stats().segments
         put_each(queue, numbered(30))
         assert segments - 2 <= queue.stats().segments - before <= segments + 2
@@ -504,7 +511,7 @@ def test_segment_size_changes_on_a_live_queue(open_queue: QueueFactory) -> None:
 
 @pytest.mark.parametrize("setting", ["memory_bytes", "segment_bytes"])
 def test_resizing_refuses_what_the_constructor_refuses(open_queue: QueueFactory, setting: str) -> None:
-    """A value that makes no sense is refused by name, and so is resizing a closed queue."""
+    """A value below the minimum is refused by its name, and a closed queue cannot be resized."""
     queue = open_queue()
     with pytest.raises(ValueError, match=f"{setting} must be at least"):
         queue.resize(**{setting: -1})
@@ -514,7 +521,7 @@ def test_resizing_refuses_what_the_constructor_refuses(open_queue: QueueFactory,
 
 
 def test_resizing_while_others_use_the_queue(open_queue: QueueFactory) -> None:
-    """Threads that enqueue and dequeue notice nothing of the bounds that change under them."""
+    """Threads that enqueue and dequeue get all items in order while the bounds change."""
     queue = open_queue(disk=IN_CACHE)
     found: list[bytes | None] = []
 
@@ -534,7 +541,7 @@ def test_resizing_while_others_use_the_queue(open_queue: QueueFactory) -> None:
     assert found == numbered(300)
 
 
-# --- finding the place where reading goes on --------------------------------------------------------------------------
+# --- finding the place where a read continues -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -543,7 +550,7 @@ def test_resizing_while_others_use_the_queue(open_queue: QueueFactory) -> None:
     ids=["small", "mixed", "large", "small and huge"],
 )
 def test_a_block_amid_many_is_found_by_few_reads(tmp_path: Path, sizes: list[int]) -> None:
-    """Reading from the middle of a segment on finds its block by bisection, not by going through all before it."""
+    """A read from the middle of a segment finds its block by bisection, without reading all blocks before it."""
     reads = Reads()
     segment = Segment.create(reads.disk, str(tmp_path / "segment"), 1, 20_000_000)
     for number, size in enumerate(sizes):

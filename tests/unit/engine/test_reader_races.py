@@ -1,4 +1,4 @@
-"""Reads beside other threads: what is consumed, closed or interrupted in between."""
+"""Reads beside other threads: items consumed, files closed and calls interrupted during a read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.unit.runtime.test_open_queue import Interruption
 
 
 def test_reading_stops_after_enough(open_queue: QueueFactory) -> None:
-    """One reading takes about so much, and the next goes on behind it."""
+    """One read returns at most ``READ_AHEAD_BYTES``, and the next read goes on behind it."""
     queue = open_queue(memory_bytes=2 * READ_AHEAD_BYTES)
     items = [bytes([n]) * 200_000 for n in range(12)] + [b"end"]
     put(queue, *items)
@@ -36,7 +36,7 @@ def test_reading_stops_after_enough(open_queue: QueueFactory) -> None:
 
 
 def test_consumed_between_a_look_and_its_read(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A browser whose next item is consumed just before it is read goes on with what is ready then."""
+    """A browse whose next item is consumed just before it is read goes on with the items that are ready then."""
     queue = open_queue(memory_bytes=0)
     put_each(queue, [b"a", b"b"])
     reader = queue._open_queue.store.reader  # type: ignore[union-attr]
@@ -54,7 +54,7 @@ def test_consumed_between_a_look_and_its_read(open_queue: QueueFactory, monkeypa
 
 
 def test_reading_while_the_files_are_closed(open_queue: QueueFactory) -> None:
-    """Who passed the gate just before the queue was closed gets ClosedError, not another file's bytes."""
+    """A read that began just before the queue was closed raises ``ClosedError`` and returns no other file's bytes."""
     queue = open_queue(memory_bytes=0)
     put(queue, b"a")
     reader = queue._open_queue.store.reader  # type: ignore[union-attr]
@@ -64,8 +64,8 @@ def test_reading_while_the_files_are_closed(open_queue: QueueFactory) -> None:
 
 
 def test_a_read_that_is_interrupted_loses_no_file(open_queue: QueueFactory) -> None:
-    """Wherever an interruption comes while a segment is looked up, what was not written to its file yet is read from
-    memory by whoever comes next, and is synced by the next trim."""
+    """An interruption at any point of a segment's look-up keeps the segment open. Later reads find its unwritten blocks
+    in memory, and the next trim can sync them."""
     points = 0
 
     def interrupt(frame: FrameType, event: str, _argument: object) -> None:
@@ -84,7 +84,8 @@ def test_a_read_that_is_interrupted_loses_no_file(open_queue: QueueFactory) -> N
         before = sys.getprofile()
         sys.setprofile(interrupt)
         try:
-            # In this thread: the queue's own calls leave a read to one that is never interrupted.
+            # The reader is called in this thread: the queue's own calls hand a read to a thread that is never
+            # interrupted.
             assert list(chain.from_iterable(group.store.reader.browse())) == [b"a", b"b"]
         except Interruption:
             continue
@@ -96,7 +97,7 @@ def test_a_read_that_is_interrupted_loses_no_file(open_queue: QueueFactory) -> N
 
 
 def test_retired_while_counted(open_queue: QueueFactory) -> None:
-    """A file that goes while the statistics are made is not counted."""
+    """A segment whose file disappears while the statistics are made is not counted."""
 
     def lstat(path: str) -> Any:
         if gone[0] and path.endswith(".seg"):

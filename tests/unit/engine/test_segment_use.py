@@ -1,4 +1,4 @@
-"""``explain``: why a data file is there, and who keeps it, for how long."""
+"""``explain``: why a data file exists, which sessions keep it, and for how long."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from tests.conftest import QueueFactory
 from tests.support.queues import IN_CACHE, drain, flip, put, put_each, segment_files
 
 TEN: dict[str, Any] = {"segment_bytes": 1500 + HEADER_BYTES, "memory_bytes": 0, "disk": IN_CACHE}
-"""Ten items of 100 bytes, each put by itself, fill a segment of this size."""
+"""Settings whose segments are full after ten items of 100 bytes, each put by itself."""
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time that sessions see; to be set."""
+    """Replace the time that sessions see, and return it in a list of one element that the test may set."""
     time = [1000.0]
     monkeypatch.setattr(OpenQueue, "now", lambda *_: time[0])
     return time
 
 
 def test_who_keeps_a_segment_and_for_how_long(open_queue: QueueFactory, clock: list[float]) -> None:
-    """Each segment tells what lives in it, and which sessions hold how many of its items, the longest first."""
+    """Each segment reports its live items, and for each session how many items it holds, the longest hold first."""
     queue = open_queue(**TEN)
     put_each(queue, [bytes(100)] * 35)
     with queue.session("slow") as slow, queue.session("quick") as quick:
@@ -57,7 +57,7 @@ def test_who_keeps_a_segment_and_for_how_long(open_queue: QueueFactory, clock: l
 
 
 def test_sizes_are_those_of_the_files(open_queue: QueueFactory, directory: Path) -> None:
-    """``size_bytes`` is the length of the file; 0 where it is missing."""
+    """``size_bytes`` is the length of the file, or 0 if the file is missing."""
     queue = open_queue(**TEN)
     put_each(queue, [bytes(100)] * 35)
     files = segment_files(directory)
@@ -69,7 +69,8 @@ def test_sizes_are_those_of_the_files(open_queue: QueueFactory, directory: Path)
 
 
 def test_a_session_that_writes_ahead_keeps_what_it_writes_to(open_queue: QueueFactory, clock: list[float]) -> None:
-    """Also a segment of which no commit has told yet, and one in which nothing lives any more."""
+    """A session that spills keeps the segments that it has written to, even one that no commit has named or that holds
+    no live item."""
     queue = open_queue(**TEN)
     put(queue, bytes(100))
     with queue.session("loader") as loader:
@@ -89,7 +90,8 @@ def test_a_session_that_writes_ahead_keeps_what_it_writes_to(open_queue: QueueFa
 
 
 def test_the_time_begins_anew_with_each_flush(open_queue: QueueFactory, clock: list[float]) -> None:
-    """What counts is the transaction under way, from the first thing that it holds; finding nothing is not holding."""
+    """A session's time counts from the first item that its current transaction holds. A dequeue that finds nothing does
+    not begin it."""
     queue = open_queue()
     put(queue, b"one", b"two", b"three")
     with queue.session() as session:
@@ -117,7 +119,7 @@ def test_the_time_begins_anew_with_each_flush(open_queue: QueueFactory, clock: l
 
 
 def test_a_session_has_the_name_of_its_thread(open_queue: QueueFactory) -> None:
-    """Where it was given none; one that is gone is not listed."""
+    """A session without a name of its own has the name of its thread. A closed session is not listed."""
     queue = open_queue()
     put(queue, *[b"x"] * 3)
     sessions: list[Session] = []
@@ -137,7 +139,7 @@ def test_a_session_has_the_name_of_its_thread(open_queue: QueueFactory) -> None:
 
 
 def test_what_is_drained_goes_with_the_next_trim(open_queue: QueueFactory) -> None:
-    """A segment in which nothing lives is told apart from one that somebody needs."""
+    """A drained segment is reported as one that the next trim retires, and that trim retires it."""
     queue = open_queue(**TEN)
     put_each(queue, [bytes(100)] * 20)
     with queue.transaction() as session:
@@ -150,7 +152,7 @@ def test_what_is_drained_goes_with_the_next_trim(open_queue: QueueFactory) -> No
 
 @pytest.mark.damages
 def test_damaged_items_are_counted_apart(open_queue: QueueFactory, directory: Path) -> None:
-    """What was set aside keeps its segment, and explain says so."""
+    """A damaged item that was set aside keeps its segment, and ``explain`` counts it separately."""
     queue = open_queue(**TEN)
     put_each(queue, [bytes(100)] * 20)
     queue.close()
@@ -166,7 +168,7 @@ def test_damaged_items_are_counted_apart(open_queue: QueueFactory, directory: Pa
 
 
 def test_a_compaction_pins_what_it_copies(open_queue: QueueFactory) -> None:
-    """While it is at work its sources are said to be compacted."""
+    """While a compaction is at work, its sources are reported as being compacted."""
     queue = open_queue(**TEN)
     put_each(queue, [bytes(100)] * 30)
     with queue.session("keeper") as keeper:
@@ -181,7 +183,7 @@ def test_a_compaction_pins_what_it_copies(open_queue: QueueFactory) -> None:
 
 
 def add_up(queue: PersistentQueue) -> None:
-    """What explain says of the segments adds up to what stats says of the queue."""
+    """Assert that the sums over the segments of ``explain`` equal the numbers of ``stats``."""
     uses, stats = queue.explain(), queue.stats()
     assert sum(use.ready for use in uses) == stats.ready == len(queue)
     assert sum(use.held for use in uses) == stats.held
@@ -193,7 +195,7 @@ def add_up(queue: PersistentQueue) -> None:
 @given(st.lists(st.tuples(st.sampled_from("edfrct"), st.integers(0, 2), st.integers(1, 12)), max_size=40))
 @settings(max_examples=60)
 def test_it_adds_up(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]]) -> None:
-    """Whatever sessions enqueue, dequeue, flush, roll back, compact and trim."""
+    """The numbers of ``explain`` add up to those of ``stats`` after any program of sessions, compactions and trims."""
     with PersistentQueue(tmp_path_factory.mktemp("explain"), segment_bytes=300, memory_bytes=0, disk=IN_CACHE) as queue:
         sessions = [queue.session(str(number)) for number in range(3)]
         for what, number, count in steps:

@@ -1,4 +1,4 @@
-"""Transactions larger than a segment, or than what a session keeps in memory."""
+"""Transactions that are larger than a segment, or than what a session keeps in memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def test_transaction_over_several_segments(open_queue: QueueFactory, directory: 
 
 
 def test_items_that_are_too_large(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit holds for bytes as it does for other objects, and nothing of the call is buffered."""
+    """``enqueue`` and ``enqueue_many`` refuse an item above the maximum, and nothing of the refused call is
+    buffered."""
     monkeypatch.setattr(session_module, "ITEM_BYTES_MAX", 10)
     monkeypatch.setattr("persistentqueue.core.items.ITEM_BYTES_MAX", 10)
     queue = open_queue()

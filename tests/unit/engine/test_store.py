@@ -1,4 +1,4 @@
-"""The store from inside: what a trim gives back, how log and segments grow, and every call of the disk failing."""
+"""The store from inside: trims, growing logs and segments, full disks, and each call of the disk failing once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.queues import IN_CACHE, crash, drain, log_file, put, put_each
 
 
 def test_log_is_trimmed_by_itself(open_queue: QueueFactory) -> None:
-    """However many commits there were, the log stays as long as its capacity, and opening reads no more than that."""
+    """However many commits there were, the log stays within its capacity, and an opening replays no more than that."""
     queue = open_queue(log_bytes=4096)
     for n in range(300):
         put(queue, b"%d" % n)
@@ -41,7 +41,8 @@ def test_log_is_trimmed_by_itself(open_queue: QueueFactory) -> None:
 def test_opening_without_room_to_skip_what_is_published(
     open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A queue opens also where there is no room to say durably that what was published had come before."""
+    """A queue opens even if there is no room to record that a published transaction is skipped, since its marker came
+    before."""
     queue = open_queue(sync=False)
     with Producer(directory) as one, Producer(directory) as other:
         monkeypatch.setattr(Versions, "is_reached", lambda *_: False)
@@ -78,7 +79,7 @@ def test_opening_without_room_to_skip_what_is_published(
 def test_log_grows_with_few_groups_and_shrinks_with_many(
     open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A log that fills with few groups is doubled, up to a bound; one that takes many is halved."""
+    """A log that fills with few groups is doubled, up to a bound, and a log that takes many is halved."""
     queue = open_queue(log_bytes=4096, disk=IN_CACHE)
     put_each(queue, [b"x" * 500] * 100)
     assert queue.stats().log_capacity_bytes > 16_384
@@ -89,7 +90,7 @@ def test_log_grows_with_few_groups_and_shrinks_with_many(
 
 
 def test_large_group_gets_a_log_that_takes_it(open_queue: QueueFactory) -> None:
-    """A frame larger than the log begins a generation with room for it."""
+    """A frame larger than the log begins a generation that has room for it."""
     queue = open_queue(log_bytes=4096, inline_bytes=1 << 20)
     put(queue, *[b"x" * 100] * 5000)
     assert queue.stats().log_capacity_bytes > 500_000
@@ -98,7 +99,7 @@ def test_large_group_gets_a_log_that_takes_it(open_queue: QueueFactory) -> None:
 
 
 def test_checkpoint_fits_its_log(open_queue: QueueFactory) -> None:
-    """A state full of gaps still finds room: the log follows the checkpoint."""
+    """A checkpoint with many gaps fits: the log grows with its checkpoint."""
     queue = open_queue(log_bytes=4096, segment_bytes=20_000, disk=IN_CACHE)
     put(queue, *[b"%d" % n for n in range(2000)])
     sessions = []
@@ -115,7 +116,7 @@ def test_checkpoint_fits_its_log(open_queue: QueueFactory) -> None:
 
 
 def test_segments_grow_from_small_to_the_setting(open_queue: QueueFactory, directory: Path) -> None:
-    """The first segment is small; each next one is sized by the one before, up to ``segment_bytes``."""
+    """The first segment is small. Each next one is sized by the one before, up to ``segment_bytes``."""
     queue = open_queue(segment_bytes=4 << 20, disk=IN_CACHE)
     for _ in range(200):
         put(queue, bytes(60_000))
@@ -124,7 +125,7 @@ def test_segments_grow_from_small_to_the_setting(open_queue: QueueFactory, direc
 
 
 def test_segment_size_is_followed_after_reopening(open_queue: QueueFactory, directory: Path) -> None:
-    """Reopening goes on with the sizes that were reached; another setting holds for new segments."""
+    """After a reopening, segments grow from the size that was reached, up to the new ``segment_bytes``."""
     queue = open_queue(segment_bytes=4 << 20, disk=IN_CACHE)
     for _ in range(8):
         put(queue, b"x" * (1 << 20))
@@ -135,7 +136,7 @@ def test_segment_size_is_followed_after_reopening(open_queue: QueueFactory, dire
 
 
 def test_sealed_segments_keep_no_room(open_queue: QueueFactory, directory: Path) -> None:
-    """A segment that is full, and one that a crash left, give back the room behind their last block."""
+    """A segment that a crash left gives back the room behind its last block when the queue is opened."""
     queue = open_queue(disk=IN_CACHE)
     put(queue, b"x" * 100)
     assert segment_files(directory)[0].stat().st_size == SEGMENT_BYTES_FIRST
@@ -145,7 +146,7 @@ def test_sealed_segments_keep_no_room(open_queue: QueueFactory, directory: Path)
 
 
 def test_drained_segments_go_wherever_they_stand(open_queue: QueueFactory, directory: Path) -> None:
-    """One held item pins its own segment only; those before and behind it are deleted."""
+    """One held item keeps only its own segment; drained segments before and behind it are deleted."""
     queue = open_queue(segment_bytes=200)
     put_each(queue, [b"%02d" % n + bytes(60) for n in range(60)])
     count = len(segment_files(directory))
@@ -162,7 +163,7 @@ def test_drained_segments_go_wherever_they_stand(open_queue: QueueFactory, direc
 
 
 def test_drained_segments_go_by_themselves(open_queue: QueueFactory, directory: Path) -> None:
-    """A consumer that keeps up keeps the disk small, without anybody asking for it."""
+    """A consumer that keeps up keeps the disk usage small, without any call of ``trim``."""
     queue = open_queue(segment_bytes=1000, disk=IN_CACHE)
     for n in range(300):
         put(queue, bytes(400))
@@ -171,7 +172,7 @@ def test_drained_segments_go_by_themselves(open_queue: QueueFactory, directory: 
 
 
 def test_many_segments_need_few_descriptors(open_queue: QueueFactory, directory: Path) -> None:
-    """However many segments there are, so many are open at most."""
+    """At most ``OPEN_FILES`` segments and the current one are open, however many segments there are."""
     queue = open_queue(segment_bytes=10, memory_bytes=0, disk=IN_CACHE)
     put_each(queue, [b"%d" % n for n in range(3 * OPEN_FILES)])
     assert list(queue.browse()) == [b"%d" % n for n in range(3 * OPEN_FILES)]
@@ -183,7 +184,7 @@ def test_many_segments_need_few_descriptors(open_queue: QueueFactory, directory:
 
 
 def test_opening_reads_the_log_only(open_queue: QueueFactory) -> None:
-    """Opening a queue of many items reads its log and nothing else, closed or crashed."""
+    """Opening a queue of many items reads only its log, after a clean close and after a crash."""
     put(queue := open_queue(disk=IN_CACHE), *[bytes(100)] * 50_000)
     for end in (PersistentQueue.close, crash):
         end(queue)
@@ -200,7 +201,7 @@ def test_opening_reads_the_log_only(open_queue: QueueFactory) -> None:
 
 
 def test_cost_of_a_commit_does_not_grow_with_the_queue(open_queue: QueueFactory) -> None:
-    """The calls of a commit are the same with 10 items and with 100,000 queued."""
+    """A commit makes the same number of writes with 10 items in the queue and with 100,000."""
     calls = [0]
 
     def pwritev(*arguments: Any) -> int:
@@ -224,7 +225,7 @@ def test_cost_of_a_commit_does_not_grow_with_the_queue(open_queue: QueueFactory)
 
 
 class FullDisk:
-    """A disk that takes so many more new bytes, and none beyond; what was written before can be written again."""
+    """A disk that takes so many new bytes, and no more. Bytes that were written before can be written again."""
 
     def __init__(self, left_bytes: int, code: int = errno.ENOSPC) -> None:
         self.left_bytes = left_bytes
@@ -248,13 +249,14 @@ class FullDisk:
 
     @property
     def disk(self) -> Disk:
-        """As a door."""
+        """The ``Disk`` with this bound."""
         return replace(IN_CACHE, pwritev=self.pwritev, fallocate=self.fallocate)
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 def test_full_disk(open_queue: QueueFactory, code: int) -> None:
-    """A flush that finds no room raises, keeps its operations, and succeeds once there is room; dequeueing goes on."""
+    """A flush that finds no room raises ``DiskFullError``, keeps its operations, and succeeds once there is room.
+    Dequeues go on meanwhile."""
     full = FullDisk(200_000, code)
     queue = open_queue(disk=full.disk, segment_bytes=20_000, log_bytes=4096)
     items = [b"%03d" % n * 100 for n in range(1000)]
@@ -271,7 +273,7 @@ def test_full_disk(open_queue: QueueFactory, code: int) -> None:
             with pytest.raises(DiskFullError):
                 session.flush()
         assert len(queue) == done
-        with queue.transaction() as consumer:  # frees segments, and needs none
+        with queue.transaction() as consumer:  # frees segments, and needs no room
             assert consumer.dequeue_many(done // 2) == items[: done // 2]
         for n in range(done // 2, done):
             with queue.transaction() as consumer:
@@ -282,7 +284,7 @@ def test_full_disk(open_queue: QueueFactory, code: int) -> None:
 
 
 def test_full_disk_at_every_limit(tmp_path: Path) -> None:
-    """Whatever the disk's last byte is spent on, what was acknowledged comes out and nothing else."""
+    """Whichever write takes the disk's last byte, the acknowledged items come out, and nothing else."""
     for left_bytes in range(9_000, 16_000, 61):
         full = FullDisk(left_bytes)
         path = tmp_path / str(left_bytes)
@@ -313,7 +315,8 @@ def test_full_disk_at_every_limit(tmp_path: Path) -> None:
 
 
 def test_spilling_onto_a_full_disk(open_queue: QueueFactory) -> None:
-    """A session that cannot spill says so and keeps what it had; the item that did not fit is not in it."""
+    """A session that cannot spill raises ``DiskFullError`` and keeps its items. The item that did not fit is not among
+    them."""
     full = FullDisk(100_000)
     queue = open_queue(disk=full.disk, segment_bytes=1 << 20, log_bytes=4096)
     full.left_bytes = 4000
@@ -330,7 +333,8 @@ def test_spilling_onto_a_full_disk(open_queue: QueueFactory) -> None:
 
 
 def test_opening_on_a_full_disk(tmp_path: Path) -> None:
-    """A new queue that finds no room says so; a crashed one opens, since its spare file is there."""
+    """Making a queue without room raises ``DiskFullError``. A crashed queue opens without room, since its spare file
+    exists."""
     with pytest.raises(DiskFullError, match="no room"):
         PersistentQueue(tmp_path / "new", disk=FullDisk(5000).disk)
     put_each(queue := PersistentQueue(tmp_path / "old", log_bytes=4096), [b"a", b"b"])
@@ -340,7 +344,7 @@ def test_opening_on_a_full_disk(tmp_path: Path) -> None:
 
 
 def test_small_segment_where_a_large_one_has_no_room(open_queue: QueueFactory, directory: Path) -> None:
-    """Where there is no room for a whole segment, one for what is to be written does."""
+    """If there is no room for a whole segment, a smaller one is made that holds the items to be written."""
     full = FullDisk(3 << 20)
     queue = open_queue(disk=full.disk)
     full.left_bytes = 5000
@@ -354,7 +358,7 @@ FAILING = ["open", "pwritev", "fdatasync", "fsync", "ftruncate", "fallocate", "r
 
 
 class FailingDisk:
-    """Counts the calls that change something; the n-th fails."""
+    """A disk that counts the calls that change something, and lets the n-th fail."""
 
     def __init__(self, n: int | None, code: int) -> None:
         self.left = n
@@ -376,13 +380,13 @@ class FailingDisk:
 
     @property
     def disk(self) -> Disk:
-        """As a door."""
+        """The ``Disk`` that counts and fails."""
         assert {field.name for field in fields(DISK)} >= set(FAILING)
         return replace(DISK, **{name: self._wrap(name) for name in FAILING})
 
 
 def work(queue: PersistentQueue, done: list[bytes], taken: list[bytes]) -> None:
-    """Commits of every kind, noting what was acknowledged."""
+    """Make commits of every kind, and add the acknowledged items to ``done`` and ``taken``."""
     for n in range(8):
         items = [b"%d" % n * (1 + 200 * (n % 3))] * (n % 2 + 1)
         put(queue, *items)
@@ -397,7 +401,7 @@ def work(queue: PersistentQueue, done: list[bytes], taken: list[bytes]) -> None:
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 def test_every_call_failing_once(tmp_path: Path, code: int) -> None:
-    """Whichever call fails: what was acknowledged is there afterwards, and at most the one failed flush as well."""
+    """Whichever call fails, all acknowledged items are there afterwards, and at most the one failed flush as well."""
     settings: dict[str, Any] = {"segment_bytes": 500, "log_bytes": 4096, "inline_bytes": 300}
     counting = FailingDisk(None, code)
     with PersistentQueue(tmp_path / "count", disk=counting.disk, **settings) as queue:
@@ -438,14 +442,15 @@ def test_every_call_failing_once(tmp_path: Path, code: int) -> None:
 
 
 def test_failed_frame_write_is_never_repeated(open_queue: QueueFactory) -> None:
-    """After a failed write of the log every call raises, without another write, until the queue is reopened."""
+    """After a failed write of the log, every call raises ``BrokenQueueError`` without another write until the queue is
+    opened again."""
     failing = [False]
     writes = [0]
 
     def pwritev(fd: int, buffers: Any, offset: int, flags: int) -> int:
         writes[0] += 1
         if flags and failing[0]:
-            DISK.pwritev(fd, buffers, offset, flags)  # it reached the disk all the same
+            DISK.pwritev(fd, buffers, offset, flags)  # the data reaches the disk all the same
             raise OSError(errno.EIO, "Input/output error")
         return DISK.pwritev(fd, buffers, offset, flags)
 
@@ -468,7 +473,7 @@ def test_failed_frame_write_is_never_repeated(open_queue: QueueFactory) -> None:
 
 
 def test_interrupted_spill_breaks_the_queue(open_queue: QueueFactory) -> None:
-    """An interruption in the middle of a spill leaves nothing half done to go on from."""
+    """An interruption in the middle of a spill breaks the queue, so that no call continues from a half-done write."""
 
     class InterruptionError(BaseException):
         pass
@@ -496,7 +501,7 @@ def test_interrupted_spill_breaks_the_queue(open_queue: QueueFactory) -> None:
 
 
 def test_clear_that_fails_gives_everything_back(open_queue: QueueFactory) -> None:
-    """When ``clear`` finds no room for its frame, the items are as ready as before."""
+    """If ``clear`` finds no room for its frame, all items are ready again."""
     failing = [False]
 
     def open_(path: str, flags: int, mode: int) -> int:
@@ -527,7 +532,8 @@ def test_log_is_named_by_its_generation(open_queue: QueueFactory, directory: Pat
 
 
 def test_log_that_cannot_grow_refuses_items_before_it_refuses_to_give_any() -> None:
-    """Of a group that finds no room in the log those who only dequeue are committed, until nothing is left."""
+    """If the log cannot grow, transactions of a group that only dequeue are committed until the queue is empty, and
+    enqueues are refused."""
     disk = SimulatedDisk()
     store = opened(disk, replace(SYNCED, segment_bytes=10))
     growing = ("pwritev", f"{DIRECTORY}/pool/log.free")
@@ -548,7 +554,8 @@ def test_log_that_cannot_grow_refuses_items_before_it_refuses_to_give_any() -> N
 
 
 def test_refused_items_stay_out_when_others_of_their_group_are_committed() -> None:
-    """Who only dequeues, and stands first, shares a block with those behind him; he must not enqueue it for them."""
+    """A transaction that only dequeues and stands first in its group does not enqueue the items of refused transactions
+    behind it."""
     disk = SimulatedDisk()
     store = opened(disk, replace(SYNCED, segment_bytes=10))
     growing = ("pwritev", f"{DIRECTORY}/pool/log.free")
@@ -566,7 +573,8 @@ def test_refused_items_stay_out_when_others_of_their_group_are_committed() -> No
 
 
 def test_group_that_finds_no_room_is_refused_at_once() -> None:
-    """Those of a group who enqueue share their blocks; they are refused together, not each after a trim of its own."""
+    """Transactions of a group that enqueue share their blocks: they are refused together, not each after a trim of its
+    own."""
     disk = SimulatedDisk()
     steps: list[str] = []
     store = opened(disk, replace(SYNCED, segment_bytes=10), failpoint=steps.append)
@@ -583,7 +591,8 @@ def test_group_that_finds_no_room_is_refused_at_once() -> None:
 
 
 def test_stats_add_up_to_the_files(open_queue: QueueFactory, directory: Path) -> None:
-    """Each file but the lock is told by one figure: at work, written ahead, drained, just reopened, with a pool."""
+    """Each file except the lock is counted in exactly one figure, at work, after a spill, when drained, when just
+    reopened, and with a pool."""
     settings: dict[str, Any] = {"segment_bytes": 64 * 1024, "log_bytes": 4096, "pool_max_bytes": 256 * 1024}
 
     def check_stats(queue: PersistentQueue) -> None:
@@ -616,7 +625,7 @@ def test_stats_add_up_to_the_files(open_queue: QueueFactory, directory: Path) ->
 
 @pytest.mark.parametrize("sync", [True, False])
 def test_maintenance_lets_memory_go(open_queue: QueueFactory, sync: bool) -> None:
-    """Blocks that wait to be written are, and the log's memory goes; what follows is as durable as ever."""
+    """Maintenance writes deferred blocks and frees the log's memory. Later commits are as durable as before."""
     queue = open_queue(sync=sync)
     queue.maintain()
     for start in range(0, 40, 8):
@@ -632,12 +641,12 @@ def test_maintenance_lets_memory_go(open_queue: QueueFactory, sync: bool) -> Non
     assert drain(queue) == [*(b"%d" % n * 500 for n in range(40)), b"last"]
     queue.close()
     queue = open_queue()
-    queue.maintain()  # before anything was written to the log
+    queue.maintain()  # no frame was written yet
 
 
 def test_many_small_segments_are_retired_a_part_at_a_time(directory: Path) -> None:
-    """What a checkpoint costs grows with the segments that there are, and so does what has to be drained for one: a
-    backlog of small publications is consumed in time that grows with it, and not with its square."""
+    """A trim waits for an eighth of the segments to be drained, since its checkpoint costs more with each segment. So a
+    backlog of small publications is consumed in time proportional to its length."""
     PersistentQueue(directory).close()
     with Producer(directory) as producer:
         for number in range(600):

@@ -1,4 +1,4 @@
-"""Generations of the log: how large they are made, and a trim that fails."""
+"""Generations of the log: their lengths, and a trim that fails."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.queues import drain, put, put_each
 def test_log_that_fills_at_the_right_pace_keeps_its_size(
     open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A log that takes neither few groups nor many stays as long as it is."""
+    """A log that takes neither too few groups nor too many keeps its length in later generations."""
     monkeypatch.setattr("persistentqueue.engine.trim._GROUPS_PER_LOG", (1, 10**6))
     queue = open_queue(log_bytes=8192)
     for n in range(200):
@@ -28,7 +28,8 @@ def test_log_that_fills_at_the_right_pace_keeps_its_size(
 
 
 def test_full_log_whose_trim_breaks(open_queue: QueueFactory) -> None:
-    """A flush that needs a new generation of the log, whose sync fails, breaks the queue and says so."""
+    """A flush breaks the queue and raises ``BrokenQueueError`` if it needs a new generation of the log whose sync
+    fails."""
     failing = [False]
 
     def fdatasync(fd: int) -> None:

@@ -1,4 +1,4 @@
-"""One transaction over several queues: all or nothing, for those who use it, whatever fails and whoever is killed."""
+"""One transaction over several queues: it commits in all or in none, whatever fails and whichever process is killed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ STEPS = ("several.1 write ahead", "several.2 prepare", "several.3 decide", "seve
 
 
 def move(*queues: PersistentQueue) -> None:
-    """Move an item from the first one to each of the others."""
+    """Move an item from the first queue to each of the others."""
     with transaction(*queues) as (source, *targets):
         item = source.dequeue()
         assert item is not None
@@ -45,24 +45,24 @@ def move(*queues: PersistentQueue) -> None:
 
 
 def contents(*queues: PersistentQueue) -> list[list[bytes]]:
-    """What they hold."""
+    """Return the ready items of each queue."""
     return [list(queue.browse()) for queue in queues]
 
 
 def decisions(queue: PersistentQueue) -> list[set[str]]:
-    """Who may have to ask the queue, decision by decision."""
+    """Return, for each decision that the queue remembers, the names of the participants that may ask for it."""
     decided = queue._open().store.state.decisions.values()
     return [{participant.name for participant in participants} for participants in decided]
 
 
 def operations(path: Path, name: str) -> list[Any]:
-    """What the log says since its checkpoint."""
+    """Return the operations of the log since its checkpoint."""
     frames = read_log(DISK, str(log_file(path / name))).frames[1:]
     return [each for frame in frames for done in frame.transactions for each in done]
 
 
 def failing(step: str, error: BaseException, number: int = 1) -> Disk:
-    """A disk on which the step fails, the so many-th time it is taken."""
+    """Return a disk on which the step raises the error when it is reached for the ``number``-th time."""
     left = [number]
 
     def failpoint(name: str) -> None:
@@ -73,12 +73,12 @@ def failing(step: str, error: BaseException, number: int = 1) -> Disk:
     return replace(DISK, failpoint=failpoint)
 
 
-# --- what it promises ------------------------------------------------------------------------------------------------
+# --- promises --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("names", list(permutations("abc")), ids="".join)
 def test_committed_in_all(open_queue: QueueFactory, names: tuple[str, ...]) -> None:
-    """What the sessions did is committed in all queues when the block ends, in whatever order they are given."""
+    """When the block ends, the work of the sessions is committed in all queues, in whatever order they are given."""
     queues = [open_queue(name) for name in names]
     put(queues[0], b"1", b"2")
     move(*queues)
@@ -89,7 +89,8 @@ def test_committed_in_all(open_queue: QueueFactory, names: tuple[str, ...]) -> N
 
 
 def test_rolled_back_in_all(open_queue: QueueFactory) -> None:
-    """An exception in the block gives back what was taken, drops what was put in, and comes out."""
+    """An exception in the block releases the dequeued items and drops the enqueued ones in all queues, and is
+    raised."""
     source, target = open_queue("source"), open_queue("target")
     put(source, b"1", b"2")
     with pytest.raises(ZeroDivisionError), transaction(source, target) as (a, b):
@@ -101,7 +102,8 @@ def test_rolled_back_in_all(open_queue: QueueFactory) -> None:
 
 
 def test_both_are_one_frame_each(open_queue: QueueFactory, path: Path) -> None:
-    """The first by name decides, the other prepares; what is next in the other says what became of it."""
+    """The queue whose name sorts first decides, and the other prepares. The next frame of the other contains the
+    resolution."""
     a, b = open_queue("a"), open_queue("b")
     put(a, b"1", b"2")
     move(a, b)
@@ -117,7 +119,7 @@ def test_both_are_one_frame_each(open_queue: QueueFactory, path: Path) -> None:
 
 
 def test_one_queue_is_plain(open_queue: QueueFactory, path: Path) -> None:
-    """A transaction of one queue, and one over several in which only one has work, is a commit like any other."""
+    """A transaction over one queue, and one over several with work in one only, is an ordinary commit."""
     a, b = open_queue("a"), open_queue("b")
     with transaction(a) as (alone,):
         alone.enqueue(b"1")
@@ -133,7 +135,7 @@ def test_one_queue_is_plain(open_queue: QueueFactory, path: Path) -> None:
 
 
 def test_flush_in_the_block(open_queue: QueueFactory) -> None:
-    """A flush of one session is one of all; what comes behind it is another transaction."""
+    """A flush of one session commits the work of all. Later work belongs to another transaction."""
     a, b = open_queue("a"), open_queue("b")
     put(a, b"1", b"2", b"3")
     with pytest.raises(ZeroDivisionError), transaction(a, b) as (source, target):
@@ -146,7 +148,7 @@ def test_flush_in_the_block(open_queue: QueueFactory) -> None:
 
 
 def test_marker_that_was_reached(open_queue: QueueFactory) -> None:
-    """With a marker that one of the queues has reached nothing is done in any, and what was taken is given back."""
+    """If one of the queues has reached the marker, nothing is committed in any, and the dequeued items are released."""
     a, b = open_queue("a"), open_queue("b")
     put(a, b"1", b"2")
     with transaction(a, b) as (source, target):
@@ -173,7 +175,7 @@ def test_marker_that_was_reached(open_queue: QueueFactory) -> None:
 def test_queues_that_do_not_go_together(
     open_queue: QueueFactory, others: Callable[[QueueFactory, PersistentQueue], list[PersistentQueue]], problem: str
 ) -> None:
-    """What cannot be kept is refused before the block begins, with the reason."""
+    """A combination of queues that cannot commit together is refused before the block begins, with the reason."""
     queue = open_queue("a")
     with pytest.raises(ValueError, match=problem), transaction(queue, *others(open_queue, queue)):
         pytest.fail("the block was entered")
@@ -182,7 +184,8 @@ def test_queues_that_do_not_go_together(
 
 
 def test_without_queues_and_with_closed_ones(open_queue: QueueFactory) -> None:
-    """No queue is a ``ValueError``, one that is closed a ``ClosedError``, as is one that is closed in the block."""
+    """A transaction over no queue raises ``ValueError``. A queue that is closed before or in the block makes it raise
+    ``ClosedError``."""
     with pytest.raises(ValueError, match="needs a queue"), transaction():
         pytest.fail("the block was entered")
     a, b, c = (open_queue(name) for name in "abc")
@@ -200,7 +203,8 @@ def test_without_queues_and_with_closed_ones(open_queue: QueueFactory) -> None:
 
 
 def test_limit_of_one_refuses_all(open_queue: QueueFactory) -> None:
-    """Where one queue has no room nothing is committed in any, at once, and the sessions can be flushed again."""
+    """If one queue has no room, the flush is refused at once and nothing is committed in any. The sessions can flush
+    again."""
     a, b = open_queue("a"), open_queue("b", max_items=1, full="block")
     put(a, b"1")
     put(b, b"full")
@@ -221,7 +225,8 @@ def test_limit_of_one_refuses_all(open_queue: QueueFactory) -> None:
 
 @pytest.mark.parametrize("full", ["a", "b"])
 def test_full_disk_of_one_refuses_all(open_queue: QueueFactory, full: str) -> None:
-    """The same where the disk of one is full, be it the one that decides or the other; then it goes on."""
+    """If the disk of one queue is full, be it the coordinator or the participant, nothing is committed in any. Once
+    there is room, the sessions can flush again."""
     is_full = [False]
 
     def refuse(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -250,7 +255,7 @@ def test_full_disk_of_one_refuses_all(open_queue: QueueFactory, full: str) -> No
 
 
 def test_full_log_of_one_refuses_all(tmp_path: Path) -> None:
-    """Where a log cannot grow for its part of the transaction, which is found out before anything is prepared, too."""
+    """If the log of one queue cannot grow for its part, nothing is prepared or committed in any."""
     small: dict[str, Any] = {"log_bytes": 4096, "inline_bytes": 1 << 20}
     with (
         tmpfs(tmp_path / "small", 1 << 20) as root,
@@ -270,7 +275,7 @@ def test_full_log_of_one_refuses_all(tmp_path: Path) -> None:
 
 
 def test_who_waits_is_woken(open_queue: QueueFactory) -> None:
-    """Consumers of each queue that wait for an item have it when the transaction is committed."""
+    """Consumers that wait for an item in any of the queues get it when the transaction commits."""
     a, b = open_queue("a"), open_queue("b")
     with ThreadPoolExecutor(2) as pool:
         sessions = [a.session(), b.session()]
@@ -285,7 +290,7 @@ def test_who_waits_is_woken(open_queue: QueueFactory) -> None:
 
 
 def test_who_waits_for_room_is_told(open_queue: QueueFactory) -> None:
-    """A writer that waits for room in a queue gets it when a transaction over several takes something out."""
+    """A writer that waits for room in a queue gets it when a transaction over several queues takes an item out."""
     a, b = open_queue("a", max_items=1, full="block"), open_queue("b")
     put(a, b"1")
     with ThreadPoolExecutor(1) as pool:
@@ -297,7 +302,7 @@ def test_who_waits_for_room_is_told(open_queue: QueueFactory) -> None:
 
 
 def test_many_threads_in_a_circle(open_queue: QueueFactory) -> None:
-    """Threads that move items between the same queues in all directions wait for each other, never for ever."""
+    """Threads that move items between the same queues in all directions wait for each other, but never for ever."""
     queues = [open_queue(name, log_bytes=4096) for name in "abc"]
     for queue in queues:
         put(queue, *[f"{queue.name}{number}".encode() for number in range(40)])
@@ -319,11 +324,11 @@ def test_many_threads_in_a_circle(open_queue: QueueFactory) -> None:
     assert everything == sorted(f"{name}{number}".encode() for name in "abc" for number in range(40))
 
 
-# --- what is remembered ----------------------------------------------------------------------------------------------
+# --- decisions that are remembered -----------------------------------------------------------------------------------
 
 
 def test_decision_is_forgotten(open_queue: QueueFactory) -> None:
-    """The one that decided remembers it until each of the others has settled it: by a frame, a trim, or its closing."""
+    """The coordinator remembers a decision until each participant has settled it by a frame, a trim or its closing."""
     a, b, c, d = (open_queue(name) for name in "abcd")
     put(a, b"1")
     move(a, b, c, d)
@@ -337,7 +342,7 @@ def test_decision_is_forgotten(open_queue: QueueFactory) -> None:
 
 
 def test_idle_queue_settles(open_queue: QueueFactory) -> None:
-    """What an idle queue does by itself settles what was decided elsewhere, too."""
+    """The maintenance of an idle participant settles the decision, too."""
     a, b = open_queue("a"), open_queue("b")
     put(a, b"1")
     move(a, b)
@@ -346,7 +351,7 @@ def test_idle_queue_settles(open_queue: QueueFactory) -> None:
 
 
 def test_next_transaction_settles_the_last(open_queue: QueueFactory) -> None:
-    """One decision at most is remembered for each queue, however many there were."""
+    """A coordinator remembers at most one decision for each participant, however many there were."""
     a, b, c = (open_queue(name) for name in "abc")
     put(a, *[b"%d" % number for number in range(9)])
     for _ in range(3):
@@ -361,7 +366,7 @@ def test_next_transaction_settles_the_last(open_queue: QueueFactory) -> None:
 
 
 def test_decision_outlives_the_trims_of_who_decided(open_queue: QueueFactory, path: Path) -> None:
-    """However often its log is trimmed, and it is opened again, it knows what somebody may have to ask."""
+    """A decision that a participant may have to ask for survives trims and reopenings of the coordinator."""
     a, b = open_queue("a"), open_queue("b")
     put(a, b"1", b"2")
     move(a, b)
@@ -381,7 +386,8 @@ def test_decision_outlives_the_trims_of_who_decided(open_queue: QueueFactory, pa
 
 
 def test_subscription_stands_for_its_queue(open_queue: QueueFactory) -> None:
-    """What is consumed for one subscription goes on in another queue; the others have it yet; a removed one is told."""
+    """A subscription takes part in place of its queue, and the other consumers keep the item. If the subscription was
+    removed, the transaction is refused."""
     a, b = open_queue("a"), open_queue("b")
     billing = a.subscribe("billing")
     put(a, b"1", b"2")
@@ -402,7 +408,7 @@ def test_subscription_stands_for_its_queue(open_queue: QueueFactory) -> None:
 
 
 def test_everything_else_goes_on(open_queue: QueueFactory, path: Path) -> None:
-    """Spilled sessions, large items, producers, compaction, trims and markers go together with it."""
+    """Spilled sessions, large items, producers, compaction, trims and markers work together with such transactions."""
     small = {"segment_bytes": 4096, "log_bytes": 4096, "memory_bytes": 0, "inline_bytes": 500}
     a, b = open_queue("a", **small), open_queue("b", **small)
     put(a, *[b"%d" % number * 400 for number in range(50)])
@@ -435,9 +441,9 @@ def test_everything_else_goes_on(open_queue: QueueFactory, path: Path) -> None:
 @pytest.mark.parametrize("error", [RuntimeError("injected"), KeyboardInterrupt()], ids=["error", "interrupt"])
 @pytest.mark.parametrize("step", STEPS)
 def test_fault_at_every_step(open_queue: QueueFactory, step: str, error: BaseException) -> None:
-    """Before anything is decided a fault costs nothing; from then on the queues are broken, and recovery decides.
+    """A fault before the decision costs nothing. From then on the queues are broken, and recovery decides.
 
-    Whatever happens, it is committed in all or in none.
+    In each case the transaction is committed in all queues or in none.
     """
     a, b, c = open_queue("a", disk=failing(step, error)), open_queue("b"), open_queue("c")
     put(a, b"1", b"2")
@@ -469,7 +475,8 @@ def test_fault_at_every_step(open_queue: QueueFactory, step: str, error: BaseExc
 def test_frame_that_fails(
     open_queue: QueueFactory, failing_queue: str, broken: set[str], committed: bool | None
 ) -> None:
-    """A prepare that fails breaks its own queue alone; a decision that fails breaks all, since nobody knows."""
+    """A prepare that fails breaks only its own queue. A decision that fails breaks all, since its outcome is
+    unknown."""
     armed = [False]
 
     def pwritev(fd: int, buffers: Any, offset: int, flags: int) -> int:
@@ -497,7 +504,7 @@ def test_frame_that_fails(
 
 
 def test_blocks_that_cannot_be_made_durable(open_queue: QueueFactory) -> None:
-    """A sync that fails before anything is prepared breaks its own queue alone, and nothing is committed."""
+    """A sync that fails before anything is prepared breaks only its own queue, and nothing is committed."""
     armed = [False]
 
     def fdatasync(fd: int) -> None:
@@ -517,7 +524,8 @@ def test_blocks_that_cannot_be_made_durable(open_queue: QueueFactory) -> None:
 
 
 def test_interrupted_while_blocks_are_written(open_queue: QueueFactory) -> None:
-    """As with any commit, who is interrupted there cannot know; of the other queues nothing was committed."""
+    """An interruption while blocks are synced breaks that queue, as in any commit. In the other queue nothing is
+    committed."""
     a, b = open_queue("a", disk=failing("commit.2 sync blocks", KeyboardInterrupt(), 2)), open_queue("b")
     put(a, b"1")
     with pytest.raises(KeyboardInterrupt):
@@ -530,7 +538,7 @@ def test_interrupted_while_blocks_are_written(open_queue: QueueFactory) -> None:
 
 
 def test_interrupted_before_it_knows(open_queue: QueueFactory) -> None:
-    """Who was interrupted where nobody will tell what became of what was prepared is broken at the next write."""
+    """A participant that was interrupted before it learned the outcome of its prepare is broken at its next write."""
     a, b = open_queue("a"), open_queue("b")
     put(a, b"1")
     move(a, b)
@@ -545,7 +553,7 @@ def test_interrupted_before_it_knows(open_queue: QueueFactory) -> None:
 
 
 def test_trim_behind_it_that_fails(open_queue: QueueFactory) -> None:
-    """What was committed stays so where the trim that it brings about is interrupted; the queue is broken then."""
+    """If the trim that follows a commit is interrupted, the transaction stays committed and the queue is broken."""
     error = [False]
 
     def failpoint(name: str) -> None:
@@ -568,7 +576,7 @@ def test_trim_behind_it_that_fails(open_queue: QueueFactory) -> None:
 
 @pytest.mark.parametrize("other", [3, None, "orders", object])
 def test_item_4_a_transaction_over_no_queue(open_queue: QueueFactory, other: Any) -> None:
-    """``transaction`` refuses an object that is no queue with a ``TypeError`` that says so."""
+    """``transaction`` refuses an object that is not a queue with a ``TypeError`` that says so."""
     queue = open_queue()
     with pytest.raises(TypeError, match="open queues and subscriptions"):
         transaction(queue, other)

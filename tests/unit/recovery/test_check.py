@@ -1,4 +1,4 @@
-"""The inspection of a state and of its blocks."""
+"""``check``: the inspection of a state and of its blocks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EMPTY = Checkpoint(0, 0, 1, 0, 0, [], [], [], [])
 
 
 def test_state_that_does_not_add_up() -> None:
-    """The inspection finds each invariant of the state broken."""
+    """The inspection reports each broken invariant of the state."""
     row = ExtentRow(0, 4, 1, 64, 100, 0, 4, 100)
     state = State.restore(EMPTY._replace(next_sequence=4, segments=[SegmentRow(1, 1, 1, 164, 4)], extents=[row]))
     assert list(_check_state(state)) == []
@@ -44,7 +44,7 @@ def test_state_that_does_not_add_up() -> None:
 
 @pytest.mark.damages
 def test_check_counts_items(open_queue: QueueFactory, directory: Path) -> None:
-    """An extent that promises another number of items than its blocks hold is a problem."""
+    """An extent that counts more items than its blocks hold is reported as a problem."""
     from persistentqueue import check
 
     path = directory.parent / "forged"

@@ -1,4 +1,4 @@
-"""Decisions of a coordinator: how long they are remembered, and what of a log counts."""
+"""Decisions of a coordinator: how long they are remembered, and which operations of a log count."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from .test_in_doubt import ENQUEUE, NAME, OTHER, in_doubt, named
 
 
 def test_what_cannot_be_read_may_come_back(open_queue: QueueFactory, path: Path) -> None:
-    """A coordinator goes on remembering for a participant whose log is not there, or that it cannot read."""
+    """A coordinator keeps its decision for a participant whose log is missing or cannot be read."""
     a, b, c = (open_queue(name) for name in "abc")
     put(a, b"1")
     move(a, b, c)
@@ -63,7 +63,7 @@ def test_what_cannot_be_read_may_come_back(open_queue: QueueFactory, path: Path)
 
 
 def test_participants_that_were_deleted(open_queue: QueueFactory, path: Path) -> None:
-    """A coordinator does not remember for ever what only deleted queues could have asked for."""
+    """A coordinator forgets a decision that only deleted queues could have asked for."""
     for number in range(3):
         b = open_queue(name := f"b{number}")
         with PersistentQueue(path, "a") as a, transaction(a, b) as (one, other):
@@ -77,8 +77,8 @@ def test_participants_that_were_deleted(open_queue: QueueFactory, path: Path) ->
 @pytest.mark.damages
 @pytest.mark.parametrize("trims", [False, True])
 def test_participant_that_comes_back(open_queue: QueueFactory, path: Path, trims: bool) -> None:
-    """A participant that was away when its decision was forgotten does not take that for none: it hears that nobody
-    knows, as long as the log of the coordinator does not say it still."""
+    """A participant that was away when its decision was forgotten is told so by an ``InDoubtError``, and does not take
+    the transaction for uncommitted. If the coordinator's log still contains the decision, it is committed."""
     a, _ = in_doubt(open_queue, True)
     a.close()
     (path / "b").rename(path.parent / "away")
@@ -101,7 +101,7 @@ def test_participant_that_comes_back(open_queue: QueueFactory, path: Path, trims
 
 
 def test_participant_of_another_name(open_queue: QueueFactory, path: Path) -> None:
-    """A participant that was given another name is not forgotten as long as it is in doubt."""
+    """A participant that was renamed is not forgotten as long as it is in doubt."""
     a, _ = in_doubt(open_queue, True)
     a.close()
     (path / "b").rename(path / "z")
@@ -114,8 +114,8 @@ def test_participant_of_another_name(open_queue: QueueFactory, path: Path) -> No
 
 
 def test_nothing_is_forgotten_while_somebody_is_in_doubt(open_queue: QueueFactory, path: Path) -> None:
-    """What deleted queues could have asked for is remembered until none that is there is in doubt, since of that the
-    coordinator could not say any more that it was not committed."""
+    """Decisions for deleted queues are remembered while a present queue is in doubt. Otherwise the coordinator could
+    not tell that queue that its transaction was not committed."""
     a, b, c = open_queue("a"), open_queue("b"), open_queue("c", disk=failing("commit.3 write frame", RuntimeError(), 2))
     put(a, b"1", b"2")
     move(a, b)
@@ -142,7 +142,8 @@ def test_nothing_is_forgotten_while_somebody_is_in_doubt(open_queue: QueueFactor
 
 
 def test_resolution_that_may_be_lost(open_queue: QueueFactory, path: Path) -> None:
-    """A resolution that stands last in a log may be in the page cache only: it is remembered until another follows."""
+    """A resolution that is last in its log may be only in the operating system's page cache. The decision is kept until
+    another frame follows."""
     a, b = open_queue("a"), open_queue("b")
     put(a, b"1")
     move(a, b)
@@ -158,7 +159,7 @@ def test_resolution_that_may_be_lost(open_queue: QueueFactory, path: Path) -> No
 
 
 def test_many_decisions_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A transaction looks at the decisions for its own participants, however many others are remembered."""
+    """A transaction looks only at the decisions for its own participants, however many others are remembered."""
     state = State()
     for number in range(100):
         state.decide(b"%016d" % number, [Participant(f"b{number}", OTHER)])
@@ -169,7 +170,7 @@ def test_many_decisions_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_decisions_that_contradict_each_other() -> None:
-    """A decision for nobody, one that is taken twice, and what else may not stand there, are refused."""
+    """Decisions without participants, repeated decisions, and operations in the wrong place are refused."""
     state = State()
     state.apply(Decision(NAME, ("b",)))
     for wrong in (Decision(NAME, ("c",)), Decision(OTHER, ()), Prepare(NAME, 1, "a"), Resolution(NAME, True)):
@@ -188,16 +189,17 @@ def test_decisions_that_contradict_each_other() -> None:
     assert state.decisions == {NAME: {Participant("b", b"")}}
 
 
-# --- what counts -----------------------------------------------------------------------------------------------------
+# --- operations that count -------------------------------------------------------------------------------------------
 
 
 def frame(*transactions: list[Operation]) -> Frame:
-    """A frame with these."""
+    """Return a frame with these transactions."""
     return Frame(64, 100, 2, 0, 0, list(transactions))
 
 
 def test_what_counts() -> None:
-    """What was prepared counts from the frame on that says so, before the rest of it, and what was aborted never."""
+    """A prepared transaction counts from the frame with its resolution on, before the other operations of that frame.
+    An aborted one never counts."""
     unfolding = Unfolding()
     assert unfolding.counting(frame([Dequeue(0, 0, 1)], [])) == [Dequeue(0, 0, 1)]
     assert unfolding.counting(frame([Prepare(NAME, 1, "a"), ENQUEUE])) == []
@@ -214,7 +216,7 @@ def test_what_counts() -> None:
     ids=["nothing", "no resolution", "another's", "not alone"],
 )
 def test_log_that_goes_on_without_saying(transactions: list[list[Operation]]) -> None:
-    """A log that goes on behind a prepare, and does not say what became of it, contradicts itself."""
+    """A log contradicts itself if it continues behind a prepare without a resolution of its transaction."""
     unfolding = Unfolding()
     unfolding.counting(frame([Prepare(NAME, 1, "a"), ENQUEUE]))
     with pytest.raises(StateError, match="the outcome of the transaction"):
@@ -223,7 +225,8 @@ def test_log_that_goes_on_without_saying(transactions: list[list[Operation]]) ->
 
 @pytest.mark.parametrize(("first", "counts"), [(0, False), (1, True)])
 def test_what_counts_where_frames_are_lost(first: int, counts: bool) -> None:
-    """Where it is lost what became of a transaction, the next item's number tells whether it counts."""
+    """If the resolution of a transaction is lost, the sequence of the next item tells whether the transaction
+    counts."""
     unfolding = Unfolding()
     unfolding.counting_anyway(frame([Prepare(NAME, 1, "a"), ENQUEUE]), 0)
     following = ENQUEUE._replace(first=first)
@@ -235,7 +238,7 @@ def test_what_counts_where_frames_are_lost(first: int, counts: bool) -> None:
 
 
 def append(path: Path, *operations: Operation) -> int:
-    """Let the queue's owner write a frame that he never would, and be killed; the number of the frame."""
+    """Append a frame that no owner would write, and kill the owner. Return the number of the frame."""
     queue = PersistentQueue(path)
     queue.trim()
     log = queue._open().store.generations.log
@@ -247,7 +250,8 @@ def append(path: Path, *operations: Operation) -> int:
 
 @pytest.mark.damages
 def test_prepare_that_contradicts_the_queue(open_queue: QueueFactory, path: Path) -> None:
-    """What is in doubt, and cannot be committed, is damage where it is committed; ``check`` says so before."""
+    """A prepared transaction that contradicts its queue is damage once it is committed, and ``check`` reports it
+    before."""
     a, b = open_queue("a"), open_queue("b")
     put(a, b"1")
     for queue in (a, b):
@@ -265,7 +269,8 @@ def test_prepare_that_contradicts_the_queue(open_queue: QueueFactory, path: Path
 @pytest.mark.damages
 @pytest.mark.parametrize("kind", ["prepare", "resolution", "both"])
 def test_repair_of_a_log_with_prepares(open_queue: QueueFactory, path: Path, kind: str) -> None:
-    """Where frames of a transaction over several queues are lost, nothing beside them is, and nothing comes twice."""
+    """If frames of a transaction over several queues are lost, a repair loses only their items, and none comes
+    twice."""
     a, b = open_queue("a", inline_bytes=0), open_queue("b", inline_bytes=0)
     put_each(a, [b"1", b"2", b"3"])
     put(b, b"first")
@@ -293,7 +298,7 @@ def test_repair_of_a_log_with_prepares(open_queue: QueueFactory, path: Path, kin
 
 @pytest.mark.damages
 def test_repair_of_a_log_that_ends_in_doubt(open_queue: QueueFactory, path: Path) -> None:
-    """A damaged log that ends in doubt is repaired with what the coordinator says."""
+    """A repair of a damaged log that ends in doubt applies the coordinator's answer."""
     a, b = open_queue("a"), open_queue("b", inline_bytes=0)
     put(a, b"1")
     put_each(b, [b"x", b"y"])
@@ -309,7 +314,7 @@ def test_repair_of_a_log_that_ends_in_doubt(open_queue: QueueFactory, path: Path
 
 @pytest.mark.damages
 def test_check_reads_what_is_in_doubt(open_queue: QueueFactory, path: Path) -> None:
-    """``check`` reads the blocks that would count, and finds nothing superfluous in them."""
+    """``check`` reads the blocks of a transaction in doubt, and does not take them for leftovers."""
     a, b = open_queue("a"), open_queue("b", inline_bytes=0)
     with transaction(a, b) as (source, target):
         source.enqueue(b"1")
@@ -324,7 +329,8 @@ def test_check_reads_what_is_in_doubt(open_queue: QueueFactory, path: Path) -> N
 
 
 def test_settled_by_whoever_opens(open_queue: QueueFactory, path: Path) -> None:
-    """An opening that is cut short anywhere leaves the doubt, or has settled it; the next one finds the same."""
+    """An opening that is cut short at any step leaves the queue in doubt or settled, and the next one finds the same
+    outcome."""
     a, _ = in_doubt(open_queue, True)
     crash(a)
 
@@ -352,7 +358,7 @@ def test_settled_by_whoever_opens(open_queue: QueueFactory, path: Path) -> None:
 
 
 def test_names_lead_nowhere_else() -> None:
-    """Names that cannot be a neighbour's are damage in a log, not a way out of the directory."""
+    """A name in a log that cannot be that of a neighbour is damage, so that no name leads out of the directory."""
     for operation in (
         Prepare(NAME, 7, "a"),
         Prepare(NAME, 7, "a", OTHER),
@@ -370,7 +376,7 @@ def test_names_lead_nowhere_else() -> None:
 
 
 def test_decisions_stay(open_queue: QueueFactory, path: Path) -> None:
-    """A clean close keeps what somebody may have to ask."""
+    """A clean close keeps the decisions that a participant may have to ask for."""
     a, _ = in_doubt(open_queue, True)
     a.close()
     a = open_queue("a")

@@ -1,4 +1,4 @@
-"""A queue in doubt: whom it asks, what it believes, and what becomes of it where nobody knows."""
+"""A queue in doubt: which queue it asks, which answers it believes, and what happens if the outcome is unknown."""
 
 from __future__ import annotations
 
@@ -42,30 +42,32 @@ from tests.unit.engine.test_two_phase import contents, failing, move
 NAME, OTHER = b"0123456789abcdef", b"fedcba9876543210"
 ENQUEUE = Enqueue(0, 1, 1, 64, 10, 0, 0)
 PATIENT = replace(DISK, sleep=lambda seconds: None)
-"""A disk on which a second of asking again takes none."""
+"""A disk on which asking again for a second takes no time."""
 
 
 def named(name: str) -> Participant:
-    """A participant that an older log knows by its name alone."""
+    """Return a participant that an older log knows by its name alone."""
     return Participant(name, b"")
 
 
 def elsewhere(path: Path, name: str) -> Store:
-    """The queue, opened as by another process, which knows nothing of the queues that this one owns."""
+    """Open the queue as another process does, which knows nothing of the queues that this process owns. Return its
+    store."""
     return open_store(PATIENT, str(path / name), Settings(), True, 0.0, nullcontext(), nullcontext())
 
 
 def items(store: Store) -> list[bytes]:
-    """What it holds; it is given up then, as by a process that is killed."""
+    """Return the items of the store, and give it up, as a killed process does."""
     found = [item for batch in store.reader.browse() for item in batch]
     store.release()
     return found
 
 
 def in_doubt(open_queue: QueueFactory, decided: bool) -> tuple[PersistentQueue, PersistentQueue]:
-    """Two queues, a and b, with an item that was moved from one to the other, and the second given up in doubt.
+    """Return two queues, a and b, with an item that was moved from a to b, of which b was given up in doubt.
 
-    The first is broken if nothing was ``decided``."""
+    If nothing was ``decided``, a is broken.
+    """
     a, b = open_queue("a", disk=DISK if decided else failing("several.3 decide", RuntimeError())), open_queue("b")
     put(a, b"1")
     if decided:
@@ -83,7 +85,8 @@ def in_doubt(open_queue: QueueFactory, decided: bool) -> tuple[PersistentQueue, 
 @pytest.mark.parametrize("decided", [False, True])
 @pytest.mark.parametrize("first", ["a", "b"])
 def test_both_are_reopened(open_queue: QueueFactory, decided: bool, first: str) -> None:
-    """Whichever is opened first, both have it or none; the report says that there was a doubt."""
+    """Whichever queue is opened first, both have committed the transaction or neither has. The report tells that b was
+    in doubt."""
     a, _ = in_doubt(open_queue, decided)
     crash(a)
     queues = {name: open_queue(name) for name in (first, "ab".replace(first, ""))}
@@ -93,7 +96,8 @@ def test_both_are_reopened(open_queue: QueueFactory, decided: bool, first: str) 
 
 
 def test_check_finds_nothing_in_a_cut_short_opening(open_queue: QueueFactory, path: Path) -> None:
-    """An opening that is killed before it has settled the doubt has cut nothing off that the log still names."""
+    """If an opening is killed before it has settled a transaction in doubt, it has cut nothing off that the log still
+    names."""
     a, b = open_queue("a", disk=failing("several.3 decide", RuntimeError())), open_queue("b")
     put(a, b"1", b"x" * 500_000)  # too large for the log
     put(b, b"2")
@@ -101,7 +105,7 @@ def test_check_finds_nothing_in_a_cut_short_opening(open_queue: QueueFactory, pa
         giving.enqueue_many(taking.dequeue_many(2))
     crash(a)
     crash(b)
-    with pytest.raises(RuntimeError):  # the first two trims are those of the one that is asked, opened and closed
+    with pytest.raises(RuntimeError):  # the first two trims belong to the coordinator, which is opened and closed
         open_queue("b", disk=failing("trim.3 sync generation", RuntimeError(), 3))
     report = check(path, "b")
     assert (report.problems, report.in_doubt, report.items) == ((), "a", 1)
@@ -113,7 +117,7 @@ def test_check_finds_nothing_in_a_cut_short_opening(open_queue: QueueFactory, pa
 
 
 def test_who_is_asked_has_to_ask(open_queue: QueueFactory) -> None:
-    """The coordinator may be in doubt itself: each asks the one before."""
+    """A coordinator that is itself in doubt asks its own coordinator first, and so on."""
     a, b, c, d = (open_queue(name) for name in "abcd")
     put(a, b"1")
     put(b, b"2")
@@ -129,7 +133,8 @@ def test_who_is_asked_has_to_ask(open_queue: QueueFactory) -> None:
 
 @pytest.mark.damages
 def test_who_is_asked_has_to_ask_an_open_one(open_queue: QueueFactory, path: Path) -> None:
-    """The same where the last one that is asked is open in this process, and where it is missing."""
+    """A coordinator in doubt may ask a queue that is open in this process. If that queue is missing, ``InDoubtError``
+    is raised."""
     a, b, c = (open_queue(name) for name in "abc")
     put(a, b"1")
     put(b, b"2")
@@ -153,14 +158,14 @@ def test_who_is_asked_has_to_ask_an_open_one(open_queue: QueueFactory, path: Pat
 
 
 def test_open_coordinator_of_this_process_knows(open_queue: QueueFactory) -> None:
-    """Where this process owns the coordinator, what its log says last counts."""
+    """If this process owns the coordinator, even the last frame of its log is believed."""
     a, _ = in_doubt(open_queue, True)
     b = open_queue("b")
     assert (b.recovery.resolved, contents(a, b)) == (True, [[], [b"1"]])
 
 
 def test_what_was_not_decided_by_who_goes_on(open_queue: QueueFactory) -> None:
-    """The same where nothing was decided, and the coordinator is sound: the other failed, and was opened again."""
+    """If nothing was decided and the coordinator of this process is sound, the transaction is not committed."""
     a, b, c = open_queue("a"), open_queue("b"), open_queue("c", disk=failing("commit.3 write frame", RuntimeError(), 1))
     put(a, b"1")
     with pytest.raises(RuntimeError):
@@ -170,7 +175,8 @@ def test_what_was_not_decided_by_who_goes_on(open_queue: QueueFactory) -> None:
 
 
 def test_broken_coordinator_is_not_believed(open_queue: QueueFactory) -> None:
-    """A coordinator that is broken, and not closed yet, may have in the page cache what is not on the disk."""
+    """A broken coordinator that is not closed yet is not believed: its last frame may be only in the operating system's
+    page cache."""
     a, b = open_queue("a", disk=failing("several.4 apply", RuntimeError())), open_queue("b")
     put(a, b"1")
     with pytest.raises(RuntimeError):
@@ -189,7 +195,8 @@ def test_broken_coordinator_is_not_believed(open_queue: QueueFactory) -> None:
 
 @pytest.mark.parametrize("decided", [False, True])
 def test_owner_elsewhere_that_goes_on(open_queue: QueueFactory, path: Path, decided: bool) -> None:
-    """What an owner elsewhere wrote last may not be durable; once he has written something else, it is certain."""
+    """The last frame of an owner elsewhere may not be durable. The answer is certain once that owner has written
+    another frame."""
     a, b, c = open_queue("a"), open_queue("b"), open_queue("c", disk=failing("commit.3 write frame", RuntimeError(), 1))
     put(a, b"1")
     if decided:
@@ -206,7 +213,8 @@ def test_owner_elsewhere_that_goes_on(open_queue: QueueFactory, path: Path, deci
 
 @pytest.mark.parametrize("decided", [False, True])
 def test_owner_elsewhere_who_came_later(open_queue: QueueFactory, path: Path, decided: bool) -> None:
-    """Who opened the coordinator after the crash has made durable what it says, in a log that begins with it."""
+    """An owner elsewhere that opened the coordinator after the crash is believed: it has made the outcome durable in a
+    new log."""
     crash(in_doubt(open_queue, decided)[0])
     a = open_queue("a")
     assert items(elsewhere(path, "b")) == ([b"1"] if decided else [])
@@ -216,7 +224,7 @@ def test_owner_elsewhere_who_came_later(open_queue: QueueFactory, path: Path, de
 
 
 def test_owner_who_ends_meanwhile(open_queue: QueueFactory, path: Path) -> None:
-    """Who asks while the owner of the coordinator is about to end asks again when he has."""
+    """If the owner of the coordinator is about to end, the question is repeated until it has ended."""
     a, _ = in_doubt(open_queue, True)
     asked: list[float] = []
 
@@ -230,7 +238,7 @@ def test_owner_who_ends_meanwhile(open_queue: QueueFactory, path: Path) -> None:
 
 
 def test_log_that_is_trimmed_meanwhile(open_queue: QueueFactory, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log that was trimmed while it was read is read once more, since what was read may have been overwritten."""
+    """A log that was trimmed while it was read is read again, since it may have been overwritten."""
     a = open_queue("a")
     before = read_newest(DISK, str(path / "a"))
     looks: list[str] = []
@@ -256,7 +264,7 @@ def test_log_that_is_trimmed_meanwhile(open_queue: QueueFactory, path: Path, mon
 
 
 def test_owned_log_that_cannot_be_read(open_queue: QueueFactory, path: Path) -> None:
-    """What an owner writes meanwhile may look damaged: it is read again, and who asks hears of it at last."""
+    """The log of a running owner that looks damaged is read again. If it stays so, ``InDoubtError`` is raised."""
     a, _ = in_doubt(open_queue, True)
     put(a, b"2")
     log = str(log_file(path / "a"))
@@ -285,7 +293,7 @@ def test_owned_log_that_cannot_be_read(open_queue: QueueFactory, path: Path) -> 
 
 
 def test_full_disk_while_asking(open_queue: QueueFactory, path: Path) -> None:
-    """A disk on which the coordinator can be recovered, and not closed, is no reason not to know."""
+    """If the disk is too full to close the recovered coordinator, its answer still counts."""
     a, b = open_queue("a", log_bytes=4096), open_queue("b", log_bytes=4096)
     put(a, b"1")
     move(a, b)
@@ -296,7 +304,7 @@ def test_full_disk_while_asking(open_queue: QueueFactory, path: Path) -> None:
     def rename(source: str, target: str) -> None:
         if target.endswith(".log"):
             renames.append(target)
-            if len(renames) in {2, 3}:  # the seal of a, which is tried once more when its drained segment has gone
+            if len(renames) in {2, 3}:  # the seal of a, which is tried again when its drained segment is deleted
                 raise OSError(errno.ENOSPC, "No space left on device")
         DISK.rename(source, target)
 
@@ -305,7 +313,7 @@ def test_full_disk_while_asking(open_queue: QueueFactory, path: Path) -> None:
 
 
 def test_coordinator_of_another_kind(open_queue: QueueFactory) -> None:
-    """A queue with subscriptions only may have to ask one without."""
+    """A queue that only has named subscriptions may ask a coordinator that has none."""
     a, b = open_queue("a"), open_queue("b", fan_out=True)
     b.subscribe("s")
     put(a, b"1")
@@ -317,7 +325,8 @@ def test_coordinator_of_another_kind(open_queue: QueueFactory) -> None:
 
 
 def test_coordinator_that_was_closed_is_not_opened(open_queue: QueueFactory, path: Path) -> None:
-    """A coordinator that was closed cleanly is asked without its lock, and without its segments, whose disk is away."""
+    """A coordinator that was closed cleanly is asked without its lock, and without its segments, whose medium may be
+    away."""
     a, b = open_queue("a", data_path=path.parent / "elsewhere"), open_queue("b")
     put(a, b"1")
     move(a, b)
@@ -329,7 +338,8 @@ def test_coordinator_that_was_closed_is_not_opened(open_queue: QueueFactory, pat
 
 
 def test_coordinator_that_is_asked_is_wiped(open_queue: QueueFactory, path: Path) -> None:
-    """What goes when a coordinator is recovered to be asked, is overwritten before, as it may have to be."""
+    """A coordinator with ``wipe=True`` that is opened to be asked overwrites its drained segments before they are
+    deleted."""
     a, b = open_queue("a", wipe=True, inline_bytes=0), open_queue("b")
     put(a, b"secret" * 100)
     with transaction(a, b) as (source, target):
@@ -344,7 +354,7 @@ def test_coordinator_that_is_asked_is_wiped(open_queue: QueueFactory, path: Path
 
 
 def test_coordinator_that_is_asked_keeps_its_limits(open_queue: QueueFactory, path: Path) -> None:
-    """Who recovers a coordinator to ask it adopts nothing there, since he does not know how much it may hold."""
+    """A coordinator that is opened to be asked adopts nothing, since its limits are unknown to the asking queue."""
     a, b = open_queue("a", max_items=2), open_queue("b")
     put(a, b"1", b"2")
     move(a, b)
@@ -362,7 +372,7 @@ def test_coordinator_that_is_asked_keeps_its_limits(open_queue: QueueFactory, pa
 def test_coordinator_that_is_asked_has_something_to_say(
     open_queue: QueueFactory, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is found in a coordinator that is recovered to be asked is told, as by an opening of its own."""
+    """Damage in a coordinator that is opened to be asked is logged, as by an opening of its own."""
     a, _ = in_doubt(open_queue, True)
     put(a, b"2")
     crash(a)
@@ -373,12 +383,13 @@ def test_coordinator_that_is_asked_has_something_to_say(
     assert any(f"{path / 'a'}: the log ended in up to" in each for each in told)
 
 
-# --- nobody knows ----------------------------------------------------------------------------------------------------
+# --- unknown outcomes ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.damages
 def test_coordinator_is_missing(open_queue: QueueFactory, path: Path) -> None:
-    """Without the coordinator nothing is opened and nothing dropped; with it, all is there."""
+    """If the coordinator is missing, the queue does not open and drops nothing. Once it is back, all items are
+    there."""
     a, _ = in_doubt(open_queue, True)
     a.close()
     (path / "a").rename(path / "away")
@@ -398,7 +409,7 @@ def test_coordinator_is_missing(open_queue: QueueFactory, path: Path) -> None:
 
 @pytest.mark.damages
 def test_repair_without_coordinator(open_queue: QueueFactory, path: Path) -> None:
-    """``repair`` drops what nobody knows of any more, says so, and keeps the log that says what it was."""
+    """Without the coordinator, ``repair`` drops the transaction, reports it, and keeps the log that contains it."""
     a, _ = in_doubt(open_queue, True)
     a.close()
     shutil.rmtree(path / "a")
@@ -412,7 +423,7 @@ def test_repair_without_coordinator(open_queue: QueueFactory, path: Path) -> Non
 
 
 def test_repair_asks(open_queue: QueueFactory, path: Path) -> None:
-    """``repair`` asks like any opening; what is known is no problem."""
+    """``repair`` asks the coordinator as an opening does, and a known outcome is no problem."""
     crash(in_doubt(open_queue, True)[0])
     assert repair(path, "b").problems == ()
     assert contents(open_queue("b")) == [[b"1"]]
@@ -420,7 +431,7 @@ def test_repair_asks(open_queue: QueueFactory, path: Path) -> None:
 
 @pytest.mark.damages
 def test_coordinator_is_older(open_queue: QueueFactory, path: Path) -> None:
-    """A coordinator from an old copy is not believed, since it cannot know."""
+    """A coordinator that was restored from an old copy is not believed, since its log ends before the decision."""
     a = open_queue("a")
     a.close()
     shutil.copytree(path / "a", path / "copy")
@@ -439,7 +450,7 @@ def test_coordinator_is_older(open_queue: QueueFactory, path: Path) -> None:
 
 @pytest.mark.damages
 def test_another_queue_has_the_name(open_queue: QueueFactory, path: Path) -> None:
-    """A queue that was made anew under the name of the one which knows is not believed, however far its log goes."""
+    """A new queue with the name of the coordinator is not believed, however long its log is."""
     a, _ = in_doubt(open_queue, True)
     a.close()
     (path / "a").rename(path / "away")
@@ -457,7 +468,7 @@ def test_another_queue_has_the_name(open_queue: QueueFactory, path: Path) -> Non
 
 @pytest.mark.damages
 def test_coordinator_that_was_made_of_blocks(open_queue: QueueFactory, path: Path) -> None:
-    """A coordinator whose log is lost knows nothing any more, also when it was repaired and goes on."""
+    """A coordinator that was repaired without its log is not believed, even after further commits."""
     a, _ = in_doubt(open_queue, True)
     put(a, b"2")
     a.close()
@@ -471,12 +482,12 @@ def test_coordinator_that_was_made_of_blocks(open_queue: QueueFactory, path: Pat
 
 
 def identity(path: Path, name: str) -> str:
-    """That of the queue, read beside its owner."""
+    """Return the identity of the queue, read beside its owner."""
     return look(DISK, str(path / name))[1].identity
 
 
 def test_identity_stays(open_queue: QueueFactory, path: Path) -> None:
-    """A queue has one identity, whatever becomes of it, and one that is made anew has another."""
+    """A queue keeps its identity through trims, repairs and renames, and a new queue of its name gets another one."""
     a, b = open_queue("a"), open_queue("b")
     found = identity(path, "a")
     assert len(found) == 32
@@ -500,7 +511,8 @@ def test_identity_stays(open_queue: QueueFactory, path: Path) -> None:
 
 
 def test_logs_without_identities(open_queue: QueueFactory, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was written before queues had identities opens as it did, and gets one with its next log."""
+    """A log from before queues had identities opens as it did, and the queue gets an identity with its next
+    generation."""
     with monkeypatch.context() as patch:
         patch.setattr("persistentqueue.core.state.Identity", None)
         patch.setattr(State, "identity", property(lambda state: b"", lambda state, value: None), raising=False)
@@ -516,7 +528,7 @@ def test_logs_without_identities(open_queue: QueueFactory, path: Path, monkeypat
 
 @pytest.mark.damages
 def test_queue_that_took_the_name(open_queue: QueueFactory, path: Path) -> None:
-    """A queue in doubt that was given the name of the one which knows does not ask itself."""
+    """A queue in doubt that was renamed to the name of its coordinator does not ask itself."""
     a, _ = in_doubt(open_queue, True)
     a.close()
     (path / "a").rename(path / "away")
@@ -530,7 +542,8 @@ def test_queue_that_took_the_name(open_queue: QueueFactory, path: Path) -> None:
 
 @pytest.mark.damages
 def test_coordinator_is_damaged(open_queue: QueueFactory, path: Path) -> None:
-    """A damaged coordinator is to be repaired first, also for who would repair the other; then it knows."""
+    """A damaged coordinator must be repaired first, even for a repair of the queue in doubt. Then it gives the
+    answer."""
     a, _ = in_doubt(open_queue, True)
     put(a, b"2")
     crash(a)
@@ -566,7 +579,7 @@ def test_deletion_of_who_has_to_be_asked(open_queue: QueueFactory, path: Path) -
 
 
 def test_deletion_syncs_nothing_of_its_neighbours(open_queue: QueueFactory, path: Path) -> None:
-    """A queue is deleted with as many syncs, however many are beside it: their logs have names that are durable."""
+    """The deletion of a queue syncs no log directory of its neighbours, since the names of their logs are durable."""
     for name in "abc":
         put(open_queue(name), b"1")
     open_queue("d").close()
@@ -581,7 +594,7 @@ def test_deletion_syncs_nothing_of_its_neighbours(open_queue: QueueFactory, path
 
 
 def test_neighbours_with_long_logs(open_queue: QueueFactory, path: Path) -> None:
-    """Whether a neighbour has to ask is found at the end of its log, however long that is."""
+    """The end of a neighbour's log tells whether that neighbour may have to ask, however long its log is."""
     a, b = open_queue("a"), open_queue("b")
     put(a, b"1")
     put(b, b"long" * 20_000)

@@ -1,4 +1,4 @@
-"""Openings on a full disk, and beside an owner that ends."""
+"""Openings on a full disk, and beside a former owner that is just ending."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from tests.support.queues import crash, drain, put, segment_files
 
 
 def test_opening_where_nothing_can_be_made(tmp_path: Path) -> None:
-    """When the disk is too full for a directory, or for the spare file, opening says so and leaves no lock behind."""
+    """If the disk is too full for a directory or the spare file, opening raises ``DiskFullError`` and leaves no lock
+    behind."""
 
     def refuse(*_: Any) -> Any:
         raise OSError(28, "No space left on device")
@@ -42,7 +43,7 @@ def test_opening_where_nothing_can_be_made(tmp_path: Path) -> None:
 
 
 def test_leftover_that_goes_meanwhile(tmp_path: Path) -> None:
-    """A retired segment that its former owner deletes while the next one opens is no reason not to open."""
+    """A queue opens even if its former owner deletes a retired segment meanwhile."""
     path = tmp_path / "queue"
     put(queue := PersistentQueue(path), b"x")
     crash(queue)

@@ -1,4 +1,4 @@
-"""``repair``, and the command line: all that is intact, in its order, and a report of what is not."""
+"""``repair`` and its command line: all intact items are kept in their order, and all damage is reported."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.damages
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A queue with 60 items in several segments, closed cleanly."""
+    """Make a queue with 60 items in several segments, closed cleanly, and return its path."""
     with PersistentQueue(tmp_path / "queue", **SETTINGS) as queue:  # type: ignore[arg-type]
         put_each(queue, ITEMS)
     return tmp_path / "queue"
@@ -46,7 +46,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def crashed(tmp_path: Path) -> Path:
-    """The same, five of them consumed, and its owner killed."""
+    """Make such a queue, of which five items were consumed and whose owner was killed, and return its path."""
     queue = PersistentQueue(tmp_path / "queue", **SETTINGS)  # type: ignore[arg-type]
     put_each(queue, ITEMS)
     with queue.transaction() as session:
@@ -56,7 +56,7 @@ def crashed(tmp_path: Path) -> Path:
 
 
 def taken_out(path: Path) -> list[bytes]:
-    """What the repaired queue holds; it passes the inspection before and after."""
+    """Drain the repaired queue and return its items. Assert that ``check`` finds no problem, before and after."""
     assert check(path).ok
     with PersistentQueue(path) as queue:
         assert queue.recovery.clean
@@ -66,7 +66,7 @@ def taken_out(path: Path) -> list[bytes]:
 
 
 def test_a_check_writes_to_nothing(crashed: Path) -> None:
-    """It opens no file to write, so that whoever may read a queue may check it."""
+    """``check`` opens no file for writing, so that permission to read a queue is enough to check it."""
     with Producer(crashed) as producer:
         producer.enqueue(b"published")
         producer.flush()
@@ -80,14 +80,14 @@ def test_a_check_writes_to_nothing(crashed: Path) -> None:
 
 
 def test_nothing_to_repair(path: Path) -> None:
-    """A queue without damage keeps everything, and nothing is set aside."""
+    """A repair of a queue without damage keeps all items and sets no file aside."""
     report = repair(path)
     assert (report.problems, report.items, report.lost, report.kept) == ((), 60, (), ())
     assert taken_out(path) == ITEMS
 
 
 def test_crashed_queue_is_just_opened(crashed: Path) -> None:
-    """A queue that was not closed is recovered as by opening it."""
+    """A repair of a queue that was not closed recovers it, as an opening does."""
     report = repair(crashed)
     assert (report.problems, report.items, report.lost) == ((), 55, ())
     assert taken_out(crashed) == ITEMS[5:]
@@ -95,7 +95,7 @@ def test_crashed_queue_is_just_opened(crashed: Path) -> None:
 
 @pytest.mark.parametrize("offset", [70, 130], ids=["header", "body"])
 def test_damaged_block(path: Path, offset: int) -> None:
-    """A block that does not check out costs its own items; a copy of its file is kept."""
+    """A damaged block costs only its own items, and a copy of its file is kept."""
     damaged = segment_files(path)[1]
     content = bytearray(damaged.read_bytes())
     flip(damaged, offset)
@@ -110,7 +110,7 @@ def test_damaged_block(path: Path, offset: int) -> None:
 
 
 def test_missing_segment(path: Path) -> None:
-    """A segment that is gone costs what was in it."""
+    """A segment that is missing costs the items that it held."""
     segment_files(path)[2].unlink()
     report = repair(path)
     ((first, count),) = report.lost
@@ -119,7 +119,7 @@ def test_missing_segment(path: Path) -> None:
 
 
 def test_damage_in_the_middle_of_a_log(crashed: Path) -> None:
-    """Frames behind the damage count; what the lost one enqueued is reported by its sequences."""
+    """Frames behind the damage are applied, and the sequences of the items in the lost frame are reported."""
     log = log_file(crashed)
     flip(log, replay_of(crashed).frames[30].offset + 50)
     with pytest.raises(CorruptionError):
@@ -132,7 +132,7 @@ def test_damage_in_the_middle_of_a_log(crashed: Path) -> None:
 
 
 def test_lost_dequeue_comes_again(tmp_path: Path) -> None:
-    """What a lost frame consumed comes again: nothing is lost for not being known."""
+    """Items that a lost frame consumed come out again: no item is lost because its dequeue is unknown."""
     path = tmp_path / "queue"
     queue = PersistentQueue(path, **SETTINGS)  # type: ignore[arg-type]
     put(queue, *ITEMS[:10])
@@ -148,7 +148,7 @@ def test_lost_dequeue_comes_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("offset", [20, 80], ids=["header", "checkpoint"])
 @pytest.mark.parametrize("gone", [False, True], ids=["damaged", "gone"])
 def test_log_of_no_use(path: Path, offset: int, gone: bool) -> None:
-    """Without a log every block that checks out counts."""
+    """Without a usable log, a repair keeps all blocks whose checksums are right."""
     log = log_file(path)
     log.unlink() if gone else flip(log, offset)
     with pytest.raises(CorruptionError):
@@ -160,7 +160,7 @@ def test_log_of_no_use(path: Path, offset: int, gone: bool) -> None:
 
 
 def test_repair_needs_the_lock(path: Path, tmp_path: Path) -> None:
-    """A queue in use is not repaired, and where there is none that is said."""
+    """A repair of a queue in use raises ``QueueLockedError``, and one of a missing queue ``QueueNotFoundError``."""
     with PersistentQueue(path), pytest.raises(QueueLockedError):
         repair(path)
     with pytest.raises(QueueNotFoundError):
@@ -168,7 +168,7 @@ def test_repair_needs_the_lock(path: Path, tmp_path: Path) -> None:
 
 
 def test_command_line(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """``check`` and ``repair`` print what they found, and their exit status says whether all was well."""
+    """``check`` and ``repair`` print what they found, and their exit status tells whether all was well."""
     assert main(["check", str(path)]) == 0
     assert "60 items read and checked; closed cleanly; 0 problems" in capsys.readouterr().out
     flip(segment_files(path)[0], 130)
@@ -187,7 +187,7 @@ def test_command_line(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_gap_behind_what_was_consumed(tmp_path: Path) -> None:
-    """A lost frame behind a drained queue leaves a gap in the sequences, and nothing else."""
+    """A lost frame behind a drained queue leaves only a gap in the sequences."""
     path = tmp_path / "queue"
     queue = PersistentQueue(path, **SETTINGS)  # type: ignore[arg-type]
     put(queue, b"a")
@@ -200,7 +200,7 @@ def test_gap_behind_what_was_consumed(tmp_path: Path) -> None:
 
 
 def test_lost_frame_that_made_a_segment(crashed: Path) -> None:
-    """A segment whose making was lost is known by its own header."""
+    """A segment whose creation was in the lost frame is recognized by its own header."""
     frames = replay_of(crashed).frames[1:]
     at = next(at for at, frame in enumerate(frames) if at and isinstance(frame.transactions[0][0], SegmentCreated))
     flip(log_file(crashed), frames[at].offset + 40)
@@ -209,7 +209,8 @@ def test_lost_frame_that_made_a_segment(crashed: Path) -> None:
 
 
 def test_lost_frame_and_segment(crashed: Path) -> None:
-    """Where the segment's header is lost too, nothing in it can be checked: it is kept, and its items are reported."""
+    """If the header of that segment is damaged as well, its blocks cannot be checked. The file is kept, and its items
+    are reported."""
     frames = replay_of(crashed).frames[1:]
     made = [at for at, frame in enumerate(frames) if isinstance(frame.transactions[0][0], SegmentCreated)]
     flip(log_file(crashed), frames[made[1]].offset + 40)
@@ -222,7 +223,7 @@ def test_lost_frame_and_segment(crashed: Path) -> None:
 
 
 def test_neither_log_nor_header(path: Path) -> None:
-    """Without a log, a segment whose header does not check out is set aside; the others count."""
+    """Without a log, a segment with a damaged header is set aside, and the items of the other segments are kept."""
     log_file(path).unlink()
     segments = segment_files(path)
     flip(segments[0], 20)
@@ -235,7 +236,7 @@ def test_neither_log_nor_header(path: Path) -> None:
 
 
 def test_log_and_its_name_are_gone(path: Path) -> None:
-    """A log under a name of another generation is of no use, and is kept."""
+    """A log whose name is that of another generation is not used: the queue is rebuilt from its segments."""
     log = log_file(path)
     log.rename(log.with_name("000000000099.log"))
     report = repair(path)
@@ -245,7 +246,8 @@ def test_log_and_its_name_are_gone(path: Path) -> None:
 
 @pytest.mark.parametrize("before", ["closed", "killed"])
 def test_damaged_header_of_a_segment(tmp_path: Path, before: str) -> None:
-    """A segment's header is written once more, from what the log knows; it used to make ``repair`` itself fail."""
+    """The damaged header of a segment is written again from the data in the log. It used to make ``repair`` itself
+    fail."""
     queue = PersistentQueue(tmp_path / "queue")
     put_each(queue, ITEMS)
     queue.close() if before == "closed" else crash(queue)
@@ -257,7 +259,7 @@ def test_damaged_header_of_a_segment(tmp_path: Path, before: str) -> None:
 
 
 def test_damaged_block_of_consumed_items(path: Path) -> None:
-    """What is damaged and was consumed costs nothing, and ``check`` has nothing against the queue afterwards."""
+    """A damaged block of consumed items costs nothing, and ``check`` finds no problem after the repair."""
     with PersistentQueue(path) as queue, queue.transaction() as session:
         assert session.dequeue_many(5) == ITEMS[:5]
     flip(segment_files(path)[0], 300)
@@ -268,7 +270,7 @@ def test_damaged_block_of_consumed_items(path: Path) -> None:
 
 
 def damage(disk: SimulatedDisk, ending: str, offset: int) -> bytes:
-    """Flip a bit of the file, which had reached the device as a whole; what it holds then."""
+    """Flip a bit of the file, as if it had reached the device as a whole. Return the content of the file."""
     inode = disk.inodes[next(number for name, number in disk.names.items() if name.endswith(ending))]
     inode.cache[offset] ^= 1
     inode.durable, inode.pending = bytearray(inode.cache), []
@@ -282,7 +284,8 @@ def damage(disk: SimulatedDisk, ending: str, offset: int) -> bytes:
 )
 @pytest.mark.parametrize("how", ["kill", "power cut"])
 def test_repair_that_is_cut_short(ending: str, offset: int, inline_bytes: int, left: int, how: str) -> None:
-    """A repair may be ended at any call, by a kill or a power cut; the next one keeps no less, and the evidence."""
+    """A repair may be cut short at any call, by a kill or a power cut. The next one keeps the same items, and the
+    evidence."""
     disk = SimulatedDisk()
     store = opened(disk, replace(SYNCED, segment_bytes=300, log_bytes=4096, inline_bytes=inline_bytes))
     for number in range(12):

@@ -1,4 +1,4 @@
-"""Opening after something happened: one driver, a table of damages."""
+"""Openings after a crash or damage: one driver, and a table of damages."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ ITEMS = [b"item %d" % n for n in range(20)]
 
 
 def reopen(path: Path, **settings: Any) -> tuple[PersistentQueue, list[bytes]]:
-    """Open the queue and take everything out."""
+    """Open the queue, and return it with all items, which are dequeued."""
     queue = PersistentQueue(path, disk=IN_CACHE, **settings)
     return queue, drain(queue)
 
 
 def replay_of(path: Path) -> Replay:
-    """What the log in the directory says."""
+    """Return the replay of the log in the directory."""
     return read_log(DISK, str(log_file(path)))
 
 
 @pytest.fixture
 def crashed(tmp_path: Path) -> Path:
-    """A queue whose owner crashed after 20 small commits."""
+    """Make a queue whose owner crashed after 20 small commits, and return its path."""
     path = tmp_path / "crashed"
     put_each(queue := PersistentQueue(path, log_bytes=8192, segment_bytes=4096), ITEMS)
     crash(queue)
@@ -46,7 +46,7 @@ def crashed(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def sealed(tmp_path: Path) -> Path:
-    """A queue that was closed cleanly with 20 items in it."""
+    """Make a queue that was closed cleanly with 20 items in it, and return its path."""
     path = tmp_path / "sealed"
     with PersistentQueue(path, log_bytes=8192, segment_bytes=4096) as queue:
         put_each(queue, ITEMS)
@@ -54,7 +54,7 @@ def sealed(tmp_path: Path) -> Path:
 
 
 def test_crashed_queue_opens_with_everything(crashed: Path) -> None:
-    """After a crash all that was acknowledged is there, and the report says what was read."""
+    """After a crash all acknowledged items are there, and the report says what was read."""
     queue, items = reopen(crashed)
     with queue:
         assert items == ITEMS
@@ -65,7 +65,7 @@ def test_crashed_queue_opens_with_everything(crashed: Path) -> None:
 
 
 def test_recovery_does_not_need_the_page_cache(crashed: Path) -> None:
-    """Small transactions come back from the log alone, also where their segment never reached the disk."""
+    """Small transactions are recovered from the log alone, even if their segment never reached the disk."""
     (segment,) = segment_files(crashed)
     with segment.open("r+b") as file:
         file.truncate(HEADER_BYTES)
@@ -75,7 +75,7 @@ def test_recovery_does_not_need_the_page_cache(crashed: Path) -> None:
 
 
 def test_segment_that_vanished_is_made_again_from_the_log(crashed: Path) -> None:
-    """Small transactions come back from the log also where the whole file is gone."""
+    """Small transactions are recovered from the log even if the whole file of their segment is gone."""
     (segment,) = segment_files(crashed)
     segment.unlink()
     queue, items = reopen(crashed)
@@ -84,7 +84,7 @@ def test_segment_that_vanished_is_made_again_from_the_log(crashed: Path) -> None
 
 
 def test_recovery_run_twice_or_cut_short_gives_the_same(crashed: Path, tmp_path: Path) -> None:
-    """Recovery that dies at any step, and runs again, gives the same items."""
+    """A recovery that dies at any step and runs again finds the same items."""
 
     class DeathError(BaseException):
         pass
@@ -112,7 +112,8 @@ def test_recovery_run_twice_or_cut_short_gives_the_same(crashed: Path, tmp_path:
 
 
 def test_log_cut_at_every_byte(crashed: Path, tmp_path: Path) -> None:
-    """An unsealed log that is cut behind its checkpoint opens with an exact prefix of commits, and reports the cut."""
+    """An unsealed log that is cut behind its checkpoint opens with an exact prefix of its commits, and the cut is
+    reported."""
     replay = replay_of(crashed)
     ends = [frame.end for frame in replay.frames[1:]]
     near = {end + near for end in ends for near in (-1, 0, 1, 8)}
@@ -134,7 +135,7 @@ def test_log_cut_at_every_byte(crashed: Path, tmp_path: Path) -> None:
 
 @pytest.mark.damages
 def test_log_cut_before_its_first_commit(crashed: Path) -> None:
-    """A log that is cut inside its header or checkpoint is refused: no crash leaves that."""
+    """A log that is cut inside its header or checkpoint is refused: no crash leaves such a log."""
     for length in range(replay_of(crashed).frames[0].end - 1, -1, -1):
         with log_file(crashed).open("r+b") as file:
             file.truncate(length)
@@ -145,7 +146,7 @@ def test_log_cut_before_its_first_commit(crashed: Path) -> None:
 
 @pytest.mark.damages
 def test_sealed_log_cut_or_flipped(sealed: Path) -> None:
-    """A cleanly closed log that is cut, or has a bit flipped, in its used part is refused and not touched."""
+    """A sealed log that is cut in its used part, or has a bit flipped there, is refused and stays unchanged."""
     log = log_file(sealed)
     data = log.read_bytes()
     end = replay_of(sealed).end
@@ -163,7 +164,7 @@ def test_sealed_log_cut_or_flipped(sealed: Path) -> None:
 
 
 def test_unused_space_is_of_no_interest(sealed: Path) -> None:
-    """Damage behind the end of a sealed log, or its loss, changes nothing."""
+    """Damage behind the end of a sealed log, or the loss of that space, changes nothing."""
     log = log_file(sealed)
     flip(log, replay_of(sealed).end + 100)
     with log.open("r+b") as file:
@@ -175,7 +176,7 @@ def test_unused_space_is_of_no_interest(sealed: Path) -> None:
 
 @pytest.mark.damages
 def test_damage_before_valid_frames_is_refused(crashed: Path) -> None:
-    """A frame that fails before a valid one is damage to what was acknowledged: refused, nothing changed."""
+    """An invalid frame before a valid one is damage to acknowledged data: the opening is refused."""
     replay = replay_of(crashed)
     log = log_file(crashed)
     data = log.read_bytes()
@@ -193,7 +194,8 @@ def test_damage_before_valid_frames_is_refused(crashed: Path) -> None:
 
 
 def test_damage_to_the_last_frame_is_reported_as_torn(crashed: Path, tmp_path: Path) -> None:
-    """Damage to the last group of an unsealed log looks like a torn write: dropped, reported, kept aside."""
+    """Damage to the last frame of an unsealed log looks like a torn write: the frame is dropped and reported, and the
+    log is kept aside."""
     last = replay_of(crashed).frames[-1]
     for offset in range(last.offset, last.end):
         path = shutil.copytree(crashed, tmp_path / "torn" / "queue")
@@ -210,7 +212,8 @@ def test_damage_to_the_last_frame_is_reported_as_torn(crashed: Path, tmp_path: P
 
 @pytest.mark.damages
 def test_missing_frame_breaks_the_chain(crashed: Path) -> None:
-    """A log out of which one frame was cut is refused, since the frames are chained and bound to their place."""
+    """Frames are chained and bound to their place: behind a removed frame the log ends, and a frame in another's place
+    is refused."""
     replay = replay_of(crashed)
     log = log_file(crashed)
     data = log.read_bytes()
@@ -218,7 +221,7 @@ def test_missing_frame_breaks_the_chain(crashed: Path) -> None:
     log.write_bytes(data[: one.offset] + data[two.offset :])
     queue = PersistentQueue(shutil.copytree(crashed, crashed.parent / "moved" / "queue"))
     with queue:
-        assert drain(queue) == ITEMS[:4]  # moved frames are no frames, so the log ends there
+        assert drain(queue) == ITEMS[:4]  # moved frames are not valid in their new place, so the log ends there
         assert queue.recovery.torn_bytes > 0
     forged = bytearray(data)
     forged[two.offset : two.end] = data[one.offset : one.end]
@@ -238,7 +241,7 @@ def test_older_log_under_a_younger_name(crashed: Path) -> None:
 
 @pytest.mark.damages
 def test_log_that_is_gone(crashed: Path) -> None:
-    """Segments without a log are no new queue: refused."""
+    """Segments without a log are not taken for a new queue: the opening is refused."""
     log_file(crashed).unlink()
     with pytest.raises(CorruptionError, match="expected a log"):
         PersistentQueue(crashed)
@@ -246,7 +249,7 @@ def test_log_that_is_gone(crashed: Path) -> None:
 
 
 def test_newer_format(sealed: Path) -> None:
-    """A newer format is refused by an error that names both versions, and left alone."""
+    """A newer format raises an error that names both versions, and the file stays unchanged."""
     log = log_file(sealed)
     data = log.read_bytes()
     header = decode_header(data, LOG_MAGIC, "")
@@ -259,7 +262,7 @@ def test_newer_format(sealed: Path) -> None:
 
 
 def test_lower_generations_and_orphans_are_swept(crashed: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Leftovers of a crash that nothing refers to are deleted and reported; foreign files stay."""
+    """Leftovers of a crash that nothing refers to are deleted and reported, and foreign files stay."""
     older = log_file(crashed).read_bytes()
     with PersistentQueue(crashed, log_bytes=8192) as queue:
         crash(queue)
@@ -278,7 +281,7 @@ def test_lower_generations_and_orphans_are_swept(crashed: Path, caplog: pytest.L
 
 
 def test_orphans_that_are_no_segments(crashed: Path) -> None:
-    """A file whose beginning never reached the disk is swept; one with something else in it is set aside."""
+    """An orphan whose beginning never reached the disk is swept, and one with other content is set aside."""
     (crashed / "data" / "000000000007.seg").write_bytes(bytes(100))
     (crashed / "data" / "000000000008.seg").write_bytes(b"junk" * 100)
     queue, items = reopen(crashed)
@@ -288,7 +291,8 @@ def test_orphans_that_are_no_segments(crashed: Path) -> None:
 
 
 def test_log_that_was_overwritten_as_a_spare_is_swept(crashed: Path) -> None:
-    """A superseded log is no evidence, whatever it holds; one that a power cut had mixed was kept as if it were."""
+    """A superseded log is swept whatever it contains. One that a power cut had mixed used to be set aside as
+    evidence."""
     older = log_file(crashed).read_bytes()
     with PersistentQueue(crashed, log_bytes=8192) as queue:
         crash(queue)
@@ -301,7 +305,7 @@ def test_log_that_was_overwritten_as_a_spare_is_swept(crashed: Path) -> None:
 
 
 def test_orphans_of_a_torn_log_are_set_aside(crashed: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Where the log's end is in doubt, an unknown segment is evidence: renamed, reported, not deleted."""
+    """If the log ends in a torn tail, an unknown segment is evidence: it is renamed and reported, not deleted."""
     (segment,) = segment_files(crashed)
     shutil.copy(segment, segment.with_name("000000000007.seg"))
     flip(log_file(crashed), replay_of(crashed).frames[-1].offset)
@@ -315,21 +319,21 @@ def test_orphans_of_a_torn_log_are_set_aside(crashed: Path, caplog: pytest.LogCa
 
 
 def test_payloads_that_copy_the_log(tmp_path: Path) -> None:
-    """Items that contain copies of the log's own frames are plain data, also in a torn tail."""
+    """Items that contain copies of the log's own frames are plain data, even in a torn tail."""
     path = tmp_path / "copies"
     put_each(queue := PersistentQueue(path, log_bytes=65536), ITEMS[:3])
     frames = log_file(path).read_bytes()[: replay_of(path).end]
     put_each(queue, [frames, frames[HEADER_BYTES:]])
     crash(queue)
     last = replay_of(path).frames[-1]
-    flip(log_file(path), last.offset + 9)  # the number: what follows in the frame is a copy of valid frames
+    flip(log_file(path), last.offset + 9)  # the frame's number; the rest of the frame is a copy of valid frames
     queue, items = reopen(path)
     queue.close()
     assert items == [*ITEMS[:3], frames]
 
 
 def test_recycled_log_hides_its_former_life(tmp_path: Path) -> None:
-    """What a recycled file still holds of an older generation is never read."""
+    """Frames of an older generation that a recycled file still contains are never read."""
     path = tmp_path / "recycled"
     through_cache = replace(DISK, open_direct=lambda path: None)  # a direct write overwrites the rest of its page
     queue = PersistentQueue(path, log_bytes=8192, disk=through_cache)
@@ -348,7 +352,8 @@ def test_recycled_log_hides_its_former_life(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["flipped", "gone", "cut", "no header"])
 def test_unsynced_log_ends_where_blocks_are_missing(tmp_path: Path, damage: str) -> None:
-    """With ``sync=False`` the queue opens to the prefix whose blocks are all there, and reports how many are gone."""
+    """With ``sync=False`` the queue opens with the prefix of commits whose blocks are all there, and reports the number
+    of the lost ones."""
     path = tmp_path / "unsynced"
     put_each(queue := PersistentQueue(path, sync=False, segment_bytes=200, inline_bytes=0), ITEMS)
     crash(queue)
@@ -374,7 +379,8 @@ def test_unsynced_log_ends_where_blocks_are_missing(tmp_path: Path, damage: str)
 
 @pytest.mark.parametrize("lost", ["file", "header"])
 def test_unsynced_log_carries_small_groups(tmp_path: Path, lost: str) -> None:
-    """With ``sync=False`` what the log carries is there, whatever a power cut took of the segment."""
+    """With ``sync=False`` the small groups whose blocks the log contains are there, whatever a power cut took of their
+    segment."""
     path = tmp_path / "unsynced"
     put_each(queue := PersistentQueue(path, sync=False, segment_bytes=200), ITEMS)
     crash(queue)
@@ -390,7 +396,7 @@ def test_unsynced_log_carries_small_groups(tmp_path: Path, lost: str) -> None:
 
 
 def test_unsynced_log_may_lose_frames_in_any_order(tmp_path: Path) -> None:
-    """With ``sync=False`` a frame that is missing before a valid one ends the log; it is never refused."""
+    """With ``sync=False`` a missing frame before a valid one ends the log, and the queue opens."""
     path = tmp_path / "unsynced"
     put_each(queue := PersistentQueue(path, sync=False), ITEMS)
     crash(queue)
@@ -405,7 +411,7 @@ def test_unsynced_log_may_lose_frames_in_any_order(tmp_path: Path) -> None:
 
 
 def survivors(queue: PersistentQueue) -> tuple[list[bytes], list[CorruptionError]]:
-    """Everything that comes out, and every error on the way."""
+    """Return all items that come out, and all errors that are raised meanwhile."""
     items: list[bytes] = []
     errors: list[CorruptionError] = []
     with queue.session() as session:
@@ -422,7 +428,7 @@ def survivors(queue: PersistentQueue) -> tuple[list[bytes], list[CorruptionError
 
 
 def make_blocks(path: Path, **settings: Any) -> tuple[list[bytes], Path]:
-    """Ten blocks of three items each in one segment."""
+    """Make a queue with ten blocks of three items each in one segment. Return the items and the path of the segment."""
     items = [b"%02d" % n + b"-" * (n % 4) for n in range(30)]
     with PersistentQueue(path, log_bytes=4096, segment_bytes=4096, **settings) as queue:
         for n in range(0, 30, 3):
@@ -433,7 +439,7 @@ def make_blocks(path: Path, **settings: Any) -> tuple[list[bytes], Path]:
 
 @pytest.mark.damages
 def test_every_byte_of_a_segment(tmp_path: Path) -> None:
-    """A flipped bit costs the items of its own block, raises once, and what lies behind comes out, in order."""
+    """A flipped bit costs only the items of its own block and is raised once. All other items come out, in order."""
     items, segment = make_blocks(tmp_path / "original")
     used = replay_of(tmp_path / "original").checkpoint.segments[0].end
     lost_counts = set()
@@ -466,7 +472,7 @@ def test_every_byte_of_a_segment(tmp_path: Path) -> None:
     ids=["gone", "empty", "cut", "zeros"],
 )
 def test_segment_that_is_gone_or_cut(tmp_path: Path, damage: Callable[[Path], None], lost: set[int] | None) -> None:
-    """What a lost file held is reported and set aside; what is enqueued behind it comes out."""
+    """The items of a lost or cut file are reported as damaged, and items that are enqueued later come out."""
     items, segment = make_blocks(tmp_path / "q")
     damage(segment)
     with PersistentQueue(tmp_path / "q") as queue:
@@ -482,7 +488,7 @@ def test_segment_that_is_gone_or_cut(tmp_path: Path, damage: Callable[[Path], No
 @pytest.mark.damages
 @pytest.mark.parametrize("memory_bytes", [0, 1 << 20])
 def test_damage_among_many(tmp_path: Path, memory_bytes: int) -> None:
-    """A large dequeue first delivers what is before the damage, then raises once, then goes on behind it."""
+    """A large dequeue first returns the items before the damage, then raises once, then continues behind it."""
     items, segment = make_blocks(tmp_path / "q")
     data = segment.read_bytes()
     second = data.index(b"PQBk", data.index(b"PQBk") + 1)
@@ -496,13 +502,13 @@ def test_damage_among_many(tmp_path: Path, memory_bytes: int) -> None:
         assert queue.stats().damaged == 3
         assert len(queue) == 0
     with PersistentQueue(tmp_path / "q") as queue:
-        assert queue.stats().ready == 3  # not consumed, not served: met again, and kept
+        assert queue.stats().ready == 3  # neither consumed nor delivered: the damage is met again, and kept
         assert survivors(queue)[0] == []
 
 
 @pytest.mark.damages
 def test_browsing_damage(tmp_path: Path) -> None:
-    """Browsing raises once at a damaged block as well; browsing again goes on behind it."""
+    """A browse raises at a damaged block once, and another browse continues behind it."""
     items, segment = make_blocks(tmp_path / "q")
     flip(segment, HEADER_BYTES + 46)
     with PersistentQueue(tmp_path / "q", memory_bytes=0) as queue:
@@ -514,7 +520,7 @@ def test_browsing_damage(tmp_path: Path) -> None:
 
 @pytest.mark.damages
 def test_two_damages_in_one_segment(tmp_path: Path) -> None:
-    """Several damaged headers cost exactly their own blocks: the ordinals behind them tell."""
+    """Several damaged headers cost exactly their own blocks: the ordinals of the blocks behind them tell which."""
     items, segment = make_blocks(tmp_path / "q", memory_bytes=0)
     data = segment.read_bytes()
     starts = [n for n in range(len(data)) if data.startswith(b"PQBk", n)]
@@ -528,7 +534,7 @@ def test_two_damages_in_one_segment(tmp_path: Path) -> None:
 
 @pytest.mark.damages
 def test_block_that_another_one_replaced(tmp_path: Path) -> None:
-    """A block copied over another of the same length, or into another segment, is never served."""
+    """A block that is copied over another of the same length, or into another segment, is never delivered."""
     with PersistentQueue(tmp_path / "q", segment_bytes=HEADER_BYTES + 120) as queue:
         put_each(queue, [b"aa", b"bb", b"cc", b"dd"])
     one, two = segment_files(tmp_path / "q")
@@ -545,7 +551,7 @@ def test_block_that_another_one_replaced(tmp_path: Path) -> None:
 
 
 def test_read_error_gives_everything_back(open_queue: QueueFactory) -> None:
-    """When a read fails nothing is held: the error is the operating system's, and the next call tries again."""
+    """If a read fails, nothing is held: the operating system's error is raised, and the next call tries again."""
     failing = [False]
 
     def pread(fd: int, length: int, offset: int) -> bytes:
@@ -567,7 +573,8 @@ def test_read_error_gives_everything_back(open_queue: QueueFactory) -> None:
 
 @pytest.mark.damages
 def test_damaged_header_behind_a_whole_segment(tmp_path: Path) -> None:
-    """A reading across segments meets a damaged header in its middle, and says so; it used to pass over it."""
+    """A read over several segments that meets a damaged header in its middle raises an error. It used to pass over the
+    header."""
     items = [b"%03d " % number * 50 for number in range(60)]
     with PersistentQueue(tmp_path / "q", segment_bytes=4096) as queue:
         put_each(queue, items)
@@ -577,13 +584,14 @@ def test_damaged_header_behind_a_whole_segment(tmp_path: Path) -> None:
         with pytest.raises(CorruptionError) as caught:
             session.dequeue_many(1000)
         assert (caught.value.file, caught.value.offset) == (str(second), 0)
-        assert session.dequeue_many(1000) == items  # it costs nothing
+        assert session.dequeue_many(1000) == items  # all items are intact
         assert first.exists()
         session.rollback()
 
 
 def test_a_sync_that_fails_while_opening(directory: Path) -> None:
-    """What an owner left in the page cache, and cannot be made durable now, is not served."""
+    """Data that an owner left in the operating system's page cache is not delivered if it cannot be made durable at the
+    opening."""
     queue = PersistentQueue(directory, sync=False)
     put(queue, bytes(500_000))
     crash(queue)

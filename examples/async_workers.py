@@ -1,10 +1,11 @@
-"""Workers of ``asyncio`` that take jobs from one queue, and put the results into the same, in one transaction each.
+"""Workers of ``asyncio`` that take jobs from a queue and put the results into it, in one transaction each.
 
     python examples/async_workers.py --directory demo
 
-A hundred workers share one queue, one thread that commits for all of them, and its syncs. Kill it wherever you like
-(``kill -9``) and start it again: each job is done, and has one result. What a worker had taken when it was killed comes
-back; the jobs themselves go in with a marker, once. Everything lies in ``--directory``; delete it to begin anew.
+A hundred workers share one queue, one thread that commits for all of them, and its syncs. Kill it at any moment (``kill
+-9``) and start it again: each job is done, and has one result. A job that a worker had taken when it was killed is
+delivered again. The jobs themselves are enqueued once, with a marker. Everything is in ``--directory``; delete it to
+start over.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ async def work(jobs: aio.Subscription[bytes]) -> None:
         while (item := await session.dequeue()) is not None:
             kind, _, number = item.partition(b" ")
             if kind == b"job":
-                await asyncio.sleep(0.001)  # what there is to do
+                await asyncio.sleep(0.001)  # the work
                 await session.enqueue(b"result %d" % int(number) ** 2)
-            await session.flush()  # taken and answered, or neither
+            await session.flush()  # commits the dequeue and its result together
 
 
 async def main(directory: Path, count: int) -> None:
-    """Put the jobs in, have them done, and say what came of them."""
+    """Enqueue the jobs, run the workers, and print the results."""
     async with aio.PersistentQueue(directory, "jobs", fan_out=True) as queue:
         jobs, results = await queue.subscribe("jobs"), await queue.subscribe("results")
         async with queue.session() as session:

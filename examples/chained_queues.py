@@ -2,11 +2,11 @@
 
     python examples/chained_queues.py --directory demo
 
-The orders wait in one named queue, the invoices go to another. A step takes some orders, works, and puts the invoices:
-leaving the block commits both queues or neither. Kill it wherever you like (``kill -9``), start it again, and each
-order has exactly one invoice, in the order in which they came. Nothing is repeated but the step that was cut short.
+The orders wait in one named queue, the invoices go to another. A step dequeues some orders, works, and enqueues the
+invoices. Leaving the block commits both queues or neither. Kill it at any moment (``kill -9``), and start it again.
+Then each order has exactly one invoice, in the order of the orders. Only the step that was cut short is repeated.
 
-Everything lies in ``--directory``; delete it to begin anew.
+Everything is in ``--directory``; delete it to start over.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PRICES_CENTS = {"queue": 1250, "log": 480, "block": 75}
 
 
 def place_orders(orders: PersistentQueue, count: int) -> None:
-    """Put the orders, once: started again, the queue knows that they were put."""
+    """Enqueue the orders, once: after a restart the marker shows that they were enqueued."""
     names = list(PRICES_CENTS)
     with orders.session() as session:
         for number in range(count):
@@ -31,13 +31,13 @@ def place_orders(orders: PersistentQueue, count: int) -> None:
 
 
 def write_invoice(data: bytes) -> bytes:
-    """The work of the stage."""
+    """Return the invoice of an order: the work of the stage."""
     order = json.loads(data)
     return json.dumps({"order": order["order"], "cents": order["pieces"] * PRICES_CENTS[order["what"]]}).encode()
 
 
 def work(orders: PersistentQueue, invoices: PersistentQueue, step: int) -> None:
-    """Take orders, and put their invoices, in one transaction for each step, until there are no more."""
+    """Dequeue orders and enqueue their invoices, in one transaction for each step, until no order is left."""
     done = len(invoices)
     while True:
         with transaction(orders, invoices) as (source, target):
@@ -50,7 +50,7 @@ def work(orders: PersistentQueue, invoices: PersistentQueue, step: int) -> None:
 
 
 def main() -> None:
-    """Run both stages, or what is left of them."""
+    """Run both stages, or the rest of them after a restart."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--directory", type=Path, default=Path("demo"), help="where the queues are (demo)")
     parser.add_argument("--orders", type=int, default=1000, help="how many (1000)")

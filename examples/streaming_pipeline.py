@@ -2,20 +2,21 @@
 
     python examples/streaming_pipeline.py --directory demo
 
-A sensor, in a process of its own, puts numbered measurements into the queue "raw". A query reads them as they come,
-throws away what is no measurement, turns Fahrenheit into Celsius, and writes the rest to the queue "clean". Both queues
-are read and written by the data source ``persistentqueue``, and nobody has to own them meanwhile. When the sensor is
-done, and the query has done all that it sent, it is stopped, and what it has read is acknowledged, so that its space is
-given back.
+A sensor, in a process of its own, enqueues numbered measurements into the queue "raw". A query reads them as they come,
+drops lines that are no measurement, and turns Fahrenheit into Celsius. It writes the rest to the queue "clean". The
+data source ``persistentqueue`` reads and writes both queues, and no process has to own them meanwhile. When the sensor
+is done, the query processes the remaining measurements and is stopped. Then its last batch is acknowledged, so that the
+space is given back.
 
-Kill any of it wherever you like (``kill -9``, Java too), start it again, and each measurement is in "clean" once:
+Kill any of the processes at any moment (``kill -9``, Java too) and start it again: each measurement is in "clean" once.
 
-- The sensor puts its measurements in with markers, and begins from the first one again: what is there is skipped.
-- Spark writes down, in the checkpoint, what each micro-batch reads before it begins, and that it is done when it is.
-  Killed in between, it runs the same batch again: the source reads the very same items, and the sink, which has the
-  number of the batch in its transaction, does nothing if it has had them.
+- The sensor enqueues its measurements with markers. After a restart it begins with the first one again, and the queue
+  skips those that it has.
+- Spark records in the checkpoint which rows each micro-batch reads, before the batch begins, and its end. After a kill
+  in between, it runs the batch again. The source then reads the very same items. The sink has the number of the batch
+  in its transaction, and does nothing if it has that batch.
 
-Everything lies in ``--directory``; delete it to begin anew. It needs ``pip install 'persistentqueue[spark]'``.
+Everything is in ``--directory``; delete it to start over. It needs ``pip install 'persistentqueue[spark]'``.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ RAW, CLEAN = "raw", "clean"
 SUBSCRIPTION = "cleaning"
 PER_FLUSH = 10
 BROKEN_EVERY = 25
-"""Each so manieth line of the sensor is none."""
+"""One in this number of lines of the sensor is no measurement."""
 
 
 # ----------------------------------------------------------------------------------------------------------- the sensor
 
 
 def run_sensor(queues: Path, items: int, pause_seconds: float) -> None:
-    """Put all measurements in, some in each transaction, which is durable when ``flush`` returns."""
+    """Enqueue all measurements, some in each transaction, which is durable when ``flush`` returns."""
     with Producer(queues, RAW) as sensor:
         for first in range(0, items, PER_FLUSH):
             sensor.enqueue_many(measurement(number) for number in range(first, min(first + PER_FLUSH, items)))
@@ -66,9 +67,9 @@ def measurement(number: int) -> bytes:
 
 
 def start_query(spark: SparkSession, directory: Path) -> StreamingQuery:
-    """From "raw" to "clean", a batch whenever there is something."""
+    """Start a query from "raw" to "clean", with a batch whenever there are new items."""
     queues = str(directory / "queues")
-    Producer(queues, RAW).close()  # makes the queue, if the sensor never did: a misspelt one is none to wait for
+    Producer(queues, RAW).close()  # makes the queue if the sensor has not yet: the query fails without it
     raw = spark.readStream.format("persistentqueue").options(queue=RAW, subscription=SUBSCRIPTION)
     writer = clean(raw.option("maxOffsetsPerTrigger", 100).load(queues)).writeStream.format("persistentqueue")
     writer = writer.option("queue", CLEAN).option("checkpointLocation", str(directory / "checkpoint"))
@@ -76,7 +77,7 @@ def start_query(spark: SparkSession, directory: Path) -> StreamingQuery:
 
 
 def clean(raw: DataFrame) -> DataFrame:
-    """What is a measurement, in Celsius, as one column, named value."""
+    """Return the measurements in Celsius, as one column, named value."""
     parsed = raw.select(F.from_json(F.col("value").cast("string"), "number LONG, fahrenheit DOUBLE").alias("it"))
     celsius = parsed.where("it.number IS NOT NULL").selectExpr("it.number", "(it.fahrenheit - 32) * 5 / 9 AS celsius")
     return celsius.select(F.to_json(F.struct("number", "celsius")).alias("value"))
@@ -85,9 +86,9 @@ def clean(raw: DataFrame) -> DataFrame:
 def run(directory: Path, items: int, pause_seconds: float) -> None:
     """Start the sensor and the query, and end when everything has gone through."""
     scratch = (directory / "scratch").resolve()
-    shutil.rmtree(scratch, ignore_errors=True)  # of a run that was killed
+    shutil.rmtree(scratch, ignore_errors=True)  # left by a run that was killed
     scratch.mkdir()
-    # What Spark needs on disk while it runs stays inside the directory, too.
+    # Files that Spark needs while it runs stay inside the directory, too.
     places = {"spark.local.dir": f"{scratch}", "spark.sql.warehouse.dir": f"{scratch / 'warehouse'}"}
     java_options = f'"-Djava.io.tmpdir={scratch}" -XX:-UsePerfData -XX:+UseSerialGC -XX:TieredStopAtLevel=1'
     spark = local_session("streaming pipeline", {"spark.driver.extraJavaOptions": java_options} | places)
@@ -112,7 +113,7 @@ def run(directory: Path, items: int, pause_seconds: float) -> None:
 
 
 def report(query: StreamingQuery, done: int) -> int:
-    """Print what the query has done since the batch of this number; the number of the last one."""
+    """Print the batches of the query after the one of this number; return the number of the last one."""
     for progress in query.recentProgress:
         if progress["numInputRows"] and progress["batchId"] > done:
             done = int(progress["batchId"])
@@ -124,7 +125,7 @@ def report(query: StreamingQuery, done: int) -> int:
 
 
 def show(queues: Path, items: int) -> None:
-    """Look at what is in "clean", which some other program may consume, and what is left of "raw"."""
+    """Compare the content of "clean", which another program may consume, and count the rest of "raw"."""
     with PersistentQueue(queues, CLEAN) as queue:
         numbers = Counter(json.loads(item)["number"] for item in queue.browse())
     with PersistentQueue(queues, RAW) as queue:

@@ -1,1 +1,1 @@
-"""Every crash that a program can meet, on a disk that forgets; see ``__main__`` for the commands."""
+"""Every crash that a program can meet, on a disk that forgets. For the commands, see ``__main__``."""

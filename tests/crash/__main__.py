@@ -1,4 +1,4 @@
-"""``python -m tests.crash``: see ``--help``."""
+"""Command line of the campaigns: ``python -m tests.crash``. For the arguments, see ``--help``."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from .syscalls import SyscallsUnavailable, run_injections
 
 
 def explore(options: argparse.Namespace) -> None:
-    """Explore seeds, as many or until there were so many schedules; stops at the first violation."""
+    """Explore seeds until the requested number of seeds or schedules is reached. Stop at the first violation."""
     if options.jobs > 1:
         _share(options)
         return
-    logging.getLogger("persistentqueue").setLevel(logging.CRITICAL)  # what crashes leave is no news here
+    logging.getLogger("persistentqueue").setLevel(logging.CRITICAL)  # crashes cause warnings that are expected here
     began, schedules, lives, seeds = time.monotonic(), 0, 0, 0
     while seeds < options.count and (options.schedules is None or schedules < options.schedules):
         explorer = _explorer(options, options.first + seeds * options.step)
@@ -55,8 +55,11 @@ def explore(options: argparse.Namespace) -> None:
 
 
 def _explorer(options: argparse.Namespace, seed: int) -> Explorer | SeveralExplorer | RetriesExplorer:
-    """What explores the seed: one queue, or, if that is asked for and one time in eight, several; items that fail, if
-    that is asked for."""
+    """Return the explorer of the seed.
+
+    It explores one queue, or several queues if the style asks for that. Without a style, every eighth seed explores
+    several queues. The style ``RETRIES`` explores items that fail.
+    """
     if options.style == RETRIES:
         return RetriesExplorer(seed, options.trace)
     if options.style == SEVERAL or (options.style is None and seed % 8 == 7):
@@ -65,7 +68,7 @@ def _explorer(options: argparse.Namespace, seed: int) -> Explorer | SeveralExplo
 
 
 def _share(options: argparse.Namespace) -> None:
-    """The same in several processes, each with its own seeds; fails if one does."""
+    """Explore in several processes, each with its own seeds; exit with an error if one of them fails."""
     arguments = ["--count", str(options.count), "--step", str(options.jobs)]
     if options.schedules is not None:
         arguments += ["--schedules", str(options.schedules // options.jobs)]
@@ -79,7 +82,7 @@ def _share(options: argparse.Namespace) -> None:
 
 
 def exhaust(options: argparse.Namespace) -> None:
-    """Run all small programs, each kind of settings in a process of its own."""
+    """Run all small programs, with each kind of settings in a process of its own."""
     chosen = SETTINGS if options.only is None else [SETTINGS[options.only]]
     with ProcessPoolExecutor(options.jobs) as pool:
         for line in pool.map(partial(_exhaust, options.operations, options.nested), chosen):
@@ -96,7 +99,7 @@ def _exhaust(operations: int, nested: bool, settings: Settings) -> str:
 
 
 def hunt(options: argparse.Namespace) -> None:
-    """Plant each bug; fails if one is not caught."""
+    """Plant each bug; exit with an error if one is not caught."""
     survivors = 0
     chosen = [mutant for mutant in MUTANTS if options.only in mutant.name][: options.most]
     for verdict in run_mutants(chosen, options.schedules, options.jobs):
@@ -113,7 +116,7 @@ def kill(options: argparse.Namespace) -> None:
 
 
 def cut_power(options: argparse.Namespace) -> None:
-    """Cut the power of a real file system; says so where that is not possible here."""
+    """Cut the power of a real file system, or print why this machine cannot do it."""
     try:
         print(run_cuts(options.count, options.seed, options.only))
     except CutsUnavailable as reason:
@@ -121,7 +124,7 @@ def cut_power(options: argparse.Namespace) -> None:
 
 
 def inject(options: argparse.Namespace) -> None:
-    """Let real system calls fail; says so where that is not possible here."""
+    """Let real system calls fail, or print why this machine cannot do it."""
     try:
         print(run_injections(options.first, options.count, options.jobs))
     except SyscallsUnavailable as reason:
@@ -129,14 +132,14 @@ def inject(options: argparse.Namespace) -> None:
 
 
 def damage(options: argparse.Namespace) -> None:
-    """Damage files in every way of one kind."""
+    """Damage files in every way that one kind of damage has."""
     with ProcessPoolExecutor(options.jobs) as pool:
         share = partial(options.kind, options.bytes, options.seed, parts=options.parts)
         print(add_reports(pool.map(share, range(options.parts) if options.part is None else [options.part])))
 
 
 def mutate(options: argparse.Namespace) -> None:
-    """Mutate files, and plant hostile ones."""
+    """Mutate the formats, and plant hostile files."""
     if options.kind != "files":
         print(fuzz(options.count, options.first))
     if options.kind != "formats":
@@ -158,7 +161,7 @@ def misuse(options: argparse.Namespace) -> None:
 
 
 def interrupt(options: argparse.Namespace) -> None:
-    """Interrupt every scenario at each place, then send signals at random moments; fails at the first violation."""
+    """Interrupt every scenario at each place, then send signals at random moments; stop at the first violation."""
     if not options.signals_only:
         with ProcessPoolExecutor(options.jobs) as pool:
             share = partial(run_places, options.only, parts=PARTS)
@@ -171,7 +174,7 @@ def interrupt(options: argparse.Namespace) -> None:
 
 def main() -> None:
     """Parse the command line, and run the campaign."""
-    # Campaigns cause damage and failed syncs on purpose, a million times.
+    # Campaigns cause damage and failed syncs on purpose, a million times: their warnings would hide the result.
     logging.getLogger("persistentqueue").setLevel(logging.CRITICAL)
     options = parser().parse_args()
     options.do(options)

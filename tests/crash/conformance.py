@@ -1,17 +1,18 @@
-"""The simulated disk beside the real one: the same program, the same answers, the same files, the same calls.
+"""The simulated disk beside the real one: equal programs, answers, files and system calls.
 
-What the simulated disk allows is worth what it is like. So a random program runs on both, with the same clock and the
-same salts, in a directory of the same path. To be equal: what each step returns or raises, statistics and recovery
-reports included; every file, byte by byte, at the end; and the system calls that strace saw of the real one, with path,
-offset and length, in order, with the calls that the simulated one has noted.
+Tests on the simulated disk are only valid if it behaves like a real one. So a random program runs on both, with the
+same clock and the same salts, in a directory of the same path. Three things must be equal. The first is the result or
+error of each step, with statistics and recovery reports. The second is every file at the end, byte by byte. The third
+is the list of calls, with path, offset and length, in order: system calls that strace saw of the real disk, and calls
+that the simulated disk has noted.
 
-How the calls of strace are read, so that they compare:
+The calls of strace are translated as follows:
 
-- A descriptor counts as the path that it was opened by, as the simulated disk has it, also when that was renamed.
-- ``openat`` counts where it makes a file: with ``O_CREAT``, and no file of that name by what was called so far.
-- ``pwritev`` is what went to the file: the bytes that the call returned, and ``RWF_DSYNC``.
+- A descriptor counts as the path by which it was opened, even if that was renamed. The simulated disk does the same.
+- ``openat`` counts if it makes a file: with ``O_CREAT``, and no file of that name after the calls so far.
+- ``pwritev`` counts with the bytes that went to the file, which the call returned, and with ``RWF_DSYNC``.
 - ``fallocate`` counts as the size that it leads to.
-- What changes nothing does not count (reading, looking, locking, hints), nor does what failed.
+- Calls that change nothing do not count (reading, looking, locking, hints), and neither do failed calls.
 """
 
 from __future__ import annotations
@@ -40,16 +41,16 @@ from .syscalls import calls_of, need_strace, traced
 
 STEPS = 40
 CALLS = "openat,close,pwritev,pwritev2,fdatasync,fsync,ftruncate,fallocate,/^(rename|unlink|mkdir|rmdir)"
-"""What strace is to look at."""
+"""Calls that strace traces."""
 _PATIENCE_SECONDS = 60.0
 _FREE = nullcontext()
 _PATH = re.compile(r'((?P<fd>\d+|AT_FDCWD), )?"(?P<path>[^"]*)"')
-"""A path, and the directory that it goes from."""
+"""A path, and the descriptor of the directory from which it is resolved."""
 _OFFSET = re.compile(r"\], \d+, (\d+)(, [\w|]+)?$")
 
 
 def simulated(directory: str, direct: bool) -> SimulatedDisk:
-    """A simulated disk with the directories above this one."""
+    """Return a simulated disk with the directories above this one."""
     disk = SimulatedDisk([os.path.dirname(directory)])
     disk.trace = []
     if not direct:
@@ -58,7 +59,7 @@ def simulated(directory: str, direct: bool) -> SimulatedDisk:
 
 
 def real(direct: bool, disk: Disk = DISK) -> Disk:
-    """A real disk that has the clock and the salts of a simulated one."""
+    """Return a real disk that has the clock and the salts of a simulated one."""
     other = SimulatedDisk().disk
     return replace(
         disk,
@@ -73,7 +74,7 @@ def real(direct: bool, disk: Disk = DISK) -> Disk:
 
 
 def writes_directly(directory: str) -> bool:
-    """Whether the file system of this directory takes direct writes."""
+    """Return if the file system of this directory accepts direct writes."""
     path = os.path.join(directory, "direct")
     os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
     fd = DISK.open_direct(path)
@@ -87,7 +88,7 @@ def writes_directly(directory: str) -> bool:
 
 
 class Program:
-    """A random program on a queue: the same one for each disk. ``results`` is what its steps said."""
+    """A random program on a queue: the same one for each disk. ``results`` has the outcome of its steps."""
 
     def __init__(self, seed: int, disk: Disk, directory: str) -> None:
         self.results: list[object] = []
@@ -106,7 +107,7 @@ class Program:
         self._next = 0
 
     def run(self) -> None:
-        """All steps, and a clean end."""
+        """Run all steps, and close."""
         steps: list[tuple[int, Callable[[Store], object]]] = [
             (30, self._enqueue),
             (15, self._dequeue),
@@ -208,7 +209,7 @@ class Program:
         return content_of(store)
 
     def _reopen(self, store: Store) -> object:
-        """End cleanly, or as a killed process does, and open again."""
+        """Close the store, or release it like a killed process, and open again."""
         found = content_of(store)
         if self._random.random() < 0.5:
             store.close()
@@ -217,7 +218,7 @@ class Program:
         return found, content_of(self._open())
 
     def _damage(self, store: Store) -> object:
-        """Spoil a byte behind the queue's back, see what that does, and repair it."""
+        """Change a byte of a file while the queue is closed, check the queue, and repair it."""
         self._store = None
         store.close()
         part = self._random.choice([LOG_DIRECTORY, DATA_DIRECTORY])
@@ -235,7 +236,8 @@ class Program:
 
 
 def answers(seed: int, disk: Disk, directory: str) -> list[object]:
-    """What a disk answers to random calls on three files, such as a queue makes; errors count by their number."""
+    """Return the answers of a disk to random calls on three files, such as a queue makes; errors count by their
+    number."""
     chance, result = random.Random(seed), list[object]()
     descriptors: list[int] = []
     disk.mkdir(directory, 0o700)
@@ -286,17 +288,17 @@ def answers(seed: int, disk: Disk, directory: str) -> list[object]:
 
 
 def _comparable(answer: object) -> object:
-    """Without what disks may choose: an inode's number and times, the order of names."""
+    """Return the answer without values that disks may choose: number and times of an inode, order of names."""
     if isinstance(answer, os.stat_result):
         return answer.st_mode, answer.st_size, answer.st_nlink
     return sorted(answer) if isinstance(answer, list) else answer
 
 
-# --- what is left ----------------------------------------------------------------------------------------------------
+# --- files that remain -----------------------------------------------------------------------------------------------
 
 
 def files_of(disk: SimulatedDisk, directory: str) -> dict[str, bytes | None]:
-    """Every file of a simulated directory and what is in it; None for a directory."""
+    """Return every file of a simulated directory and its content; None for a directory."""
     inside = directory + "/"
     return {
         path[len(inside) :]: _without_inode(bytes(disk.inodes[number].cache)) if number in disk.inodes else None
@@ -306,7 +308,7 @@ def files_of(disk: SimulatedDisk, directory: str) -> dict[str, bytes | None]:
 
 
 def real_files_of(directory: str) -> dict[str, bytes | None]:
-    """The same of a real one."""
+    """Return every file of a real directory and its content; None for a directory."""
     found: dict[str, bytes | None] = {}
     for root, directories, files in os.walk(directory):
         for name in directories:
@@ -319,7 +321,7 @@ def real_files_of(directory: str) -> dict[str, bytes | None]:
 
 
 def _without_inode(data: bytes) -> bytes:
-    """What a lock file says, but for the number of its inode; anything else as it is."""
+    """Return the content of a lock file without the number of its inode; any other content unchanged."""
     return re.sub(rb'"inode": "\w{16}"}$', b'"inode": ""}', data)
 
 
@@ -327,7 +329,7 @@ def _without_inode(data: bytes) -> bytes:
 
 
 def simulated_calls(seed: int, directory: str, direct: bool) -> list[str]:
-    """What a simulated disk notes while the program runs."""
+    """Return the calls that a simulated disk notes while the program runs."""
     disk = simulated(directory, direct)
     Program(seed, disk.disk, directory).run()
     assert disk.trace is not None
@@ -335,7 +337,7 @@ def simulated_calls(seed: int, directory: str, direct: bool) -> list[str]:
 
 
 def real_calls(seed: int, directory: str, direct: bool, log: str) -> list[str]:
-    """The system calls of a process that runs the program, in the words of the simulated disk.
+    """Return the system calls of a process that runs the program, in the notation of the simulated disk.
 
     Raises ``SyscallsUnavailable``.
     """
@@ -353,19 +355,19 @@ def _joined(paths: Mapping[str, str], directory: str | None, path: str) -> str:
 
 
 def _in_its_words(calls: Iterator[re.Match[str]]) -> Iterator[str]:
-    """One line for each call that changes something."""
+    """Yield one line for each call that changes something."""
     names: set[str] = set()
     paths: dict[str, str] = {}
     for match in calls:
         call, arguments, result = match["call"], match["arguments"], match["result"]
         first, _, rest = arguments.partition(", ")
-        # What is written is quoted as well, but stands behind no descriptor.
+        # Written data is quoted as well, but does not follow a descriptor.
         given = [each for each in _PATH.finditer(arguments) if each["fd"] is not None or each["path"].startswith("/")]
         named = [_joined(paths, each["fd"], each["path"]) for each in given]
         if result == "-1":
             continue
         if call == "close":
-            paths.pop(arguments, None)  # a listing closes a descriptor that it has made of another
+            paths.pop(arguments, None)  # a listing closes a duplicate descriptor, which is not in ``paths``
         elif call == "openat":
             paths[result] = named[0]
             if "O_CREAT" in arguments and named[0] not in names:

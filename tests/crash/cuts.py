@@ -1,18 +1,20 @@
-"""Real power cuts: a file system on a loop device whose power goes under the queue, and that is mounted again.
+"""Real power cuts: a file system on a loop device loses its power under the queue, and is mounted again.
 
-Ext4 and XFS have a call for it, ``FS_IOC_SHUTDOWN`` with the flag for "no flush": what the file system has not put on
-the device is gone, and all that is asked of it later fails. Btrfs has none. There the device goes: a loop device that
-is told to end behind its first sector refuses all that comes later, whatever file system asks, and nothing is flushed.
+Ext4 and XFS have a call for it, ``FS_IOC_SHUTDOWN`` with the flag for "no flush". Data that the file system has not put
+on the device is lost, and every later call of it fails. Btrfs has no such call. There, the device is cut: the loop
+device is told to end after its first sector. It then refuses every later access of any file system, and nothing is
+flushed.
 
-A child works on the queue meanwhile (see ``kills``, whose ledger and whose child these are). Promised: after mounting,
-which replays the journal, the queue holds what was last acknowledged, or what was under way as a whole, and ``check``
-has nothing to say once it was opened and closed. Every fourth cut falls into the opening, and now and then a queue is
-cut again before it was closed, so that recovery is cut.
+A child works on the queue meanwhile (see ``kills``, whose ledger and child are used). After the cut the file system is
+mounted, which replays the journal. The queue must then hold the last acknowledged state, or that state with the whole
+flush that was under way. ``check`` must find no problem after an opening and a close. About every fourth cut falls into
+the opening. In some cases a queue is cut again before it was closed, so that recovery is cut.
 
-To show that the cuts are real the child also appends to a file that it never syncs: what is missing from it is counted.
+To show that the cuts are real, the child also appends to a file that it never syncs. The campaign counts the cuts that
+took something from it.
 
-Needs root, loop devices, and the ``mkfs`` of at least one of the file systems; ``CutsUnavailable`` and the report say
-what is not there.
+It needs root, loop devices, and the ``mkfs`` of at least one of the file systems. ``CutsUnavailable`` and the report
+name what is missing.
 """
 
 from __future__ import annotations
@@ -51,19 +53,19 @@ class Mode(NamedTuple):
     name: str
     kind: str
     options: str
-    """Of ``mount``."""
+    """Options of ``mount``."""
     image_bytes: int
     shutdown: bool = True
-    """Whether by the file system's own call; otherwise its device goes."""
+    """True if the file system's own call cuts the power; false if its device is cut."""
     leaves_junk: bool = False
-    """Whether files may show what deleted ones held, where nothing was synced."""
+    """True if files may show the data of deleted ones, unless they were synced."""
 
 
 MODES = (
     Mode("ext4 data=ordered", "ext4", "data=ordered", 32 << 20),
     Mode("ext4 data=journal", "ext4", "data=journal", 32 << 20),
     Mode("ext4 data=writeback", "ext4", "data=writeback", 32 << 20, leaves_junk=True),
-    Mode("ext4 noauto_da_alloc", "ext4", "noauto_da_alloc", 32 << 20),  # takes a kindness away that hides bugs
+    Mode("ext4 noauto_da_alloc", "ext4", "noauto_da_alloc", 32 << 20),  # takes away a heuristic that hides bugs
     Mode("xfs", "xfs", "rw", 300 << 20),
     Mode("btrfs, its device", "btrfs", "rw", 300 << 20, shutdown=False),
     Mode("ext4, its device", "ext4", "data=ordered", 32 << 20, shutdown=False),
@@ -72,35 +74,35 @@ MODES = (
 
 
 class CutsUnavailable(Exception):  # noqa: N818 - a reason to skip, not an error
-    """This machine cannot do it, and why."""
+    """This machine cannot cut the power; the message says why."""
 
 
 class Report(NamedTuple):
-    """What a campaign did, without a violation."""
+    """Result of a campaign without a violation."""
 
     cuts: int
     acknowledged: int
-    """Flushes that returned."""
+    """Number of flushes that returned."""
     per_mode: dict[str, int]
-    """Cuts of each file system."""
+    """Number of cuts of each file system."""
     unavailable: dict[str, str]
-    """Those that this machine cannot do, and why."""
+    """Reason why this machine cannot cut the file system, by its name."""
     under_way: int
-    """Cuts in the middle of a flush."""
+    """Number of cuts in the middle of a flush."""
     kept: int
-    """So many of the flushes that were under way were found, as a whole; the others not at all."""
+    """Number of flushes under way that were found as a whole; the others were not found at all."""
     while_opening: int
-    """Cuts before the queue was open."""
+    """Number of cuts before the queue was open."""
     forgotten: int
-    """Cuts that took something that was not synced from a file beside the queue."""
+    """Number of cuts that took unsynced data from a file beside the queue."""
     seconds: float
 
 
 def run_cuts(count: int, seed: int = 0, only: str = "") -> Report:
-    """Cut the power so often, in each of the modes with ``only`` in their names. Nothing stays mounted.
+    """Cut the power ``count`` times in total, in the modes with ``only`` in their names. Nothing stays mounted.
 
-    Raises ``AssertionError`` at the first violation, with the mode, the seed, what was expected and what was found;
-    ``CutsUnavailable``; and ``OSError`` where mounting goes wrong later.
+    Raises ``AssertionError`` at the first violation, with the mode, the seed, the expected and the found state. Raises
+    ``CutsUnavailable``, and ``OSError`` if a later mount fails.
     """
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         raise CutsUnavailable("only root can mount a file system")
@@ -140,7 +142,7 @@ def _serve(count: int, wanted: Sequence[Mode], seed: int) -> Report:
 
 
 def _what_is_missing(mode: Mode) -> str:
-    """Why this machine cannot cut the power of this file system; empty if it can."""
+    """Return why this machine cannot cut the power of this file system; empty if it can."""
     for tool in (f"mkfs.{mode.kind}", "mount", "umount"):
         if shutil.which(tool, path=_PATH) is None:
             return f"there is no {tool}"
@@ -154,7 +156,7 @@ def _what_is_missing(mode: Mode) -> str:
 
 @contextmanager
 def _machine(mode: Mode, chance: random.Random) -> Iterator[_Machine]:
-    """A machine with an empty disk. Whatever happens, nothing stays mounted."""
+    """Yield a machine with an empty disk. Nothing stays mounted, even after an error."""
     directory = tempfile.mkdtemp(prefix="cuts-", dir=fast_directory())
     machine = _Machine(directory, mode, chance)
     try:
@@ -168,7 +170,7 @@ def _machine(mode: Mode, chance: random.Random) -> Iterator[_Machine]:
             raise CutsUnavailable(f"a loop device cannot be mounted: {error}") from error
         yield machine
     finally:
-        for options in ((), ("-l",)):  # one that is not mounted refuses both
+        for options in ((), ("-l",)):  # an unmounted file system refuses both
             with suppress(OSError):
                 _run("umount", *options, machine.mountpoint)
                 break
@@ -187,20 +189,21 @@ class _Machine:
         self._unsynced = os.path.join(self.mountpoint, "unsynced")
 
     def mount(self) -> None:
-        """Mount it. After a cut this replays the journal."""
+        """Mount the file system. After a cut this replays the journal."""
         _run("mount", "-o", f"loop,{self._mode.options}", self.image, self.mountpoint)
 
     def unmount(self) -> None:
-        """Unmount it; the loop device goes by itself."""
+        """Unmount the file system; the loop device then disappears."""
         _run("umount", self.mountpoint)
 
     def try_to_cut(self) -> None:
-        """Cut the power with nobody there. Raises ``CutsUnavailable``."""
+        """Cut the power without a child. Raises ``CutsUnavailable``."""
         with self._door() as door:
             self._cut_power(door)
 
     def run(self, cuts: int) -> None:
-        """Live and cut so often; after most cuts, and after the last, open the queue, compare, close and ``check``."""
+        """Live and cut ``cuts`` times; after most cuts, and after the last, open the queue, compare, close and
+        ``check``."""
         for left in reversed(range(cuts)):
             self._cut()
             self.unmount()
@@ -211,7 +214,7 @@ class _Machine:
                 close_and_check(self._queue, self.ledger, flushes, self._mode.leaves_junk)
 
     def _cut(self) -> None:
-        """One life, cut."""
+        """Let a child live, and cut the power under it."""
         self._flushes_before = self.ledger.flushes
         openings = self.ledger.openings
         soon = self._chance.random() < 0.25
@@ -231,7 +234,7 @@ class _Machine:
 
     @contextmanager
     def _door(self) -> Iterator[int]:
-        """What is asked to cut the power: the file system, or its device."""
+        """Yield a descriptor for cutting the power: of the file system, or of its device."""
         path, flags = self.mountpoint, os.O_RDONLY | os.O_DIRECTORY
         if not self._mode.shutdown:
             mounts = (line.split() for line in Path("/proc/mounts").read_text().splitlines())
@@ -257,7 +260,7 @@ class _Machine:
             raise
 
     def _live(self, seed: int, ledger: int) -> None:
-        """The child: it also appends a byte to a file before each flush, and never syncs that."""
+        """Live as the child. It also appends a byte to a file before each flush, and never syncs that file."""
         unsynced = os.open(self._unsynced, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         junk = self._mode.leaves_junk
         live(self._queue, seed, None, ledger, on_flush=lambda: _append(unsynced), may_find_junk=junk)

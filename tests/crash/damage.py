@@ -1,8 +1,8 @@
-"""What must come of a damaged queue, and whether it does.
+"""Expected outcomes of damaged queues, and their comparison with the real ones.
 
-It follows from which frames or blocks differ from what was written, never from what the queue says of itself: a log is
-refused, with file and offset, or opens to an exact state; a data file costs the live items of the blocks that differ,
-and no others.
+The expected outcome follows from the frames or blocks that differ from the written ones, never from the queue's own
+report. A damaged log is refused, with file and offset, or opens to an exact state. A damaged data file costs the live
+items of the blocks that differ, and no others.
 """
 
 from __future__ import annotations
@@ -31,21 +31,30 @@ _FREE = nullcontext()
 
 
 class Report(NamedTuple):
-    """What a campaign did, without a violation. Each case is in one of the counts behind ``cases``."""
+    """Result of a campaign without a violation. Each case is in one of the counts after ``cases``."""
 
     cases: int
     refused: int
-    """Opening raised, with the right file and offset."""
+    """Cases in which opening raised an error, with the right file and offset."""
     torn: int
-    """The log opened to the exact prefix before the damage, and said so where anything was left to see."""
+    """Cases in which the log opened to the exact prefix before the damage.
+
+    The queue reported the damage if any byte of it was left.
+    """
     damaged: int
-    """Reading raised, with the right file and offset; exactly the live items of the damaged blocks were missing."""
+    """Cases in which reading raised an error, with the right file and offset.
+
+    Exactly the live items of the damaged blocks were missing.
+    """
     right: int
-    """Everything was there, and no damage was met."""
+    """Cases in which everything was there, and no damage was met."""
     forged: int
-    """The checksums were made to fit: any content, or a ``PersistentQueueError``, and a repair that opens."""
+    """Cases with checksums that were made to fit.
+
+    They led to any content or a ``PersistentQueueError``, and to a repair that opens.
+    """
     items_lost: int
-    """Over all of ``damaged``."""
+    """Number of items lost in all ``damaged`` cases."""
     seconds: float
 
     def __str__(self) -> str:
@@ -55,24 +64,27 @@ class Report(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """What must come of a case: refused at this offset, or opened to this content, having met damage."""
+    """Expected outcome of a case: refused at an offset, or opened to a content, with the damage that is met."""
 
     outcome: str
     content: Content
     refused_at: int | None = None
     torn: bool = False
     damaged: frozenset[int] = frozenset()
-    """The offsets that damage may be reported at."""
+    """Offsets at which damage may be reported."""
     silent: bool = True
-    """Whether it need not be reported."""
+    """True if the damage need not be reported."""
     items_lost: int = 0
 
 
-# --- what must come of a case ----------------------------------------------------------------------------------------
+# --- expected outcomes -----------------------------------------------------------------------------------------------
 
 
 def changed_pieces(image: Image, path: str, data: bytes) -> list[int]:
-    """The pieces of the file that are not as they were written, when what the log carries has been written again."""
+    """Return the pieces of the file that differ from the written ones.
+
+    Blocks that the log carries do not count: opening writes them again.
+    """
     written, starts = image.files[path], image.starts[path]
     carried = [block for block in image.blocks.get(path, ()) if block.carried]
     for block in carried:
@@ -82,7 +94,7 @@ def changed_pieces(image: Image, path: str, data: bytes) -> list[int]:
 
 
 def expect(image: Image, path: str, changed: list[int], data: bytes | bytearray) -> Expected:
-    """What must come of the file at ``path`` being ``data``, with these of its pieces changed."""
+    """Return the expected outcome if the file at ``path`` is ``data``, with these of its pieces changed."""
     return _expect_log(image, changed, data) if path == image.log else _expect_segment(image, path, changed)
 
 
@@ -104,7 +116,7 @@ def _expect_segment(image: Image, path: str, changed: list[int]) -> Expected:
     blocks = [its[piece - 1] for piece in changed if 0 < piece <= len(its)]
     lost = set(last.live).intersection(*[chain.from_iterable(block.sequences for block in blocks)])
     damaged = {block.start for block in blocks} | ({0} if 0 in changed else set())
-    # A header costs nothing, and nobody meets it where recovery has the file in hand or nothing in it is wanted.
+    # A damaged header costs no item. It is not read if recovery has the file in hand, or if no item in it is wanted.
     is_wanted = image.sealed and not set(last.live).isdisjoint(chain.from_iterable(block.sequences for block in its))
     silent = not lost and not (0 in changed and is_wanted)
     left = image.content((sequence for sequence in last.live if sequence not in lost), last.markers)
@@ -116,7 +128,7 @@ def _expect_segment(image: Image, path: str, changed: list[int]) -> Expected:
 
 
 def mount(image: Image, changed: dict[str, bytes]) -> SimulatedDisk:
-    """A machine with the image's files, these of them changed."""
+    """Return a machine with the files of the image, some of them ``changed``."""
     disk = SimulatedDisk(image.directories)
     for name, written in image.files.items():
         disk.add_file(name, changed.get(name, written))
@@ -129,7 +141,10 @@ def open_queue(image: Image, disk: Disk, memory_bytes: int = 1 << 20) -> Store:
 
 
 def read_all(store: Store, how: int) -> tuple[Content, list[tuple[str, int]]]:
-    """All that comes out, past all damage, and where that was met: by browsing, by taking few, by taking all."""
+    """Return all items that can be read past the damage, and the places of the damage.
+
+    ``how`` selects the way of reading: browse, take few items at a time, or take all.
+    """
     items: list[bytes] = []
     damages: list[tuple[str, int]] = []
     while True:
@@ -148,7 +163,7 @@ def read_all(store: Store, how: int) -> tuple[Content, list[tuple[str, int]]]:
 
 
 def check_case(image: Image, path: str, data: bytes, changed: list[int], how: int) -> Expected:
-    """Open the image with this file, read it all, compare with what must come of it, and return that."""
+    """Open the image with this file, read everything, compare with the expected outcome, and return that outcome."""
     expected, disk = expect(image, path, changed, data), mount(image, {path: data})
     try:
         store = open_queue(image, disk.disk, how % 2 << 20)
@@ -182,7 +197,7 @@ def short(value: object) -> str:
 
 
 def is_as_it_was(image: Image, disk: SimulatedDisk, changed: dict[str, bytes]) -> bool:
-    """Whether nothing but the lock file has changed, and nothing was left open."""
+    """Return if only the lock file has changed, and no descriptor is open."""
     names = {name: number for name, number in disk.names.items() if number > 0}
     return (
         names.keys() == image.files.keys()
@@ -196,7 +211,7 @@ def is_as_it_was(image: Image, disk: SimulatedDisk, changed: dict[str, bytes]) -
 
 
 class Tally:
-    """Counts outcomes, and makes a violation of whatever a case should not have raised."""
+    """Counts outcomes, and turns an unexpected exception of a case into a violation."""
 
     def __init__(self, replay: str) -> None:
         self._replay = replay
@@ -205,22 +220,22 @@ class Tally:
         self._items_lost = 0
 
     def add(self, expected: Expected, cases: int = 1) -> None:
-        """So many cases came out as expected."""
+        """Count ``cases`` cases that came out as expected."""
         self._outcomes[expected.outcome] += cases
         self._items_lost += expected.items_lost * cases
 
     def violated(self, error: Exception, what: str) -> ViolationError:
-        """What to raise."""
+        """Return the violation to raise for an error."""
         if isinstance(error, ViolationError):
             return ViolationError(f"{what}: {error}\nreplay with: {self._replay}")
         return ViolationError(f"{what}: {type(error).__name__}: {error}\nreplay with: {self._replay}")
 
     def report(self) -> Report:
-        """What was counted."""
+        """Return the counts."""
         counts = [self._outcomes[name] for name in Report._fields[1:6]]
         return Report._make([sum(counts), *counts, self._items_lost, time.perf_counter() - self._began])
 
 
 def add_reports(reports: Iterable[Report]) -> Report:
-    """Several campaigns as one, done one after the other."""
+    """Return the sum of several campaigns, as if they had run one after the other."""
     return Report._make(map(sum, zip(*reports, strict=True)))

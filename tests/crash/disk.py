@@ -1,23 +1,24 @@
 """A disk in memory that forgets what was not synced.
 
-It stands in for ``persistentqueue.system.disk.DISK``: the same names, signatures and errors. It knows what a real one
-hides:
+It replaces ``persistentqueue.system.disk.DISK`` in tests: it has equal names, signatures and errors. It models the
+states that a real disk hides:
 
-- **Contents.** A file has what is durable, what the page cache holds, and the writes between the two, in order. A sync
-  moves them over; a durable write moves its own bytes only.
-- **Names** are apart from contents, and belong to the directory itself, not to its path: one that is deleted and made
-  again is another. A path below a held directory is reached from there, wherever that is by now. Creating, renaming
-  and deleting become durable by the sync of the directory (of the one that a file is renamed *to*), never by the sync
-  of the file.
-- **A kill** leaves the cache, and all that is pending stays pending: a power cut in a later life still takes it.
-- **A power cut** leaves what is durable, and of everything pending what ``pick`` says: each write kept, dropped, cut
-  after a sector of 512 bytes, or its sectors mixed from old, new, zeros and garbage; each name kept or dropped.
-- **A sync that fails** follows one of the file systems: what was pending is neither durable nor tried again (ext4,
-  XFS), falls back to what it was (btrfs), or is reported by the next sync only (ext4 with data=journal).
+- **Contents.** A file has durable content, content in the page cache of the operating system, and the writes between
+  the two, in order. A sync makes all of them durable; a durable write makes only its own bytes durable.
+- **Names** are separate from contents. They belong to the directory itself, not to its path: a directory that is
+  deleted and made again is another one. A path below a held directory is resolved from that directory, even if it was
+  renamed. Creating, renaming and deleting become durable by the sync of the directory, never by the sync of the file.
+  For a rename, that is the directory of the new name.
+- **A kill** leaves the cache. Pending writes stay pending: a power cut in a later life may still take them.
+- **A power cut** leaves everything durable. ``pick`` decides about everything pending. A write is kept, dropped, or cut
+  after a sector of 512 bytes, or its sectors are mixed from old, new, zeros and garbage. A name is kept or dropped.
+- **A failed sync** behaves as on one of the file systems. On ext4 and XFS, the pending writes are neither durable nor
+  tried again. On btrfs, the content falls back to the durable one. On ext4 with data=journal, only the next sync
+  reports the failure.
 
-One assumption is made, SQLite's "powersafe overwrite": bytes that a write does not change survive it, whatever becomes
-of the others in their sector. Each call that changes something is a tick, at which ``on_tick`` may look at the disk,
-copy it, or raise ``Crash``; what the call does is pending then.
+The disk makes one assumption, SQLite's "powersafe overwrite": a write never damages bytes that it does not change, even
+in its own sectors. Each call that changes something is a tick. At a tick, ``on_tick`` may look at the disk, copy it, or
+raise ``Crash``; the change of the call is pending then.
 """
 
 from __future__ import annotations
@@ -49,24 +50,24 @@ _CONSTANT: dict[str, Callable[..., object]] = {
     "gethostname": lambda: "simulated",
     "hold": lambda _path: None,
 }
-"""What is the same for all machines."""
+"""Calls with a constant answer, for all machines."""
 
 Pending = tuple[int, int, bytes]
 """A write: ``(_WRITE, offset, data)``. A new size: ``(_RESIZE, size, b"")``."""
 Entry = tuple[int, str]
-"""A directory's inode, which is negative, and a name in it."""
+"""Inode of a directory, which is negative, and a name in it."""
 Names = dict[int, dict[str, int]]
-"""By directory, the names in it, and which inodes these are of."""
+"""Inode of each name, by the inode of its directory."""
 Pick = Callable[[int], int]
-"""``pick(n)`` chooses one of ``0 … n - 1``: at random, or one after the other to exhaust them."""
+"""A function that chooses one of ``0 … n - 1``: at random, or one after the other to exhaust them."""
 
 
 class Crash(BaseException):
-    """The process, or the machine, is gone. Nothing may catch it."""
+    """The end of the process or of the machine. No code may catch it."""
 
 
 class Inode:
-    """The contents of a file, which has so many names."""
+    """Contents of a file, and its number of names."""
 
     __slots__ = ("cache", "durable", "links", "locked_by", "pending")
 
@@ -76,10 +77,10 @@ class Inode:
         self.pending = pending
         self.links = links
         self.locked_by = 0
-        """The descriptor that has the lock."""
+        """Descriptor that has the lock; 0 if none has."""
 
     def copy(self) -> Inode:
-        """The same contents, in another life: nobody holds a lock."""
+        """Return an inode with equal contents for another life: no descriptor has its lock."""
         return Inode(bytearray(self.durable), bytearray(self.cache), list(self.pending), self.links)
 
 
@@ -97,7 +98,8 @@ def _apply(content: bytearray, operation: Pending) -> None:
 
 
 def _without(operation: Pending, start: int, end: int) -> list[Pending]:
-    """What is left of a pending write when ``start … end - 1`` were made durable by another."""
+    """Return the parts of a pending write that are still pending when ``start … end - 1`` became durable by another
+    write."""
     kind, offset, data = operation
     stop = offset + len(data)
     if kind == _RESIZE or end <= offset or stop <= start:
@@ -109,63 +111,66 @@ def _without(operation: Pending, start: int, end: int) -> list[Pending]:
 
 
 class SimulatedDisk:
-    """One machine's disk, with the process that uses it. ``disk`` is the door to hand to the queue.
+    """Disk of one machine, with the process that uses it. ``disk`` is the object to give to the queue.
 
-    At first it has these directories, and those above them.
+    At first it has the given directories, and those above them.
     """
 
     def __init__(self, directories: Iterable[str] = ("/queues",)) -> None:
         self.inodes: dict[int, Inode] = {}
-        """Of files; their numbers are positive, those of directories negative."""
+        """Inodes of files, by number. Numbers of files are positive, those of directories negative."""
         self.directories: Names = {_ROOT: {}}
-        """The names that there are."""
+        """Names in each directory, now."""
         self.names = {"/": _ROOT}
-        """The same as paths."""
+        """Inodes of these names, by path."""
         self.entries: Names = {_ROOT: {}}
-        """The names that are durable."""
+        """Names in each directory that are durable."""
         self.pending_names: list[tuple[int, Entry | None, Entry | None, int]] = []
         """``(directory whose sync makes it durable, name that goes, name that comes, inode)``, in order."""
         self.descriptors: dict[int, tuple[int, str, bool]] = {}
-        """The inode, the path, and whether it was opened for direct writes."""
+        """For each descriptor: the inode, the path, and True if it was opened for direct writes."""
         self.next_inode = 1
         self.next_directory = _ROOT - 1
         self.ticks = 0
         self.salt = 0
         self.on_tick: Callable[[], None] | None = None
         self.fault: Callable[[str, str], OSError | int | None] | None = None
-        """Asked at each call, by name and path, for an error to raise, or how many bytes a "short write" takes, or a
-        "short read" gives."""
+        """Function that is asked at each call, with its name and path, for a fault.
+
+        It returns an error to raise. For a "short write" it may return the bytes to take, for a "short read" the bytes
+        to give.
+        """
         self.free_bytes = 1 << 40
-        """What it says that it has free, whatever is written."""
+        """Free bytes that the disk reports, however much is written."""
         self.sync_failure = "ext4"
         self.refused: set[str] = set()
-        """The calls that in this life found no room, no descriptor or no memory."""
+        """Calls that found no room, no descriptor or no memory in this life."""
         self.sync_failed = False
-        """Whether a sync has failed in this life, so that what was pending may be gone without a power cut."""
+        """True if a sync has failed in this life: pending data may be gone without a power cut."""
         self.owed: set[int] = set()
         """Inodes whose next sync reports the failure of the last one (data=journal)."""
         self.undo: tuple[Inode, int, bytearray, int] | None = None
         """How to take back the write that is under way: inode, offset, old bytes, old size."""
         self.trace: list[str] | None = None
         self.situation: Any = None
-        """What an explorer has to know of this disk, and of what a crash leaves of it; nothing that changes."""
+        """Knowledge of an explorer about this disk, which a crash keeps; an immutable value."""
         self._next_descriptor = _FD_FIRST
         self._door: Disk | None = None
         for path in directories:
             self._make_durable(path)
 
     def durable_names(self) -> dict[str, int]:
-        """The paths that nothing takes away."""
+        """Return the paths that a power cut cannot take away."""
         return paths_of(self.entries) if self.pending_names else self.names
 
     def add_file(self, path: str, content: bytes) -> None:
-        """Have a file with this content, durably."""
+        """Add a file with this content, durably."""
         number, self.next_inode = self.next_inode, self.next_inode + 1
         self.inodes[number] = Inode(bytearray(content), bytearray(content), [], 0)
         self._add_name(path, number)
 
     def add_link(self, path: str, of: str) -> None:
-        """Have another name of a file, durably."""
+        """Add another name of a file, durably."""
         self._add_name(path, self._number(of))
 
     def _add_name(self, path: str, number: int) -> None:
@@ -188,17 +193,18 @@ class SimulatedDisk:
         return number
 
     def is_locked(self, path: str) -> bool:
-        """Whether somebody has the lock on the file."""
+        """Return if a descriptor has the lock on the file."""
         number = self.names.get(path)
         return number is not None and bool(self.inodes[number].locked_by)
 
     def bytes_in(self, path: str) -> int:
-        """What the files in a directory take, which has no other directories in it; 0 where there is none."""
+        """Return the bytes of the files in a directory that has no subdirectories; 0 if there is no such directory."""
         directory, inodes = self.names.get(path), self.inodes
         return 0 if directory is None else sum([len(inodes[n].cache) for n in self.directories[directory].values()])
 
     def unmount(self, path: str, leave: bool) -> Callable[[], None]:
-        """Take what is in a directory away, and the directory, too, unless it is to ``leave``; how to bring it back."""
+        """Hide the contents of a directory, and the directory itself unless ``leave``; return a call that restores
+        them."""
         number, (above, name) = self.names[path], self._entry(path)
         inside, self.directories[number] = self.directories[number], {}
         hidden = {each: self.names.pop(each) for each in list(self.names) if each.startswith(path + "/")}
@@ -213,7 +219,7 @@ class SimulatedDisk:
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
-        """Let another process do something: no call of it fails, or is cut short."""
+        """Let another process work: none of its calls fails or is cut short, and none ticks."""
         watch, fault, self.on_tick, self.fault = self.on_tick, self.fault, None, None
         try:
             yield
@@ -221,14 +227,14 @@ class SimulatedDisk:
             self.on_tick, self.fault = watch, fault
 
     def move_durably(self, source: str, target: str) -> None:
-        """Rename a directory, as another process does, which syncs the names."""
+        """Rename a directory like another process that syncs the names."""
         with self.undisturbed():
             self._sync_above(source)
             self.rename(source, target)
             self._sync_above(target)
 
     def remove_durably(self, path: str) -> None:
-        """Delete a directory and all that is in it, as another process does, which syncs the name."""
+        """Delete a directory and everything in it like another process that syncs the name."""
         with self.undisturbed():
             self._sync_above(path)
             inside = [each for each in self.names if each.startswith(path + "/")]
@@ -245,7 +251,7 @@ class SimulatedDisk:
         self.close(fd)
 
     def files_below(self, path: str) -> dict[str, tuple[int, bytes]]:
-        """All that is in a directory, by its way from there: which inode, and what a file holds."""
+        """Return everything below a directory, by relative path: the inode, and the content of a file."""
         prefix = path + "/"
         return {
             each[len(prefix) :]: (number, bytes(self.inodes[number].cache) if number > 0 else b"")
@@ -254,15 +260,15 @@ class SimulatedDisk:
         }
 
     def held(self, path: str) -> int:
-        """The directory that was opened last under this path, and is open still, whatever has the name by now; 0 if
-        there is none."""
+        """Return the directory that was opened last under this path and is still open, even if it was renamed; 0 if
+        none."""
         opened = (number for number, at, _ in reversed(self.descriptors.values()) if at == path and number < 0)
         return next(opened, 0)
 
     # --- crashing ----------------------------------------------------------------------------------------------------
 
     def kill(self, pick: Pick) -> SimulatedDisk:
-        """The disk after the process was killed: a write under way is whole, cut after a page, or was not begun."""
+        """Return the disk after the process was killed: a write under way is whole, cut after a page, or not begun."""
         other = SimulatedDisk(())
         other.inodes = {number: inode.copy() for number, inode in self.inodes.items()}
         other.directories, other.entries = _copy(self.directories), _copy(self.entries)
@@ -284,17 +290,19 @@ class SimulatedDisk:
         return other
 
     def cut_power(self, pick: Pick) -> SimulatedDisk:
-        """The disk after the power went: what is durable, and of what was pending whatever ``pick`` chooses."""
+        """Return the disk after a power cut: everything durable, and of everything pending the part that ``pick``
+        chooses."""
         names = self.names_after_cut(pick)
         return self.cut_to(names, {number: after_cut(self.inodes[number], pick) for number in self.unsure(names)})
 
     def unsure(self, names: Names) -> list[int]:
-        """The inodes with these names that have something pending."""
+        """Return the inodes with these names that have pending writes."""
         pending = {number for number, inode in self.inodes.items() if inode.pending}
         return sorted(pending.intersection(chain.from_iterable(map(dict.values, names.values())))) if pending else []
 
     def cut_to(self, names: Names, contents: Mapping[int, bytes | bytearray]) -> SimulatedDisk:
-        """The disk after the power went and left these names, and these contents where any were pending."""
+        """Return the disk after a power cut that left these names, and ``contents`` of the files with pending
+        writes."""
         other = SimulatedDisk(())
         self._pass_on(other, "the power goes")
         other.directories, other.entries = _copy(names), _copy(names)
@@ -315,12 +323,12 @@ class SimulatedDisk:
             other.trace = [*self.trace, f"{self.ticks:6}  ===== {event} ====="]
 
     def names_after_cut(self, pick: Pick) -> Names:
-        """The names that a power cut leaves."""
+        """Return the names that a power cut leaves."""
         operations = self.pending_names
         if not operations:
             return _copy(self.directories)
         entries = _copy(self.entries)
-        mode = pick(4)  # none, all, as many as were written in order, or just any of them
+        mode = pick(4)  # none, all, a prefix in the order of writing, or any subset
         until = pick(len(operations) + 1) if mode == 2 else len(operations)
         for at, (_, gone, came, inode) in enumerate(operations):
             if mode == 0 or at >= until or (mode == 3 and not pick(2)):
@@ -332,7 +340,7 @@ class SimulatedDisk:
 
     @property
     def disk(self) -> Disk:
-        """The door, as the queue knows it."""
+        """Functions of the disk, in the form that the queue uses."""
         if self._door is not None:
             return self._door
         # Made for every crash; a frozen dataclass sets its fields one by one, which takes ten times as long.
@@ -458,7 +466,7 @@ class SimulatedDisk:
                 later.append((directory, gone, came, inode))
                 continue
             _change(self.entries, gone, came, inode)
-            # A name that went, and came again, is there: what took it away before cannot do so any more.
+            # A name that went and came again is there: an earlier, still pending removal must not take it away.
             later = [(each[0], None if each[1] == came else each[1], *each[2:]) for each in later]
         self.pending_names = later
 
@@ -553,7 +561,7 @@ class SimulatedDisk:
             self.on_tick()
 
     def _may_fail(self, call: str, path: str) -> None:
-        """Raise if a fault is due."""
+        """Raise an error if a fault is due."""
         if self.fault is None:
             return
         failure = self.fault(call, path)
@@ -565,7 +573,7 @@ class SimulatedDisk:
             raise failure
 
     def _taken(self, data: bytes, path: str, direct: bool) -> bytes:
-        """What a write takes of the data."""
+        """Return the part of the data that a write takes."""
         assert self.fault is not None
         taken_bytes = self.fault("short write", path)
         if not isinstance(taken_bytes, int):
@@ -573,7 +581,7 @@ class SimulatedDisk:
         return data[: taken_bytes if not direct else max(SECTOR_BYTES, taken_bytes // SECTOR_BYTES * SECTOR_BYTES)]
 
     def _sync_fails(self, number: int, path: str, call: str, operations: list[Pending]) -> bool:
-        """Whether this sync reports a failure; what it does to the contents then depends on the file system."""
+        """Return if this sync reports a failure. The effect of a failure on the contents depends on the file system."""
         if number in self.owed:
             self.owed.discard(number)
             self.sync_failed = True
@@ -603,13 +611,15 @@ class SimulatedDisk:
         self._tick(call, path, size_bytes)
 
     def _pend(self, gone: Entry | None, came: Entry | None, number: int) -> None:
-        """Note that a name of the inode goes, and another comes."""
+        """Note that a name of the inode goes, another comes, or both."""
         directory = (came or gone or (_ROOT, ""))[0]
         self.pending_names.append((directory, gone, came, number))
 
     def _where(self, path: str) -> str:
-        """The path as it is now, of what may be below a held directory. Raises ``FileNotFoundError`` if that was
-        deleted, and ``OSError`` if it is not held any more."""
+        """Return the current path of a file that may be below a held directory.
+
+        Raises ``FileNotFoundError`` if that directory was deleted, and ``OSError`` if it is not held any more.
+        """
         if type(path) is not Below:
             return path
         root = path.root
@@ -625,7 +635,7 @@ class SimulatedDisk:
         return normpath(f"{found}/{path.rest}")
 
     def _entry(self, path: str) -> Entry:
-        """Where the name belongs that the path ends with. Raises ``FileNotFoundError``."""
+        """Return the directory of a path, and the name in it. Raises ``FileNotFoundError``."""
         above, _, name = path.rpartition("/")
         return self._number(above or "/"), name
 
@@ -661,13 +671,13 @@ def _file_stat(number: int, links: int, size_bytes: int) -> os.stat_result:
     return os.stat_result((stat.S_IFREG | 0o600, number, 0, links, 0, 0, size_bytes, 0, 0, 0), {"st_mtime_ns": 0})
 
 
-@lru_cache(10_000)  # they are the same in many lives
+@lru_cache(10_000)  # many lives ask for equal bytes
 def _random_bytes(salt: int, size_bytes: int) -> bytes:
     return random.Random(salt).randbytes(size_bytes)
 
 
 def _change(names: Names, gone: Entry | None, came: Entry | None, inode: int) -> None:
-    """Take away a name of the inode, and give it another."""
+    """Take away a name of the inode, and add another."""
     if gone is not None and names.get(gone[0], {}).get(gone[1]) == inode:
         del names[gone[0]][gone[1]]
     if came is not None:
@@ -679,7 +689,7 @@ def _copy(names: Names) -> Names:
 
 
 def _reachable(names: Names) -> Names:
-    """Those that can be reached from the root: what lies in a directory that has no name is gone with it."""
+    """Return the names that can be reached from the root: a directory without a name is gone, with everything in it."""
     reachable: Names = {}
     reached = [_ROOT]
     for directory in reached:
@@ -689,7 +699,7 @@ def _reachable(names: Names) -> Names:
 
 
 def paths_of(names: Names) -> dict[str, int]:
-    """All paths that these names add up to, and which inodes they are of."""
+    """Return the inode of each path that these names add up to."""
     paths = {"/": _ROOT}
     reached = [("", _ROOT)]
     for path, directory in reached:
@@ -701,9 +711,9 @@ def paths_of(names: Names) -> dict[str, int]:
 
 
 def after_cut(inode: Inode, pick: Pick) -> bytearray:
-    """What a file holds after the power went."""
+    """Return the content of a file after a power cut."""
     content, pending = bytearray(inode.durable), inode.pending
-    mode = pick(4)  # nothing, everything, as much as was written in order, or just any of it
+    mode = pick(4)  # nothing, everything, a prefix in the order of writing, or any subset
     if mode == 0:
         return content
     until = pick(len(pending)) if mode == 2 else len(pending)
@@ -734,7 +744,7 @@ def _tear(content: bytearray, operation: Pending, pick: Pick) -> None:
         _apply(content, (_WRITE, offset, data[:cut]))
         return
     if pick(2) and offset + len(data) > len(content):
-        content.extend(bytes(offset + len(data) - len(content)))  # the size came first
+        content.extend(bytes(offset + len(data) - len(content)))  # the new size became durable before the data
     bounds = [0, *stops, len(data)]
     for start, stop in pairwise(bounds):
         fate = pick(4)

@@ -1,8 +1,8 @@
-"""All programs of a few operations, crashed at every call of the disk, with every state of what was pending.
+"""All programs of a few operations, crashed at every call of the disk, with every state of the pending writes.
 
-Where the explorer is luck, this is none: 24 of the 26 crash bugs that one study found in file systems need three
-operations or fewer (B3, "bounded black-box crash testing"). States that were met before, with the same outcomes
-allowed, are not opened again.
+The explorer relies on chance; this campaign does not. One study of crash bugs in file systems found that 24 of its 26
+bugs need three operations or fewer (B3, "bounded black-box crash testing"). A state that was opened before, with equal
+allowed outcomes, is not opened again.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ SETTINGS = (
     Settings(segment_bytes=10, log_bytes=8192, memory_bytes=1000, inline_bytes=0, pool_max_bytes=600),
 )
 OUTCOMES_MAX = 12
-"""How many outcomes of one file's pending writes are tried; more than three sectors have more."""
+"""Number of outcomes of one file's pending writes that are tried; more than three sectors have more."""
 _UNBELIEVED = {f"{DIRECTORY}/lock", f"{DIRECTORY}/pool/log.free"}
 _Outcome = TypeVar("_Outcome")
 _State = tuple[int, Callable[[], SimulatedDisk]]
 
 
 class Odometer:
-    """A ``pick`` that runs through all of its choices: each ``turn`` makes the next ones."""
+    """A ``pick`` that goes through all of its choices: each ``turn`` makes the next ones."""
 
     def __init__(self) -> None:
         self._digits: list[int] = []
@@ -45,7 +45,7 @@ class Odometer:
         self._at = 0
 
     def pick(self, n: int) -> int:
-        """The choice of this turn."""
+        """Return the choice of this turn."""
         if self._at == len(self._digits):
             self._digits.append(0)
             self._bases.append(n)
@@ -53,7 +53,7 @@ class Odometer:
         return self._digits[self._at - 1]
 
     def turn(self) -> bool:
-        """Go on to the next choices; False when there are none left."""
+        """Go to the next choices; return False when there are none left."""
         while self._digits and self._digits[-1] == self._bases[-1] - 1:
             self._digits.pop()
             self._bases.pop()
@@ -65,7 +65,7 @@ class Odometer:
 
 
 def outcomes(crash: Callable[[Pick], _Outcome], key: Callable[[_Outcome], Hashable]) -> list[_Outcome]:
-    """The different results that ``crash`` can have, for all that may be picked."""
+    """Return the different results of ``crash``, for all possible picks."""
     odometer = Odometer()
     found: dict[Hashable, _Outcome] = {}
     for _ in range(20 * OUTCOMES_MAX):
@@ -77,18 +77,18 @@ def outcomes(crash: Callable[[Pick], _Outcome], key: Callable[[_Outcome], Hashab
 
 
 def every_kill(disk: SimulatedDisk) -> list[SimulatedDisk]:
-    """The disks that a kill can leave."""
+    """Return the disks that a kill can leave."""
     return outcomes(disk.kill, _fingerprint)
 
 
 def every_cut(disk: SimulatedDisk) -> Iterator[SimulatedDisk]:
-    """The disks that a power cut can leave."""
+    """Return the disks that a power cut can leave."""
     return (make() for _, make in _cuts(disk))
 
 
-@lru_cache(1000)  # of all files but one the last tick has changed nothing
+@lru_cache(1000)  # the last tick has changed at most one file
 def _contents(durable: bytes, pending: tuple[Pending, ...]) -> list[bytes]:
-    """What a power cut can leave of a file."""
+    """Return the contents of a file that a power cut can leave."""
     inode = Inode(bytearray(durable), bytearray(), list(pending), 1)
     return [bytes(content) for content in outcomes(partial(after_cut, inode), bytes)]
 
@@ -99,9 +99,9 @@ def _kills(disk: SimulatedDisk) -> Iterator[_State]:
 
 
 def _cuts(disk: SimulatedDisk) -> Iterator[_State]:
-    """The fingerprints of the disks that a power cut can leave, and how to make them, which takes longer.
+    """Yield a fingerprint of each disk that a power cut can leave, and a call that makes the disk, which takes longer.
 
-    Of files that nobody is to believe every outcome occurs, but not each together with each outcome of the others.
+    For files whose content must not matter, every outcome occurs, but not in each combination with the others.
     """
     unsure = {
         number: _contents(bytes(inode.durable), tuple(inode.pending))
@@ -140,7 +140,7 @@ class Exhaustive:
         self._ticks: dict[tuple[str, ...], int] = {}
 
     def run(self, operations_max: int) -> None:
-        """All programs of up to so many operations."""
+        """Run all programs of up to this number of operations."""
         for length in range(1, operations_max + 1):
             for program in product(OPERATIONS, repeat=length):
                 self.programs += 1
@@ -150,7 +150,11 @@ class Exhaustive:
                     raise ViolationError(f"{error}\nprogram {' '.join(program)}, {self.settings}") from error
 
     def _run(self, program: tuple[str, ...], crashed_ticks: int) -> int:
-        """Run it, crashing behind so many ticks, where a shorter program crashed already; how many ticks it has."""
+        """Run a program, and return its number of ticks.
+
+        It crashes only after ``crashed_ticks`` ticks: a shorter program with an equal beginning has crashed before
+        that.
+        """
         disk = SimulatedDisk()
         run = _Run(self.settings)
 
@@ -187,7 +191,7 @@ class Exhaustive:
 
 
 class _Run:
-    """One program's queue, and what it must hold."""
+    """Queue of one program, and its expected content."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -286,7 +290,7 @@ OPERATIONS: dict[str, Callable[[_Run, SimulatedDisk], None]] = {
 
 
 def _fingerprint(disk: SimulatedDisk) -> int:
-    """Equal for disks that nothing can tell apart."""
+    """Return a value that is equal for disks without an observable difference."""
     files = [
         (path, bytes(disk.inodes[number].cache) if number > 0 else None, _durable(disk, number))
         for path, number in sorted(disk.names.items())

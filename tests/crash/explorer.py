@@ -1,14 +1,15 @@
-"""Random programs on the simulated disk, crashed anywhere, also while they recover, and a model of what is allowed.
+"""Random programs on the simulated disk, crashed at any call and during recovery, and a model of the allowed states.
 
-A *schedule* is one crash of one program at one call of the disk, followed by a recovery whose outcome is compared. One
-run of a program yields many: at a tick the disk is copied, the copy crashes (the process is killed, or the power goes,
-or one after the other) and recovers, while the original runs on. The copy may crash again while it recovers, or go on
-with a program of its own, up to three lives deep.
+A *schedule* is one crash of one program at one call of the disk, and a recovery whose outcome is compared. One run of a
+program yields many schedules. At a tick the disk is copied, and the copy crashes and recovers, while the original runs
+on. A crash kills the process, cuts the power, or does one after the other. The copy may crash again while it recovers,
+or continue with a program of its own, up to three lives deep.
 
-The model is a list of items and the versions of markers. Allowed after a crash: the state after the last acknowledged
-group, or with the group that was under way as a whole. What an opening has once served must stay, whatever comes.
-With ``sync=False`` a killed process loses nothing, and a power cut leaves one of the states since the last trim. A
-queue that is being deleted is there as a whole or not at all, and whoever comes meanwhile waits, or finds it empty.
+The model is a list of items and the versions of markers. After a crash it allows two states: the state after the last
+acknowledged group, and that state with the whole group that was under way. A state that an opening has served must stay
+after any later crash. With ``sync=False`` a killed process loses nothing, and a power cut leaves one of the states
+since the last trim. A queue that is being deleted is found whole or not at all. Another process that comes meanwhile
+waits, or finds it empty.
 
 Everything follows from the seed.
 """
@@ -64,7 +65,7 @@ _ACTIONS = (
 )
 PROGRAMS = ("mixed", "drains", "recycles", "compacts")
 ENCLOSES = "encloses"
-"""The style in which each opening compresses and encrypts in another way, with one of two keys."""
+"""Style in which each opening compresses and encrypts differently, with one of two keys."""
 STYLES = (*PROGRAMS, MOVES, PUBLISHES, SUBSCRIBES, ENCLOSES, RENAMES)
 KEYS = {"old": bytes(16), "new": bytes(range(32))}
 WAYS = [Envelopes(how, Encryption(key_id, KEYS.__getitem__)) for how in (None, "zstd") for key_id in KEYS]
@@ -81,9 +82,13 @@ _PUBLISHING_ODDS = {
     "compacts": (8, 38, 4, 1, 35, 1, 2, 8, 12, 6),
 }
 _SUBSCRIBING_ODDS = 8
-"""Of the actions, by the style of the program: one of all kinds; one that takes all there is, and commits that at once,
-so that the segment to write on has often nothing live in it; one of small segments, which come from the pool and go to
-it; one whose consumers leave gaps, to be compacted."""
+"""Odds of the actions, by the style of the program.
+
+- ``mixed`` has actions of all kinds.
+- ``drains`` takes all items and commits that at once, so that the segment to write on often holds no live item.
+- ``recycles`` has small segments, which come from the pool and go to it.
+- ``compacts`` has consumers that leave gaps, which are compacted.
+"""
 _TAKES = {"mixed": (1, 1, 2, 5, 100), "drains": (100,), "recycles": (2, 5), "compacts": (1, 1, 2, 5)}
 _COUNTS = {"mixed": (1, 1, 1, 2, 3, 20), "drains": (1, 1, 1, 2, 3, 20), "recycles": (1, 2), "compacts": (7, 20)}
 _LENGTHS = {
@@ -104,41 +109,42 @@ _LIMITED_ODDS = 0.3
 
 
 class Work:
-    """An open transaction and what it will do to the content."""
+    """An open transaction, and its effect on the content."""
 
     def __init__(self) -> None:
         self.transaction = Transaction()
         self.enqueued: list[bytes] = []
         self.taken: list[bytes] = []
         self.name = ""
-        """Of the subscription that it has taken from."""
+        """Name of the subscription that it has taken from."""
 
 
 class Model:
-    """What is acknowledged, and what may be found instead."""
+    """The acknowledged content, and the other contents that may be found instead."""
 
     def __init__(self, content: Content, others: Others) -> None:
         self.content = content
         self.others = others
         self.since_sync = [content]
-        """What a power cut may leave of a queue that does not sync, oldest first; ends with ``content``."""
+        """Contents that a power cut may leave of a queue that does not sync, oldest first; ends with ``content``."""
         self.under_way: list[Content] = []
         self.most_bytes = 0
-        """What the files may take, once the queue is open: the limit, or what they took before; 0 without a limit."""
+        """Upper bound of the bytes in files, once the queue is open: the limit, or their size before; 0 without a
+        limit."""
 
     def allowed(self, synced: bool, power: bool) -> list[Content]:
-        """What may be found after a crash now."""
+        """Return the contents that may be found after a crash now."""
         return self.others.found([*([self.content] if synced or not power else self.since_sync), *self.under_way])
 
     def settle(self, content: Content, durable: bool) -> None:
-        """This is what it is now."""
+        """Make ``content`` the acknowledged content."""
         self.since_sync = [content] if durable else [*self.since_sync, content]
         self.content = content
         self.under_way = []
 
 
 def content_of(store: Store) -> Content:
-    """What an open queue holds."""
+    """Return the content of an open queue."""
     subscriptions = store.subscriptions
     plain = subscriptions.plain
     others = [(name, _items_of(subscriptions.find(name))) for name in sorted(subscriptions.names())]
@@ -158,7 +164,7 @@ def _items_of(reader: Reader) -> tuple[bytes, ...]:
 
 
 def after(content: Content, works: list[Work]) -> Content:
-    """The content after these are committed as a group."""
+    """Return the content after these works are committed as a group."""
     markers = dict(content.markers)
     for work in works:
         marker = work.transaction.marker
@@ -213,11 +219,11 @@ class Explorer:
         self._others = self.random_of("others"), count(1)
 
     def random_of(self, what: str) -> random.Random:
-        """Draws of their own, so that the others stay as they were."""
+        """Return a generator for one purpose, so that the draws for all others stay unchanged."""
         return random.Random(f"{what} of {self.seed}")
 
     def _limit(self) -> bool:
-        """Perhaps give the queue limits; whether it has any."""
+        """Give the queue limits in some seeds; return if it has any."""
         draw = self.random_of("limits")
         if draw.random() >= _LIMITED_ODDS or self._publishes or self._asked_style == RENAMES:
             return False
@@ -231,7 +237,7 @@ class Explorer:
         return True
 
     def run(self) -> None:
-        """Explore. Raises ``ViolationError`` like ``exploring``."""
+        """Explore all schedules of the seed. Raises ``ViolationError`` like ``exploring``."""
         nothing = self._nothing
         with exploring(self.random, self.seed, self._faults, self._trace, self._asked_style) as disk:
             self._live(disk, Model(nothing, Others(*self._others)), [nothing], [nothing], depth=0)
@@ -247,17 +253,17 @@ class Explorer:
         depth: int,
         quiet: bool = False,
     ) -> None:
-        """Open, compare, run a program, and end by closing or by crashing; then perhaps live once more.
+        """Open, compare, run a program, and end by closing or by crashing; then, in some cases, live once more.
 
-        ``after_cut`` is allowed instead if the power goes before what was found has been served. With ``quiet`` the
-        process was killed while nothing was under way, so that nothing may seem to be.
+        ``after_cut`` is allowed instead if the power goes before the found content has been served. With ``quiet``, the
+        process was killed while nothing was under way: recovery must then report nothing torn or set aside.
         """
         self.lives += 1
         self.deepest = max(self.deepest, depth)
         heir = self._renames.begin(disk, self.settings)
         if heir is not None:
             allowed, after_cut, quiet = [heir], [heir], False
-        # Until it has been served it is not decided which of the allowed states it is.
+        # Until the content has been served, it is undecided which of the allowed contents it is.
         undecided: list[list[Content]] = [allowed, after_cut]
         disk.on_tick = partial(self._at_tick, disk, model, undecided, depth)
         if self._faults and self.random.random() < 0.5:
@@ -268,7 +274,7 @@ class Explorer:
             store = self._open(disk)
             self._renames.opened(disk, store)
             if self._faults and self._waiting(disk, store):
-                disk.fault = None  # there was no room for what is published; now there is
+                disk.fault = None  # the published files found no room; now there is room
                 store.inbox.adopt(insists=True)
             found = self._find(disk, store, allowed)
         except (PersistentQueueError, OSError) as error:
@@ -283,12 +289,12 @@ class Explorer:
         model.settle(found, durable=True)
         model.others.inbox = self._inbox(disk, store) if self._publishes else ""
         undecided.clear()
-        # With the gaps of "compacts", or of several who consume, the log may take more room: dequeueing goes on.
+        # With the gaps of "compacts", or with several consumers, the log may need more: dequeueing must go on.
         if self.settings.max_disk_bytes is not None and self._style != "compacts" and not self._subscribes:
             model.most_bytes = max(self.settings.max_disk_bytes, self._places.files_bytes(disk))
         if depth < LIVES and self.random.random() < 0.3:
             self._crash(disk, [found], [found], depth)
-        # In the last life no crash follows: it is enough to see now and then that the queue works.
+        # In the last life no crash follows: it is enough to check now and then that the queue works.
         few = [0, 0, 0, 3] if depth == LIVES else [0, 2, 5, 10]
         steps = self.random.choice(few if depth else _STEPS[self._style])
         if not steps and depth == LIVES:
@@ -313,7 +319,7 @@ class Explorer:
             if not self._faults or not isinstance(error, BrokenQueueError | ResourceError | OSError):
                 raise
             if disk.refused and not disk.sync_failed and not isinstance(error, ResourceError):
-                raise  # a full disk breaks nothing, and neither does what else the system lacks
+                raise  # a full disk breaks no queue, and neither does another resource that the system lacks
             if isinstance(error, BrokenQueueError):
                 self._need_broken(store)
             store.abandon()
@@ -353,18 +359,18 @@ class Explorer:
         return self._renames.inbox(disk) if self._asked_style == RENAMES else store.adopter.directory
 
     def _rename(self, disk: SimulatedDisk, model: Model, odds: float) -> None:
-        """Let another process rename or delete a directory of the queue, perhaps."""
+        """Let another process rename or delete a directory of the queue, by chance."""
         if self._renames.perhaps(disk, self.settings, odds, self._places.used) and model.others.inbox:
             model.others.inbox = self._renames.inbox(disk)
 
     @property
     def renames(self) -> int:
-        """How often another process came to rename or delete a directory, or to use a queue beside."""
+        """Number of times that another process renamed or deleted a directory, or used a queue beside this one."""
         return self._renames.count
 
     def _find(self, disk: SimulatedDisk, store: Store, allowed: list[Content]) -> Content:
         if self._renames.is_gone(disk):
-            return allowed[0]  # it is of no interest any more
+            return allowed[0]  # the content of a deleted queue does not matter
         found = content_of(store)
         if found not in allowed:
             raise ViolationError(_describe(found, allowed, disk))
@@ -372,7 +378,7 @@ class Explorer:
         return found
 
     def _need_whole(self, store: Store) -> None:
-        """What others published must never look damaged, where only crashes came over it."""
+        """Raise ``ViolationError`` if a published file looks damaged, since only crashes happened to it."""
         if store.adopter.damage and store.broken is None:
             raise ViolationError(f"published, and {store.adopter.damage[0]}")
 
@@ -395,9 +401,9 @@ class Explorer:
     def _allowed(
         self, disk: SimulatedDisk, model: Model, undecided: list[list[Content]]
     ) -> tuple[list[Content], list[Content]]:
-        """What may be found after a kill, and what after a power cut."""
+        """Return the contents that may be found after a kill, and those after a power cut."""
         kill, power = undecided or [model.allowed(self.settings.sync, power) for power in (False, True)]
-        # A sync that failed has lost what a queue that does not sync had only in the page cache.
+        # A failed sync has lost the data that a queue without syncs had only in the cache of the operating system.
         return (power if disk.sync_failed and not self.settings.sync else kill), power
 
     def _crash(
@@ -408,7 +414,7 @@ class Explorer:
         depth: int,
         idle: bool = False,
     ) -> None:
-        """Crash a copy of the disk, recover, compare, and go on from there."""
+        """Crash a copy of the disk, recover, compare, and continue with that copy."""
         self.schedules += 1
         crashed, allowed = disk, after_kill
         how = self.random.randrange(5)
@@ -422,7 +428,7 @@ class Explorer:
             report = check.check(now.path, disk=crashed.disk) if can else None
             if report is not None and not report.ok:
                 raise ViolationError(f"check: {report.problems}")
-        # Without syncs a header may be lost to an earlier power cut, and its file be met only now.
+        # Without syncs, an earlier power cut may have taken a header, and its file is read only now.
         quiet = idle and how == 0 and not self._faults and self.settings.sync
         with living(), self._renames.busy(False):
             model = Model(allowed[0], Others(*self._others))
@@ -432,7 +438,7 @@ class Explorer:
     # --- others ------------------------------------------------------------------------------------------------------
 
     def _publish(self, disk: SimulatedDisk, model: Model, publish: Callable[[], None] | None = None) -> None:
-        fault, disk.fault = disk.fault, None  # others have other files open
+        fault, disk.fault = disk.fault, None  # other processes open files of their own, which must not fail
         try:
             with self._renames.busy(True):
                 (publish or partial(model.others.publish, disk))()
@@ -440,7 +446,7 @@ class Explorer:
             disk.fault = fault
 
     def _adopt(self, disk: SimulatedDisk, store: Store, model: Model, held: list[tuple[str, bytes]]) -> None:
-        """Let the owner adopt what is published, as far as it was when he looked."""
+        """Let the owner adopt the files that were published when it looked."""
         model.others.held = held
         self._try(partial(store.inbox.adopt, insists=True))
         model.others.held = []
@@ -450,14 +456,14 @@ class Explorer:
             model.settle(adopting(model.content, model.others.published[:done], held), durable=self.settings.sync)
 
     def _waiting(self, disk: SimulatedDisk, store: Store) -> int:
-        """How many publications are still in the inbox, and not adopted under the names that they have there."""
+        """Return how many publications are still in the inbox, and not adopted under the names that they have there."""
         adopted = {path.rpartition("/")[2] for path in store.segments.in_inbox.values()}
         inbox = self._inbox(disk, store)
         found = [name for name in disk.names if name.startswith(f"{inbox}/") and name.endswith(".seg")]
         return sum(name.rpartition("/")[2] not in adopted for name in found)
 
     def _intrude(self, disk: SimulatedDisk) -> None:
-        """Somebody else comes while the queue is owned, to open or to delete it, and is refused."""
+        """Let another process try to open or delete the owned queue: it must be refused."""
         now = self._renames.at(disk)
         if now.is_gone or not disk.is_locked(f"{now.path}/lock"):
             return
@@ -476,7 +482,7 @@ class Explorer:
             disk.on_tick, disk.fault = watch, fault
 
     def _delete(self, disk: SimulatedDisk, model: Model) -> None:
-        """Delete the queue. Somebody wants it meanwhile, and puts an item into the one that he makes once he may."""
+        """Delete the queue. Meanwhile another process tries to open it; once that succeeds, it enqueues one item."""
         patience, watch = disk.ticks + self.random.randrange(40), disk.on_tick
         assert watch is not None
 
@@ -554,7 +560,7 @@ class Explorer:
             elif action == "compact":
                 self._compact(store, model, copies)
             elif action == "publish" and self._subscribes and choose() < 0.4:
-                # Of a queue that does not sync sequences may come again: nobody may acknowledge them.
+                # A queue that does not sync may use a sequence twice: then no request may acknowledge it.
                 end = store.state.next_sequence if self.settings.sync else 0
                 self._publish(disk, model, partial(model.others.ask, disk, model.content, end))
             elif action == "publish":
@@ -562,7 +568,7 @@ class Explorer:
             elif action == "adopt":
                 self._adopt(disk, store, model, held)
             if action == "commit" or (style == "drains" and work.taken):
-                if style == "compacts":  # the first one sleeps most of the time, and keeps an item here and there
+                if style == "compacts":  # the first session sleeps most of the time, and keeps an item here and there
                     group = [work] if work is not works[0] or choose() < 0.05 else []
                 else:
                     group = [each for each in works if each is work or choose() < 0.3]
@@ -592,7 +598,7 @@ class Explorer:
     def _subscribe(
         self, store: Store, model: Model, works: list[Work], held: list[tuple[str, bytes]]
     ) -> list[tuple[str, bytes]]:
-        """One who consumes comes, or goes, and what he holds with him; what is held afterwards."""
+        """Add or remove a subscription, with the items that it holds; return the items that are held afterwards."""
         name, start = self.random.choice("abc"), self.random.choice(["earliest", "latest"])
         before = model.content
         if name in before.names:
@@ -603,7 +609,7 @@ class Explorer:
             model.under_way = [before.unsubscribe(name)]
             self._try(partial(store.unsubscribe, store.subscriptions.find(name).ready.number))
         else:
-            # The items of the owner, and those of others, are numbered, but not in one order: the readers know it.
+            # Items of the owner and of other processes are numbered, but not in one order; the readers know the order.
             order = tuple(chain.from_iterable(store.subscriptions.of_all().browse()))
             model.under_way = [before.subscribe(name, order, start)]
             first = store.state.next_sequence if start == "latest" else 0
@@ -621,7 +627,7 @@ class Explorer:
         works: list[Work],
         held: list[tuple[str, bytes]],
     ) -> list[tuple[str, bytes]]:
-        """Commit the works of the group; what is held afterwards."""
+        """Commit the works of the group; return the items that are held afterwards."""
         if self.random.random() < 0.2:
             group[0].transaction.marker = (self.random.choice("mn"), self.random.randrange(6))
         fitting = _subsets(group) if self._faults or self._limited else [group]
@@ -645,7 +651,7 @@ class Explorer:
         return held
 
     def _compact(self, store: Store, model: Model, copies: list[Copy]) -> None:
-        """Begin a compaction, or go on with one; commit it at its end or before, or give it up."""
+        """Begin a compaction, or continue one; commit it at its end or earlier, or give it up."""
         choice, chance = self.random.choice, self.random.random
         try:
             if not copies:
@@ -674,7 +680,10 @@ class Explorer:
             store.end_compaction(copies.pop())
 
     def _need_reason(self, work: Work, held: int) -> None:
-        """A transaction was not committed by a queue of so many items: there must be a reason."""
+        """Raise ``ViolationError`` if there is no reason why the queue did not commit the work.
+
+        ``held`` is the number of items in the queue before the commit.
+        """
         error = work.transaction.error
         if error is None:
             raise ViolationError("a transaction that was neither committed nor refused")
@@ -686,7 +695,7 @@ class Explorer:
             raise ViolationError(f"{held} items, {len(work.enqueued)} asked, but {error!r}")
 
     def _items(self) -> list[bytes]:
-        """Items that never come twice."""
+        """Return items that never come twice."""
         result = []
         for _ in range(self.random.choice(_COUNTS[self._style])):
             self._item_number += 1

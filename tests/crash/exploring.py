@@ -1,4 +1,4 @@
-"""What explorers have in common: how one is run, how deep, and how calls of the disk are made to fail."""
+"""Shared parts of the explorers: how one runs, how deep it goes, and how calls of the disk are made to fail."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ from .disk import SimulatedDisk
 
 LIVES = 3
 SCHEDULES_MAX = 2000
-"""Where a seed crashes no more in the middle: one whose writes are all short has ten thousands of calls, all alike."""
+"""Number of schedules after which a seed crashes no more in the middle of a call.
+
+A seed whose writes are all short makes tens of thousands of calls, which are all alike.
+"""
 PATIENCE_SECONDS = 30.0
-"""Of computing, whatever else the machine does; a seed takes a few at most."""
+"""Processor time that a seed may take; it normally takes a few seconds. Other load of the machine does not count."""
 _NEEDING_ROOM = {"open", "pwritev", "fallocate", "rename", "mkdir"}
 _FAULTS = {
     "full": _NEEDING_ROOM,
@@ -29,9 +32,9 @@ _FAULTS = {
     "short write": {"short write"},
     "short read": {"short read"},
 }
-"""Which calls a fault is for."""
+"""Calls of the disk that each kind of fault affects."""
 _RARER = {2: ("files", (errno.EMFILE, errno.ENFILE)), 3: ("memory", (errno.ENOMEM, errno.ENOMEM))}
-"""What else the system may lack where a disk would be full: descriptors, memory."""
+"""Other resources that the system may lack, in place of disk space: descriptors, memory."""
 
 
 class ViolationError(AssertionError):
@@ -39,7 +42,8 @@ class ViolationError(AssertionError):
 
 
 def require_valid(transaction: Transaction) -> None:
-    """Raise ``ViolationError`` if the state has refused what the queue itself makes, such as a compaction."""
+    """Raise ``ViolationError`` if the state has refused a transaction that the queue itself makes, such as a
+    compaction."""
     if isinstance(transaction.error, InvalidTransactionError):
         raise ViolationError(f"{transaction.error!r}")
 
@@ -48,10 +52,10 @@ def require_valid(transaction: Transaction) -> None:
 def exploring(
     chance: random.Random, seed: int, faults: bool, trace: bool, style: str | None
 ) -> Iterator[SimulatedDisk]:
-    """A new disk to explore. Raises ``ViolationError``, with the command that shows it again, for whatever the block
-    raises, also if it hangs.
+    """Yield a new disk to explore.
 
-    For the main thread only, because of the latter: it takes the signal of a timer.
+    Any exception of the block is raised as ``ViolationError`` with the command that replays it. A block that hangs
+    raises it, too. Only the main thread can use it: the time limit needs the signal of a timer.
     """
     handler = signal.signal(signal.SIGVTALRM, _raise_hanging)
     signal.setitimer(signal.ITIMER_VIRTUAL, PATIENCE_SECONDS)
@@ -74,7 +78,7 @@ def _raise_hanging(_signal: int, _frame: object) -> None:
 
 
 def crash(disk: SimulatedDisk, chance: random.Random) -> SimulatedDisk:
-    """What is left of it when the process is killed, when the power is cut, or when both happen."""
+    """Return the disk after a kill of the process, after a power cut, or after both."""
     how = chance.randrange(5)
     if how in {0, 1}:
         disk = disk.kill(chance.randrange)
@@ -85,8 +89,10 @@ def crash(disk: SimulatedDisk, chance: random.Random) -> SimulatedDisk:
 
 @contextmanager
 def living() -> Iterator[None]:
-    """A life behind a crash: what it raises is a violation. In the life that goes on, in the middle of a call, it would
-    be taken for an error of the disk's."""
+    """Run a life after a crash: any exception that it raises is a violation.
+
+    Otherwise the surrounding life, which is in the middle of a call, would take it for an error of the disk.
+    """
     try:
         yield
     except ViolationError:
@@ -96,7 +102,8 @@ def living() -> Iterator[None]:
 
 
 def require_sound(disk: SimulatedDisk, path: str, names: Sequence[str]) -> None:
-    """Raise ``ViolationError`` where ``check`` finds something wrong with one of these queues, if it is there."""
+    """Raise ``ViolationError`` if ``check`` reports a problem of one of these queues. Queues without a log are
+    skipped."""
     for name in names:
         if any(each.startswith(f"{path}/{name}/log/") for each in disk.names):
             report = check.check(path, name, disk=disk.disk)
@@ -105,12 +112,12 @@ def require_sound(disk: SimulatedDisk, path: str, names: Sequence[str]) -> None:
 
 
 def inject(disk: SimulatedDisk, chance: random.Random) -> None:
-    """Let some call fail, once or from then on."""
+    """Let one kind of call fail, once or from then on."""
     kind = chance.choice(["full", "full", "sync", "sync", "short write", "short read", "read"])
     code = errno.EIO if kind != "full" else chance.choice([errno.ENOSPC, errno.EDQUOT])
     after, forever, taken = chance.randrange(60), chance.random() < 0.3, chance.randrange(1, 90)
     at = disk.ticks + after
-    if kind == "full" and after % 4 in _RARER:  # by no draw of its own, so that seeds stay what they were
+    if kind == "full" and after % 4 in _RARER:  # without a draw of its own, so that the seeds keep their meaning
         kind, codes = _RARER[after % 4]
         code = codes[code == errno.EDQUOT]
     waiting = [True]

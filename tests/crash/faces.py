@@ -1,4 +1,4 @@
-"""Programs that misuse the faces: ``compat.Queue`` from several threads, ``aio.Queue`` from tasks and threads."""
+"""Programs that misuse the other interfaces: ``compat.Queue`` from threads, ``aio.Queue`` from tasks and threads."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ FACES: dict[str, Callable[[Random], tuple[Step, ...]]] = {"compat": _compat_step
 
 
 class _Tally:
-    """What a face acknowledged. Appending to a list is atomic."""
+    """Acknowledged calls of an interface. Appending to a list is atomic."""
 
     def __init__(self) -> None:
         self.ids = itertools.count()
@@ -80,7 +80,7 @@ class _Tally:
         self.bare: list[tuple[Step, BaseException]] = []
 
     def require(self, found: list[Any]) -> None:
-        """Compare it with what is in the queue at the end."""
+        """Compare the acknowledged calls with the items in the queue at the end. Raises ``ViolationError``."""
         twice = [item for item, times in Counter(found).items() if times > 1]
         again = [item for item, times in Counter(self.got).items() if times > 1]
         lost = sorted(set(self.put) - set(self.got) - set(found))
@@ -94,7 +94,7 @@ class _Tally:
 
 
 def run_face(program: Program, root: str) -> None:
-    """Run the program of a face, and check what it leaves."""
+    """Run the program of an interface, and check the queue after it."""
     tally = _Tally()
     settings = dict(program.settings)
     if program.style == "compat":
@@ -224,7 +224,7 @@ async def _call_aio(queue: aio.Queue[Any], step: Step, tally: _Tally) -> None:
 
 
 def _from_a_thread(queue: aio.Queue[Any]) -> None:
-    """Calls of another thread, in an event loop of its own, which is refused."""
+    """Call the queue from another thread with an event loop of its own, which must be refused."""
 
     async def use() -> None:
         queue.put_nowait("foreign")

@@ -1,15 +1,15 @@
-"""Damage, exhaustively: every bit flipped, every cut, and mutations that know the formats, of files in memory.
+"""Exhaustive damage: every bit flipped and every cut, of files in memory.
 
-An *image* is the files of one queue, made once from a seed. A *case* is the image with one file changed (a forged one:
-also with both). What must come of it follows from which frames or blocks differ from what was written, never from what
-the queue says of itself: a log is refused, with file and offset, or opens to an exact state; a data file costs the live
-items of the blocks that differ, and no others. The first case that differs raises ``ViolationError`` with the command
-that replays it.
+An *image* is the files of one queue, made once from a seed. A *case* is the image with one file changed. The expected
+outcome follows from the frames or blocks that differ from the written ones, never from the queue's own report. A
+damaged log is refused, with file and offset, or opens to an exact state. A damaged data file costs the live items of
+the blocks that differ, and no others. The first case that differs raises ``ViolationError`` with the command that
+replays it.
 
-What a flip leads to is decided by the code that serves people. Where the log must be refused, ``decode_frame`` must
-refuse the frame, and each 8th time ``read_log`` the log. In a data file ``Segment.load`` must lose the block and go on
-right behind it, and each 16th time ``Reader`` must serve what stands before it or behind it. Each 61st flip, and every
-one that may lead to anything else, goes through ``open_store`` and all items.
+The code of the package decides each flip. If the log must be refused, ``decode_frame`` must refuse the frame; for each
+8th flip, ``read_log`` must refuse the log instead. In a data file, ``Segment.load`` must lose the block and continue
+directly after it. For each 16th flip, ``Reader`` must serve the block before it or after it. Each 61st flip, and each
+flip that may have another outcome, goes through ``open_store`` and all items.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from .images import Image, image
 
 _FREE = nullcontext()
 _WHOLE_EVERY = 61
-"""Each so many flips of a data file go the whole way; a prime, so that all bits have their turn."""
+"""One in this number of flips goes through opening and reading everything; a prime, so that each bit has its turn."""
 _UNUSED_EVERY = 509
-"""Of each so many bytes of unused space one has its bits flipped."""
+"""One in this number of bytes of unused space has its bits flipped."""
 _CHUNK_BYTES = 64
 
 
@@ -59,7 +59,7 @@ _CHUNK_BYTES = 64
 
 
 class _Probe:
-    """Reads what is around a block of an open queue again and again, as a consumer does."""
+    """Reads the surroundings of a block of an open queue again and again, like a consumer."""
 
     def __init__(self, image: Image, disk: Disk, path: str) -> None:
         self._image, self._path, self._blocks = image, path, image.blocks[path]
@@ -72,12 +72,12 @@ class _Probe:
         self.around = lru_cache(maxsize=8)(self._around)
 
     def check(self, piece: int, bit: int, offset: int) -> Expected:
-        """See what a flip in this block costs."""
+        """Check the loss that a flip in this block causes, and return the outcome."""
         turn, behind = (offset + bit) % 16, (offset + bit) // 16 % 2
         return self._load(piece) if turn and self._live[piece - 1] else self._take(piece, behind)
 
     def _load(self, piece: int) -> Expected:
-        """Load from this block on, which is damaged: one error, and reading would go on right behind it."""
+        """Load from this damaged block on: one error, and reading would continue directly after it."""
         block, ordinal = self._blocks[piece - 1], self._ordinals[piece - 1]
         _, expected = self.around(piece, 0)
         first = self._live[piece - 1][0]
@@ -93,7 +93,10 @@ class _Probe:
         return expected
 
     def _around(self, piece: int, behind: int) -> tuple[list[tuple[int, int]], Expected]:
-        """The runs of live items in this block, and in the one before it or behind it, and what is to come of them."""
+        """Return the runs of live items in this block and a neighbour, and the expected outcome of reading them.
+
+        The neighbour is the block after it if ``behind`` is 1, otherwise the block before it.
+        """
         at = piece - 1
         around = sorted(chain.from_iterable(self._live[max(at - 1 + behind, 0) : at + 1 + behind]))
         lost, start = set(self._live[at]), self._blocks[at].start
@@ -103,7 +106,7 @@ class _Probe:
         return list(Intervals((sequence, 1) for sequence in around)), expected
 
     def _take(self, piece: int, behind: int) -> Expected:
-        """Take the live items of this block, which is damaged, and of the one before it, or the one behind it."""
+        """Take the live items of this damaged block and of one neighbour, and return the outcome."""
         runs, expected = self.around(piece, behind)
         store, ready = self._store, self._ready
         ready.returned, ready.damaged = Intervals(runs), Intervals()
@@ -122,7 +125,7 @@ class _Probe:
 
 
 def _flip_chunk(image: Image, path: str, offsets: Iterable[int], tally: Tally) -> None:
-    """Flip each bit of the bytes at these offsets, in place, and back."""
+    """Flip each bit of the bytes at these offsets, in place, and flip it back."""
     disk, starts, is_log = mount(image, {}), image.starts[path], path == image.log
     door, data = disk.disk, disk.inodes[disk.names[path]].cache
     probe = None if is_log or not image.sealed else _Probe(image, door, path)
@@ -153,7 +156,8 @@ def _flip_chunk(image: Image, path: str, offsets: Iterable[int], tally: Tally) -
 
 
 def _refuse(image: Image, door: Disk, data: bytearray, piece: int, expected: Expected, number: int) -> None:
-    """See this piece of the log refused: by opening, by reading the log, or by the piece itself."""
+    """Require that this piece of the log is refused: by opening, by reading the log, or by decoding the piece
+    itself."""
     try:
         if number % _WHOLE_EVERY == 0:
             open_queue(image, door)
@@ -170,7 +174,7 @@ def _refuse(image: Image, door: Disk, data: bytearray, piece: int, expected: Exp
 
 
 def _flip(image: Image, paths: Iterable[str], part: int, parts: int, replay: str) -> Report:
-    """Flip all bits that are used, one after the other, and those of some bytes of the unused space behind."""
+    """Flip all used bits one after the other, and those of some bytes of the unused space after them."""
     chunks: list[tuple[str, range]] = []
     for path in paths:
         used_bytes = image.starts[path][-1] + len(END)
@@ -186,9 +190,9 @@ def _flip(image: Image, paths: Iterable[str], part: int, parts: int, replay: str
 def flip_sealed(length_bytes: int, number: int = 0, part: int = 0, parts: int = 1) -> Report:
     """Flip each bit of the log and of the data files of a queue that was closed.
 
-    A flip in the log is refused. One in a block costs its live items and no others, once, with the error that names it;
-    one in a block that nobody needs any more, or in unused space, nothing. Raises ``ViolationError``. Of ``parts``
-    processes each does the ``part`` with its number.
+    A flip in the log is refused. A flip in a block costs its live items and no others, once, with the error that names
+    the block. A flip costs nothing in a block without live items, or in unused space. Raises ``ViolationError``. Of
+    ``parts`` processes, each does the ``part`` with its number.
     """
     queue = image(length_bytes, number, True)
     replay = f"python -m tests.crash flips --bytes {length_bytes} --seed {number}"
@@ -196,7 +200,7 @@ def flip_sealed(length_bytes: int, number: int = 0, part: int = 0, parts: int = 
 
 
 def flip_enclosed(length_bytes: int, number: int = 0, part: int = 0, parts: int = 1) -> Report:
-    """The same for the data files of a queue that compresses and encrypts."""
+    """Flip each bit of the data files of a queue that compresses and encrypts, like ``flip_sealed``."""
     queue = image(length_bytes, number, True, encloses=True)
     replay = f"python -m tests.crash flips-enclosed --bytes {length_bytes} --seed {number}"
     return _flip(queue, queue.blocks, part, parts, replay)
@@ -205,8 +209,9 @@ def flip_enclosed(length_bytes: int, number: int = 0, part: int = 0, parts: int 
 def flip_unsealed(length_bytes: int, number: int = 0, part: int = 0, parts: int = 1) -> Report:
     """Flip each bit of the log of a killed owner.
 
-    It is refused where a valid frame follows. In the last frame the exact prefix without it is there, and said to be
-    torn; behind it everything is there, and something torn is reported where the next frame would begin.
+    A flip is refused if a valid frame follows. After a flip in the last frame, the exact prefix without it is there,
+    and the frame is reported as torn. After a flip behind it, everything is there, and a torn tail is reported at the
+    place of the next frame.
     """
     queue = image(length_bytes, number, False)
     replay = f"python -m tests.crash flips --bytes {length_bytes} --seed {number}"
@@ -214,7 +219,7 @@ def flip_unsealed(length_bytes: int, number: int = 0, part: int = 0, parts: int 
 
 
 def flips(length_bytes: int, number: int = 0, part: int = 0, parts: int = 1) -> Report:
-    """Both, one after the other."""
+    """Run ``flip_sealed`` and ``flip_unsealed``, and return the sum of their reports."""
     return add_reports(flip(length_bytes, number, part, parts) for flip in (flip_sealed, flip_unsealed))
 
 
@@ -222,8 +227,10 @@ def flips(length_bytes: int, number: int = 0, part: int = 0, parts: int = 1) -> 
 
 
 def _cuts(image: Image, path: str, random: Random) -> Iterator[tuple[str, bytes]]:
-    """The file cut at every byte that is used, and at some behind; going on with nothing, or with something else; and
-    the whole file, made longer."""
+    """Yield the file in all cut versions: cut at every used byte, and at some bytes after those.
+
+    Each cut is followed by nothing, and by one kind of other bytes. At last, yield the whole file, made longer.
+    """
     written, used_bytes = image.files[path], image.starts[path][-1] + len(END)
     own_end = written[max(used_bytes - 300, 0) : used_bytes]
     for at in chain(range(min(used_bytes, len(written)) + 1), range(used_bytes + 1, len(written), _UNUSED_EVERY)):
@@ -239,12 +246,12 @@ def _cuts(image: Image, path: str, random: Random) -> Iterator[tuple[str, bytes]
 
 
 def cut(length_bytes: int, number: int = 0, part: int = 0, parts: int = 1) -> Report:
-    """Cut the logs and the data files of a closed queue and of a killed owner's at every byte, and make them longer.
+    """Cut the logs and the data files of a closed queue and of a killed owner at every byte, and make them longer.
 
-    A log that was closed is refused unless all of it is there. One that was not opens to the exact prefix of commits
-    that is there, and says how many bytes are torn or missing; one whose checkpoint is cut is refused. A data file
-    costs the live items of the blocks that are not whole. Raises ``ViolationError``. Of ``parts`` processes each does
-    the ``part`` with its number.
+    The log of a closed queue is refused unless it is complete. The log of a killed owner opens to the exact prefix of
+    commits that is there, and reports how many bytes are torn or missing. It is refused if its checkpoint is cut. A
+    data file costs the live items of the blocks that are not whole. Raises ``ViolationError``. Of ``parts`` processes,
+    each does the ``part`` with its number.
     """
     tally = Tally(f"python -m tests.crash truncate --bytes {length_bytes} --seed {number}")
     for sealed in (True, False):

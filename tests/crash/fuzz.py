@@ -51,7 +51,7 @@ _FIELDS_OFFSETS = (0, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 41, 44, 48, 49, 57, 
 
 
 def _mutate(queue: Image, donor: Image, path: str, random: Random) -> list[bytearray]:
-    """The pieces of the file after one to three mutations; some have parts of the donor's file."""
+    """Return the pieces of the file after one to three mutations; some have parts of the donor's file."""
     starts, written = queue.starts[path], queue.files[path]
     pieces = [bytearray(written[start:end]) for start, end in pairwise([*starts, len(written)])]
     theirs = donor.files[donor.log if path == queue.log else min(donor.blocks)]
@@ -79,7 +79,7 @@ def _mutate(queue: Image, donor: Image, path: str, random: Random) -> list[bytea
         elif how == "splice":
             pieces[at] = piece[:place] + pieces[other][random.randrange(len(pieces[other]) + 1) :]
         elif how == "theirs":
-            index = random.randrange(1, len(bounds) - 1)  # a header of another queue is sound, as far as it goes
+            index = random.randrange(1, len(bounds) - 1)  # a header of another queue is valid as a header
             pieces[at] = bytearray(theirs[bounds[index] : bounds[index + 1]])
         elif how == "cut":
             pieces[at:] = [piece[:place]]
@@ -89,7 +89,10 @@ def _mutate(queue: Image, donor: Image, path: str, random: Random) -> list[bytea
 
 
 def _forge(pieces: list[bytearray], is_log: bool, chained: bool) -> bytes:
-    """The file with checksums that fit in the header and in each piece; ``chained``: its frames follow each other."""
+    """Return the file with checksums that fit in the header and in each piece.
+
+    With ``chained``, its frames also follow each other.
+    """
     offsets = list(accumulate(map(len, pieces), initial=0))
     data = bytearray().join(pieces)
     data[60:HEADER_BYTES] = crc32(data[:60]).to_bytes(4, "little")
@@ -115,7 +118,7 @@ def _forge(pieces: list[bytearray], is_log: bool, chained: bool) -> bytes:
 
 
 def _limited(disk: Disk) -> Disk:
-    """The disk with what a real one does beside: it refuses what is too far, and allocates what it is to read."""
+    """Return the disk with two properties of a real one: it refuses offsets that are too large, and allocates reads."""
 
     def limit(offset: int, end: int, most: int) -> None:
         if max(offset, end) >= 2**63:
@@ -143,7 +146,10 @@ def _limited(disk: Disk) -> Disk:
 
 
 def _damage(queue: Image, path: str, data: bytes, how: int) -> Expected:
-    """A file with checksums that do not fit: exactly what must come of it, by opening, by check and by repair."""
+    """Check a file with checksums that do not fit, and return its expected outcome.
+
+    Opening, ``check`` and ``repair`` must have exactly that outcome.
+    """
     changed = changed_pieces(queue, path, data)
     expected, disk = check_case(queue, path, data, changed, how), mount(queue, {path: data})
     report = check.check(DIRECTORY, disk=disk.disk)
@@ -170,7 +176,7 @@ def _damage(queue: Image, path: str, data: bytes, how: int) -> Expected:
 
 
 def _reopen(queue: Image, disk: SimulatedDisk) -> Content:
-    """The content after a repair, which ``check`` finds no fault with."""
+    """Return the content after a repair. ``check`` must find no problem."""
     report = check.check(DIRECTORY, disk=disk.disk)
     require(report.ok, "a queue that is in order after its repair", report)
     store = open_queue(queue, disk.disk)
@@ -181,13 +187,13 @@ def _reopen(queue: Image, disk: SimulatedDisk) -> Content:
 
 
 def _are_among(some: Iterable[bytes], items: Iterable[bytes]) -> bool:
-    """Whether they are among the items, in the same order."""
+    """Return if ``some`` are among the items, in the same order."""
     left = iter(items)
     return all(item in left for item in some)
 
 
 def _forged(queue: Image, files: dict[str, bytes]) -> None:
-    """Files with checksums that fit: any content, or a ``PersistentQueueError``; and a repair that opens."""
+    """Check files with checksums that fit: any content, or a ``PersistentQueueError``; and a repair that opens."""
     with suppress(PersistentQueueError):
         store = open_queue(queue, _limited(mount(queue, files).disk))
         try:
@@ -207,7 +213,7 @@ def _forged(queue: Image, files: dict[str, bytes]) -> None:
 
 
 def fuzz_case(number: int) -> Expected:
-    """One mutation, with all that follows from it, in ten seconds. Raises ``ViolationError``."""
+    """Run one mutation with all its checks within ten seconds; return its outcome. Raises ``ViolationError``."""
     tally, random = Tally(f"python -m tests.crash fuzz --first {number} --count 1"), Random(number)
     queue, donor = (
         image(random.choice(_FUZZED_BYTES), random.randrange(4), random.random() < 0.5, random.random() < 0.5)
@@ -246,11 +252,11 @@ def _limit_memory() -> None:
 
 
 def fuzz(count: int, first: int = 0) -> Report:
-    """Mutations that know the formats, in a process that may have 512 MiB, the seeds from ``first`` on.
+    """Run mutations that know the formats, from seed ``first`` on, in a process with 512 MiB of address space.
 
-    Where the checksums do not fit, the same is promised as for flips and cuts, ``check`` sees it and changes nothing,
-    and ``repair`` brings back what is intact, in its order. Where they do, what is promised is an answer: any content,
-    or a ``PersistentQueueError``, soon and in bounded memory, and a queue in order after ``repair``.
+    If the checksums do not fit, the promises are those of flips and cuts. ``check`` reports the damage and changes
+    nothing, and ``repair`` restores everything intact, in its order. If the checksums fit, any content or a
+    ``PersistentQueueError`` is allowed, soon and in bounded memory. After a ``repair`` the queue is in order.
     """
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, context, initializer=_limit_memory) as pool:
@@ -261,7 +267,7 @@ def fuzz(count: int, first: int = 0) -> Report:
 
 
 def fuzz_files(count: int, first: int = 0) -> str:
-    """Plant hostile files in every place of a queue's directory, open it by every entry, and return what came of it.
+    """Plant hostile files in every place of a queue's directory, open it by every entry, and return a summary.
 
     Each case runs in a fork of one process; see ``hostile``. Raises ``ViolationError``.
     """

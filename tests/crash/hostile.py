@@ -1,4 +1,4 @@
-"""Files that an attacker, or an accident, puts into a queue's directory, and all the ways to open it then.
+"""Files that an attacker or an accident puts into a queue's directory, and all ways to open it then.
 
 A case plants one file in one place of a real directory: a link, a device, a pipe, a socket, a directory, a lock file
 with hostile content, or a forged publication. Then one entry opens the directory: an owner, a producer, a view,
@@ -45,20 +45,20 @@ from .exploring import ViolationError
 MEMORY_BYTES = 512 * 1024 * 1024
 CASE_SECONDS = 10.0
 _BLOCKED_SECONDS = 60.0
-"""An entry that takes so long by the clock waits for something that never comes."""
+"""Time after which an entry is considered to wait without end."""
 _GROWTH_BYTES = 64 * 1024 * 1024
 _SECRET = b"not the queue's\n" * 64
 
 
 class Case(NamedTuple):
-    """What is planted where, and what opens the directory then."""
+    """A planted thing, its place, and the entry that then opens the directory."""
 
     place: str
     thing: str
     entry: str
 
 
-# --- what is planted -------------------------------------------------------------------------------------------------
+# --- planted things --------------------------------------------------------------------------------------------------
 
 PLACES = (
     *("lock", "log", "log/000000000001.log", "log/000000000002.log", "log/999999999999.log", "log/log.free"),
@@ -85,7 +85,7 @@ _CONTENTS: dict[str, bytes] = {
 
 
 def _publication(operations: list[Operation], blocks: bytes = b"", claims: int | None = None) -> bytes:
-    """A published file, with checksums that fit, of these operations behind its own adoption."""
+    """Return a published file of these operations after its own adoption, with checksums that fit."""
     salt, end = 7, HEADER_BYTES + (len(blocks) if claims is None else claims)
     body = encode_transaction(operations)
     frame, _ = encode_frame(body, salt, 0, 1, 0, 1, len(operations))
@@ -98,12 +98,12 @@ _PART = "0000000000000001-0000000000000001.part"
 
 
 def _claims_many(_: str) -> bytes:
-    """An enqueue of 2**50 items in blocks that are not there."""
+    """Return an enqueue of 2**50 items in blocks that do not exist."""
     return _publication([Adoption(PUBLISHED, 7, 0, _OWN), Enqueue(0, 2**50, PUBLISHED, HEADER_BYTES, 0, 0, 0)])
 
 
 def _names_others(_: str) -> bytes:
-    """A manifest of parts that lie elsewhere."""
+    """Return a manifest of parts that lie elsewhere."""
     operations: list[Operation] = [Adoption(PUBLISHED, 7, 0, _OWN)]
     for name in ("../../secret/file", "/etc/passwd", _PART):
         operations += [Adoption(PUBLISHED, 7, 100, name), Enqueue(0, 1, PUBLISHED, HEADER_BYTES, 100, 0, 0)]
@@ -115,7 +115,7 @@ def _marks(_: str) -> bytes:
 
 
 def _bomb(_: str) -> bytes:
-    """Zstandard frames of some kilobytes that become gigabytes."""
+    """Return Zstandard frames of some kilobytes that expand to gigabytes."""
     try:
         import zstandard
     except ImportError:
@@ -124,7 +124,7 @@ def _bomb(_: str) -> bytes:
     blocks, length_bytes, checksum = encode_block([body], 7, HEADER_BYTES, 0, 1)
     data = b"".join(bytes(each) for each in blocks)
     forged = bytearray(data)
-    forged[4] |= 4  # says that it is compressed
+    forged[4] |= 4  # the block claims to be compressed
     operations: list[Operation] = [
         Adoption(PUBLISHED, 7, length_bytes, _OWN),
         Enqueue(0, 1, PUBLISHED, HEADER_BYTES, length_bytes, 0, checksum),
@@ -168,7 +168,7 @@ def _full_directory(path: Path, _: Path) -> None:
 def _socket(path: Path, _: Path) -> None:
     here = os.open(".", os.O_RDONLY)
     with socket.socket(socket.AF_UNIX) as made:
-        os.chdir(path.parent)  # the path of a socket may have 108 bytes
+        os.chdir(path.parent)  # the path of a socket may have at most 108 bytes
         made.bind(path.name)
         os.fchdir(here)
     os.close(here)
@@ -197,13 +197,13 @@ def _sparse_publication(path: Path, _: Path) -> None:
 
 
 def _many(path: Path, _: Path) -> None:
-    """Two thousand empty files beside each other."""
+    """Make two thousand empty files beside each other."""
     for number in range(2000):
         (path.parent / f"{number:016x}-{'0' * 16}{path.suffix or '.seg'}").touch()
 
 
 def _mutated(path: Path, seed: int) -> None:
-    """A real publication, of which some bytes are changed."""
+    """Make a real publication, and change some of its bytes."""
     made = path.parent if path.parent.name == "inbox" else path.parent / "elsewhere"
     made.mkdir(exist_ok=True)
     draft = Draft(DISK, str(made), "0" * 16, 1, encode_block)
@@ -236,7 +236,7 @@ THINGS = (*_PLANTS, *_CONTENTS, *_FORGED, "mutated")
 
 
 def plant(path: Path, thing: str, outside: Path, seed: int = 0) -> bool:
-    """Put the thing in the place of what is there. False where the system does not allow it."""
+    """Replace the file at this place by the thing. Return False if the system does not allow it."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     with suppress(FileNotFoundError):
@@ -325,7 +325,7 @@ ENTRIES: dict[str, Callable[[str], None]] = {
 
 
 def generate(number: int) -> Case:
-    """The case of a seed."""
+    """Return the case of a seed."""
     random = Random(number)
     place = random.choice(PLACES)
     things = THINGS if place.startswith("inbox/") else (*_PLANTS, *_CONTENTS)
@@ -333,7 +333,7 @@ def generate(number: int) -> Case:
 
 
 def _template(root: Path) -> None:
-    """A queue that was closed, with items in several segments, a subscription and a publication in its inbox."""
+    """Make a closed queue with items in several segments, a subscription and a publication in its inbox."""
     with PersistentQueue(root, "q", segment_bytes=1 << 14, log_bytes=1 << 14, pool_min_bytes=1 << 15) as queue:
         queue.subscribe("s")
         with queue.session() as session:
@@ -347,7 +347,7 @@ def _template(root: Path) -> None:
 
 
 def _state_of(outside: Path) -> list[tuple[str, int, int, bytes]]:
-    """All that is outside: names, modes, and content."""
+    """Return everything outside of the directory: names, modes, and content."""
     found = []
     for path in sorted(outside.rglob("*")):
         status = path.lstat()
@@ -366,7 +366,7 @@ def _late(number: int, _: FrameType | None) -> None:
 
 
 def _enter(case: Case, root: Path) -> str:
-    """Open the directory within the limits, and say what came of it. Runs in a process of its own."""
+    """Open the directory within the limits, and return the outcome. It runs in a process of its own."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     signal.signal(signal.SIGPROF, _late)
     signal.signal(signal.SIGALRM, _late)
@@ -377,7 +377,7 @@ def _enter(case: Case, root: Path) -> str:
     except PersistentQueueError:
         return "named"
     except OSError as error:
-        # Documented where the directory cannot be used; the error names the file.
+        # Documented for a directory that cannot be used; the error names the file.
         return "os" if error.filename is not None else f"!{traceback.format_exc()}"
     except BaseException:
         return f"!{traceback.format_exc()}"
@@ -385,7 +385,7 @@ def _enter(case: Case, root: Path) -> str:
 
 
 def _in_child(case: Case, root: Path) -> str:
-    """What comes of the case, in a fork of this process, which has one thread."""
+    """Return the outcome of the case in a fork of this process, which has one thread."""
     told, tells = os.pipe()
     child = os.fork()
     if not child:
@@ -405,7 +405,7 @@ def _in_child(case: Case, root: Path) -> str:
 
 
 def run_case(number: int, template: Path, case: Case | None = None) -> str:
-    """Run one case; what came of it. Raises ``ViolationError``."""
+    """Run one case; return its outcome. Raises ``ViolationError``."""
     case = generate(number) if case is None else case
     with tempfile.TemporaryDirectory(dir=template.parent) as made:
         root, outside = Path(made) / "root", Path(made) / "secret"
@@ -429,8 +429,10 @@ def run_case(number: int, template: Path, case: Case | None = None) -> str:
 
 
 def hostile(first: int, count: int) -> str:
-    """Run so many cases from this seed on; what came of them. Raises ``ViolationError``. Wants a process without
-    threads, which it forks."""
+    """Run ``count`` cases from this seed on; return a summary. Raises ``ViolationError``.
+
+    It must run in a process without other threads, because it forks.
+    """
     began, found = time.monotonic(), Counter[str]()
     shared = "/dev/shm"
     with tempfile.TemporaryDirectory(prefix="hostile-", dir=shared if os.access(shared, os.W_OK) else None) as made:

@@ -1,4 +1,4 @@
-"""Queues made once from a seed, as files in memory, with all that is known of them from having made them."""
+"""Queues made once from a seed, as files in memory, with everything that is known from making them."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ _Batch = tuple[list[bytes], list[int]]
 
 
 class Block(NamedTuple):
-    """A block, and the sequences that its items became: none if it was rolled back."""
+    """A block, and the sequences of its items: none if it was rolled back."""
 
     start: int
     end: int
     items: list[bytes]
     sequences: list[int]
     carried: bool
-    """Whether the log has it, too, so that opening writes it again."""
+    """True if the log has the block, too, so that opening writes it again."""
 
 
 class Moment(NamedTuple):
-    """What the queue held after a frame."""
+    """Content of the queue after a frame."""
 
     live: tuple[int, ...]
     markers: tuple[tuple[str, int], ...]
 
 
 class Image(NamedTuple):
-    """The files of a queue, and what is known of them from having made them."""
+    """Files of a queue, and everything that is known from making them."""
 
     files: dict[str, bytes]
     directories: list[str]
@@ -58,25 +58,25 @@ class Image(NamedTuple):
     sealed: bool
     log: str
     frames: list[int]
-    """Where each frame of the log ends; the first one holds the checkpoint."""
+    """End of each frame of the log; the first frame holds the checkpoint."""
     moments: list[Moment]
-    """After each frame."""
+    """Content of the queue after each frame."""
     enqueued: list[range]
-    """By each frame."""
+    """Sequences that each frame enqueues."""
     items: list[bytes]
-    """By sequence."""
+    """Items, by sequence."""
     blocks: dict[str, list[Block]]
-    """By data file."""
+    """Blocks, by data file."""
     starts: dict[str, list[int]]
-    """Of the pieces of each file: the header, the frames or blocks, the unused space."""
+    """Starts of the pieces of each file: the header, the frames or blocks, the unused space."""
 
     def content(self, live: Iterable[int], markers: tuple[tuple[str, int], ...]) -> Content:
-        """The content with these sequences."""
+        """Return the content with these sequences."""
         return Content(tuple(self.items[sequence] for sequence in live), markers)
 
 
 class _Maker:
-    """Lives on a queue, and remembers what it did."""
+    """Works on a queue, and remembers its work."""
 
     def __init__(self, length_bytes: int, number: int, sealed: bool, compacts: bool, encloses: bool) -> None:
         self.random = Random(number)
@@ -84,7 +84,7 @@ class _Maker:
         self.disk = SimulatedDisk()
         # The checksums of another image never fit.
         self.disk.salt = ((encloses << 64 | number << 32 | length_bytes) * 4 + 2 * sealed + compacts) << 32
-        # Some more, and so much that what may enqueue in a log, seven tenths of it, is enough.
+        # Add reserves: at most seven tenths of a log may be used by enqueues, and that must be enough.
         used_bytes = length_bytes + 2 * self.longest_bytes
         log_bytes = max(length_bytes + 4 * self.longest_bytes + 1024, used_bytes * 10 // 7)
         self._compacts = compacts
@@ -104,13 +104,13 @@ class _Maker:
         self.enqueued: list[range] = []
 
     def trim(self) -> None:
-        """Begin a new generation; what is remembered of frames begins with its first."""
+        """Begin a new generation; the remembered frames begin with its first."""
         self.store.trim()
         self.frames, self.moments, self.enqueued = [], [], []
         self._remember(range(0))
 
     def step(self, last: bool = False) -> None:
-        """Commit something; the ``last`` is an item of a few bytes, so that the last frame is short."""
+        """Commit a transaction. The ``last`` one is an item of a few bytes, so that the last frame is short."""
         chance = self.random.random
         if self._compacts and not last and chance() < 0.3:
             self._compact()
@@ -139,7 +139,7 @@ class _Maker:
         self.store.discard(skipped)
 
     def _compact(self) -> None:
-        """Move what lives in one or two segments, as long as no trim follows at once."""
+        """Move the live items of one or two segments, unless a trim would follow at once."""
         room = 2 - len(self.store.state.drained)
         copy = self.store.begin_compaction(1.1, False, self.random.choice([0, 64])) if room > 0 else None
         if copy is None:
@@ -168,7 +168,7 @@ class _Maker:
         self._commit(transaction, [], [])
 
     def end(self, sealed: bool) -> Image:
-        """Close the queue, or leave it as a killed owner does: all that there is to know."""
+        """Close the queue, or leave it like a killed owner; return its files and everything that is known of them."""
         if sealed:
             self.store.close()
         else:
@@ -209,7 +209,7 @@ class _Maker:
         return items, []
 
     def _place(self, batch: _Batch) -> None:
-        """It is one block, and was written just now."""
+        """Note that the batch is one block, and was written last."""
         current = self.store.segments.current
         assert current is not None
         self.written.setdefault(current.path, []).append(batch)
@@ -240,7 +240,7 @@ class _Maker:
         self.enqueued.append(enqueued)
 
     def _some_items(self) -> list[bytes]:
-        """Items of all shapes; some look like a block or a frame."""
+        """Return items of all shapes; some look like a block or a frame."""
         random, many = self.random, self.random.choice([1, 1, 2, 3, 8])
         text = b"%d " % len(self.items)
         kind = random.choice(["mixed", "mixed", "uniform", "empty", "copy", "long", "long"])
@@ -257,7 +257,10 @@ class _Maker:
 
 
 def _blocks_in(data: bytes, envelopes: Envelopes | None) -> Iterator[tuple[int, int, list[bytes]]]:
-    """The blocks of an undamaged data file, as the document of the format has them: start, end, items."""
+    """Yield start, end and items of the blocks of an undamaged data file.
+
+    The blocks are read by the documented format, without the code of the package for plain blocks.
+    """
     (salt,) = struct.unpack_from("<Q", data, 24)
     at = HEADER_BYTES
     while data[at : at + 4] == b"PQBk":
@@ -279,15 +282,15 @@ def _blocks_in(data: bytes, envelopes: Envelopes | None) -> Iterator[tuple[int, 
 
 @lru_cache(maxsize=32)
 def image(length_bytes: int, number: int, sealed: bool, compacts: bool = False, encloses: bool = False) -> Image:
-    """A queue whose log, and if ``sealed`` whose first data file, is used for so many bytes or a little more; up to
-    a MiB.
+    """Return a queue with a log of ``length_bytes`` or a little more in use; up to a MiB.
 
-    The log has older frames in its unused space. Among the blocks are some that were rolled back, and some whose items
-    are consumed in part or as a whole; they are not all in the order of their sequences. With ``compacts`` there are
-    several segments, and what lived in some was moved to others. One that ``encloses`` compresses and encrypts.
+    If ``sealed``, its first data file is used for as many bytes, too. The log has older frames in its unused space.
+    Some blocks were rolled back. Some have items that are consumed in part or as a whole. Not all blocks are in the
+    order of their sequences. With ``compacts`` there are several segments, and live items of some were moved to others.
+    With ``encloses`` the queue compresses and encrypts.
     """
     maker = _Maker(length_bytes, number, sealed, compacts, encloses)
-    for _ in range(3):  # so that the log's file had a life before
+    for _ in range(3):  # so that the log's file has older content
         maker.step()
         maker.trim()
     if not sealed:

@@ -1,12 +1,14 @@
-"""Interruptions: a signal handler raises wherever CPython looks for signals, in each public call.
+"""Interruptions: a signal handler raises at each place where CPython checks for signals, in each public call.
 
-CPython runs signal handlers in the main thread, between two instructions: at the beginning of a function, behind a
-call, and at a jump back. ``run_places`` finds all such places that a call comes through, by tracing it once, and then
-makes the call once for each place, on a simulated disk, and raises there. Behind each: only the interruption came out,
-the queue object goes on working, no lock is taken, nothing is on hold that no session was given; and after the call was
-made again, and after a reopening and a power cut, the queue holds exactly what it should.
+CPython runs signal handlers in the main thread, between two instructions: at the start of a function, after a call, and
+at a jump back. ``run_places`` traces a call once to find all such places in it. Then it makes the call once for each
+place, on a simulated disk, and raises there.
 
-What is interrupted at random moments, by real signals, is in ``signals``.
+After each interruption, only its exception came out. The queue object still works, no lock is taken, and no item is
+held that no caller was given. Then the call is made again. After that, and after a reopening and a power cut, the
+queue holds exactly the expected items.
+
+Interruptions at random moments, by real signals, are in ``signals``.
 """
 
 from __future__ import annotations
@@ -36,23 +38,23 @@ from .disk import SimulatedDisk
 _PACKAGE = str(Path(persistentqueue.__file__).parent)
 _TESTS = str(Path(__file__).parent)
 _LOOKING = ("CALL", "JUMP_BACKWARD", "POP_JUMP_BACKWARD", "RESUME", "JUMP_ABSOLUTE")
-"""The names of instructions behind which CPython looks for signals begin with these."""
+"""Prefixes of the names of instructions after which CPython checks for signals."""
 _SMALL: dict[str, Any] = {"segment_bytes": 64 * 1024, "log_bytes": 64 * 1024}
 PATH = "/queues"
 PARTS = 32
-"""Into how many parts the places of all scenarios are divided."""
+"""Number of parts into which the places of all scenarios are divided."""
 
 
 class Interruption(KeyboardInterrupt):
-    """What the signal handler raises."""
+    """The exception that the signal handler raises."""
 
 
 class ViolationError(AssertionError):
-    """A promise was broken; the message says how to see it again."""
+    """A broken promise; the message says how to replay it."""
 
 
 class Place(NamedTuple):
-    """An instruction behind which a signal may be looked for."""
+    """An instruction after which CPython may check for signals."""
 
     code: CodeType
     offset: int
@@ -71,7 +73,7 @@ def _instructions(code: CodeType) -> dict[int, str]:
 
 @lru_cache(None)
 def _handlers(code: CodeType) -> list[tuple[int, int, int]]:
-    """The ranges of instructions with a handler, as ``start, end, handler``; empty where the code does not tell."""
+    """Return the ranges of instructions with a handler, as ``start, end, handler``; empty if CPython does not tell."""
     parse: Any = getattr(dis, "_parse_exception_table", None)
     return [(each.start, each.end, each.target) for each in parse(code)] if parse is not None else []
 
@@ -81,9 +83,9 @@ def _handler(code: CodeType, offset: int) -> tuple[int, int, int] | None:
 
 
 class Tracer:
-    """Sees all places that a call comes through, and raises at the n-th time at one of them.
+    """Records all places in a call, and raises when it reaches one of them for the n-th time.
 
-    What the simulated disk does in Python stands for a system call, in which there is no place.
+    Python code of the simulated disk stands for a system call, in which there is no place.
     """
 
     def __init__(self, target: tuple[Place, int] | None = None) -> None:
@@ -107,13 +109,13 @@ class Tracer:
             self._inside.clear()
 
     def _is_inside(self, frame: FrameType | None) -> bool:
-        """Whether the frame is the package's, or of what it has called."""
+        """Return if the frame belongs to the package, or to code that the package has called."""
         if frame is None:
             return False
         known = self._inside.get(frame)
         if known is None:
             file, name = frame.f_code.co_filename, frame.f_code.co_name
-            if file.startswith(_TESTS) or name == "__del__":  # what a finalizer raises goes nowhere
+            if file.startswith(_TESTS) or name == "__del__":  # an exception of a finalizer is not raised in the caller
                 known = False
             else:
                 known = file.startswith(_PACKAGE) or self._is_inside(frame.f_back)
@@ -131,7 +133,7 @@ class Tracer:
             code, offset, last = frame.f_code, frame.f_lasti, self._last.get(frame)
             self._last[frame] = offset
             looks = last is not None and _instructions(code).get(last, "").startswith(_LOOKING)
-            # An error that is raised now seems to come from this instruction: it must have the same handler.
+            # An error raised now seems to come from this instruction, so that must have the same handler.
             if looks and last is not None and _handler(code, last) == _handler(code, offset):
                 self._look(Place(code, last))
         elif event in {"return", "exception"}:  # a call that raised is no place: its handler is next
@@ -139,7 +141,7 @@ class Tracer:
         return self._step
 
     def _profile(self, frame: FrameType, event: str, _: Any) -> None:
-        # Behind a function of C the error comes from the call itself, as that of a signal handler does.
+        # After a function of C, the error comes from the call itself, like that of a signal handler.
         if event == "c_return" and self._is_inside(frame):
             self._look(Place(frame.f_code, frame.f_lasti))
 
@@ -150,7 +152,7 @@ class Tracer:
             raise Interruption
 
 
-# --- what is interrupted ---------------------------------------------------------------------------------------------
+# --- scenarios -------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -164,7 +166,7 @@ class World:
 
     @property
     def disk(self) -> Disk:
-        """The door to the machine."""
+        """Disk of the machine."""
         return self.machine.disk
 
     def open(self, name: str, *items: bytes, **settings: Any) -> PersistentQueue[Any]:
@@ -177,20 +179,20 @@ class World:
         return queue
 
     def again(self, name: str) -> PersistentQueue[Any]:
-        """Close the queue, and open it anew: nothing is in memory."""
+        """Close the queue, and open it again: nothing is in memory."""
         self.queues[name].close()
         queue = self.queues[name] = PersistentQueue(PATH, name, disk=self.disk, **self.settings[name])
         return queue
 
     def session(self, name: str) -> Session[Any]:
-        """A session of the queue."""
+        """Return a new session of the queue."""
         session = self.queues[name].session("interrupted")
         self.sessions.append(session)
         return session
 
 
 class Case(NamedTuple):
-    """A call, what is done behind it, and what the queues may hold then."""
+    """A call to interrupt, a call to make after it, and the contents that the queues may then have."""
 
     call: Callable[[], object]
     again: Callable[[], object]
@@ -249,7 +251,7 @@ def _consume(world: World, count: int, **settings: Any) -> Case:
 
 
 def _go_on_behind_a_dequeue(world: World) -> Case:
-    """The session is used on, and flushed: what its caller did not get is not consumed."""
+    """Continue with the session and flush it: an item that the caller did not get is not consumed."""
     world.open("q", *_MANY[:9])
     session = world.session("q")
     got: list[bytes] = []
@@ -263,7 +265,7 @@ def _go_on_behind_a_dequeue(world: World) -> Case:
     def again() -> None:
         session.flush()
         rest = world.queues["q"].peek(9)
-        # An interruption between the return of ``dequeue`` and the caller's next step is the caller's.
+        # An interruption between the return of ``dequeue`` and the next step loses an item of the caller.
         assert [*got, *rest] == _MANY[:9], (got, rest)
         with world.queues["q"].transaction() as other:
             other.dequeue_many(9)
@@ -339,7 +341,7 @@ def _enqueue(world: World) -> Case:
     def again() -> None:
         session.flush()
         found = world.queues["q"].peek(9)[1:]
-        # What the interruption came behind may be in the session, or not.
+        # The item whose enqueue was interrupted may be in the session, or not.
         assert found == [B, C][: len(found)] and len(put) <= len(found) <= len(put) + 1, (put, found)
         with world.queues["q"].transaction() as other:
             other.dequeue_many(9)
@@ -540,10 +542,10 @@ SCENARIOS: dict[str, Scenario] = {
     "adopt": _adopt,
     "requeue": _requeue,
 }
-"""By name, what is interrupted."""
+"""Scenarios to interrupt, by name."""
 
 
-# --- interrupting it -------------------------------------------------------------------------------------------------
+# --- interrupting a scenario -----------------------------------------------------------------------------------------
 
 
 def _require(condition: object, what: str) -> None:
@@ -552,7 +554,10 @@ def _require(condition: object, what: str) -> None:
 
 
 def require_idle(queue: PersistentQueue[Any], sessions: Sequence[Session[Any]]) -> None:
-    """No lock is taken, nobody waits, and what is on hold was given to the session that holds it."""
+    """Raise ``ViolationError`` unless the queue is idle.
+
+    No lock may be taken, and no thread may wait. Each held item must have been given to the caller of its session.
+    """
     group = queue._open_queue
     assert group is not None
     line: Any = group._group_commit
@@ -588,7 +593,7 @@ def _drain(disk: Disk, name: str) -> list[bytes]:
 
 
 def interrupt(scenario: Scenario, target: tuple[Place, int] | None) -> dict[Place, int]:
-    """Run the scenario, interrupted at the target; the places that were seen. Raises ``ViolationError``."""
+    """Run the scenario, interrupted at the target; return the places that it reached. Raises ``ViolationError``."""
     world = World()
     try:
         return _interrupt(world, scenario, target)
@@ -606,7 +611,7 @@ def _interrupt(world: World, scenario: Scenario, target: tuple[Place, int] | Non
     except Interruption:
         _require(tracer.has_raised, "an interruption that nobody raised")
     if target is not None and not tracer.has_raised:
-        return tracer.seen  # it came another way this time
+        return tracer.seen  # this time the call did not reach the place
     for queue in world.queues.values():
         require_idle(queue, world.sessions)
     case.again()
@@ -614,7 +619,7 @@ def _interrupt(world: World, scenario: Scenario, target: tuple[Place, int] | Non
         session.close()
     held = {name: list(queue.browse_all()) for name, queue in world.queues.items() if name in case.may_hold[0]}
     _require(held in case.may_hold, f"the queues hold {held}")
-    # The power goes: what was acknowledged is durable, also if it was interrupted.
+    # The power goes: an acknowledged flush is durable, even if it was interrupted.
     is_durable = all(each.get("sync", True) for each in world.settings.values())
     machine = world.machine.cut_power(lambda n: n - 1)
     for queue in world.queues.values():
@@ -626,7 +631,7 @@ def _interrupt(world: World, scenario: Scenario, target: tuple[Place, int] | Non
 
 
 class Report(NamedTuple):
-    """What a campaign has done."""
+    """Result of a campaign."""
 
     scenarios: int
     places: int
@@ -635,9 +640,12 @@ class Report(NamedTuple):
 
 
 def run_places(only: str = "", part: int = 0, parts: int = 1) -> Report:
-    """Interrupt the scenarios with ``only`` in their names at each place that they come through, the first time and the
-    last. Raises ``ViolationError`` with the scenario and the place."""
-    # What comes by itself, in a thread of its own, would take other ways each time.
+    """Interrupt the scenarios with ``only`` in their names at each place: the first time that they reach it, and the
+    last.
+
+    Raises ``ViolationError`` with the scenario and the place.
+    """
+    # Maintenance runs in a thread of its own, which would change the places of each run.
     with patch.object(Maintenance, "maintain_soon", lambda _: None):
         return _run_places(only, part, parts)
 
@@ -646,7 +654,7 @@ def _run_places(only: str, part: int, parts: int) -> Report:
     began, places, done = time.monotonic(), 0, 0
     chosen = {name: scenario for name, scenario in SCENARIOS.items() if only in name}
     for name, scenario in chosen.items():
-        interrupt(scenario, None)  # what is imported, or made, for the first time is left out
+        interrupt(scenario, None)  # imports and objects of the first run do not count
         seen = interrupt(scenario, None)
         for number, (place, count) in enumerate(seen.items()):
             if number % parts != part:

@@ -1,13 +1,13 @@
-"""``kill -9`` by the thousand: a process that lives on a queue is killed at any moment, and the next one looks.
+"""``kill -9``, thousands of times: a process that works on a queue is killed at any moment, and the next one compares.
 
+A server forks one child for each life, so that a life costs milliseconds. The child opens the queue, reports the state
+that it found, and flushes without end. It reports the state before each flush and after it. All reports go to a pipe
+that outlives it, the ledger. The child is killed from outside after up to 4 ms, or kills itself at a failpoint. The
+next child must find the state that was last acknowledged, or that state with the whole flush that was under way. A
+state that an opening has served stays. Power cuts are tested in ``cuts``.
 
-A server forks one child for each life, so that a life costs milliseconds. The child opens the queue, says what it
-found, and flushes for ever; what it is about to flush and what is acknowledged it says on a pipe that outlives it: the
-ledger. It is killed from outside after up to 4 ms, or kills itself at a failpoint. Promised: what the next child finds
-is the state that was last acknowledged, or the one that was under way as a whole, and what an opening has once
-served stays. A kill says nothing of power cuts; those are in ``cuts``.
-
-Item number ``n`` of a queue has content that follows from ``n``, and items leave in order. So a state is two numbers.
+Item number ``n`` of a queue has content that follows from ``n``, and items leave in order. So two numbers describe a
+state.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DELAY_SECONDS_MAX = 0.004
 _STEPS_MAX = 60
 _ITEMS_MAX = 60
 _PATIENCE_SECONDS = 20.0
-"""A child that takes longer to die hangs."""
+"""Time after which a child that has not ended is considered to hang."""
 _MEMORY_FILES = "/dev/shm"
 
 P = ParamSpec("P")
@@ -46,31 +46,31 @@ T = TypeVar("T")
 
 
 class Range(NamedTuple):
-    """What a queue holds: the items from ``first`` up to, and without, ``next``."""
+    """Content of a queue: the items from ``first`` up to, and without, ``next``."""
 
     first: int = 0
     next: int = 0
 
 
 class Report(NamedTuple):
-    """What a campaign did, without a violation."""
+    """Result of a campaign without a violation."""
 
     kills: int
     at_failpoints: int
-    """So many of the kills were at a failpoint, the others at any moment."""
+    """Number of kills at a failpoint; the others came at any moment."""
     acknowledged: int
-    """Flushes that returned."""
+    """Number of flushes that returned."""
     under_way: int
-    """Kills in the middle of a flush."""
+    """Number of kills in the middle of a flush."""
     kept: int
-    """So many of the flushes that were under way were found, as a whole; the others not at all."""
+    """Number of flushes under way that were found as a whole; the others were not found at all."""
     closings: int
-    """Lives that ended by closing, with a ``check`` of the directory."""
+    """Number of lives that ended by closing, with a ``check`` of the directory."""
     seconds: float
 
 
 def item(number: int) -> bytes:
-    """The item of that number, 1 to 3,000 bytes; most are short."""
+    """Return the item of that number, 1 to 3,000 bytes; most are short."""
     scattered = number * 2654435761 >> 7
     size_bytes = 1 + scattered % (3000 if number % 3 == 0 else 60)
     text = b"%d " % number
@@ -89,11 +89,16 @@ def live(
     on_flush: Callable[[], None] = lambda: None,
     may_find_junk: bool = False,
 ) -> None:
-    """Open the queue, check what it serves, and flush for ever; or so often, and then close it and ``check`` it.
+    """Open the queue, check the served items, and flush without end. With ``flushes``, flush that often, close and
+    ``check``.
 
-    Calls ``on_flush`` before each flush. Nothing may be set aside but where a frame is torn, or where the file system
-    leaves junk in files that were not synced. Lines of the ledger: ``O`` what was found by opening, ``B`` what a flush
-    is about to make of it, ``A`` that it returned, ``C`` that the queue is closed.
+    It calls ``on_flush`` before each flush. Recovery may set something aside only if a frame is torn, or if the file
+    system leaves junk in files that were not synced. The ledger gets one line per report:
+
+    - ``O``: the state that an opening found.
+    - ``B``: the state that the next flush leads to.
+    - ``A``: the state after that flush has returned.
+    - ``C``: the state when the queue is closed.
     """
     chance = random.Random(seed)
     choose = chance.choice
@@ -137,9 +142,9 @@ def live(
 
 
 def fork(child: Callable[[int], None]) -> tuple[int, int]:
-    """Run ``child``, given its end of the ledger, in a forked process: the process, and our end.
+    """Run ``child`` in a forked process, with its end of the ledger; return the process, and the parent's end.
 
-    What it raises ends up in the ledger: ``D`` for what a dead disk explains, ``E`` for anything else.
+    An exception of the child goes to the ledger: ``D`` if a dead disk explains it, ``E`` if not.
     """
     assert threading.active_count() == 1, "a process with threads must not fork"
     reading, writing = os.pipe()
@@ -164,18 +169,19 @@ def fork(child: Callable[[int], None]) -> tuple[int, int]:
 
 
 class Ledger:
-    """What may be found in one queue, by what its children have said."""
+    """States that may be found in one queue, according to the reports of its children."""
 
     def __init__(self) -> None:
         self.allowed = [Range()]
-        """The state after the last acknowledged flush, and the one that is under way if there is one."""
+        """State after the last acknowledged flush, and the one that is under way if there is one."""
         self.acknowledged = self.openings = self.flushes = self.under_way = self.kept = self.closings = 0
         self.error = ""
-        """What a child raised."""
+        """Error that a child raised."""
         self._rest = b""
 
     def follow(self, ledger: int, seconds: float) -> bool:
-        """Read until the child ends or the time is over; whether it ended. Raises ``AssertionError`` at a violation."""
+        """Read until the child ends or the time is over; return if it ended. Raises ``AssertionError`` at a
+        violation."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0 and select.select([ledger], [], [], left)[0]:
             data = os.read(ledger, 65536)
@@ -187,7 +193,8 @@ class Ledger:
         return False
 
     def end(self, pid: int, ledger: int, patience_seconds: float = 0.0) -> int:
-        """Read the rest and see the child dead, by its own hand if it has the patience; how it ended, for ``os``."""
+        """Wait up to ``patience_seconds`` for the child's end, kill it, and read the rest; return its status for
+        ``os``."""
         try:
             ended = patience_seconds > 0 and self.follow(ledger, patience_seconds)
         finally:
@@ -222,7 +229,7 @@ class Ledger:
 
 
 def close_and_check(directory: str, ledger: Ledger, flushes: int, may_find_junk: bool = False) -> None:
-    """One life without a violent end: open, compare, flush so often, close, ``check``."""
+    """Run one life without a violent end: open, compare, flush ``flushes`` times, close, ``check``."""
     before = ledger.closings
     life = partial(live, directory, ledger.flushes, flushes, may_find_junk=may_find_junk)
     ledger.end(*fork(life), _PATIENCE_SECONDS)
@@ -230,24 +237,28 @@ def close_and_check(directory: str, ledger: Ledger, flushes: int, may_find_junk:
 
 
 def in_a_process_of_its_own(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call it in a new process, which has no threads, so that it may fork; returns or raises what it does."""
+    """Call the function in a new process, which has no threads, so that it may fork; return its result.
+
+    An exception of the function is raised.
+    """
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(function, *args, **kwargs).result()
 
 
 def fast_directory() -> str | None:
-    """Where temporary files are in memory, so that syncs are cheap; None for the usual place."""
+    """Return a directory whose files are in memory, so that syncs are cheap; None for the usual place."""
     return _MEMORY_FILES if os.access(_MEMORY_FILES, os.W_OK) else None
 
 
 def run_kills(count: int, seed: int = 0) -> Report:
-    """Kill so many processes. Raises ``AssertionError`` at the first violation, with what was expected and found."""
+    """Kill ``count`` processes. Raises ``AssertionError`` at the first violation, with the expected and the found
+    state."""
     return in_a_process_of_its_own(_serve, count, seed)
 
 
 def _serve(count: int, seed: int) -> Report:
     began, chance = time.monotonic(), random.Random(seed)
-    gc.freeze()  # the children would copy what a collection marks
+    gc.freeze()  # a garbage collection would write to pages that the children share
     ledgers: list[Ledger] = []
     at_failpoints = 0
     with tempfile.TemporaryDirectory(prefix="kills-", dir=fast_directory()) as root:
@@ -278,7 +289,7 @@ def _serve(count: int, seed: int) -> Report:
 
 
 def _kill(directory: str, ledger: Ledger, chance: random.Random, at_failpoint: bool) -> None:
-    """One life and its end."""
+    """Run one life, and kill it."""
     steps, seconds, seed = chance.randint(1, _STEPS_MAX), chance.uniform(0, _DELAY_SECONDS_MAX), chance.getrandbits(32)
     disk = replace(DISK, failpoint=_Deadly(steps).step) if at_failpoint else DISK
     pid, pipe = fork(partial(live, directory, seed, None, disk=disk))
@@ -291,7 +302,7 @@ def _kill(directory: str, ledger: Ledger, chance: random.Random, at_failpoint: b
 
 
 class _Deadly:
-    """Kills its process at the last of so many failpoints."""
+    """Kills its process at the last of a number of failpoints."""
 
     def __init__(self, steps: int) -> None:
         self._left = steps

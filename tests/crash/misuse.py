@@ -50,9 +50,9 @@ from .wrong import (
 )
 
 MISUSE = "misuse"
-"""The kind of planted bugs that directed programs find."""
+"""Kind of planted bugs that directed programs find."""
 HANG_SECONDS = 120.0
-"""A program that takes longer hangs. Programs take milliseconds."""
+"""Time after which a program is considered to hang. Programs take milliseconds."""
 _ADDRESS_SPACE_BYTES = 8 * 1024**3
 _STYLES = {"core": 34, "typed": 20, "retries": 14, "together": 10, "compat": 14, "aio": 8}
 _SESSIONS = {
@@ -95,7 +95,7 @@ _HOWS: dict[str, tuple[str, ...]] = {
 
 
 def generate(seed: int) -> Program:
-    """The program of a seed."""
+    """Return the program of a seed."""
     random = Random(seed)
     style = random.choices(tuple(_STYLES), tuple(_STYLES.values()))[0]
     settings: dict[str, Any] = {
@@ -135,7 +135,7 @@ def _steps(
 
 
 def _how(random: Random, call: str, *, may_wait: bool, blocks: bool) -> str:
-    """What the call is given: what is right in most cases, since one wrong call among right ones finds most."""
+    """Return the arguments of a call. Most are right, since one wrong call among right ones finds most bugs."""
     is_right = random.random() < 0.65
     if call in {"enqueue", "produce"} and is_right:
         return random.choice(["bytes"] * 8 + list(ITEMS)) if call == "enqueue" or random.random() < 0.5 else "None"
@@ -157,7 +157,7 @@ def _how(random: Random, call: str, *, may_wait: bool, blocks: bool) -> str:
 
 
 def _hook(random: Random, target: int, thread: int) -> Step:
-    """What the first callback of a call does."""
+    """Return the action of the first callback in a call."""
     kind = random.random()
     if kind < 0.3:
         return Step("raise", 0, "", None)
@@ -176,7 +176,7 @@ def _directed(style: str, *steps: tuple[str, str] | tuple[str, str, Step], threa
 
 
 def directed() -> list[Program]:
-    """Programs of one misuse each, which find the planted bugs of this kind whatever the threads do."""
+    """Return programs of one misuse each, which find the planted bugs of this kind in any order of threads."""
     right = ("enqueue", "bytes"), ("flush", "None/")
     return [
         _directed("core", ("enqueue", "huge"), ("produce", "huge"), *right),
@@ -186,7 +186,7 @@ def directed() -> list[Program]:
             *(("enqueue_many", "list"), ("flush", "None/")),
             *(("dequeue_many", "many", Step("raise", 0, "", None)), ("flush", "None/")),
         ),
-        # Threads share one session: without its guard two commits of it contradict each other within a few rounds.
+        # Threads share one session: without its guard, two of its commits contradict each other within a few rounds.
         _directed("core", *[*right, ("dequeue", "0.0"), ("flush", "None/")] * 60, threads=4),
         *(_directed("together", ("together", how), *right) for how in dict.fromkeys(_HOWS["together"])),
     ]
@@ -196,14 +196,14 @@ def directed() -> list[Program]:
 
 
 def run_program(program: Program) -> None:
-    """Run a program, and check all that it leaves. Raises ``ViolationError``."""
+    """Run a program, and check the queues after it. Raises ``ViolationError``."""
     shared = "/dev/shm"
     root = tempfile.mkdtemp(prefix="misuse-", dir=shared if os.access(shared, os.W_OK) else None)
     switches = sys.getswitchinterval()
     sys.setswitchinterval(program.switches)
     try:
         with _watched(program), warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)  # programs drop work and queues on purpose
+            warnings.simplefilter("ignore", ResourceWarning)  # programs drop sessions and queues on purpose
             if program.style in FACES:
                 run_face(program, root)
             else:
@@ -256,7 +256,7 @@ def _run_core(program: Program, root: str) -> None:
         for thread, steps in zip(threads, program.threads, strict=True):
             if not any(step.how in WAITS for step in steps if step.call == "dequeue"):
                 thread.join()
-        world.close()  # ends the calls that wait for ever
+        world.close()  # ends the calls that wait without end
         for thread in threads:
             thread.join()
     finally:
@@ -268,7 +268,7 @@ def _run_core(program: Program, root: str) -> None:
 
 
 def _run_thread(world: World, steps: tuple[Step, ...], traced: int) -> None:
-    before = sys.gettrace()  # that of a measurement of coverage
+    before = sys.gettrace()  # a measurement of coverage may have set it
     if traced:
         sys.settrace(_tracer(world, traced))
     try:
@@ -280,10 +280,11 @@ def _run_thread(world: World, steps: tuple[Step, ...], traced: int) -> None:
 
 
 def _tracer(world: World, at: int) -> Callable[[FrameType, str, Any], Any]:
-    """A trace function that makes calls of its own before one line of the package, as a signal handler would.
+    """Return a trace function that makes calls before one line of the package, like a signal handler.
 
-    Not while the short way of a dequeue holds the mutex: it makes no call then, so that tracing comes in and no handler
-    does. A test of the sessions looks at the bytecode. Where a handler does, the way there refuses the calls.
+    In the short way of a dequeue that holds the mutex, the trace function runs, but a signal handler does not: that
+    code makes no call. A test of the sessions checks its bytecode. At the places where a signal handler does run, the
+    queue refuses the calls.
     """
     left = [at]
 
@@ -309,7 +310,7 @@ def _require_named(bare: list[tuple[object, BaseException]]) -> None:
 
 
 def _require_sound(world: World, root: str) -> None:
-    """Check the directories, open the queues again, and compare what they hold with the ledger."""
+    """Check the directories, open the queues again, and compare their items with the ledger."""
     _require_check(f"{root}/a")
     _require_check(f"{root}/b")
     ledger = Ledger(world.notes)
@@ -323,7 +324,7 @@ def _require_sound(world: World, root: str) -> None:
     ledger.require("b", "", [id_of(item) for item in found if not item.startswith(b"{")])
     with PersistentQueue(root, "a", create=False) as queue:
         with queue.session() as session:
-            session.dequeue()  # adopts what producers have published
+            session.dequeue()  # adopts publications of the producers
             session.rollback()
         for consumer in ("", "s"):
             left = [id_of(item.data) for item in View(root, "a").browse(consumer)]
@@ -341,14 +342,14 @@ def _require_check(directory: str) -> None:
 
 
 def run_misuse(first: int, count: int, repeat: int = 1) -> str:
-    """Run the programs of so many seeds, each so many times; what was found. Raises ``ViolationError``."""
+    """Run the programs of ``count`` seeds, each ``repeat`` times; return a summary. Raises ``ViolationError``."""
     return run_programs(map(generate, range(first, first + count)), repeat)
 
 
 def run_programs(programs: Iterable[Program], repeat: int = 1) -> str:
-    """Run these programs, each so many times; what was found. Raises ``ViolationError``."""
+    """Run these programs, each ``repeat`` times; return a summary. Raises ``ViolationError``."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_SPACE_BYTES, hard))  # an item of 4 GiB is never copied
+    resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_SPACE_BYTES, hard))  # an item of 4 GiB must not be copied
     began, calls, count = time.monotonic(), 0, 0
     try:
         for program in programs:

@@ -1,9 +1,9 @@
 # ruff: noqa: E501
-"""Bugs planted on purpose, one at a time: a harness that lets one of them pass proves nothing.
+"""Bugs planted on purpose, one at a time: a test tool that misses one of them proves nothing.
 
-Each is a replacement of text in a copy of the package. ``python -m tests.crash mutants`` runs the explorer on each copy,
-in a process of its own, until it notices. ``where`` is what it takes: random programs, such with failing calls, such
-of one style, or both; or a test, by its path and name, which needs no luck.
+Each bug is a replacement of text in a copy of the package. ``python -m tests.crash mutants`` runs a campaign on each
+copy, in a process of its own, until it finds a violation. ``where`` names the campaign: random programs, with failing
+calls, of one style, or both. It may also be a test, by its path and name, which finds the bug without chance.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TESTS = Path(__file__).parent.parent
 
 
 _BLUNDERS = ("TypeError", "NameError", "UnboundLocalError", "AttributeError", "ImportError", "SyntaxError")
-"""What only a text that makes no sense where it was planted leads to: the harness has not caught anything then."""
+"""Errors that a planted text causes only if it makes no sense in its place: then no bug was caught."""
 
 
 SESSIONS = "tests/misuse/test_sessions.py"
@@ -40,7 +40,8 @@ INTERRUPTS = "tests/misuse/test_interrupts.py"
 
 
 class Mutant(NamedTuple):
-    """A bug: in ``room`` the text ``old`` becomes ``new``. One that shows rarely is hunted for from seed ``first`` on."""
+    """A bug: in the module ``room``, the text ``old`` becomes ``new``. The hunt for a rare one begins with seed
+    ``first``."""
 
     name: str
     room: str
@@ -51,7 +52,7 @@ class Mutant(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Whether a mutant was caught, after how many schedules at most, and how."""
+    """Result of a hunt: if the mutant was caught, the number of schedules reported until then, and the violation."""
 
     mutant: Mutant
     caught: bool
@@ -110,7 +111,7 @@ MUTANTS = (
     Mutant("what is being deleted is opened", "storage/relocation", "finish_deletion(disk, places) if DELETED_DIRECTORY in names else places", "places"),
     Mutant("segments are deleted before it is durable that they may", "storage/layout", "    sync_directory(disk, directory)\n    disk.failpoint(\"delete.3", "    disk.failpoint(\"delete.3"),
     Mutant("the log may be gone before its segments are", "storage/layout", "    sync_directory(disk, directory)\n    _sweep(disk, join(directory, DELETED", "    _sweep(disk, join(directory, DELETED", "random", 8),
-    # --- what a checkpoint and a frame say
+    # --- contents of a checkpoint and of a frame
     Mutant("a checkpoint forgets what was consumed out of order", "core/state", "            self.gone.consumed.runs(),\n", "            [],\n"),
     Mutant("a checkpoint forgets the frontier", "core/state", "            self.gone.frontier,\n            self.gone.consumed.runs()", "            0,\n            self.gone.consumed.runs()"),
     Mutant("a checkpoint forgets the markers", "core/state", "            markers,\n        )\n", "            [],\n        )\n"),
@@ -120,7 +121,7 @@ MUTANTS = (
     Mutant("new segments are not logged", "engine/commit", "list(self._segments.unlogged)", "[]"),
     Mutant("the short way logs one item less", "engine/commit", "encode_lone_dequeue(subscription, first, count, len(group))", "encode_lone_dequeue(subscription, first, max(count - 1, 1), len(group))"),
     Mutant("a run is joined to one that it does not touch", "engine/commit", "(last.subscription, last.first + last.count) == (subscription, first):", "(last.subscription, last.first + last.count) <= (subscription, first):"),
-    # --- what was handed out
+    # --- items that were handed out
     Mutant("a rollback keeps what it held", "engine/store", "                transaction.ready.release(transaction.runs)\n", "                pass\n"),
     Mutant("what was consumed out of order comes again", "core/availability", "            self._behind = first + count\n\n    def __len__", "            self._behind = first\n\n    def __len__"),
     # --- compaction
@@ -239,7 +240,7 @@ MUTANTS = (
     Mutant("an inbox is listed by its path", "system/directory_handles", "self._disk.listdir(self._below(path))", "self._disk.listdir(path)", "renames"),
     Mutant("a place of segments goes by its name", "storage/locations", "        disk.hold(root)  # the directory", "        pass  # the directory", "renames"),
     Mutant("a shared pool goes by its name", "recovery/opening", "        roots.hold(store.pool.directory)\n", "        pass\n", "renames", 19),
-    # --- what others put into an inbox
+    # --- files that other processes put into an inbox
     Mutant("a producer goes by a relative path", "interprocess/producer", "        self._directory = abspath(queue_directory(path, name))", "        self._directory = queue_directory(path, name)", "tests/misuse/test_inboxes.py::test_row_07_relative_path_of_a_producer"),
     Mutant("holes are bytes", "storage/publication", "        if size_bytes > _HOLES_FACTOR * real_bytes + _HOLES_BYTES:\n", "        if False:\n", "tests/misuse/test_inboxes.py::test_row_10_a_part_of_holes"),
     Mutant("an adoption does not end when the time is over", "runtime/open_queue", "if is_there or not self.store.inbox.is_cut or (deadline is not None and _now() >= deadline):", "if is_there or not self.store.inbox.is_cut:", "tests/misuse/test_inbox_limits.py::test_row_24_a_time_out_ends_the_adoption"),
@@ -260,7 +261,7 @@ MUTANTS = (
 
 
 def run_mutants(mutants: Iterable[Mutant], schedules: int, jobs: int = 1, batch: int = 1) -> Iterable[Verdict]:
-    """Hunt for each of the mutants with up to so many schedules, so many of them at a time."""
+    """Hunt for each of the mutants with up to ``schedules`` schedules, ``jobs`` mutants at a time."""
     with ThreadPoolExecutor(jobs) as pool:
         yield from pool.map(partial(_hunt_alone, schedules, batch), mutants)
 
@@ -277,7 +278,7 @@ def _hunt_alone(schedules: int, batch: int, mutant: Mutant) -> Verdict:
 
 
 def plant(mutant: Mutant, package: Path) -> None:
-    """Put the bug into the package. Raises ``ValueError`` where its text does not occur exactly once."""
+    """Put the bug into the package. Raises ``ValueError`` if its text does not occur exactly once."""
     path = package / f"{mutant.room}.py"
     text = path.read_text(encoding="utf-8")
     if text.count(mutant.old) != 1:
@@ -286,7 +287,7 @@ def plant(mutant: Mutant, package: Path) -> None:
 
 
 def _test(mutant: Mutant, root: Path) -> Verdict:
-    """Run the test that notices the bug, in this copy of the package."""
+    """Run the test that finds the bug, in this copy of the package."""
     shutil.copy(TESTS.parent / "setup.cfg", root)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", mutant.where],
@@ -324,7 +325,7 @@ def _hunt(mutant: Mutant, root: Path, schedules: int, batch: int) -> Verdict:
 
 
 def _hunt_misuse(mutant: Mutant, root: Path) -> Verdict:
-    """Run the directed programs, which misuse the queue in one way each, until one notices the bug."""
+    """Run the directed programs, each with one kind of misuse, until one finds the bug."""
     done = _campaign(root, ["misuse", "--directed"])
     last = done.stderr.strip().splitlines()
     violations = [line for line in last if line.startswith("tests.crash.exploring.ViolationError: ")]
@@ -334,7 +335,7 @@ def _hunt_misuse(mutant: Mutant, root: Path) -> Verdict:
 
 
 def _campaign(root: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    """A campaign of ``tests.crash`` in this copy of the package."""
+    """Run a campaign of ``tests.crash`` in this copy of the package."""
     return subprocess.run(
         [sys.executable, "-m", "tests.crash", *arguments],
         cwd=root,

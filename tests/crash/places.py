@@ -1,7 +1,8 @@
-"""Segments on other media, for the explorer: queues that have them elsewhere, moves between lives, unmounted disks.
+"""Segments on other media, for the explorer: queues with segments elsewhere, moves between lives, unmounted disks.
 
-Some seeds only, with draws of their own, so that all others stay as they were. A move comes before a life begins, on
-what a crash or a clean end has left; it may itself be cut short at any call, like whatever follows.
+Only some seeds have them, with draws of their own, so that all other seeds keep their meaning. A move happens before a
+life begins, on the files that a crash or a clean end has left. The move itself may be cut short at any call, like
+everything after it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .disk import SimulatedDisk
 
 MEDIA = ("/other", "/third/media")
 MOVES = "moves"
-"""The style of programs of all kinds whose segments are moved."""
+"""Style of programs of all kinds whose segments are moved."""
 _ODDS = 0.2
 _MOVE_ODDS, _MOVE_ODDS_ASKED = 0.4, 0.8
 _UNMOUNT_ODDS = 0.2
@@ -31,12 +32,12 @@ _FREE = nullcontext()
 
 
 class Places:
-    """Where the queue of one seed, in a directory ``<path>/<name>``, has its segments, and when they are moved."""
+    """Where the queue of one seed has its segments, and when they are moved. Its directory is ``<path>/<name>``."""
 
     def __init__(self, seed: int, directory: str, always: bool) -> None:
         self.lead(directory)
         self.has_strangers = False
-        """Whether other queues may have their segments where this one wants them."""
+        """True if other queues may have their segments at the place that this queue wants."""
         self._random = random.Random(f"places of {seed}")
         self._odds = _MOVE_ODDS_ASKED if always else _MOVE_ODDS
         self.used = self._random.random() < _ODDS or always
@@ -46,13 +47,16 @@ class Places:
         self._data_path = f"{chosen}/{self._name}" if self.used and chosen is not None else None
 
     def lead(self, directory: str) -> None:
-        """The queue is in this directory by now."""
+        """Note that the queue is in this directory now."""
         self._directory = directory
         self._path, _, self._name = directory.rpartition("/")
 
     def open(self, disk: SimulatedDisk, settings: Settings, renamed: str | None = None) -> Store:
-        """Open the queue; a new one where this seed has its segments, another wherever they were moved, or where their
-        place is since it was ``renamed``."""
+        """Open the queue.
+
+        A new queue gets its segments at the place that this seed has chosen; an existing one has them at its recorded
+        place. If the place was ``renamed``, open the queue with its new path.
+        """
         if renamed is not None:
             return self._open(disk, settings, renamed)
         try:
@@ -66,13 +70,13 @@ class Places:
             return self._open(disk, settings, None)
 
     def files_bytes(self, disk: SimulatedDisk) -> int:
-        """What the files of the queue take, but for the lock and those that say where the others are."""
+        """Return the bytes of the queue's files, without the lock and the files that record where the others are."""
         return sum(map(disk.bytes_in, self._parts))
 
     def come(self, disk: SimulatedDisk, settings: Settings) -> None:
-        """What comes before a life: perhaps an opening while the place is not mounted, perhaps a move.
+        """Do what happens before a life, by chance: an opening while the place is not mounted, and a move.
 
-        Raises what a move does where calls fail, but for what leaves the queue as it was.
+        If calls fail, it raises the error of the move, except for errors that leave the queue unchanged.
         """
         if not self.used:
             return
@@ -94,13 +98,13 @@ class Places:
         return open_store(disk.disk, self._directory, settings, True, 0.0, _FREE, _FREE, data_path=data_path)
 
     def _unmount(self, disk: SimulatedDisk, settings: Settings) -> None:
-        """Whoever comes while the place is not mounted is told so, and changes nothing."""
+        """Try one call while the place is not mounted: it must raise an error and change nothing."""
         place = read_record(disk.disk, self._directory).place
         if place == OWN:
             return
         watch, fault = disk.on_tick, disk.fault
         disk.on_tick = disk.fault = None
-        # An empty directory is left to mount it on, or none at all.
+        # The mountpoint remains as an empty directory, or is gone.
         mount = disk.unmount(place.path.rpartition("/")[0], leave=self._random.random() < 0.5)
         before = set(disk.names) | {f"{self._directory}/lock"}
         calls: list[Callable[[], object]] = [

@@ -1,8 +1,8 @@
 """Other processes that publish, for the explorer: between the owner's calls, and in the middle of them.
 
-They publish one after the other, and an owner adopts in that order. So what a queue holds is told by what its owner
-did, and by how many of the publications of his life are in it. Whoever opens the queue adopts all there are. Some come
-in parts, with a manifest; parts that get none are nobody's.
+They publish one after the other, and an owner adopts in that order. So the content of a queue follows from its owner's
+work, and from the number of this life's publications that are in it. Every opening adopts all publications. Some
+publications come in parts, with a manifest; parts without a manifest never enter the queue.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from .content import Content
 from .disk import SimulatedDisk
 
 PUBLISHES = "publishes"
-"""The style of programs beside which others publish."""
+"""Style of programs beside which other processes publish."""
 INTRUSION_ODDS = 0.01
 PUBLISHED_MAX = 60
-"""In one life; an owner all of whose writes are short would never be done with adopting."""
+"""Upper bound of publications in one life; an owner whose writes are all short would never finish adopting."""
 _PRODUCERS = ("0" * 16, "f" * 16)
 
 
 class Published(NamedTuple):
-    """What was published: the items, and perhaps a marker; or a request, and what it says is consumed."""
+    """A publication: the items, and an optional marker; or a request, and the items that it declares consumed."""
 
     items: tuple[bytes, ...]
     marker: tuple[str, int] | None
@@ -34,7 +34,10 @@ class Published(NamedTuple):
 
 
 def adopting(content: Content, published: list[Published], held: Iterable[tuple[str, bytes]] = ()) -> Content:
-    """The content once all of these are adopted that are not yet, by an owner whose sessions hold these."""
+    """Return the content after the owner has adopted all of these that are not in it yet.
+
+    ``held`` are the items that the owner's sessions hold.
+    """
     markers, keeps = dict(content.markers), set(held)
     for each in published[content.adopted :]:
         if each.request is not None:
@@ -55,22 +58,25 @@ def adopting(content: Content, published: list[Published], held: Iterable[tuple[
 
 
 class Others:
-    """The other processes of one life. ``numbers`` never come twice, in any life."""
+    """Other processes of one life. ``numbers`` never come twice, in any life."""
 
     def __init__(self, draw: random.Random, numbers: Iterator[int]) -> None:
         self._random = draw
         self._numbers = numbers
         self.inbox = ""
-        """Where they publish; "" while nobody can."""
+        """Directory in which they publish; "" while they cannot."""
         self.published: list[Published] = []
-        """What this life's owner has to adopt, or has adopted, in order."""
+        """Publications that the owner of this life has to adopt, or has adopted, in order."""
         self.held: list[tuple[str, bytes]] = []
-        """What the owner's sessions hold while he adopts: requests leave it to them, unless it is adopted later."""
+        """Items that the owner's sessions hold while it adopts.
+
+        A request leaves them to the sessions, unless it is adopted later.
+        """
         self.under_way: list[Published] = []
-        """What is being published: a crash may leave it or not."""
+        """Publications under way: a crash may leave them or not."""
 
     def found(self, contents: Iterable[Content]) -> list[Content]:
-        """What whoever opens the queue next may find, where one of these was left."""
+        """Return the contents that the next opening may find if a crash left one of ``contents``."""
         some = []
         for content in contents:
             some += [adopting(content, self.published, held) for held in ([], self.held)[: 1 + bool(self.held)]]
@@ -79,7 +85,7 @@ class Others:
         return [content._replace(adopted=0) for content in some]
 
     def publish(self, disk: SimulatedDisk) -> None:
-        """Publish something, in one file or in parts; now and then leave it at a draft, or at the parts."""
+        """Publish a transaction, in one file or in parts. In some cases, stop after the draft, or after the parts."""
         marker = (self._random.choice("mn"), self._random.randrange(6)) if self._random.random() < 0.3 else None
         parts: list[Part] = []
         if self._random.random() < 0.4:
@@ -99,7 +105,8 @@ class Others:
         self.under_way = []
 
     def ask(self, disk: SimulatedDisk, content: Content, next_sequence: int) -> None:
-        """That there be a subscription, or that one has consumed all that the queue has now, which is this."""
+        """Request a subscription, or request that one has consumed all items in the queue now, which are
+        ``content``."""
         name = self._random.choice("abc")
         if name in content.names and next_sequence:
             request, items = Request(name, 0, next_sequence), tuple(content.kept)
@@ -119,7 +126,7 @@ class Others:
         return draft
 
     def is_next(self) -> bool:
-        """Whether one of them comes in the middle of what the owner does."""
+        """Return if one of them publishes in the middle of a call of the owner."""
         can = bool(self.inbox) and not self.under_way and len(self.published) < PUBLISHED_MAX
         return can and self._random.random() < INTRUSION_ODDS
 

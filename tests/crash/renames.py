@@ -1,12 +1,13 @@
 """Directories that are renamed or deleted while a queue in them is open, and queues that get their names.
 
-Another process does it, durably, between the calls of the owner and in the middle of them: to the queue's directory, to
-the one above, to the place of its segments, to the shared pool. Often another queue is then made under the old name. It
-is a *stranger*: the owner must touch none of its files, and it must hold what its own owner has put into it, whatever
-crash comes. The old queue holds what its owner has committed, and the next life finds it where it was moved to. Where
-it was deleted the next life finds the stranger that has its name, or nothing.
+Another process does it, durably, between the calls of the owner and in the middle of them. It renames or deletes the
+queue's directory, the directory above, the place of its segments, or the shared pool. Often it then makes another queue
+under the old name, a *stranger*. The owner must touch no file of a stranger. After any crash, the stranger must hold
+the items that its own owner has put into it. The renamed queue holds the items that its owner has committed, and the
+next life finds it at its new path. If the queue was deleted, the next life finds the stranger that has its name, or
+nothing.
 
-What has happened to one disk is told by its ``Situation``, which goes with the disk over a crash.
+The ``Situation`` of a disk records the renames. It stays with the disk over a crash.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from .disk import SimulatedDisk
 from .exploring import ViolationError
 
 RENAMES = "renames"
-"""The style of programs of all kinds whose directories are renamed and deleted."""
+"""Style of programs of all kinds whose directories are renamed and deleted."""
 STEP_ODDS, TICK_ODDS = 0.06, 0.01
 _STRANGERS_MAX = 3
 _FREE = nullcontext()
@@ -35,35 +36,35 @@ Files = dict[str, tuple[int, bytes]]
 
 
 class Stranger(NamedTuple):
-    """A queue under a name that the explored one had before."""
+    """A queue under a name that the explored one had before, or beside it."""
 
     path: str
     content: Content
     place: str = ""
-    """Of its segments, if that is another."""
+    """Place of its segments, if that is another directory."""
 
 
 class Situation(NamedTuple):
-    """Where the queue is that is explored, and who is beside it."""
+    """Place of the explored queue, and the strangers beside it."""
 
     path: str
-    """Of its directory."""
+    """Path of its directory."""
     place: str = ""
-    """Of the place of its segments, if that is another."""
+    """Place of its segments, if that is another directory."""
     is_elsewhere: bool = False
-    """Whether the place was renamed, so that an opening has to name it: what it records a power cut may still take."""
+    """True if the place was renamed, so that an opening has to name it: a power cut may still take its own record."""
     is_open: bool = False
     is_gone: bool = False
-    """Whether the directory was deleted."""
+    """True if the directory was deleted."""
     pool: int = 0
-    """The inode of the pool that its owner holds."""
+    """Inode of the pool that its owner holds."""
     strangers: tuple[Stranger, ...] = ()
     guarded: tuple[tuple[str, Files], ...] = ()
-    """Directories that the owner must not touch, and what was in them last."""
+    """Directories that the owner must not touch, and the files that were in them last."""
 
 
 class Renames:
-    """What other processes do to the directories of one seed."""
+    """Renames and deletions of directories by other processes, in one seed."""
 
     def __init__(self, seed: int, directory: str, used: bool, content_of: Callable[[Store], Content]) -> None:
         self._random = random.Random(f"renames of {seed}")
@@ -73,11 +74,11 @@ class Renames:
         self._numbers = count(1)
         self._is_busy = False
         self.count = 0
-        """How often another process came."""
+        """Number of times that another process came."""
 
     @contextmanager
     def busy(self, is_busy: bool) -> Iterator[None]:
-        """Whether somebody is at work in the block beside whom nothing is renamed; a crash begins another life."""
+        """Let nothing be renamed in the block if ``is_busy``; a crash in it begins another life."""
         before, self._is_busy = self._is_busy, is_busy
         try:
             yield
@@ -85,25 +86,26 @@ class Renames:
             self._is_busy = before
 
     def at(self, disk: SimulatedDisk) -> Situation:
-        """Where the queue is on this disk."""
+        """Return the situation of the queue on this disk."""
         return disk.situation or Situation(self._directory)
 
     def inbox(self, disk: SimulatedDisk) -> str:
-        """Where others publish for it; "" if that is gone."""
+        """Return the inbox in which other processes publish for the queue; "" if it was deleted."""
         now = self.at(disk)
         return "" if now.is_gone else f"{now.place or now.path}/inbox"
 
     def is_gone(self, disk: SimulatedDisk) -> bool:
-        """Whether its directory was deleted in this life."""
+        """Return if the directory of the queue was deleted in this life."""
         return self.at(disk).is_gone
 
     def is_there(self, disk: SimulatedDisk) -> bool:
-        """Whether directory and place are where the next opening looks for them."""
+        """Return if the directory and the place are at the paths that the next opening uses."""
         now = self.at(disk)
         return not now.is_gone and not now.is_elsewhere
 
     def begin(self, disk: SimulatedDisk, settings: Settings) -> Content | None:
-        """Begin a life: what the queue must hold if it is another one by now, under the old name; None if not."""
+        """Begin a life. Return the content of the queue that has the old name now, if that is another one; otherwise
+        None."""
         now = self.at(disk)
         if not self._used or disk.situation is None:
             return None
@@ -125,26 +127,28 @@ class Renames:
         return found
 
     def opened(self, disk: SimulatedDisk, store: Store) -> None:
-        """The owner has opened the queue."""
+        """Note that the owner has opened the queue."""
         if self._used:
             place = "" if store.places.data_root == store.directory else store.places.data_root
             pool = disk.held(store.pool.directory)
             disk.situation = self.at(disk)._replace(place=place, is_open=True, pool=pool)
 
     def closed(self, disk: SimulatedDisk) -> None:
-        """The owner has closed the queue: the next one may hold another pool."""
+        """Note that the owner has closed the queue: the next one may hold another pool."""
         if disk.situation is not None:
             disk.situation = self.at(disk)._replace(is_open=False, pool=0)
             self._guard(disk)
 
     def perhaps(self, disk: SimulatedDisk, settings: Settings, odds: float, has_places: bool) -> bool:
-        """Let another process come, perhaps; whether one came. Raises ``ViolationError`` if the owner has touched what
-        is not its own."""
+        """Let another process come, by chance; return if one came.
+
+        Raises ``ViolationError`` if the owner has touched files that are not its own.
+        """
         if not self._used or self._is_busy:
             return False
         self.check(disk)
         now = self.at(disk)
-        can = now.is_open or not has_places  # what an opening leaves at a place is known by the queue's path
+        can = now.is_open or not has_places  # an opening recognizes its files at a place by the queue's path
         if now.is_gone or not can or not disk.is_locked(f"{now.path}/lock") or self._random.random() >= odds:
             return False
         self.count += 1
@@ -154,14 +158,14 @@ class Renames:
         return True
 
     def check(self, disk: SimulatedDisk) -> None:
-        """Raise ``ViolationError`` if the owner has touched what is not its own."""
+        """Raise ``ViolationError`` if the owner has touched files that are not its own."""
         for path, before in self.at(disk).guarded:
             now = disk.files_below(path)
             if now != before:
                 touched = sorted(each for each in {*before, *now} if before.get(each) != now.get(each))
                 raise ViolationError(f"{path}: the owner of another directory has touched {touched}")
 
-    # --- what others do ----------------------------------------------------------------------------------------------
+    # --- other processes ---------------------------------------------------------------------------------------------
 
     def _come(self, disk: SimulatedDisk, settings: Settings, now: Situation) -> None:
         kinds = ["queue", "queue", "queue", "parent", "delete"]
@@ -185,7 +189,7 @@ class Renames:
             target = f"{now.place}.{next(self._numbers)}"
             disk.move_durably(now.place, target)
             disk.situation = now._replace(place=target, is_elsewhere=True)
-            # Beside it comes a queue of the other process that has its segments where they were.
+            # Another process then makes a queue that has its segments at the old place.
             self._add(disk, settings, f"{above}/s.{next(self._numbers)}", now.place)
             return
         elif kind == "pool":
@@ -213,14 +217,14 @@ class Renames:
                 disk.close(fd)
 
     def _add(self, disk: SimulatedDisk, settings: Settings, path: str, data_path: str | None) -> None:
-        """Make a stranger."""
+        """Make a stranger, unless there are enough."""
         now = self.at(disk)
         if len(now.strangers) < _STRANGERS_MAX:
             content = self._work(disk, settings, path, data_path)
             disk.situation = now._replace(strangers=(*now.strangers, Stranger(path, content, data_path or "")))
 
     def _visit(self, disk: SimulatedDisk, settings: Settings) -> None:
-        """Let the owner of a stranger go on with it."""
+        """Let the owner of a stranger continue to work with it."""
         now = self.at(disk)
         if now.strangers:
             chosen = self._random.choice(now.strangers)
@@ -248,7 +252,7 @@ class Renames:
             return content
 
     def _end(self, store: Store) -> None:
-        """End it cleanly, or as a crash does, with all files that it needs to recover."""
+        """Close the store, or release it like a crash, with all files that recovery needs."""
         (store.close if self._random.random() < 0.4 else store.release)()
 
     def _open(self, disk: SimulatedDisk, settings: Settings, path: str, data_path: str | None = None) -> Store:
@@ -256,7 +260,7 @@ class Renames:
         return open_store(disk.disk, path, settings, True, 0.0, _FREE, _FREE, data_path=data_path)
 
     def _guard(self, disk: SimulatedDisk) -> None:
-        """Note what the strangers' directories hold, and the pools that are not the owner's."""
+        """Note the files in the directories of the strangers, and in the pools that are not the owner's."""
         now = self.at(disk)
         paths = dict.fromkeys(path for each in now.strangers for path in (each.path, each.place) if path)
         if now.pool:

@@ -1,13 +1,14 @@
-"""Items that fail, on the simulated disk: counted, delayed, given up, taken back, whatever crashes when.
+"""Items that fail, on the simulated disk: counted, delayed, given up, and requeued, with a crash at any moment.
 
-One queue that counts attempts, and that of its dead letters, used as anybody does: sessions dequeue, reject, flush,
-roll back, or are left by an exception; the clock goes on; dead letters are taken back; both are trimmed, closed and
-opened again. A crash may fall on any call, and whoever comes next opens both.
+A queue that counts attempts, and its dead-letter queue, are used in all ways. Sessions dequeue, reject, flush, roll
+back, or are left by an exception. The clock advances, and dead letters are requeued. Both queues are trimmed, closed
+and opened again. A crash may fall on any call, and the next life opens both.
 
-The model is what there is, in order, with how often each was delivered and when it is due, and what is dead. Each call
-goes through such states one after the other (an item is given up, the next one, a batch is delivered), of which a crash
-leaves one. So no item is lost, none is in both queues, none is handed out whose delivery would be forgotten, and none
-more often than it may be: what a call hands out is what the model says. Everything follows from the seed.
+The model has the items in order, with their numbers of attempts and due times, and the dead letters. Each call passes
+through such states one after the other: an item is given up, then the next one, then a batch is delivered. A crash
+leaves one of these states. So no item is lost, and none is in both queues. No item is handed out whose delivery would
+be forgotten, and none more often than allowed: each call must hand out the items of the model. Everything follows from
+the seed.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ from .disk import SimulatedDisk
 from .exploring import LIVES, SCHEDULES_MAX, ViolationError, crash, exploring, living, require_sound
 
 RETRIES = "retries"
-"""The style of programs whose items fail."""
+"""Style of programs whose items fail."""
 PATH, NAME = "/queues", "q"
 _NS = 10**9
 _ACTIONS = ("put", "take", "reject", "flush", "rollback", "fail", "wait", "requeue", "trim", "reopen")
 _ODDS = (14, 34, 12, 16, 8, 12, 8, 3, 4, 3)
 _BUSY_ODDS = 0.3
-"""Of a crash at a call of something that changes the state; between that they are lower."""
+"""Odds of a crash at a call that changes the state; at other calls they are lower."""
 
 
 class Item(NamedTuple):
-    """One that is not consumed."""
+    """An item that is not consumed."""
 
     item: bytes
     times: int
@@ -50,27 +51,27 @@ class Item(NamedTuple):
 
 
 class World(NamedTuple):
-    """What both queues hold: the dead ones with how often each was delivered."""
+    """Content of both queues; a dead letter with its number of attempts."""
 
     items: tuple[Item, ...] = ()
     dead: tuple[tuple[bytes, int], ...] = ()
 
     def bury(self, names: Sequence[bytes]) -> World:
-        """These are dead."""
+        """Return the content after these items were given up."""
         buried = tuple((each.item, each.times) for each in self.items if each.item in names)
         return World(tuple(each for each in self.items if each.item not in names), self.dead + buried)
 
     def change(self, names: Sequence[bytes], change: Callable[[Item], Item]) -> World:
-        """These are so, and the others as they were."""
+        """Return the content with these items changed."""
         return self._replace(items=tuple(change(each) if each.item in names else each for each in self.items))
 
     def find(self, name: bytes) -> Item:
-        """What is known of this one."""
+        """Return the state of this item."""
         return next(each for each in self.items if each.item == name)
 
 
 class Work:
-    """A session, and what it has done since its last flush."""
+    """A session, and its actions since its last flush."""
 
     def __init__(self, session: Session[bytes]) -> None:
         self.session = session
@@ -78,7 +79,7 @@ class Work:
         self.rejected: dict[bytes, tuple[bool, float]] = {}
 
     def clear(self) -> None:
-        """It holds nothing any more."""
+        """Forget the held and rejected items."""
         self.held, self.rejected = [], {}
 
 
@@ -88,7 +89,7 @@ class Life:
 
     disk: SimulatedDisk
     worlds: list[World]
-    """What there is: one of these, until it is looked at."""
+    """Possible contents: one of these, until a look decides."""
     now_ns: int
     under_way: list[World] = field(default_factory=list)
     queues: list[PersistentQueue[bytes]] = field(default_factory=list)
@@ -96,16 +97,16 @@ class Life:
 
     @property
     def world(self) -> World:
-        """What there is."""
+        """Content of both queues."""
         return self.worlds[0]
 
     @property
     def queue(self) -> PersistentQueue[bytes]:
-        """The one whose items fail."""
+        """Queue whose items fail."""
         return self.queues[1]
 
     def become(self, *worlds: World) -> None:
-        """It was each of these, and is the last one now."""
+        """Pass through these contents; the last one is the content now."""
         self.worlds, self.under_way = [worlds[-1]], []
 
 
@@ -120,7 +121,7 @@ class RetriesExplorer:
         self._item_number = 0
         choose = self.random.choice
         self._dead = choose(("a.dead", "q.dead"))
-        """The one whose name comes first knows what became of a transaction over both."""
+        """Name of the dead-letter queue. The queue whose name sorts first coordinates a transaction over both."""
         self._max_attempts: int | None = choose((1, 2, 2, 3, 4, None))
         self._delay = choose((0.0, 0.0, 5.0))
         self._settings: list[dict[str, Any]] = [
@@ -135,16 +136,16 @@ class RetriesExplorer:
         self._crash_odds = choose((0.01, 0.03, 0.1))
 
     def run(self) -> None:
-        """Explore. Raises ``ViolationError`` like ``exploring``."""
+        """Explore all schedules of the seed. Raises ``ViolationError`` like ``exploring``."""
         with exploring(self.random, self.seed, False, self._trace, RETRIES) as disk:
             self._live(Life(disk, [World()], 10**18), depth=0)
 
     def _live(self, life: Life, depth: int) -> None:
-        """Open both, compare, run a program, close or crash; then perhaps live once more."""
+        """Open both queues, compare, run a program, close or crash; then, in some cases, live once more."""
         self.lives += 1
         self.deepest = max(self.deepest, depth)
         life.disk.on_tick = partial(self._at_tick, life, depth)
-        with patch.object(queue_module, "_OPEN", WeakSet()):  # it is a process of its own
+        with patch.object(queue_module, "_OPEN", WeakSet()):  # each life stands for a process of its own
             self._open(life)
             few = (0, 2, 5, 12) if depth else (20, 40, 60)
             for _ in range(self.random.choice(few)):
@@ -155,7 +156,7 @@ class RetriesExplorer:
             self._crash(life, depth)
 
     def _open(self, life: Life) -> None:
-        """Open both, and compare what they hold, which is decided by that."""
+        """Open both queues, and compare their content, which decides between the possible ones."""
         door = replace(life.disk.disk, time_ns=lambda: life.now_ns, monotonic=lambda: life.now_ns / _NS)
         dead: PersistentQueue[bytes] = PersistentQueue(PATH, self._dead, disk=door, **self._settings[0])
         life.queues = [dead]
@@ -170,7 +171,7 @@ class RetriesExplorer:
         )
         life.queues.append(queue)
         for each in life.queues:
-            each._open().after_commit = lambda: None  # maintenance has a thread of its own
+            each._open().after_commit = lambda: None  # maintenance would run in a thread of its own
         life.works = [Work(queue.session()) for _ in range(2)]
         self._look(life)
 
@@ -203,7 +204,7 @@ class RetriesExplorer:
         return World(tuple(items), tuple((letter.item, letter.attempts) for letter in letters))
 
     def _end(self, life: Life, cleanly: bool) -> None:
-        """Close both, or let the process go."""
+        """Close both queues, or let the process end without closing."""
         for each in self.random.sample(life.queues, 2):
             if cleanly:
                 each.close()
@@ -219,7 +220,7 @@ class RetriesExplorer:
             self._crash(life, depth)
 
     def _crash(self, life: Life, depth: int) -> None:
-        """Crash a copy of the disk, and go on from there, at once or later."""
+        """Crash a copy of the disk, and continue there, at once or later."""
         self.schedules += 1
         crashed = crash(life.disk, self.random)
         if self.random.random() < 0.02:
@@ -257,7 +258,7 @@ class RetriesExplorer:
         self._need_same(life)
 
     def _need_same(self, life: Life) -> None:
-        """What is in memory is what the model says, too."""
+        """Compare the state in memory with the model."""
         if self.random.random() < 0.2:
             self._look(life)
         held = {name for work in life.works for name in work.held}
@@ -277,7 +278,7 @@ class RetriesExplorer:
         life.become(*life.under_way)
 
     def _take(self, life: Life, work: Work) -> None:
-        """What is given up on the way, and what is handed out then."""
+        """Dequeue items, and compare them with the model: first the items that are given up, then those handed out."""
         many, worlds, expected = self.random.choice((1, 1, 3, 10)), [life.world], list[bytes]()
         held = {name for each in life.works for name in each.held}
         most = self._max_attempts or 10**9
@@ -340,7 +341,7 @@ class RetriesExplorer:
         return each._replace(due_ns=life.now_ns + int(delay * _NS))
 
     def _roll_back(self, life: Life, work: Work, world: World, roll_back: Callable[[], object]) -> None:
-        """Let a session give back what it holds, after it came to this."""
+        """Let a session release its items, after the content became ``world``."""
         before, most = life.world, self._max_attempts or 10**9
         late = [each.item for each in world.items if each.item in work.held and each.times < most]
         after = world.change(late, partial(self._due, life, self._delay)) if self._delay else world

@@ -1,16 +1,17 @@
-"""Several queues on one simulated disk, and transactions over them: all or nothing, whatever crashes when.
+"""Several queues on one simulated disk, and transactions over them: all or nothing, with a crash at any moment.
 
-Three neighbours. What a program does at once is a *deal*: items put in, taken, or moved from one to the other, in one
-queue or in two or three, committed together. In between queues are trimmed, closed, given up as by a process that
-drops them, and opened again, in any order, while the others are open or not, by an owner who knows the others or by one
-who does not; they are deleted, if they may be. A crash may fall on any call, and whoever comes next opens all of them,
-or only some, in any order. Meanwhile another process may come, and open what nobody has open, or delete it.
+There are three queues side by side. A *deal* is a set of changes that is committed together, in one queue or in two or
+three: items are enqueued, taken, or moved from one queue to another. Between deals, queues are trimmed and opened
+again, in any order. Before that, they are closed, or dropped without a close. The other queues may be open or not. An
+opening may know the queues that this owner has open, or not. Queues are deleted if that is allowed. A crash may fall on
+any call. The next life opens all queues or some of them, in any order. Meanwhile another process may open or delete a
+queue that is not open.
 
-The model is what each of them holds. Allowed after a crash is the state after the last acknowledged deal, or with the
-one that was under way as a whole. What one of them has served rules out all states in which it holds something else: so
-no deal is there in part, and an item is in one queue. Nothing is remembered for ever: once all queues are open and
-trimmed, none has a decision left. What is not to be read any more is overwritten before its file goes, whoever lets it
-go. Everything follows from the seed.
+The model is the content of each queue. Allowed after a crash is the state after the last acknowledged deal, or that
+state with the whole deal that was under way. Content that one queue has served rules out all states with other content.
+So no deal is there in part, and each item is in one queue. No decision is kept without need: once all queues are open
+and trimmed, none has a decision left. A data file that must be wiped is overwritten before it is deleted, in each way
+of deleting it. Everything follows from the seed.
 """
 
 from __future__ import annotations
@@ -58,24 +59,24 @@ from .exploring import (
 )
 
 SEVERAL = "several"
-"""The style of programs over several queues."""
+"""Style of programs over several queues."""
 NAMES = ("a", "b", "c")
 PATH = "/queues"
 _ACTIONS = ("put", "take", "move", "spill", "discard", "commit", "trim", "reopen", "leave", "delete", "compact")
 _ODDS = (12, 8, 26, 2, 2, 34, 4, 4, 3, 0.5, 2)
 _DEAL_ODDS = 0.3
-"""Of a crash at a call of a commit, or of a trim; between them they are lower."""
+"""Odds of a crash at a call of a commit or of a trim; at other calls they are lower."""
 _SUBSCRIPTION = "s"
 _INTRUSION_ODDS = 0.002
 _GROWTH_ODDS = 0.1
 _FREE = nullcontext()
 
 World = tuple[Content, ...]
-"""What the queues hold, in the order of their names."""
+"""Contents of the queues, in the order of their names."""
 
 
 class Deal:
-    """What is to be committed together: by queue a transaction, what it puts in, and what it takes."""
+    """Changes to be committed together: for each queue a transaction, the items it enqueues, and the items it takes."""
 
     def __init__(self) -> None:
         self.transactions: dict[str, Transaction] = {}
@@ -83,18 +84,18 @@ class Deal:
         self.taken: dict[str, list[bytes]] = {}
 
     def part(self, name: str) -> Transaction:
-        """That of this queue."""
+        """Return the transaction of this queue; add it if there is none."""
         self.put.setdefault(name, [])
         self.taken.setdefault(name, [])
         return self.transactions.setdefault(name, Transaction())
 
     @property
     def busy(self) -> list[str]:
-        """The queues with anything to commit, in order."""
+        """Queues with anything to commit, in order."""
         return [name for name in NAMES if self.put.get(name) or self.taken.get(name)]
 
     def is_reached(self, world: World) -> bool:
-        """Whether one of its markers says that it was done."""
+        """Return if one of its markers has been reached, so that it was committed before."""
         markers = [(name, self.transactions[name].marker) for name in self.busy]
         return any(
             marker is not None and marker[1] <= dict(world[NAMES.index(name)].markers).get(marker[0], -1)
@@ -102,7 +103,7 @@ class Deal:
         )
 
     def after(self, world: World) -> World:
-        """What the queues hold once it is committed."""
+        """Return the contents of the queues after the deal is committed."""
         if self.is_reached(world):
             return world
         changed = list(world)
@@ -120,24 +121,24 @@ class Life:
 
     disk: SimulatedDisk
     worlds: list[World]
-    """What the queues hold: one of these, which differ in what is not open."""
+    """Possible contents of the queues; they differ only in queues that are not open."""
     under_way: list[World]
-    """Or one of these."""
+    """Possible contents if the deal under way is committed."""
     stores: dict[str, Store] = field(default_factory=dict)
     deals: list[Deal] = field(default_factory=list)
     is_settling: bool = False
-    """Whether a queue is being trimmed, or closed, which settles what was decided elsewhere."""
+    """True while a queue is trimmed or closed, which resolves the decisions of other queues."""
 
     def held(self, name: str) -> set[bytes]:
-        """What the open deals have taken."""
+        """Return the items that the open deals have taken."""
         return {item for deal in self.deals for item in deal.taken.get(name, ())}
 
     def content(self, name: str) -> Content:
-        """What a queue holds that is open."""
+        """Return the content of an open queue."""
         return self.worlds[0][NAMES.index(name)]
 
     def become(self, worlds: list[World]) -> None:
-        """It is one of these now."""
+        """Set the possible contents."""
         self.worlds, self.under_way = list(dict.fromkeys(worlds)), []
 
 
@@ -169,18 +170,18 @@ class SeveralExplorer:
         self._crash_odds = choose((0.01, 0.03, 0.1))
 
     def _random_of(self, what: str) -> random.Random:
-        """Draws of their own, so that the others stay as they were."""
+        """Return a generator for one purpose, so that the draws for all others stay unchanged."""
         return random.Random(f"{what} of {self.seed}")
 
     def run(self) -> None:
-        """Explore. Raises ``ViolationError`` like ``exploring``."""
+        """Explore all schedules of the seed. Raises ``ViolationError`` like ``exploring``."""
         with exploring(self.random, self.seed, self._faults, self._trace, SEVERAL) as disk:
             self._live(disk, [(Content(),) * len(NAMES)], depth=0)
 
     # --- one life ----------------------------------------------------------------------------------------------------
 
     def _live(self, disk: SimulatedDisk, worlds: list[World], depth: int) -> None:
-        """Open some, compare, run a program, close or crash; then perhaps live once more."""
+        """Open some queues, compare, run a program, close or crash; then, in some cases, live once more."""
         self.lives += 1
         self.deepest = max(self.deepest, depth)
         life = Life(disk, list(worlds), [])
@@ -193,7 +194,7 @@ class SeveralExplorer:
                 self._delete(life, self.random.choice(NAMES))
             for name in order:
                 self._open(life, name)
-            for name in order:  # who was in doubt, and could not be told while another was being opened
+            for name in order:  # a queue that stayed in doubt above can ask its coordinator now
                 self._open(life, name, must=not self._faults)
             few = (0, 0, 3, 6) if depth else (15, 30, 50)
             for _ in range(self.random.choice(few)):
@@ -216,7 +217,10 @@ class SeveralExplorer:
             self._crash(life, depth)
 
     def _open(self, life: Life, name: str, must: bool = False) -> None:
-        """Open the queue, if it is not open, and compare what it serves; not if it is in doubt, and may be."""
+        """Open the queue, if it is not open, and compare the items that it serves.
+
+        It may stay in doubt and closed if its coordinator is open, but was not asked or is broken.
+        """
         if name in life.stores:
             return
         knows = must or self.random.random() < 0.7
@@ -236,7 +240,7 @@ class SeveralExplorer:
         self._look(life, name)
 
     def _opened(self, life: Life, name: str, is_sound: Callable[[str], bool]) -> Store:
-        """The queue, opened by one who sees to it that what goes is wiped, where it is to be."""
+        """Return the queue, opened with a disk that checks that a deleted data file was wiped, if it must be."""
         disk = life.disk
 
         def unlink(path: str) -> None:
@@ -253,7 +257,7 @@ class SeveralExplorer:
         return open_store(door, f"{PATH}/{name}", self._settings[name], True, 0.0, _FREE, _FREE, others=others)
 
     def _subscribe(self, store: Store) -> None:
-        """Of a queue that has subscriptions only, one is what the others have as the plain queue."""
+        """Add a subscription to a queue with ``fan_out``. It replaces the plain queue that the other queues have."""
         if store.settings.fan_out and not store.subscriptions.names():
             store.subscribe(_SUBSCRIPTION, 0)
 
@@ -261,7 +265,7 @@ class SeveralExplorer:
         return name in life.stores and life.stores[name].broken is None
 
     def _look(self, life: Life, name: str) -> None:
-        """Compare what the queue serves with what is allowed, which is decided by that."""
+        """Compare the items that the queue serves with the possible contents, and keep only the matching ones."""
         found, at = _content_of(life.stores[name]), NAMES.index(name)
         worlds = [world for world in [*life.worlds, *life.under_way] if world[at] == found]
         if not worlds or len(_reader(life.stores[name]).ready) != len(found.items):
@@ -269,13 +273,13 @@ class SeveralExplorer:
         life.become(worlds)
 
     def _need_forgotten(self, life: Life) -> None:
-        """No decision is remembered of which nobody has to ask any more."""
+        """Raise ``ViolationError`` if a queue keeps a decision that no participant can ask for any more."""
         for deal in life.deals:
             self._discard(life, deal)
         life.deals.clear()
         for name in NAMES:
             self._open(life, name, must=True)
-        for name in NAMES:  # the coordinators of each before it
+        for name in NAMES:  # trim the coordinators of each queue before it
             life.stores[name].trim()
         for name in NAMES:
             life.stores.pop(name).close()
@@ -286,14 +290,16 @@ class SeveralExplorer:
                 raise ViolationError(f"{name} remembers {store.state.decisions}, and nobody has to ask")
 
     def _end(self, life: Life) -> None:
-        """Close some, in any order; the others end with the process."""
+        """Close some queues, in any order; the others end with the process."""
         for name in self.random.sample(list(life.stores), len(life.stores)):
             if self.random.random() < 0.6:
                 life.stores.pop(name).close()
 
     def _go_on_broken(self, life: Life) -> None:
-        """One of them is broken, and nobody may know what became of the last deal. The others go on, and what is broken
-        is opened again, at once or later."""
+        """Continue after one of the queues broke: the outcome of the last deal may be unknown.
+
+        The other queues continue, and each broken queue is opened again, at once or later.
+        """
         life.disk.fault = None
         life.is_settling = True
         for deal in life.deals:
@@ -308,7 +314,7 @@ class SeveralExplorer:
             if self.random.random() < 0.5:
                 with suppress(BrokenQueueError):
                     life.stores.pop(name).close()
-                with suppress(BrokenQueueError):  # a sync that failed is reported by the next one only
+                with suppress(BrokenQueueError):  # a failed sync may be reported only by the next one
                     self._open(life, name)
         for name in [each for each, store in life.stores.items() if store.broken is not None]:
             life.stores.pop(name).release()
@@ -320,7 +326,7 @@ class SeveralExplorer:
     # --- others ------------------------------------------------------------------------------------------------------
 
     def _intrude(self, life: Life, name: str) -> None:
-        """Another process comes, and opens a queue, or deletes it, if nobody has it, and it is not being deleted."""
+        """Let another process open or delete a queue, if no process owns it and it is not being deleted."""
         at, disk = NAMES.index(name), life.disk
         if {world[at] for world in life.under_way} - {world[at] for world in life.worlds}:
             return
@@ -356,7 +362,7 @@ class SeveralExplorer:
             self._crash(life, depth)
 
     def _crash(self, life: Life, depth: int) -> None:
-        """Crash a copy of the disk, and go on from there."""
+        """Crash a copy of the disk, and continue from there."""
         self.schedules += 1
         crashed = crash(life.disk, self.random)
         if self.random.random() < 0.02:
@@ -472,7 +478,7 @@ class SeveralExplorer:
         disk.fault = fault
 
     def _leave(self, life: Life, name: str) -> None:
-        """Let the owner of one of them end, well or not, while the others go on."""
+        """Let the owner of one queue end, by closing or not, while the others continue."""
         for deal in [each for each in life.deals if name in each.transactions]:
             self._discard(life, deal)
             life.deals.remove(deal)
@@ -513,7 +519,7 @@ class SeveralExplorer:
             store.end_compaction(copy)
 
     def _items(self) -> list[bytes]:
-        """Items that never come twice."""
+        """Return items that never come twice."""
         result = []
         for _ in range(self.random.choice((1, 1, 2, 3, 8))):
             self._item_number += 1
@@ -540,11 +546,11 @@ class SeveralExplorer:
 
 
 def _reader(store: Store) -> Reader:
-    """What consumes: of the plain queue, or of the subscription that stands for it."""
+    """Return the reader of the plain queue, or of the subscription that replaces it."""
     return store.subscriptions.find(_SUBSCRIPTION) if store.settings.fan_out else store.reader
 
 
 def _content_of(store: Store) -> Content:
-    """What an open queue holds, however it is consumed."""
+    """Return the content of an open queue, consumed as a plain queue or by its subscription."""
     found = content_of(store)
     return found if not store.settings.fan_out else Content(found.of(_SUBSCRIPTION), found.markers)

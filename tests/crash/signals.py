@@ -1,9 +1,9 @@
 """Interruptions at random moments: real signals, sent by a timer to a process that works on real queues.
 
-The handler raises, as that of Ctrl-C does. The main thread does one thing after the other, and keeps account of what
-was acknowledged; other threads work on the same queues beside it. A call that was interrupted is made again, as its
-docstring allows. At the end no lock is taken, nothing is on hold, no queue is broken; and after a reopening each item
-that was acknowledged is there once, unless it was consumed.
+The handler raises, like that of Ctrl-C. The main thread makes one call after the other, and records the acknowledged
+ones. Other threads work on the same queues. An interrupted call is made again, as its docstring allows. At the end no
+lock is taken, no item is held, and no queue is broken. After a reopening, each acknowledged item is there once, unless
+it was consumed.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from persistentqueue import PersistentQueue, Session, check, transaction
 from .interrupts import Interruption, ViolationError, require_idle
 
 _DELAY_SECONDS = (0.00001, 0.0006)
-"""How long after the beginning of a call its signal comes."""
+"""Shortest and longest delay of a signal after the start of its call."""
 _HANG_SECONDS = 120.0
 _SETTINGS: dict[str, Any] = {"segment_bytes": 256 * 1024, "log_bytes": 64 * 1024}
 _ITEMS_MOST = 3000
 
 
 class Worker:
-    """The process that is interrupted."""
+    """Process that is interrupted."""
 
     def __init__(self, directory: str, seed: int) -> None:
         self._directory = directory
         self._chance = random.Random(seed)
         self._armed = False
         self.signals = 0
-        """How many signals have raised."""
+        """Number of signals that have raised."""
         self._names = 0
         self._a, self._b = self._open("a"), self._open("b")
         self._session: Session[bytes] = self._a.session("main")
@@ -51,7 +51,7 @@ class Worker:
         self._taken: list[bytes] = []
         self.enqueued: set[bytes] = set()
         self.maybe: set[bytes] = set()
-        """What was in a call that was interrupted, so that it may be enqueued, or not."""
+        """Items of interrupted calls, which may be enqueued or not."""
         self.consumed: Counter[bytes] = Counter()
         self._stop = threading.Event()
 
@@ -65,7 +65,7 @@ class Worker:
             raise Interruption
 
     def _try(self, call: Callable[[], Any]) -> tuple[bool, Any]:
-        """Make the call, with a signal on its way; whether it ended well, and what it returned."""
+        """Make the call while a signal is on its way; return if it ended well, and its result."""
         signal.setitimer(signal.ITIMER_REAL, self._chance.uniform(*_DELAY_SECONDS))
         try:
             self._armed = True
@@ -76,14 +76,14 @@ class Worker:
         return True, result
 
     def _shielded(self, call: Callable[[], Any]) -> Any:
-        """Make the call until it was not interrupted."""
+        """Repeat the call until it is not interrupted."""
         while True:
             is_done, result = self._try(call)
             if is_done:
                 return result
 
     def run(self, signals: int) -> None:
-        """Work until so many signals have come. Raises ``ViolationError``."""
+        """Work until ``signals`` signals have come. Raises ``ViolationError``."""
         signal.signal(signal.SIGALRM, self._raise)
         threads = [threading.Thread(target=work) for work in (self._produce, self._consume)]
         self._theirs: list[bytes] = []
@@ -110,7 +110,7 @@ class Worker:
         self._settle()
 
     def _settle(self) -> None:
-        """Compare what is left with the account."""
+        """Compare the remaining items with the record."""
         left: Counter[bytes] = Counter()
         for name in ("a", "b"):
             report = check(os.path.join(self._directory, name))
@@ -171,7 +171,7 @@ class Worker:
         self._buffered, self._taken = [], []
 
     def _move(self) -> None:
-        """Move an item from one queue to the other: whether that was done is seen at the end."""
+        """Move an item from one queue to the other; the final comparison covers the outcome."""
 
         def move() -> None:
             with transaction(self._a, self._b) as (source, target):
@@ -223,7 +223,7 @@ class Worker:
 
 
 class Report(NamedTuple):
-    """What a campaign has done."""
+    """Result of a campaign."""
 
     processes: int
     signals: int
@@ -231,7 +231,7 @@ class Report(NamedTuple):
 
 
 def run_signals(count: int, seed: int = 0, per_process: int = 5000) -> Report:
-    """Have processes interrupted, until so many signals have come. Raises ``ViolationError``."""
+    """Run processes that are interrupted, until ``count`` signals have come. Raises ``ViolationError``."""
     began, processes, signals = time.monotonic(), 0, 0
     while signals < count:
         most = min(per_process, count - signals)
@@ -246,7 +246,7 @@ def run_signals(count: int, seed: int = 0, per_process: int = 5000) -> Report:
 
 
 def main() -> None:
-    """Be the process that is interrupted."""
+    """Run the process that is interrupted."""
     logging.getLogger("persistentqueue").setLevel(logging.CRITICAL)
     directory, seed, signals = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     worker = Worker(directory, seed)

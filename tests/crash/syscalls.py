@@ -1,21 +1,22 @@
-"""System calls of the real disk that fail: each one that a queue makes, with each error, and with a kill.
+"""System calls of the real disk that fail: each call that a queue makes, with each error, and with a kill.
 
-``strace`` attaches to a child that lives on a queue, and answers one of its system calls instead of the kernel: with
-``EIO``, ``ENOSPC`` or ``EINTR``, once or from then on, or it kills the child on its way into the call. What the child
-is about to flush and what is acknowledged it says to a ledger (see ``kills``). Promised:
+``strace`` attaches to a child that works on a queue, and answers one of its system calls instead of the kernel. It
+returns ``EIO``, ``ENOSPC`` or ``EINTR``, once or from then on, or it kills the child at the start of the call. The
+child reports to a ledger the state before each flush and after it (see ``kills``). Promises:
 
-- A call of the queue succeeds, or raises what it documents, which names the error. Where Python makes a call again that
-  was interrupted, ``EINTR`` is not seen.
-- No sync fails in silence. After a ``BrokenQueueError`` every call raises it, until the queue is opened again.
-- After one that failed once the same life goes on: the same session flushes again, the queue opens again.
-- A fresh process finds what was acknowledged, or what was under way as a whole; ``check`` is content; no lock is left.
+- A call of the queue succeeds, or raises a documented error that names the injected one. If Python repeats an
+  interrupted call, ``EINTR`` is not seen.
+- No sync fails silently. After a ``BrokenQueueError`` every call raises it, until the queue is opened again.
+- After an error that occurred once, the life continues: the session flushes again, or the queue opens again.
+- A fresh process finds the acknowledged state, or that state with the whole flush that was under way. ``check`` finds
+  no problem, and no lock is left.
 
-The cases are counted, not guessed: a run without a fault says which calls each program makes, and in which phase. The
-child begins to be traced behind its imports, so that a call's number counts the queue's own calls only. The list is
-shuffled, always in the same way, so that any slice of it is a sample.
+The cases are counted: a run without a fault records the calls of each program and their phases. Tracing of the child
+begins after its imports, so that the number of a call counts only the queue's own calls. The list is shuffled, always
+in one order, so that each slice of it is a sample.
 
-The calls do not happen that strace answers. So a file whose ``close`` fails stays open, and locked, as long as the
-child lives, which the kernel would not do. And a call that is killed has not begun, which it may for the kernel.
+A call that strace answers does not happen. So a file whose ``close`` fails stays open and locked while the child lives,
+which the kernel would not do. A killed call has not begun; with the kernel, it may have begun.
 """
 
 from __future__ import annotations
@@ -55,17 +56,17 @@ FAULTS = {
     "EIO+": "error=EIO:when={}+",
     "ENOSPC+": "error=ENOSPC:when={}+",
 }
-"""What strace does to a call; with ``+`` to all that follow, too."""
+"""Action of strace on a call; with ``+`` it affects all later calls, too."""
 SYNCS = frozenset({"fdatasync", "fsync"})
 RETRIED = frozenset(
     {"openat", "pread64", "pwrite64", "pwritev", "pwritev2", "fdatasync", "fsync", "ftruncate", "fallocate", "flock"}
 )
-"""Python makes these again when a signal interrupts them; nothing can interrupt the others on a local disk."""
+"""Calls that Python repeats when a signal interrupts them; nothing can interrupt the others on a local disk."""
 _OF_OPENDIR = "O_NONBLOCK"
-"""An ``openat`` that is not Python's."""
+"""Flag of an ``openat`` that the C library makes, not Python."""
 
 _CALLS = "%file,%desc"
-# ``write`` is how the child talks to the ledger, ``access`` how it talks to strace; a queue makes neither.
+# The child talks to the ledger by ``write`` and to strace by ``access``; a queue makes neither call.
 _NOT_OF_THE_QUEUE = frozenset({"write", "mmap", "access", "faccessat", "faccessat2"})
 _ACCESS = "/^f?access(at2?)?$"
 _TRACED, _PHASE = "is it traced?", "phase "
@@ -74,15 +75,15 @@ _PREFIX = "syscalls-"
 _PR_SET_PTRACER = 0x59616D61
 _PATIENCE_SECONDS = 20.0
 _ATTEMPTS = 3
-"""What failed once may show twice, in the call and in the next one; not three times."""
+"""Number of times that a step is tried: one fault may show in the call and in the next one, but not a third time."""
 
 
 class SyscallsUnavailable(Exception):  # noqa: N818 - a reason to skip, not an error
-    """This machine cannot do it, and why."""
+    """This machine cannot inject faults; the message says why."""
 
 
 class Program(NamedTuple):
-    """What a child does: always the same steps, with these settings."""
+    """Work of a child: always the same steps, with these settings."""
 
     name: str
     settings: dict[str, Any]
@@ -114,18 +115,18 @@ class Case(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a campaign did, without a violation."""
+    """Result of a campaign without a violation."""
 
     runs: int
     kills: int
     per_phase: Counter[str]
-    """Runs by the phase that the fault was in."""
+    """Number of runs, by the phase of the fault."""
     errors: Counter[str]
-    """What the queue raised, by the name of its class."""
+    """Number of errors that the queue raised, by the name of their class."""
     unnoticed: int
-    """Runs whose fault nobody had to hear of: retried, or no loss."""
+    """Number of runs without an error: the call was retried, or its failure does no harm."""
     acknowledged: int
-    """Flushes that returned."""
+    """Number of flushes that returned."""
     seconds: float
 
     def __str__(self) -> str:
@@ -137,9 +138,10 @@ class Report(NamedTuple):
 
 
 def run_injections(first: int = 0, count: int | None = None, jobs: int = 1) -> Report:
-    """Run these of all cases, all behind ``first`` by default, shared by so many processes.
+    """Run ``count`` cases from ``first`` on, by default all of them, in ``jobs`` processes.
 
-    Raises ``ViolationError`` at the first violation, with the case and how to replay it; ``SyscallsUnavailable``.
+    Raises ``ViolationError`` at the first violation, with the case and the command that replays it. Raises
+    ``SyscallsUnavailable``.
     """
     began = time.monotonic()
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
@@ -162,7 +164,7 @@ def run_injections(first: int = 0, count: int | None = None, jobs: int = 1) -> R
 
 
 class Traced(NamedTuple):
-    """A child, our end of its ledger (see ``kills.fork``), and who traces it."""
+    """A child, the parent's end of its ledger (see ``kills.fork``), and the process that traces it."""
 
     pid: int
     pipe: int
@@ -171,15 +173,15 @@ class Traced(NamedTuple):
 
 @contextmanager
 def traced(child: Callable[[int], None], log: str, calls: str, *options: str) -> Iterator[Traced]:
-    """Fork a child, and trace these calls of it, from its first one on. Who asks for it must see the child dead."""
+    """Fork a child, and trace these calls of it, from its first one on. The caller must wait for the child's end."""
     rules = ["-e", f"trace={_ACCESS},{calls}", "-e", f"inject={_ACCESS}:retval=0", *options]
     reading, writing = os.pipe()
 
     def live(ledger: int) -> None:
-        with suppress(OSError, AttributeError):  # where a sibling may not trace, unless it is invited
+        with suppress(OSError, AttributeError):  # on some systems a sibling needs this permission to trace
             ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(2**64 - 1), 0, 0, 0)
-        os.write(writing, b".")  # whatever came before must not be counted
-        while not os.access(_TRACED, os.F_OK):  # there is no such file: it is strace that says yes
+        os.write(writing, b".")  # calls before this point must not be counted
+        while not os.access(_TRACED, os.F_OK):  # there is no such file: strace answers that it exists
             os.sched_yield()
         child(ledger)
 
@@ -195,7 +197,7 @@ def traced(child: Callable[[int], None], log: str, calls: str, *options: str) ->
 
 
 def need_strace() -> None:
-    """Raise ``SyscallsUnavailable`` unless strace can be attached to a child of ours."""
+    """Raise ``SyscallsUnavailable`` unless strace can be attached to a child of this process."""
     if shutil.which("strace") is None:
         raise SyscallsUnavailable("there is no strace")
     with traced(lambda _ledger: None, os.devnull, "fsync") as (pid, pipe, tracer):
@@ -208,12 +210,12 @@ def need_strace() -> None:
 
 
 def mark(phase: str) -> None:
-    """For the child: say to strace what comes next."""
+    """Tell strace the phase that begins. The child calls it."""
     os.access(_PHASE + phase, os.F_OK)
 
 
 def calls_of(log: str) -> Iterator[re.Match[str]]:
-    """The calls in a log of strace, in order: ``pid``, ``call``, ``arguments``, ``result``."""
+    """Yield the calls in a log of strace, in order: ``pid``, ``call``, ``arguments``, ``result``."""
     with open(log, encoding="ascii") as lines:
         for line in lines:
             match = _LINE.match(line)
@@ -225,7 +227,7 @@ def calls_of(log: str) -> Iterator[re.Match[str]]:
 
 
 class _Child:
-    """Goes through the steps, whatever fails on the way. Raises ``AssertionError`` at a violation."""
+    """Performs the steps, even if some of them fail. Raises ``AssertionError`` at a violation."""
 
     def __init__(self, directory: str, case: Case, notes: int, ledger: int) -> None:
         self._directory, self._case = directory, case
@@ -236,7 +238,7 @@ class _Child:
         self._first = self._next = 0
 
     def live(self) -> None:
-        """All of it. Ends early where a fault that stays keeps it from going on."""
+        """Perform all steps. Return early if a lasting fault prevents the rest."""
         steps: list[Callable[[], None]] = [
             partial(self._open, "open"),
             partial(self._work, 3, 0),
@@ -273,10 +275,10 @@ class _Child:
         return False
 
     def _judge(self, error: BaseException) -> None:
-        """Whether the fault explains the error."""
+        """Check that the fault explains the error."""
         os.write(self._notes, type(error).__name__.encode() + b" ")
         if isinstance(error, QueueLockedError):
-            # Not by the kernel, but by strace a descriptor with a lock may be left open.
+            # The kernel frees the lock of a closed descriptor; with strace, the descriptor may stay open.
             assert self._case.call == "close", repr(error)
             return
         assert isinstance(error, BrokenQueueError | ResourceError | OSError), f"{error!r} is no answer to a fault"
@@ -289,7 +291,7 @@ class _Child:
         assert not (self._code == errno.EINTR and self._case.is_retried), f"an interrupted call shows: {error!r}"
 
     def _go_on(self, error: BaseException) -> None:
-        """Give back what the step has taken, or open the queue again."""
+        """Roll back the step, or forget the queue so that it is opened again."""
         queue = self._queue
         if queue is None:
             return
@@ -323,7 +325,7 @@ class _Child:
     def _open(self, phase: str = "recover") -> None:
         mark(phase)
         if self._queue is None:
-            # By a clock that stands still, so that it looks for what others publish as often as it did the last time.
+            # A clock that stands still: then the queue scans the inbox as often as in the run that counted the calls.
             disk = replace(DISK, time_ns=lambda: 0)
             self._queue = PersistentQueue(self._directory, disk=disk, **self._case.program.settings)
         if not self._is_known:
@@ -336,7 +338,7 @@ class _Child:
             self._first, self._next, self._is_known = first, end, True
 
     def _work(self, added: int, taken: int, phase: str = "flush") -> None:
-        """One transaction."""
+        """Perform one transaction."""
         if not self._is_known:
             self._open()
         session, first, end = self._session, self._first, self._next
@@ -354,7 +356,7 @@ class _Child:
             self._judge(error)
             self._say(b"B", self._first, self._next)
             self._say(b"B", first, end)
-            session.flush()  # the same again, as it is documented
+            session.flush()  # repeating the flush is documented
         self._say(b"A", first, end)
         self._first, self._next = first, end
 
@@ -372,7 +374,7 @@ class _Child:
             queue.close()
 
     def _crash(self) -> None:
-        """End as a process does that is killed: files closed, lock freed, nothing written."""
+        """End like a killed process: files closed, lock freed, nothing written."""
         mark("crash")
         queue, self._queue, self._is_known = self._queue, None, False
         if queue is not None and queue._open_queue is not None:
@@ -386,10 +388,10 @@ class _Child:
 
 
 def _serve(first: int, count: int | None, job: int, jobs: int) -> Report:
-    """Every one of ``jobs`` of these cases."""
+    """Run one in ``jobs`` of these cases."""
     began = time.monotonic()
     need_strace()
-    gc.freeze()  # the children would copy what a collection marks
+    gc.freeze()  # a garbage collection would write to pages that the children share
     total = Report(0, 0, Counter(), Counter(), 0, 0, 0.0)
     cases = all_cases()
     for number in range(len(cases))[first:][:count][job::jobs]:
@@ -412,7 +414,7 @@ def _serve(first: int, count: int | None, job: int, jobs: int) -> Report:
 
 
 def all_cases() -> list[Case]:
-    """Each call of each program with each fault, on a disk and in memory; in an order that is random, but the same."""
+    """Return each call of each program with each fault, on a disk and in memory; in a random but fixed order."""
     places = [None] if fast_directory() is None else [None, fast_directory()]
     cases = [
         Case(place, program, *call, fault)
@@ -426,7 +428,8 @@ def all_cases() -> list[Case]:
 
 
 def _count_calls(place: str | None, program: Program) -> list[tuple[str, str, int, bool]]:
-    """The calls that the program makes: phase, name, which one of that name it is, and whether Python retries it."""
+    """Return the calls that the program makes: phase, name, number among the calls of that name, if Python retries
+    it."""
     calls = []
     with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=place) as root:
         log = os.path.join(root, "strace")
@@ -445,7 +448,7 @@ def _count_calls(place: str | None, program: Program) -> list[tuple[str, str, in
 
 
 def _run(case: Case) -> tuple[list[str], int]:
-    """Run one case, and look; what was raised, and the number of acknowledged flushes."""
+    """Run one case and compare; return the raised errors, and the number of acknowledged flushes."""
     with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=case.place) as root:
         ledger, log = Ledger(), os.path.join(root, "strace")
         rule = f"inject={case.call}:{FAULTS[case.fault].format(case.number)}"
@@ -462,12 +465,12 @@ def _run(case: Case) -> tuple[list[str], int]:
 
 
 def _live(root: str, case: Case, ledger: Ledger, log: str, calls: str, *options: str) -> tuple[int, list[str]]:
-    """A life that is traced: how it ended, and what was raised on the way."""
+    """Run a traced life; return how it ended, and the errors that were raised."""
     reading, writing = os.pipe()
     directory = os.path.join(root, "queue")
 
     def live(ledger: int) -> None:
-        # strace counts the calls of each thread for itself, and what the main thread shields is made in another one.
+        # strace counts the calls of each thread separately, and shielded calls of the main thread run in another one.
         with ThreadPoolExecutor(1) as alone:
             alone.submit(_Child(directory, case, writing, ledger).live).result()
 

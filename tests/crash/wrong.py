@@ -1,4 +1,4 @@
-"""The calls of programs that use the library wrongly, what they hand over, and the ledger of what was acknowledged."""
+"""Calls of programs that use the library wrongly, their arguments, and the ledger of acknowledged calls."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Step(NamedTuple):
     target: int
     how: str
     hook: Step | None
-    """The call that the first callback makes which runs inside this call."""
+    """Call that the first callback inside this call makes."""
 
     def __repr__(self) -> str:
         inside = f" with {self.hook!r} inside" if self.hook is not None else ""
@@ -56,17 +56,17 @@ class Step(NamedTuple):
 
 
 class Program(NamedTuple):
-    """All that a seed decides."""
+    """A program, as its seed determines it."""
 
     seed: int
     style: str
     settings: dict[str, Any]
     shares: bool
-    """Whether threads use each other's sessions."""
+    """True if threads use each other's sessions."""
     switches: float
     """Seconds after which the interpreter changes threads."""
     traced: int
-    """The line of the package, counted from the program's beginning, before which a trace function makes a call."""
+    """Line of the package, counted from the start of the program, before which a trace function makes a call."""
     threads: tuple[tuple[Step, ...], ...]
 
     def __repr__(self) -> str:
@@ -74,11 +74,11 @@ class Program(NamedTuple):
         return "\n".join([head, *(f"  thread {n}: {steps!r}" for n, steps in enumerate(self.threads))])
 
 
-# --- what is handed over ---------------------------------------------------------------------------------------------
+# --- arguments of the calls ------------------------------------------------------------------------------------------
 
 
 class _Index:
-    """A number that runs a callback when it is asked for its value."""
+    """A number that runs a callback when its value is requested."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -112,7 +112,7 @@ class _Pair:
 
 
 class _Bytes(bytes):
-    """Bytes with a length that lies."""
+    """Bytes that report a wrong length."""
 
     def __len__(self) -> int:
         return 7
@@ -233,7 +233,7 @@ class Note:
     begin: int = 0
     end: int = 0
     ok: bool | None = False
-    """Whether the call was acknowledged; None if its effect is unknown."""
+    """True if the call was acknowledged; None if its effect is unknown."""
 
     def __enter__(self) -> Note:
         self.begin = next(self.world.clock)
@@ -253,18 +253,18 @@ class Note:
 
 
 def _fates(note: Note, enders: list[Note]) -> set[str]:
-    """The kinds of end that the work of this call may have come to; enders are of the same session."""
+    """Return the ways in which the work of this call may have ended; ``enders`` are calls of the same session."""
     last = min((each.end for each in enders if each.begin > note.end and each.ok is not None), default=inf)
     found = set()
     for each in enders:
         if each.end > note.begin and each.begin < last:
             found.add("maybe" if each.ok is None else each.kind)
-    # The session's own end is a rollback. It comes only when no other end surely came before.
+    # The session's own end is a rollback. It counts only if no other end surely came before.
     return found if last < inf else found | {"rollback"}
 
 
 class Ledger:
-    """What must be in a queue, and what must not, by the calls that were acknowledged."""
+    """Items that must be in a queue, and items that must not, according to the acknowledged calls."""
 
     def __init__(self, notes: list[Note]) -> None:
         self._enders: dict[tuple[str, str, int], list[Note]] = {}
@@ -274,7 +274,7 @@ class Ledger:
         self._notes = notes
 
     def require(self, queue: str, consumer: str, found: list[bytes], since: int = 0) -> None:
-        """Raise ``ViolationError`` if the consumer of a queue finds what it should not, or misses an item."""
+        """Raise ``ViolationError`` if the consumer of a queue finds a wrong item, or misses one."""
         must, may, consumed, touched = self._sort(queue, consumer, since)
         twice = [item for item, times in Counter(found).items() if times > 1]
         again = [item for item, times in Counter(consumed).items() if times > 1]
@@ -316,7 +316,7 @@ class Ledger:
 
 
 def id_of(data: object) -> bytes:
-    """The part of an item that no other item has."""
+    """Return the part of an item that no other item has."""
     found = _ID.match(data) if isinstance(data, bytes) else None
     return found[1] if found is not None else repr(data)[:40].encode()
 
@@ -325,18 +325,18 @@ def id_of(data: object) -> bytes:
 
 
 class Hostile:
-    """A codec that runs callbacks, raises, and gives what is no bytes."""
+    """A codec that runs callbacks, raises, and returns wrong types."""
 
     def __init__(self, world: World) -> None:
         self._world = world
 
     def encode(self, item: Any, /) -> Any:
-        """The bytes of the item, or what the callback of this call gives."""
+        """Return the bytes of the item, or a wrong value if the callback of this call asks for one."""
         wrong = self._world.callback()
         return b"T" + memoryview(item).tobytes() if wrong is None else wrong
 
     def decode(self, data: bytes, /) -> Any:
-        """The item."""
+        """Return the item."""
         self._world.callback()
         return data[1:]
 
@@ -353,7 +353,7 @@ class _Handler(logging.Handler):
 
 
 class World:
-    """The objects of a program while it runs, shared by its threads."""
+    """Objects of a program while it runs, shared by its threads."""
 
     def __init__(self, program: Program, root: str) -> None:
         self.program, self.root = program, root
@@ -381,11 +381,11 @@ class World:
         self.handler = _Handler(self)
 
     def fresh(self) -> bytes:
-        """An item that no other call has."""
+        """Return an item that no other call has."""
         return b"%d.%d;" % (self.program.seed % 1000, next(self.ids))
 
     def session(self, at: int) -> tuple[tuple[str, str, int], Session[Any]]:
-        """One of the sessions, with its key in the ledger."""
+        """Return one of the sessions, with its key in the ledger."""
         return self.sessions[at % len(self.sessions)]
 
     def close(self) -> None:
@@ -394,12 +394,12 @@ class World:
         self.b.close()
 
     def end(self) -> None:
-        """Close what is for one thread at a time, when no thread is left."""
+        """Close the producers, each of which is for one thread at a time. No thread is left."""
         for producer in self.producers:
             producer.close()
 
     def callback(self, *, may_raise: bool = True) -> object:
-        """Make the call of the step's hook, once. None, or what a codec is to give instead of bytes."""
+        """Make the call of the step's hook, once; return None, or the wrong value that a codec must return."""
         hook: Step | None = getattr(self.local, "hook", None)
         if hook is None:
             return None
@@ -414,7 +414,7 @@ class World:
         return None
 
     def call_back(self) -> None:
-        """Like ``callback``, for the callbacks that give nothing."""
+        """Run the callback like ``callback``, and return nothing."""
         self.callback()
 
     def _failpoint(self, _: str) -> None:
@@ -437,14 +437,17 @@ ALLOWED = (
 
 
 def is_named(error: BaseException) -> bool:
-    """Whether the documentation names this error for misuse. No disk fails here, so that no queue may be broken."""
+    """Return if the documentation names this error for misuse.
+
+    No disk fails here, so no queue may be broken.
+    """
     if isinstance(error, UnicodeError):
         return False
     return isinstance(error, ALLOWED) and not isinstance(error, BrokenQueueError)
 
 
 def run_step(world: World, step: Step) -> None:
-    """Make one call, and keep an error that the documentation does not name."""
+    """Make one call, and record an error that the documentation does not name."""
     before = getattr(world.local, "hook", None)
     world.local.hook = step.hook
     try:
@@ -467,7 +470,7 @@ def _item(world: World, how: str) -> tuple[Any, list[bytes]]:
 
 
 def _items(world: World, how: str) -> tuple[Any, list[bytes], bool | None]:
-    """An argument of ``enqueue_many``, its items, and whether a failure leaves none of them."""
+    """Return an argument of ``enqueue_many``, its items, and None if a failure may leave some of them."""
     data = [world.fresh() for _ in range(3)]
 
     def generated() -> Iterator[object]:
@@ -524,7 +527,7 @@ def _flush(world: World, at: int, how: str) -> None:
         if not session.flush(MARKERS[marker](world), timeouts[timeout or "None"]):  # type: ignore[arg-type]
             note.kind = "rollback"
         if world.program.style == "retries":
-            note.ok = None  # a flush may keep what was rejected
+            note.ok = None  # a flush may keep rejected items
 
 
 def _flush_all(world: World, at: int, how: str) -> None:
@@ -677,7 +680,7 @@ def _together(world: World, at: int, how: str) -> None:
         with transaction(*wrong[how]):
             pass
         return
-    number = -1 - next(world.clock)  # no session of the world has it
+    number = -1 - next(world.clock)  # no session of the world has this number
     into, out = ("b", "", number), ("a", "", number)
     data = world.fresh()
     with Note(world, "flush", into, []) as end, transaction(world.a, world.b) as (first, second):

@@ -1,6 +1,6 @@
-"""What the simulated disk found, one test each, and a few seeds of every campaign of ``tests.crash``.
+"""Bugs that the simulated disk found, with one test each, and a few seeds of every campaign of ``tests.crash``.
 
-The campaigns in full are commands, since they take their time: ``python -m tests.crash --help``.
+The full campaigns take long, so they are commands: ``python -m tests.crash --help``.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ SYNCED, UNSYNCED = Settings(log_bytes=700), Settings(sync=False, log_bytes=700)
 
 
 def opened(disk: SimulatedDisk, settings: Settings = SYNCED, failpoint: Callable[[str], None] | None = None) -> Store:
-    """The queue on it."""
+    """Open the queue on the disk."""
     door = disk.disk if failpoint is None else replace(disk.disk, failpoint=failpoint)
     return open_store(door, DIRECTORY, settings, True, 0.0, nullcontext(), nullcontext())
 
 
 def enqueuing(*items: bytes) -> Transaction:
-    """A transaction that enqueues."""
+    """Return a transaction that enqueues the items."""
     transaction = Transaction()
     transaction.add(items)
     return transaction
 
 
 def items_of(disk: SimulatedDisk, settings: Settings = SYNCED) -> list[bytes]:
-    """What the next life finds."""
+    """Return the items that the next life finds."""
     return list(content_of(opened(disk, settings)).items)
 
 
 def crash_at(step: str) -> Callable[[str], None]:
-    """A failpoint that ends the process."""
+    """Return a failpoint function that ends the process at this step."""
 
     def failpoint(name: str) -> None:
         if name == step:
@@ -67,7 +67,7 @@ def crash_at(step: str) -> Callable[[str], None]:
 
 
 def crash_anywhere(disk: SimulatedDisk, chance: Random) -> SimulatedDisk:
-    """The disk after a life of opening and closing that a kill, or a power cut, ended at any call."""
+    """Return the disk after a life of opening and closing that a kill or a power cut ended at any call."""
     last_tick = chance.randrange(1, 40)
 
     def on_tick() -> None:
@@ -93,7 +93,10 @@ def test_transaction_that_was_spilled_whole() -> None:
 
 
 def test_name_that_went_and_came_again_stays() -> None:
-    """What took a name away before cannot do so once its directory is synced with the name in it; a later one can."""
+    """After a sync of a directory with a name in it, an earlier pending removal of that name cannot take it away.
+
+    A later removal can.
+    """
     disk = SimulatedDisk(("/a", "/b"))
     os = disk.disk
     os.close(os.open("/a/x", CREATE_NEW, 0o600))
@@ -106,7 +109,7 @@ def test_name_that_went_and_came_again_stays() -> None:
 
 
 def test_spare_that_is_a_log_under_another_name() -> None:
-    """A power cut may bring back the name that a log had as the spare; what is written there would overwrite it."""
+    """A power cut may bring back the name that a log had as the spare: the spare is not written if it is that log."""
     disk = SimulatedDisk()
     store = opened(disk)
     store.commit([enqueuing(b"x")])
@@ -119,8 +122,7 @@ def test_spare_that_is_a_log_under_another_name() -> None:
 
 
 def test_published_file_that_was_consumed_never_waits_again() -> None:
-    """Once a trim has made durable that what was published is consumed, no power cut brings it back, whatever becomes
-    of its file."""
+    """No power cut brings back a published item after a trim has made its consumption durable."""
     disk = SimulatedDisk()
     settings = replace(UNSYNCED, segment_bytes=HEADER_BYTES + 420, inline_bytes=0, pool_max_bytes=5000)
     store = opened(disk, settings)
@@ -140,7 +142,7 @@ def test_published_file_that_was_consumed_never_waits_again() -> None:
 
 
 def test_group_of_two_subscriptions() -> None:
-    """What two subscriptions dequeue in one group is consumed for each of them, also where it would be one run."""
+    """Items that two subscriptions dequeue in one group are consumed for each, even if their sequences form one run."""
     disk = SimulatedDisk()
     store = opened(disk)
     store.commit([enqueuing(b"x", b"y")])
@@ -160,7 +162,10 @@ def test_group_of_two_subscriptions() -> None:
 
 @pytest.mark.parametrize("closing", [True, False], ids=["sealed", "unsealed"])
 def test_older_generation_outlives_a_name_that_is_not_durable(closing: bool) -> None:
-    """A generation that was renamed by an owner who was killed may vanish; until it cannot, the one before it stays."""
+    """The older generation stays until a power cut can no longer take the name of the newer one.
+
+    The newer one was renamed by an owner that was killed.
+    """
     disk = SimulatedDisk()
     armed: list[str] = []
     store = opened(disk, failpoint=lambda name: crash_at(*armed)(name) if armed else None)
@@ -174,7 +179,7 @@ def test_older_generation_outlives_a_name_that_is_not_durable(closing: bool) -> 
 
 
 def test_evidence_outlives_any_crash() -> None:
-    """What a torn log leaves in doubt is kept, wherever the opening that keeps it is cut, and the next one, too."""
+    """The evidence that a torn log leaves is kept through any number of crashes in later openings and closings."""
     disk = SimulatedDisk()
     store = opened(disk, replace(SYNCED, segment_bytes=10, inline_bytes=0))
     store.commit([enqueuing(b"x")])
@@ -198,7 +203,7 @@ def test_evidence_outlives_any_crash() -> None:
 
 
 def test_directory_whose_maker_was_killed() -> None:
-    """A queue's directory that was made, and not synced, by somebody who was killed is durable before it is used."""
+    """The directory of a queue is durable before it is used, even if its maker was killed before the sync."""
     disk = SimulatedDisk()
 
     def at_second_tick() -> None:
@@ -217,7 +222,10 @@ def test_directory_whose_maker_was_killed() -> None:
 
 @pytest.mark.parametrize("foreign", [False, True], ids=["alone", "beside other files"])
 def test_deletion_at_any_call(foreign: bool) -> None:
-    """A queue being deleted is there, or not, whatever the power leaves; its log was gone before its segments once."""
+    """After a crash at any call of a deletion, the queue is found whole or not at all.
+
+    In a former bug, its log was gone before its segments.
+    """
     disk, found = SimulatedDisk(), set[tuple[bytes, ...]]()
     store = opened(disk, replace(SYNCED, segment_bytes=10))
     for number in range(3):
@@ -238,7 +246,10 @@ def test_deletion_at_any_call(foreign: bool) -> None:
 
 
 def test_deletion_that_another_finishes() -> None:
-    """What a killed owner renamed is durable before the next deletes segments; a log came back without them once."""
+    """A rename by a killed owner is durable before the next owner deletes segments.
+
+    In a former bug, a log came back without them.
+    """
     disk, found = SimulatedDisk(), set[tuple[bytes, ...]]()
     store = opened(disk)
     store.commit([enqueuing(b"x")])
@@ -254,7 +265,10 @@ def test_deletion_that_another_finishes() -> None:
 
 @pytest.mark.parametrize("where", [("/queues", "q"), (DIRECTORY, None)], ids=["by name", "by path"])
 def test_deleted_by_two(where: tuple[str, str | None]) -> None:
-    """Who waits for the lock of a queue that somebody else deletes hears that there is none, and leaves nothing."""
+    """A deletion that waits for the lock of a queue raises ``QueueNotFoundError`` if another one deletes it meanwhile.
+
+    It leaves at most the queue's empty directory.
+    """
     disk = SimulatedDisk()
     opened(disk).close()
     others = [partial(delete_queue, *where, disk=disk.disk)]
@@ -271,7 +285,7 @@ def test_deleted_by_two(where: tuple[str, str | None]) -> None:
 
 @pytest.mark.parametrize("inline_bytes", [0, 1000])
 def test_unsynced_queue_that_was_served_is_durable(inline_bytes: int) -> None:
-    """What ``sync=False`` left in the page cache is made durable by the opening that serves it, names included."""
+    """Data that ``sync=False`` left in the cache is made durable by the opening that serves it, names included."""
     settings = replace(UNSYNCED, log_bytes=4096, inline_bytes=inline_bytes)
     disk = SimulatedDisk()
     opened(disk, settings).commit([enqueuing(b"x" * 300)])
@@ -281,7 +295,10 @@ def test_unsynced_queue_that_was_served_is_durable(inline_bytes: int) -> None:
 
 
 def test_unsynced_group_that_the_log_carries_stays() -> None:
-    """The header of its segment was lost to a power cut; its blocks were written once more, and the header was not."""
+    """A group that the log carries stays, even if a power cut took the header of its segment.
+
+    In a former bug, recovery wrote its blocks again, but not the header.
+    """
     settings = replace(UNSYNCED, log_bytes=4096)
     disk = SimulatedDisk()
     opened(disk, settings).commit([enqueuing(b"x" * 30)])
@@ -294,7 +311,10 @@ def test_unsynced_group_that_the_log_carries_stays() -> None:
 
 
 def test_unsynced_queue_is_durable_after_a_sync_failed() -> None:
-    """A sync that failed had marked the pages clean, so that the next opening's sync did not write them either."""
+    """After a failed sync, the next opening makes the data of an unsynced queue durable.
+
+    The failed sync had marked the pages clean, so that a second sync alone would not write them.
+    """
     disk = SimulatedDisk()
     store = opened(disk, UNSYNCED)
     store.commit([enqueuing(b"x" * 300)])
@@ -322,13 +342,13 @@ def test_unsynced_group_is_whole_or_gone() -> None:
 
 
 def take(store: Store) -> Transaction:
-    """A transaction that dequeues one item, if there is one."""
+    """Return a transaction that dequeues one item, if there is one."""
     transaction = Transaction(store.reader.ready)
     transaction.runs = store.reader.take(1)[0]
     return transaction
 
 
-# --- the campaigns, in small -----------------------------------------------------------------------------------------
+# --- the campaigns, with a few seeds ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("faults", [False, True], ids=["crashes", "crashes and failing calls"])
@@ -343,8 +363,10 @@ def test_random_programs(faults: bool) -> None:
 
 @pytest.mark.parametrize("seed", [7000000, 7000055])
 def test_random_programs_with_subscriptions(seed: int) -> None:
-    """With several who consume, and come and go; one seed tried for ever to make room for what it had given back
-    itself."""
+    """Random programs with subscriptions that are added and removed end in an allowed state.
+
+    One of the seeds once tried forever to make room for space that it had freed itself.
+    """
     explorer = Explorer(seed, style=SUBSCRIBES)
     explorer.run()
     assert explorer.schedules > 5
@@ -352,7 +374,7 @@ def test_random_programs_with_subscriptions(seed: int) -> None:
 
 @pytest.mark.parametrize("faults", [False, True], ids=["crashes", "crashes and failing calls"])
 def test_random_programs_that_compress_and_encrypt(faults: bool) -> None:
-    """The same where each opening compresses and encrypts in another way, with another key."""
+    """Random programs whose openings differ in compression and key end in an allowed state."""
     explorers = [Explorer(seed, faults, style=ENCLOSES) for seed in range(8)]
     for explorer in explorers:
         explorer.run()
@@ -361,8 +383,10 @@ def test_random_programs_that_compress_and_encrypt(faults: bool) -> None:
 
 @pytest.mark.parametrize("faults", [False, True], ids=["crashes", "crashes and failing calls"])
 def test_random_programs_whose_directories_are_renamed(faults: bool) -> None:
-    """The same where directories are renamed or deleted under their owner, and other queues get their names: these hold
-    what their own owners have put into them, and none of their files is touched."""
+    """Random programs whose directories are renamed or deleted under their owner end in an allowed state.
+
+    Queues that get the old names keep their items, and none of their files is touched.
+    """
     explorers = [Explorer(seed, faults, style=RENAMES) for seed in range(6)]
     for explorer in explorers:
         explorer.run()
@@ -372,7 +396,7 @@ def test_random_programs_whose_directories_are_renamed(faults: bool) -> None:
 
 @pytest.mark.parametrize("faults", [False, True], ids=["crashes", "crashes and failing calls"])
 def test_random_programs_over_several_queues(faults: bool) -> None:
-    """The same for transactions over several queues: all of each or nothing, in whatever order they are opened."""
+    """Transactions over several queues are there as a whole or not at all, in any order of opening the queues."""
     explorers = [SeveralExplorer(seed, faults) for seed in range(8)]
     for explorer in explorers:
         explorer.run()
@@ -381,7 +405,7 @@ def test_random_programs_over_several_queues(faults: bool) -> None:
 
 
 def test_small_programs_exhaustively() -> None:
-    """Each program of one operation, crashed everywhere, in every way, ends in an allowed state."""
+    """Each program of one operation, crashed everywhere and in every way, ends in an allowed state."""
     exhaustive = Exhaustive(SETTINGS[0])
     exhaustive.run(1)
     assert exhaustive.states > 1000
@@ -396,7 +420,7 @@ def test_a_seed_says_the_same_twice() -> None:
 
 
 def test_harness_notices() -> None:
-    """A content that is not allowed is reported, with the way to replay it."""
+    """A content that is not allowed is reported, with the command that replays it."""
     explorer = Explorer(0)
     explorer.random.seed(1)
 
@@ -411,7 +435,7 @@ def test_harness_notices() -> None:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_planted_bugs_have_a_place(mutant: Mutant) -> None:
-    """The text that each planted bug replaces occurs exactly once in its room, which is a program with it, too."""
+    """The text that each planted bug replaces occurs exactly once in its module, which parses with the bug, too."""
     text = (PACKAGE / f"{mutant.room}.py").read_text(encoding="utf-8")
     assert text.count(mutant.old) == 1
     assert mutant.old != mutant.new
@@ -419,19 +443,23 @@ def test_planted_bugs_have_a_place(mutant: Mutant) -> None:
 
 
 def test_enough_bugs_are_planted() -> None:
-    """There are at least forty, each with a name of its own."""
+    """At least forty bugs are planted, each with a name of its own."""
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 40
 
 
 def test_killed_processes() -> None:
-    """Real processes that are killed at any moment leave what was acknowledged, or what was under way as a whole."""
+    """Processes killed at any moment leave the last acknowledged state, or that state with the whole flush under
+    way."""
     report = run_kills(60)
     assert report.kills == 60
     assert report.acknowledged > 20
 
 
 def test_power_cuts() -> None:
-    """The same for power cuts of a real file system, where this machine lets us make one."""
+    """Power cuts of a real file system leave the last acknowledged state, or that state with the whole flush under way.
+
+    The test needs a machine that can cut the power of a file system.
+    """
     try:
         report = run_cuts(8)
     except CutsUnavailable as reason:

@@ -1,7 +1,7 @@
-"""A program with threads on both sides of a ``compat.Queue`` is killed, over and over: nothing is lost, or done twice.
+"""A program with threads on both sides of a ``compat.Queue`` is killed again and again: no item is lost or done twice.
 
 ``python -m tests.durability.test_compat_killed PATH LEDGER LIFE`` is that program. It writes a line to its ledger
-before and after each call, so that whatever is true at the kill is known but of the calls under way.
+before and after each call. So at the kill, only the state of the calls under way is unknown.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LIVES, LINES_PER_LIFE = 6, 300
 
 
 def main() -> None:
-    """Put and get for ever."""
+    """Put and get without end."""
     path, ledger, life = sys.argv[1:]
     fd = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def notes(ledger: Path) -> dict[str, Counter[str]]:
-    """By what was noted, of which items how often."""
+    """Return how often each kind of event was noted for each item."""
     found: dict[str, Counter[str]] = {what: Counter() for what in ("putting", "put", "got", "ending", "ended")}
     for line in ledger.read_text().splitlines() if ledger.exists() else []:
         what, _, item = line.partition(" ")
@@ -63,8 +63,10 @@ def notes(ledger: Path) -> dict[str, Counter[str]]:
 
 
 def test_killed_again_and_again(tmp_path: Path) -> None:
-    """What was put is ended once, or still there; what was got when the program was killed comes again, and only that;
-    what each thread has put comes in its order."""
+    """After any number of kills, each item is ended once or is still there, and only unfinished items come again.
+
+    The items of each thread come in the order in which it put them.
+    """
     path, ledger = tmp_path / "queue", tmp_path / "ledger"
     command = [sys.executable, "-m", "tests.durability.test_compat_killed", str(path), str(ledger)]
     for life in range(LIVES):

@@ -1,4 +1,4 @@
-"""The simulated disk is like the real one: see ``crash.conformance``."""
+"""The simulated disk behaves like the real one: see ``crash.conformance``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PROGRAMS += [(name, seed) for name in ("through the cache", "portable") for seed
 @pytest.mark.damages
 @pytest.mark.parametrize(("name", "seed"), PROGRAMS)
 def test_same_answers_and_same_files(name: str, seed: int, tmp_path: Path) -> None:
-    """A program gets the same answers from both disks, step by step, and leaves the same bytes on both."""
+    """A program gets equal results from both disks, step by step, and leaves equal bytes on both."""
     direct = name == "direct"
     if direct and not writes_directly(str(tmp_path)):
         pytest.skip("this file system takes no direct writes")
@@ -60,7 +60,7 @@ def test_same_system_calls(direct: bool, seed: int, tmp_path: Path) -> None:
 
 
 def test_same_answers_at_the_door(tmp_path: Path) -> None:
-    """Both disks answer the same to calls that make no sense in this order, and leave the same bytes."""
+    """Both disks give equal answers to calls in a random order, errors included, and end with equal bytes."""
     for seed in range(50):
         directory = str(tmp_path / str(seed))
         other = simulated(directory, True)
@@ -69,7 +69,7 @@ def test_same_answers_at_the_door(tmp_path: Path) -> None:
 
 
 def test_lock_stays_with_its_owner(tmp_path: Path) -> None:
-    """Whoever was refused a lock, and closes his descriptor, has not freed it: on both disks."""
+    """Closing a descriptor that was refused a lock does not free the lock, on both disks."""
     path = str(tmp_path / "lock")
     for disk in (real(True), simulated(path, True).disk):
         descriptors = [disk.open(path, CREATE, 0o600) for _ in range(3)]
@@ -83,7 +83,7 @@ def test_lock_stays_with_its_owner(tmp_path: Path) -> None:
 
 
 def test_deleted_queue_is_gone(tmp_path: Path) -> None:
-    """Deleting a queue leaves nothing of it: on both disks."""
+    """Deleting a queue leaves nothing of it, on both disks."""
     directory = str(tmp_path / "queue")
     other = simulated(directory, True)
     for disk in (real(True), other.disk):

@@ -1,6 +1,6 @@
-"""Damage in small: bits flipped, files cut, formats mutated; and the campaign notices what it is there to notice.
+"""Damage with few cases: bits flipped, files cut, formats mutated; and tests that the campaigns find planted faults.
 
-The campaigns in full are commands, since they take their time: ``python -m tests.crash --help``.
+The full campaigns take long, so they are commands: ``python -m tests.crash --help``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RIGHT = damage.Expected("right", Content())
 
 
 def _nothing(*arguments: object) -> None:
-    """Find no fault."""
+    """Return None, in place of a check that finds faults."""
 
 
 def test_every_bit_of_a_closed_queue() -> None:
@@ -38,7 +38,7 @@ def test_every_bit_of_a_closed_queue() -> None:
 
 
 def test_every_bit_of_what_is_compressed_and_encrypted() -> None:
-    """A flip costs the live items of its block, and no others, as where they lie in the clear."""
+    """A flip in a compressed and encrypted block costs its live items, and no others."""
     report = flips.flip_enclosed(2048)
     assert report.damaged > 8 * 1024 and report.items_lost > report.damaged
     assert report.right > 0 and report.refused == report.torn == report.forged == 0
@@ -53,7 +53,8 @@ def test_every_bit_of_a_killed_owners_log() -> None:
 
 
 def test_every_cut() -> None:
-    """Whatever is cut off or added: an exact prefix that says so, a refusal, or the items of the blocks cut."""
+    """Each cut or longer file leads to an exact prefix that is reported, a refusal, or the loss of only the cut
+    blocks."""
     report = flips.cut(400)
     assert min(report.refused, report.torn, report.damaged) > 200
     assert report.cases > 4000
@@ -79,7 +80,7 @@ def test_mutations() -> None:
     ],
 )
 def test_mutations_that_were_bugs(number: int, story: str) -> None:
-    """Seeds that found something, each with what it was."""
+    """Seeds that once found a bug find none any more."""
     assert fuzz.fuzz_case(number).outcome, story
 
 
@@ -94,7 +95,7 @@ def test_parts_make_the_whole(campaign: Callable[..., damage.Report], monkeypatc
 
 
 def test_sums_of_reports() -> None:
-    """What two parts did is what both did together, and readable."""
+    """The sum of two reports is the report of both parts together, and its text is readable."""
     one = damage.Report(10, 1, 2, 3, 4, 0, 5, 0.5)
     both = damage.add_reports([one, one])
     assert both == damage.Report(20, 2, 4, 6, 8, 0, 10, 1.0)
@@ -105,7 +106,7 @@ def test_sums_of_reports() -> None:
 
 
 def test_a_flip_that_is_served_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the checksum of blocks a wrong byte comes out, and the campaign says which flip it was."""
+    """Without the checksum of blocks a wrong byte comes out, and the campaign names the flip."""
     monkeypatch.setattr(block, "_check_body", _nothing)
     with pytest.raises(
         ViolationError, match=r"(?s)bit \d of byte \d+ flipped.*python -m tests.crash flips --bytes 400"
@@ -114,28 +115,28 @@ def test_a_flip_that_is_served_is_noticed(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_silent_loss_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log that takes damage for a torn tail loses what was acknowledged."""
+    """The campaign finds a log that takes damage for a torn tail, and so loses acknowledged items."""
     monkeypatch.setattr(log, "_judge_end", lambda *arguments: 1)
     with pytest.raises(ViolationError, match="it was read"):
         flips.flip_unsealed(400)
 
 
 def test_a_block_too_many_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Damage that costs the rest of its extent is more than it may cost."""
+    """The campaign finds damage that costs the rest of its extent, which is too much."""
     monkeypatch.setattr(Segment, "_resume", lambda self, offset, ordinal, end, end_ordinal: (end, end_ordinal))
     with pytest.raises(ViolationError, match="expected"):
         flips.flip_sealed(400)
 
 
 def test_an_unreported_cut_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tail that is dropped without a word is a violation, although the prefix is right."""
+    """The campaign finds a dropped tail that is not reported, although the prefix is right."""
     monkeypatch.setattr(log, "_judge_end", lambda *arguments: 0)
     with pytest.raises(ViolationError, match=r"(?s)cut at \d+.*python -m tests.crash truncate --bytes 400"):
         flips.cut(400, parts=8)
 
 
 def test_a_wrong_byte_of_a_mutation_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mutations catch it, too, and name the seed."""
+    """Without the checksum of blocks, the mutations find a wrong byte and name the seed."""
     monkeypatch.setattr(block, "_check_body", _nothing)
     with pytest.raises(ViolationError, match=r"python -m tests.crash fuzz --first \d+ --count 1"):
         for number in range(200):
@@ -158,13 +159,13 @@ def test_a_hang_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_large_allocation_is_noticed() -> None:
-    """The process of the mutations cannot have more memory than it is meant to have."""
+    """The process that runs the mutations cannot have more memory than its limit."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, context, initializer=fuzz._limit_memory) as pool, pytest.raises(MemoryError):
         pool.submit(bytes, 1 << 30).result()
 
 
 def test_large_image() -> None:
-    """A large queue can be made to be damaged: what may enqueue in its log, which is not all of it, is enough."""
+    """A large queue can be made for damage: the part of its log that enqueues may use is large enough."""
     large = image(200_000, 0, False)
     assert large.frames[-1] >= 200_000

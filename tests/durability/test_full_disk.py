@@ -1,4 +1,4 @@
-"""A real disk that is full, reached by enqueueing, with and without limits, then drained."""
+"""A real disk that is filled by enqueueing, with and without limits, and then drained."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ TMPFS_BYTES = 64 * MIB
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 MiB."""
+    """Yield a file system of 64 MiB."""
     with tmpfs(tmp_path / "small", TMPFS_BYTES) as path:
         yield path
 
 
 def fill_up(queue: PersistentQueue, size_bytes: int, per_flush: int) -> list[int]:
-    """Flush until there is no room; the numbers of the items that were acknowledged."""
+    """Flush until there is no room; return the numbers of the acknowledged items."""
     done: list[int] = []
     with queue.session() as session:
         while True:
@@ -54,8 +54,11 @@ def fill_up(queue: PersistentQueue, size_bytes: int, per_flush: int) -> list[int
     ids=str,
 )
 def test_disk_never_fills(small_disk: Path, settings: dict[str, Any], size_bytes: int, per_flush: int) -> None:
-    """Enqueued until there is no room: with a limit or the low-disk guard the file system is not full; all that was
-    acknowledged comes out, the space is free again, and as much fits once more, also after the queue was reopened."""
+    """With a limit or the low-disk guard, enqueueing never fills the file system.
+
+    All acknowledged items come out, the space is free again, and about as many items fit once more, even after a
+    reopening.
+    """
     path, counts = small_disk / "queue", []
     for end in (crash, PersistentQueue.close, PersistentQueue.close):
         queue = PersistentQueue(path, **settings)

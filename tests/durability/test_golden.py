@@ -1,4 +1,4 @@
-"""The golden queues: whatever an older tree has written, this one opens, and finds what is written beside it."""
+"""The golden queues: this tree opens each queue that an older tree wrote, and finds the content that is described."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BYTES_MAX = 1 << 20
 
 @pytest.fixture(autouse=True, scope="module")
 def untouched() -> Iterator[None]:
-    """No test changes a golden queue, nor did anybody before: their files have the digests that they were made with."""
+    """Check that no golden queue has changed, before and after the tests: all files have their original digests."""
     for version in VERSIONS:
         assert sums(version) == (version / SUMS).read_text(), version
     yield
@@ -34,7 +34,7 @@ def untouched() -> Iterator[None]:
 
 
 class Case:
-    """A copy of a golden case, as it was before Git took its modes and its empty directories."""
+    """A copy of a golden case, with the modes and empty directories that Git does not keep."""
 
     def __init__(self, path: Path, root: Path) -> None:
         contents = json.loads(path.read_text(encoding="utf-8"))
@@ -49,16 +49,16 @@ class Case:
         self.contents: dict[str, Queue] = {name: Queue(**fields) for name, fields in contents["queues"].items()}
 
     def encryption(self, queue: Queue) -> Encryption | None:
-        """What the queue is encrypted with."""
+        """Return the encryption of the queue; None if it has none."""
         keys = {key_id: bytes.fromhex(key) for key_id, key in queue.keys.items()}
         return Encryption(list(keys)[-1], keys.__getitem__) if keys else None
 
     def view(self, name: str) -> View:
-        """A look at a queue from outside."""
+        """Return a view of the queue from outside."""
         return View(self.queues, name or None, encryption=self.encryption(self.contents[name]))
 
     def opened(self, name: str, open_queue: QueueFactory) -> PersistentQueue:
-        """A queue, and the one of its dead letters."""
+        """Open a queue, and its dead-letter queue if it has one."""
         queue = self.contents[name]
         settings: dict[str, Any] = TINY | queue.settings | {"encryption": self.encryption(queue), "disk": IN_CACHE}
         if queue.is_elsewhere:
@@ -70,22 +70,22 @@ class Case:
 
 @pytest.fixture
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
-    """The case that a test is about."""
+    """Return the case of the test."""
     return Case(request.param, tmp_path / "golden")
 
 
 def consumed(queue: Queue) -> int:
-    """How many of its items may be seen before it is opened."""
+    """Return the number of items that can be seen before the queue is opened."""
     return len(queue.items) - queue.waiting
 
 
-@pytest.mark.damages  # what is elsewhere is not found
+@pytest.mark.damages  # segments on other media are not found
 @pytest.mark.parametrize("case", ALL, indirect=True)
 def test_golden_queue_is_seen_from_outside(case: Case) -> None:
-    """``check`` and ``View`` find in a golden queue, without opening it, what is written beside it."""
+    """``check`` and ``View`` find the described content of a golden queue without opening it."""
     assert list_queues(case.queues) == sorted(filter(None, case.contents))
     for name, expected in case.contents.items():
-        if expected.is_elsewhere:  # where it was made there are no media any more
+        if expected.is_elsewhere:  # the media of the original place are gone
             with pytest.raises(DataMissingError):
                 case.view(name).look()
             continue
@@ -102,7 +102,7 @@ def test_golden_queue_is_seen_from_outside(case: Case) -> None:
             continue
         if not expected.waiting:
             assert snapshot.markers == expected.markers
-        if snapshot.published:  # a subscription is asked for, and not made yet
+        if snapshot.published:  # a subscription is requested, and not made yet
             assert not snapshot.subscriptions
             continue
         assert [name for name, _ in snapshot.subscriptions] == list(expected.subscriptions)
@@ -114,7 +114,7 @@ def test_golden_queue_is_seen_from_outside(case: Case) -> None:
 
 @pytest.mark.parametrize("case", ALL, indirect=True)
 def test_golden_queue_opens(case: Case, open_queue: QueueFactory) -> None:
-    """An opening of a golden queue finds what is written beside it, and the queue goes on from there."""
+    """An opening of a golden queue finds the described content, and the queue can be used from there."""
     for name, expected in case.contents.items():
         queue = case.opened(name, open_queue)
         assert (queue.recovery.clean, queue.recovery.torn_bytes > 0) == (expected.is_sealed, expected.is_torn)
@@ -142,7 +142,7 @@ def test_golden_queue_opens(case: Case, open_queue: QueueFactory) -> None:
 
 
 def drain_of(queue: Any) -> list[bytes]:
-    """Dequeue everything that a subscription has left."""
+    """Dequeue everything that the subscription has left."""
     with queue.session() as session:
         items: list[bytes] = session.dequeue_many(1000)
         session.flush()
@@ -150,7 +150,7 @@ def drain_of(queue: Any) -> list[bytes]:
 
 
 def drain_one_by_one(queue: PersistentQueue) -> list[bytes]:
-    """Dequeue everything, item by item: what failed before comes alone."""
+    """Dequeue everything, item by item: an item that failed before is delivered alone."""
     items: list[bytes] = []
     with queue.session() as session:
         while (item := session.dequeue()) is not None:
@@ -159,10 +159,10 @@ def drain_one_by_one(queue: PersistentQueue) -> list[bytes]:
     return items
 
 
-@pytest.mark.damages  # what is elsewhere is not found
+@pytest.mark.damages  # segments on other media are not found
 @pytest.mark.parametrize("case", ALL, indirect=True)
 def test_golden_queue_by_the_command_line(case: Case, tmp_path: Path) -> None:
-    """``check``, ``peek`` and ``dump`` of the command line find what is written beside a golden queue."""
+    """``check``, ``peek`` and ``dump`` of the command line find the described content of a golden queue."""
     for name, expected in case.contents.items():
         if expected.is_elsewhere or expected.settings.get("fan_out") or expected.dead_letters or expected.in_doubt:
             continue
@@ -179,7 +179,7 @@ def test_golden_queue_by_the_command_line(case: Case, tmp_path: Path) -> None:
 
 
 def cli(*arguments: str) -> str:
-    """What the command line answers; it must succeed."""
+    """Return the output of the command line, which must succeed."""
     done = verb(*arguments)
     assert done.status == 0, done.err
     assert not done.err or done.err.startswith("not included: 4 transactions in the inbox")
@@ -197,7 +197,7 @@ def test_golden_queues_are_small_and_complete() -> None:
 def test_golden_queues_are_made_alike(
     tmp_path: Path, open_queue: QueueFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The program that made them makes the same bytes each time; and what it makes now opens as what it made then."""
+    """The program that makes golden queues makes equal bytes each time, and they open like the stored ones."""
     one, other = tmp_path / "one", tmp_path / "other"
     make_all(one)
     make_all(other)

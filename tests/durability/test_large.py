@@ -1,4 +1,4 @@
-"""The largest item there is: needs about 14 GiB of memory and 9 GiB of disk, so it runs only when it is asked for.
+"""The largest possible item: needs about 14 GiB of memory and 9 GiB of disk, so the test runs only on request.
 
 ``LARGE_ITEMS=1 python -m pytest tests/durability/test_large.py``
 """

@@ -1,4 +1,4 @@
-"""Real processes: who owns the queue, who waits for it, and what is left when one is killed."""
+"""Real processes: the owner of a queue, processes that wait for the lock, and the queue after one was killed."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and 
 
 SPAWN = multiprocessing.get_context("spawn")
 TIMEOUT_SECONDS = 60
-"""How long a process may take for anything before the test fails."""
+"""Time that a process may take for any step before the test fails."""
 
 
 class Child:
-    """A process that runs a function of a test module, and a pipe to it. Killed at the end, if it still runs."""
+    """A process that runs a function of a test module, and a pipe to it. It is killed at the end, if it still runs."""
 
     def __init__(self, body: Callable[..., None], *arguments: object) -> None:
         self.pipe, theirs = SPAWN.Pipe()
@@ -53,40 +53,41 @@ class Child:
         self.process.close()
 
     def hear(self) -> Any:
-        """What it says next."""
+        """Return its next message."""
         return hear(self.pipe)
 
     def tell(self, message: object) -> None:
-        """Say something to it."""
+        """Send it a message."""
         self.pipe.send(message)
 
     def kill(self) -> None:
-        """``kill -9``; on return it is gone."""
+        """Send ``kill -9``, and wait until the process is gone."""
         self.process.kill()
         self.process.join()
 
     def finish(self) -> None:
-        """Wait until it ended well."""
+        """Wait until the process has ended without an error."""
         self.process.join(TIMEOUT_SECONDS)
         assert self.process.exitcode == 0
 
 
 def hear(pipe: Connection) -> Any:
-    """The next message; fails when none comes."""
+    """Return the next message; fail if none comes."""
     assert pipe.poll(TIMEOUT_SECONDS), "the other process is silent"
     return pipe.recv()
 
 
 class Forks(Child):
-    """A small process without threads that forks others at will: a new process in a millisecond or two."""
+    """A small process without threads that forks others on request: a new process in a millisecond or two."""
 
     def __init__(self) -> None:
         super().__init__(serve_forks)
 
     def run(self, body: Callable[..., None], *arguments: object, kill_after: int = 0) -> tuple[list[bytes], int]:
-        """Run ``body(ledger, *arguments)`` in a process; the lines that it wrote to the ledger, and its exit code.
+        """Run ``body(ledger, *arguments)`` in a process; return the lines that it wrote to the ledger, and its exit
+        code.
 
-        With ``kill_after`` it is killed as soon as there are so many lines, wherever it is by then.
+        With ``kill_after``, the process is killed as soon as the ledger has that number of lines.
         """
         self.tell((body, arguments, kill_after))
         ledger, code = self.hear()
@@ -94,7 +95,7 @@ class Forks(Child):
 
 
 def serve_forks(pipe: Connection) -> None:
-    """What the process of ``Forks`` does."""
+    """Fork the processes of ``Forks`` on request."""
     gc.freeze()  # so that a fork copies few pages
     with suppress(EOFError):
         while True:
@@ -128,22 +129,22 @@ def _run_and_exit(body: Callable[..., None], ledger: int, arguments: tuple[objec
 
 @pytest.fixture(scope="module")
 def forks() -> Iterator[Forks]:
-    """One of them for all tests."""
+    """Yield one fork server for all tests."""
     server = Forks()
     with server:
         yield server
 
 
 def forbid(*_: Any) -> NoReturn:
-    """What must not be called."""
+    """Raise an error: this function must not be called."""
     raise AssertionError("this must not happen")
 
 
-# --- Two processes and one lock ---------------------------------------------------------------------------------------
+# --- two processes and one lock ---------------------------------------------------------------------------------------
 
 
 def hold(pipe: Connection, path: Path) -> None:
-    """Own the queue until told to let go."""
+    """Own the queue until a message comes."""
     with PersistentQueue(path) as queue:
         put(queue, b"held")
         pipe.send(os.getpid())
@@ -151,7 +152,7 @@ def hold(pipe: Connection, path: Path) -> None:
 
 
 def test_second_process_is_refused_at_once(tmp_path: Path) -> None:
-    """Whoever opens a queue that another process owns hears at once who that is, on which host, and since when."""
+    """Opening a queue that another process owns raises at once, with the owner's process, host and time of opening."""
     before = datetime.now(timezone.utc).replace(microsecond=0)
     with Child(hold, tmp_path) as owner:
         pid = owner.hear()
@@ -169,7 +170,7 @@ def test_second_process_is_refused_at_once(tmp_path: Path) -> None:
 
 
 def test_waiting_for_the_lock_gets_it(tmp_path: Path) -> None:
-    """With ``lock_timeout`` an opening waits until the owner has closed, and then has all that it flushed."""
+    """With ``lock_timeout`` an opening waits until the owner has closed, and then has everything that it flushed."""
     told: list[float] = []
     with Child(hold, tmp_path) as owner:
         owner.hear()
@@ -187,7 +188,7 @@ def test_waiting_for_the_lock_gets_it(tmp_path: Path) -> None:
 
 
 def test_waiting_for_the_lock_ends(tmp_path: Path) -> None:
-    """With ``lock_timeout`` an opening gives up when the time is over, and not before; the owner notices nothing."""
+    """With ``lock_timeout`` an opening gives up when the time is over, and not before; the owner is not disturbed."""
     now = 0.0
 
     def sleep(seconds: float) -> None:
@@ -205,7 +206,7 @@ def test_waiting_for_the_lock_ends(tmp_path: Path) -> None:
 
 
 def own_and_die(ledger: int, path: Path) -> None:
-    """Own the queue, flush something, and be killed."""
+    """Own the queue, flush an item, enqueue another, and be killed."""
     queue = PersistentQueue(path)
     with queue.session() as session:
         session.enqueue(b"acknowledged")
@@ -215,7 +216,7 @@ def own_and_die(ledger: int, path: Path) -> None:
 
 
 def test_killed_owner_leaves_no_lock(tmp_path: Path, forks: Forks) -> None:
-    """A queue whose owner was killed opens at once, with all that was flushed and nothing else."""
+    """A queue whose owner was killed opens at once, with everything that was flushed and nothing else."""
     for count in range(1, 4):
         _, code = forks.run(own_and_die, tmp_path)
         assert code == -signal.SIGKILL
@@ -230,7 +231,8 @@ def test_killed_owner_leaves_no_lock(tmp_path: Path, forks: Forks) -> None:
     ids=["empty", "digits", "zeros", "list", "text pid", "pid 1", "reused pid"],
 )
 def test_text_of_the_lock_file_means_nothing(tmp_path: Path, forks: Forks, owner: bytes) -> None:
-    """Whatever a killed owner's lock file says, of a reused process number or of nothing, the queue opens."""
+    """A queue opens with any text in the lock file of a killed owner, even with a process number that is in use
+    again."""
     forks.run(own_and_die, tmp_path)
     if owner == b"ours":
         owner = b'{"pid": %d, "host": "%s", "since": "s"}' % (os.getpid(), socket.gethostname().encode())
@@ -241,7 +243,7 @@ def test_text_of_the_lock_file_means_nothing(tmp_path: Path, forks: Forks, owner
 
 @pytest.mark.parametrize("content", [b"", b"junk"])
 def test_owner_without_a_name_is_an_owner(tmp_path: Path, content: bytes) -> None:
-    """A held lock whose file tells nothing refuses all the same."""
+    """A held lock refuses an opening even if its file names no owner."""
     with Child(hold, tmp_path) as owner:
         owner.hear()
         (tmp_path / "lock").write_bytes(content)
@@ -251,7 +253,7 @@ def test_owner_without_a_name_is_an_owner(tmp_path: Path, content: bytes) -> Non
 
 
 def fork_and_wait(pipe: Connection, of_child: Connection, path: Path) -> None:
-    """Own the queue, fork a child that tries to use it and stays alive, and go on using it."""
+    """Own the queue, fork a child that tries to use it and stays alive, and continue to use it."""
     queue = PersistentQueue(path)
     put(queue, b"a", b"b")
     session = queue.session()
@@ -293,7 +295,7 @@ def fork_and_wait(pipe: Connection, of_child: Connection, path: Path) -> None:
 
 
 def test_forked_child_neither_uses_nor_keeps_the_queue(tmp_path: Path) -> None:
-    """A forked child gets ClosedError, disturbs nothing, and does not keep the lock once its parent is dead."""
+    """A forked child gets ``ClosedError``, disturbs nothing, and does not keep the lock after its parent's death."""
     pipe, theirs = SPAWN.Pipe()
     with pipe, Child(fork_and_wait, theirs, tmp_path) as parent:
         theirs.close()
@@ -315,7 +317,7 @@ def test_forked_child_neither_uses_nor_keeps_the_queue(tmp_path: Path) -> None:
             pipe.recv()
 
 
-# --- Taking turns -----------------------------------------------------------------------------------------------------
+# --- taking turns -----------------------------------------------------------------------------------------------------
 
 
 def produce(pipe: Connection, path: Path, name: int, turns: int) -> None:
@@ -327,7 +329,7 @@ def produce(pipe: Connection, path: Path, name: int, turns: int) -> None:
 
 
 def consume(pipe: Connection, path: Path, order: Path) -> None:
-    """Open the queue for every turn, flush the dequeueing of some items, and note them while the queue is ours."""
+    """Open the queue for every turn, consume some items, and record them while the queue is open."""
     fd = os.open(order, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     items = [b""]
     while True:
@@ -343,7 +345,7 @@ def consume(pipe: Connection, path: Path, order: Path) -> None:
 
 @pytest.mark.parametrize(("producers", "consumers", "turns"), [(1, 1, 10), (3, 2, 10)])
 def test_processes_take_turns(tmp_path: Path, producers: int, consumers: int, turns: int) -> None:
-    """Producers and consumers in processes of their own lose and double nothing; each producer's order holds."""
+    """Producers and consumers in processes of their own lose and double nothing, and keep each producer's order."""
     path, order = tmp_path / "queue", tmp_path / "order"
     children = [Child(produce, path, name, turns) for name in range(producers)]
     readers = [Child(consume, path, order) for _ in range(consumers)]
@@ -368,12 +370,12 @@ def test_processes_take_turns(tmp_path: Path, producers: int, consumers: int, tu
 
 
 def numbered(number: int) -> bytes:
-    """The item of this number: of various lengths, and different from all others."""
+    """Return the item of this number: of various lengths, and different from all others."""
     return b"%d " % number + b"x" * (number * 37 % 300)
 
 
 def keep_writing(ledger: int, path: Path, tail: int, seed: int) -> None:
-    """Enqueue from number ``tail`` on, and dequeue, noting each flush before and after, until killed."""
+    """Enqueue from number ``tail`` on, and dequeue, until killed. Record each flush before and after it."""
     chance = random.Random(seed)
     settings = {"log_bytes": 4096, "segment_bytes": 2000, "inline_bytes": chance.choice([0, 1000, 65536])}
     queue = PersistentQueue(path, disk=IN_CACHE, **settings)  # type: ignore[arg-type]
@@ -392,7 +394,7 @@ def keep_writing(ledger: int, path: Path, tail: int, seed: int) -> None:
 
 
 def test_kill_9_over_and_over(tmp_path: Path, forks: Forks) -> None:
-    """However often its process is killed, the queue is what the ledger outside says was acknowledged, in order."""
+    """After any number of kills, the queue has the items that the outside ledger records as acknowledged, in order."""
     path = tmp_path / "queue"
     chance = random.Random(9)
     head = tail = flushes = 0
@@ -420,7 +422,7 @@ def test_kill_9_over_and_over(tmp_path: Path, forks: Forks) -> None:
 
 
 def open_and_report(ledger: int, path: Path) -> None:
-    """Open the queue in a process of its own, and say what is in it."""
+    """Open the queue, and write its items to the ledger."""
     with PersistentQueue(path) as queue:
         for item in drain(queue):
             os.write(ledger, item + b"\n")

@@ -39,7 +39,8 @@ def produce(pipe: Connection, directory: Path, number: int) -> None:
 
 
 def consume(pipe: Connection, directory: Path, results: Path) -> None:
-    """Take what there is, and write it to a file of which the marker tells whether it counts; for ever."""
+    """Take items without end, and write them to numbered files; the marker has the number of the last file that
+    counts."""
     with PersistentQueue(directory, lock_timeout=60) as queue, queue.session() as session:
         pipe.send("begins")
         step = queue.marker(_STEP)
@@ -53,14 +54,14 @@ def consume(pipe: Connection, directory: Path, results: Path) -> None:
 
 @pytest.fixture(scope="module")
 def forks() -> Iterator[Forks]:
-    """One of them for all tests."""
+    """Yield one fork server for all tests."""
     server = Forks()
     with server:
         yield server
 
 
 def publish_and_die(ledger: int, directory: Path, last: int, half: bool) -> None:
-    """Publish thrice under a deadly disk; the ledger has what was acknowledged, and how many steps there were."""
+    """Publish three times under a disk that kills; the ledger gets each acknowledged flush, and the number of steps."""
     deadly = Deadly(last, half)
     with Producer(directory, create=False, disk=deadly.disk) as producer:
         for number in range(3):
@@ -77,8 +78,11 @@ def publish_and_die(ledger: int, directory: Path, last: int, half: bool) -> None
 def test_a_producer_is_killed_at_every_step(
     tmp_path: Path, forks: Forks, half: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever a producer is killed, the owner, who goes on, gets what was acknowledged, and what was under way as a
-    whole or not at all; what it leaves behind is swept."""
+    """After a producer is killed at any step, the owner gets all acknowledged flushes, and the one under way whole or
+    not.
+
+    Files that the producer leaves behind are swept.
+    """
     monkeypatch.setattr("persistentqueue.engine.adoption.GRACE_SECONDS", 0.0)
     flushes = [[b"0 0", b"0 1"], [b"1 0", b"1 1", b"spilled"], [b"2 0", b"2 1"]]
     with PersistentQueue(tmp_path / "whole") as queue:
@@ -102,7 +106,8 @@ def test_a_producer_is_killed_at_every_step(
 
 
 def test_many_produce_while_the_consumer_is_killed(tmp_path: Path) -> None:
-    """Four processes publish 100,000 items each; who consumes them is killed every second, and starts again."""
+    """Four processes publish 100,000 items each, while their consumer is killed every second: each item arrives
+    once."""
     directory, results = tmp_path / "queue", tmp_path / "results"
     results.mkdir()
     PersistentQueue(directory).close()
@@ -117,7 +122,7 @@ def test_many_produce_while_the_consumer_is_killed(tmp_path: Path) -> None:
                 assert consumer.hear() == "begins"
                 end = time.monotonic() + LIFE_SECONDS
                 while time.monotonic() < end:
-                    consumer.pipe.poll(0.01)  # on which nothing comes
+                    consumer.pipe.poll(0.01)  # a wait: the consumer sends nothing more
                     working -= {child for child in working if child.pipe.poll() and child.hear() == "done"}
             kills += 1
     finally:

@@ -1,4 +1,4 @@
-"""Processes that move items between queues, killed at every step: each move is whole, whatever is opened first."""
+"""Processes that move items between queues, killed at every step: each move is whole, in any order of opening."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOVES = ("ab", "cab", "bc")
 
 
 def tell(ledger: int, root: Path, last: int, half: bool) -> None:
-    """Move items under a disk that kills at one step; the ledger notes each move, and how many steps there were."""
+    """Move items under a disk that kills at one step; the ledger gets each move, and the number of steps."""
     deadly = Deadly(last, half)
     settings: dict[str, Any] = {"log_bytes": 4096, "segment_bytes": 2000, "inline_bytes": 100, "disk": deadly.disk}
     queues = {name: PersistentQueue(root, name, **settings) for name in "abc"}
@@ -43,7 +43,7 @@ def tell(ledger: int, root: Path, last: int, half: bool) -> None:
 
 
 def states() -> list[list[list[bytes]]]:
-    """What the queues hold after each line of the ledger."""
+    """Return the contents of the queues after each line of the ledger."""
     queues: dict[str, list[bytes]] = {name: [] for name in "abc"}
     found = [[list(items) for items in queues.values()]]
     for name in queues:
@@ -58,7 +58,7 @@ def states() -> list[list[list[bytes]]]:
 
 @pytest.fixture(scope="module")
 def forks() -> Iterator[Forks]:
-    """One of them for all tests."""
+    """Yield one fork server for all tests."""
     server = Forks()
     with server:
         yield server
@@ -66,7 +66,7 @@ def forks() -> Iterator[Forks]:
 
 @pytest.mark.parametrize("half", [False, True], ids=["between steps", "in the middle of a write"])
 def test_killed_at_every_step(tmp_path: Path, forks: Forks, half: bool) -> None:
-    """Wherever the process is killed, each move is in all queues or in none, in whatever order they are opened."""
+    """After a kill at any step, each move is in all queues or in none, in any order of opening them."""
     allowed = states()
     lines, code = forks.run(tell, tmp_path / "whole", ENOUGH, half)
     assert code == 0

@@ -1,6 +1,6 @@
-"""The real disk at its worst: system calls that fail, and file systems with no room.
+"""The real disk under failures: system calls that fail, and file systems without room.
 
-The campaign in full is a command: ``python -m tests.crash syscalls``.
+The full campaign is a command: ``python -m tests.crash syscalls``.
 """
 
 from __future__ import annotations
@@ -24,19 +24,22 @@ from tests.support.queues import crash, drain, tmpfs
 FIRST, RUNS = 1000, 40
 TMPFS_BYTES = 64 * 1024
 ITEMS_MAX = 400
-"""A limit on the length of files is none on their number, so that a queue may never be full."""
+"""Number of items after which a queue is no longer filled.
+
+A limit on the length of files does not limit their number, so a queue may never be full.
+"""
 ITEM_BYTES = [1, 100, 5 * 1024, 70 * 1024]
 SEGMENT_BYTES = [1000, 16 * 1024, 64 * 1024 * 1024]
 LOG_BYTES = 4096
 BETWEEN = ["reopened", "trimmed", "left alone"]
-"""What happens to a queue that was full, when it has been drained."""
+"""Steps between draining a full queue and filling it again."""
 
 
 # --- calls that fail -------------------------------------------------------------------------------------------------
 
 
 def test_failing_system_calls() -> None:
-    """Whatever system call fails, or is the last one, the queue says so and holds what was acknowledged."""
+    """If any system call fails, or is the last one, the queue reports it and keeps every acknowledged item."""
     try:
         report = run_injections(FIRST, RUNS)
     except SyscallsUnavailable as reason:
@@ -47,7 +50,7 @@ def test_failing_system_calls() -> None:
 
 
 def test_lock_that_fails(tmp_path: Path) -> None:
-    """A lock that cannot be had for another reason than an owner is an ``OSError``, which opening documents."""
+    """If a lock fails for another reason than an owner, it raises ``OSError``, which opening documents."""
     fd = DISK.open(str(tmp_path / "lock"), CREATE_NEW, 0o600)
     DISK.close(fd)
     with pytest.raises(OSError, match="Bad file descriptor"):
@@ -55,7 +58,7 @@ def test_lock_that_fails(tmp_path: Path) -> None:
 
 
 def test_cases_are_complete() -> None:
-    """Every kind of call that a queue makes is among the cases, in every phase of its life, in the same order twice."""
+    """Every kind of call that a queue makes is among the cases, in every phase of its life, always in one order."""
     try:
         in_a_process_of_its_own(need_strace)
     except SyscallsUnavailable as reason:
@@ -74,12 +77,12 @@ def test_cases_are_complete() -> None:
 
 
 def numbered(number: int, size_bytes: int) -> bytes:
-    """An item of that size; different from its neighbours if it has the room."""
+    """Return an item of that size; it differs from its neighbours if it is long enough."""
     return (b"%d " % number).ljust(size_bytes, b".")[:size_bytes]
 
 
 def fill(queue: PersistentQueue, size_bytes: int) -> list[bytes]:
-    """Flush items one by one until there is no room; those that were acknowledged. The last one failed twice."""
+    """Flush items one by one until there is no room; return the acknowledged ones. The last one must fail twice."""
     done: list[bytes] = []
     with queue.session() as session:
         while len(done) < ITEMS_MAX:
@@ -98,9 +101,9 @@ def fill(queue: PersistentQueue, size_bytes: int) -> list[bytes]:
 
 
 def survive(path: Path, size_bytes: int, segment_bytes: int, between: str) -> list[int]:
-    """Three times: fill the queue, take one item, drain it, and do what is to be done ``between``: how many items.
+    """Fill the queue, take one item, drain it, and do the step ``between``, three times; return the numbers of items.
 
-    Nothing is lost, doubled or reordered, and dequeueing works while there is no room.
+    Nothing may be lost, doubled or reordered, and dequeueing must work while there is no room.
     """
 
     def opened() -> PersistentQueue:
@@ -131,14 +134,14 @@ def survive(path: Path, size_bytes: int, segment_bytes: int, between: str) -> li
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 KiB."""
+    """Yield a file system of 64 KiB."""
     with tmpfs(tmp_path / "small", TMPFS_BYTES) as path:
         yield path
 
 
 @contextmanager
 def short_files(size_bytes: int) -> Iterator[None]:
-    """No file of this process grows longer: writes beyond are short, and then fail with ``EFBIG``."""
+    """Limit the length of this process's files: a write beyond the limit is short, and then fails with ``EFBIG``."""
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, most))
     try:
@@ -151,14 +154,14 @@ def short_files(size_bytes: int) -> Iterator[None]:
 @pytest.mark.parametrize("segment_bytes", SEGMENT_BYTES)
 @pytest.mark.parametrize("size_bytes", ITEM_BYTES)
 def test_full_file_system(small_disk: Path, size_bytes: int, segment_bytes: int, between: str) -> None:
-    """A queue that filled its file system keeps what was acknowledged, and can be dequeued."""
+    """A queue that filled its file system keeps every acknowledged item, and can be dequeued."""
     counts = survive(small_disk / "queue", size_bytes, segment_bytes, between)
     assert (counts[0] > 0) == (size_bytes < TMPFS_BYTES)
 
 
 @pytest.mark.parametrize("between", BETWEEN)
 def test_room_comes_back(small_disk: Path, between: str) -> None:
-    """A queue that filled its file system, and was drained, takes half as many items again, at least."""
+    """A queue that filled its file system and was drained takes at least half as many items again."""
     too_few = {}
     for size_bytes, segment_bytes in product(ITEM_BYTES, SEGMENT_BYTES):
         counts = survive(small_disk / "queue", size_bytes, segment_bytes, between)
@@ -172,7 +175,7 @@ def test_room_comes_back(small_disk: Path, between: str) -> None:
 @pytest.mark.parametrize("limit_bytes", [4096, 8192])
 @pytest.mark.parametrize("size_bytes", ITEM_BYTES[1:])
 def test_limit_on_files(tmp_path: Path, size_bytes: int, limit_bytes: int, between: str) -> None:
-    """A queue whose files may not grow keeps what was acknowledged, can be dequeued, and takes items again."""
+    """A queue whose files may not grow keeps every acknowledged item, can be dequeued, and takes items again."""
     with short_files(limit_bytes):
         counts = survive(tmp_path / "queue", size_bytes, SEGMENT_BYTES[-1], between)
     assert (counts[0] > 0) == (size_bytes + 128 < limit_bytes)
@@ -180,14 +183,14 @@ def test_limit_on_files(tmp_path: Path, size_bytes: int, limit_bytes: int, betwe
 
 
 def test_log_that_cannot_grow(tmp_path: Path) -> None:
-    """A queue of more segments than its log has room for refuses items before it refuses to give any."""
+    """A queue with more segments than its log has room for refuses to enqueue before it refuses to dequeue."""
     with short_files(4096):
         survive(tmp_path / "queue", 1, SEGMENT_BYTES[-1], "trimmed")
 
 
 @pytest.mark.parametrize("limit_bytes", [0, 50, 70, 200, 3000])
 def test_no_room_for_a_queue(tmp_path: Path, limit_bytes: int) -> None:
-    """Where there is no room for a queue, opening says so; it can be made there as soon as there is."""
+    """Opening a queue without room for it raises ``DiskFullError``; it can be made as soon as there is room."""
     path = tmp_path / "queue"
     with short_files(limit_bytes), pytest.raises(DiskFullError):
         PersistentQueue(path, log_bytes=LOG_BYTES)

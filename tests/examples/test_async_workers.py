@@ -15,13 +15,13 @@ JOBS, KILLS = 5_000, 3
 
 
 def start(directory: Path) -> subprocess.Popen[str]:
-    """The example, in a process of its own."""
+    """Start the example in a process of its own."""
     command = [sys.executable, "-W", "error", str(EXAMPLE), "--directory", str(directory), f"--jobs={JOBS}"]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
 def test_killed_and_started_again(tmp_path: Path) -> None:
-    """Whenever it is killed, no job is lost, and in the end each has one result."""
+    """After kills at any moment and restarts, no job is lost, and each has one result."""
     chance = Random(1)
     for _ in range(KILLS):
         with start(tmp_path) as running:

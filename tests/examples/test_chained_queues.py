@@ -15,13 +15,13 @@ ORDERS, KILLS = 400, 6
 
 
 def start(directory: Path) -> subprocess.Popen[str]:
-    """The example, in a process of its own."""
+    """Start the example in a process of its own."""
     command = [sys.executable, str(EXAMPLE), "--directory", str(directory), f"--orders={ORDERS}", "--step=2"]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
 def test_killed_and_started_again(tmp_path: Path) -> None:
-    """Whenever it is killed, the next run goes on, and in the end each order has one invoice, in their order."""
+    """After kills at any moment and restarts, each order has one invoice, in the order of the orders."""
     chance, left_half_way = Random(1), 0
     for _ in range(KILLS):
         with start(tmp_path) as running:

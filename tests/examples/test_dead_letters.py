@@ -1,4 +1,4 @@
-"""The example of dead letters: a worker that is killed by an item goes on, and loses nothing."""
+"""The example of dead letters: a worker that an item kills continues after a restart, and loses nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "dead_letters.py"
 
 
 def test_the_worker_goes_on(tmp_path: Path) -> None:
-    """It is killed three times, then all but two are done in order, and these are taken back."""
+    """The worker is killed three times, then all but two items are done in order, and these two are requeued."""
     command = [sys.executable, "-W", "error", str(EXAMPLE), "--directory", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()

@@ -1,4 +1,4 @@
-"""The fan-out example: each part gets every order once, whoever is killed when."""
+"""The fan-out example: each department gets every order once, after a kill of any process at any moment."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ ORDERS = [b"order %d" % number for number in range(100)]
 
 
 def had(demo: Path, department: str) -> list[bytes]:
-    """What the department has written down, in order."""
+    """Return the orders that the department has recorded, in order."""
     steps = sorted(path for path in (demo / department).iterdir() if path.suffix != ".tmp")
     return b"".join(step.read_bytes() for step in steps).splitlines()
 
 
 @pytest.mark.parametrize("still", ["before", "after"])
 def test_one_of_them_is_killed(tmp_path: Path, still: str) -> None:
-    """Billing is killed right before, or right after, its commit, and later at any moment; the shop is killed, too. All
-    are started again: both have had every order once, in order, and the queue has given everything back."""
+    """After kills and restarts, both departments have had every order once, in order, and the queue is empty.
+
+    Billing is killed right before or right after its commit, and later at any moment; the shop is killed, too.
+    """
     demo = tmp_path / "a demo"
 
     def part(name: str, hold: str | None = None) -> Run:
@@ -45,7 +47,7 @@ def test_one_of_them_is_killed(tmp_path: Path, still: str) -> None:
 
 
 def test_all_parts_by_one_command(tmp_path: Path) -> None:
-    """As a reader of the example would run it."""
+    """One command runs all parts."""
     demo = tmp_path / "demo"
     with Run(demo, "--orders=30", example=FAN_OUT) as run:
         printed = run.finish()

@@ -1,4 +1,4 @@
-"""The flights example: the right totals, once, whatever kills it on the way."""
+"""The flights example: the right totals, once, after a kill at any place."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ HANDING_OVER = r"handing over: \d+ of [1-9]"
 PLACES = (
     (1, HANDING_OVER, None),  # Spark is writing
     (1, "standing still", "before"),  # all rows written, the item not committed
-    (1, "standing still", "after"),  # handed over, and nobody was told
+    (1, "standing still", "after"),  # handed over, but not reported
     (2, "standing still", "before"),  # result written, the take not committed
     (2, "standing still", "after"),  # committed, the payload still there
 )
-"""Stage, what it has printed, and on which side of its commit it stands still."""
+"""Stage, line that it has printed, and the side of its commit on which it stops."""
 CHOSEN = PLACES if os.environ.get("EVERY_PLACE") else PLACES[2:4]
-"""Each place takes a Java of its own: ``make flights`` goes to all; otherwise those beside a commit are enough."""
+"""Places of this run. Each place takes a Java of its own: ``make flights`` runs all, otherwise those beside a
+commit."""
 
 
 def test_killed_anywhere_the_totals_are_the_same(tmp_path: Path) -> None:
-    """One pipeline, killed with its Java at many places and started again each time: nothing lost, nothing twice."""
+    """A pipeline that is killed with its Java at many places and restarted each time loses and repeats nothing."""
     demo, name = tmp_path / "a demo", "flights-every-10"
     result = demo / f"{name}-delays.json"
     cells, _ = independent_cells(every=10)

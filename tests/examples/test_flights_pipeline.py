@@ -17,7 +17,7 @@ pytestmark = [
 
 
 def test_all_flights_of_the_year(tmp_path: Path) -> None:
-    """The totals of all 336,776 flights are those that the csv module finds; a second run says the same at once."""
+    """The totals of all 336,776 flights are those that the csv module finds, and a second run prints them at once."""
     demo = tmp_path / "demo"
     cells, counts = independent_cells(every=1)
     with Run(demo) as run:
@@ -40,6 +40,6 @@ def test_all_flights_of_the_year(tmp_path: Path) -> None:
 
 
 def test_stage_2_before_stage_1(tmp_path: Path) -> None:
-    """With nothing to take over and no result, stage 2 says what to do."""
+    """With nothing to take over and no result, stage 2 says that stage 1 must run first."""
     with Run(tmp_path / "demo", "--stage=2") as run, pytest.raises(AssertionError, match="run stage 1 first"):
         run.finish()

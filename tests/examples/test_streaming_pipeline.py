@@ -1,4 +1,4 @@
-"""The streaming example: each measurement once, whenever it is killed."""
+"""The streaming example: each measurement arrives once, after kills at any moment."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ SEED = 2013
 
 
 def test_killed_anywhere_each_measurement_arrives_once(tmp_path: Path) -> None:
-    """Killed with its Java when a batch is done, and started again, it ends with each measurement once, nothing left to
-    read, and nothing beside its queues and its checkpoint. Each start takes a Java: ``make kills`` kills it at six
-    moments more, and when the last item is in."""
+    """Killed with its Java after a batch and restarted, it ends with each measurement once, and nothing left to read.
+
+    It leaves only its queues and its checkpoint. Each start takes a Java: only ``make kills`` adds six random moments,
+    and one after the last item.
+    """
     demo = tmp_path / "a demo"
     moment = random.Random(SEED)
     moments = [("query: started", moment.uniform(0.0, 3.0)) for _ in range(RANDOM_KILLS)]

@@ -1,1 +1,1 @@
-"""Queues of each format version, as directories, with what they contain beside them; see ``make``."""
+"""Queues of each format version, as directories, with a description of their content beside them; see ``make``."""

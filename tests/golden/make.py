@@ -1,17 +1,17 @@
 """Make the golden queues of this tree's format: ``python -m tests.golden.make DIRECTORY``.
 
-A golden queue is a small directory that an older tree has written. Every later tree must open it, and find what is
-written beside it. So the directories under ``tests/golden`` are never made again: a new format version gets new ones,
-beside those that there are. Made twice, they are the same byte for byte: clock, salts, host and paths are fixed through
-the door to the operating system, and the inodes in lock files are left out.
+A golden queue is a small directory that an older tree has written. Every later tree must open it, and find the content
+that is described beside it. So the directories under ``tests/golden`` are never made again: a new format version gets
+new ones in addition. Two runs make equal bytes. Clock, salts, host and paths are fixed by a ``Disk`` of its own, and
+the inodes in lock files are left out.
 
-Of a case ``c`` there are ``c/``, which holds queues in ``queues/`` and perhaps segments in ``media/``, and ``c.json``:
+A case ``c`` has ``c/``, with queues in ``queues/`` and sometimes segments in ``media/``, and ``c.json``:
 
-- ``directories``: all of them, since Git keeps none that is empty. (Neither does it keep modes: whoever copies a case
-  to open it makes directories of mode 0700 and files of mode 0600.)
-- ``queues``: what each contains, in the fields of ``Queue``. Items are text, encoded in UTF-8.
+- ``directories``: all directories, since Git keeps no empty one. Git keeps no modes either: a copy of a case needs
+  directories of mode 0700 and files of mode 0600 to be opened.
+- ``queues``: the content of each, in the fields of ``Queue``. Items are text, encoded in UTF-8.
 
-``SHA256SUMS`` says what each file was when it was made.
+``SHA256SUMS`` has the digest of each file when it was made.
 """
 
 from __future__ import annotations
@@ -36,59 +36,59 @@ from persistentqueue.storage.log import replay
 from persistentqueue.system.disk import DISK, Disk
 
 ROOT = "/golden"
-"""Where the queues are as far as they know."""
+"""Directory of the queues, as they see it."""
 QUEUES, MEDIA = f"{ROOT}/queues", f"{ROOT}/media"
 TINY: dict[str, Any] = {"log_bytes": 4096, "segment_bytes": 1024, "memory_bytes": 0}
-"""The settings that keep files small."""
+"""Settings that keep files small."""
 KEYS = {"old": bytes(range(16)), "new": bytes(range(32))}
 SUMS = "SHA256SUMS"
 _BEGAN_NS, _TICK_NS = 1_700_000_000 * 10**9, 10**6
 
 
 class StopError(BaseException):
-    """The process ends here."""
+    """The end of the process."""
 
 
 @dataclass
 class Queue:
-    """What a golden queue contains, once it is opened."""
+    """Content of a golden queue, once it is opened."""
 
     items: list[str]
-    """What the plain queue has left, in order."""
+    """Items that the plain queue has left, in order."""
     subscriptions: dict[str, list[str]] = field(default_factory=dict)
-    """What each subscription has left."""
+    """Items that each subscription has left."""
     markers: dict[str, int] = field(default_factory=dict)
     attempts: dict[str, int] = field(default_factory=dict)
-    """How often items were delivered, by their sequences, and not consumed."""
+    """Number of deliveries of items that were not consumed, by sequence."""
     dead_letters: list[list[Any]] = field(default_factory=list)
-    """If it is a queue of dead letters: items, what for, how often they were delivered."""
+    """Dead letters, if it is a dead-letter queue: item, reason, number of deliveries."""
     waiting: int = 0
-    """How many of the last items wait in the inbox until the opening."""
+    """Number of the last items that wait in the inbox until the opening."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """What it is opened with, beside what is below."""
+    """Settings to open it with, beside those in the fields below."""
     keys: dict[str, str] = field(default_factory=dict)
-    """The keys that it is encrypted with, in hex digits; the last one encrypts."""
+    """Keys of its encryption, in hex digits; the last one encrypts."""
     dead_letter: str = ""
-    """The queue that gets its dead letters."""
+    """Name of its dead-letter queue."""
     is_sealed: bool = False
-    """Whether it was closed cleanly."""
+    """True if it was closed cleanly."""
     is_torn: bool = False
-    """Whether the end of its log is torn."""
+    """True if the end of its log is torn."""
     in_doubt: str = ""
-    """The queue that knows what became of its last transaction."""
+    """Name of the queue that stores the outcome of its last transaction."""
     is_elsewhere: bool = False
-    """Whether its segments are in ``media``."""
+    """True if its segments are in ``media``."""
 
 
 class Maker:
-    """A directory, seen as ``ROOT``, and a machine on which nothing is by chance."""
+    """A directory, seen as ``ROOT``, and a machine on which nothing is random."""
 
     def __init__(self, scratch: Path, seed: str) -> None:
         self.scratch = scratch
         self._now_ns = _BEGAN_NS
         self._random = random.Random(seed)
         self.stops_at = ""
-        """The name of the step before which the process ends."""
+        """Name of the step before which the process ends."""
         real = self.real
         self.disk: Disk = replace(
             DISK,
@@ -115,7 +115,7 @@ class Maker:
         os.makedirs(real(QUEUES))
 
     def real(self, path: str) -> str:
-        """Where a path is on this machine."""
+        """Return the place of a path on this machine."""
         return f"{self.scratch}{path}"
 
     def _tick(self) -> int:
@@ -131,7 +131,7 @@ class Maker:
         return PersistentQueue(path, name, disk=self.disk, **TINY | settings)
 
     def log_of(self, name: str) -> Path:
-        """The log of the highest generation."""
+        """Return the log of the highest generation."""
         return max(Path(self.real(f"{QUEUES}/{name}/log")).glob("*.log"))
 
 
@@ -143,14 +143,14 @@ def put(queue: PersistentQueue, *items: str, marker: tuple[str, int] | None = No
 
 
 def take(queue: Any, count: int) -> None:
-    """Consume so many."""
+    """Consume ``count`` items."""
     with queue.session() as session:
         assert len(session.dequeue_many(count)) == count
         session.flush()
 
 
 def crash(*queues: PersistentQueue) -> None:
-    """End as ``kill -9`` ends a process."""
+    """End the queues like ``kill -9`` ends their process."""
     for queue in queues:
         group = queue._open_queue
         assert group is not None
@@ -158,7 +158,7 @@ def crash(*queues: PersistentQueue) -> None:
 
 
 def names(first: int, end: int, length: int = 0) -> list[str]:
-    """Items that tell their number."""
+    """Return items that contain their number."""
     return [f"item {number} ".ljust(length, ".") for number in range(first, end)]
 
 
@@ -166,7 +166,7 @@ def names(first: int, end: int, length: int = 0) -> list[str]:
 
 
 def plain(maker: Maker) -> dict[str, Queue]:
-    """Killed: items in the log and in segments, some consumed, out of order, too."""
+    """Make a killed queue with items in the log and in segments, some of them consumed, also out of order."""
     queue = maker.open("orders")
     for number in range(12):
         put(queue, *names(2 * number, 2 * number + 2, 60))
@@ -182,7 +182,10 @@ def plain(maker: Maker) -> dict[str, Queue]:
 
 
 def nameless(maker: Maker) -> dict[str, Queue]:
-    """Without a name: the directory itself is the queue. It has an empty item, and one of other letters."""
+    """Make a killed queue without a name: the directory itself is the queue.
+
+    It has an empty item, and one with letters beyond ASCII.
+    """
     queue = maker.open(None)
     put(queue, "", "ü ☃ 字", "end")
     crash(queue)
@@ -190,7 +193,7 @@ def nameless(maker: Maker) -> dict[str, Queue]:
 
 
 def sealed(maker: Maker) -> dict[str, Queue]:
-    """Closed cleanly, and opened once before that."""
+    """Make a queue that was closed cleanly, and opened once before that."""
     with maker.open("orders") as queue:
         for number in range(6):
             put(queue, *names(3 * number, 3 * number + 3, 100))
@@ -201,7 +204,7 @@ def sealed(maker: Maker) -> dict[str, Queue]:
 
 
 def emptied(maker: Maker) -> dict[str, Queue]:
-    """Closed cleanly, with nothing left."""
+    """Make a queue that was closed cleanly, with nothing left."""
     with maker.open("orders") as queue:
         put(queue, *names(0, 9, 200))
         take(queue, 9)
@@ -209,7 +212,7 @@ def emptied(maker: Maker) -> dict[str, Queue]:
 
 
 def torn(maker: Maker) -> dict[str, Queue]:
-    """Killed in the middle of a write of the log, half of which is there."""
+    """Make a queue that was killed in the middle of a write of the log, half of which is there."""
     queue = maker.open("orders")
     put(queue, *names(0, 5))
     log = maker.log_of("orders")
@@ -220,14 +223,14 @@ def torn(maker: Maker) -> dict[str, Queue]:
     half = (end + replay(bytes(data), str(log)).end) // 2
     data[half:] = bytes(len(data) - half)
     log.write_bytes(data)
-    for segment in Path(maker.real(f"{QUEUES}/orders/data")).glob("*.seg"):  # the blocks had not come that far
+    for segment in Path(maker.real(f"{QUEUES}/orders/data")).glob("*.seg"):  # the blocks were not written that far
         content = segment.read_bytes()
         segment.write_bytes(content[: content.rfind(b"item 4")].ljust(len(content), b"\0"))
     return {"orders": Queue(names(0, 5), is_torn=True)}
 
 
 def unsynced(maker: Maker) -> dict[str, Queue]:
-    """Killed, with ``sync=False``."""
+    """Make a killed queue with ``sync=False``."""
     queue = maker.open("orders", sync=False, inline_bytes=100)
     for number in range(5):
         put(queue, *names(4 * number, 4 * number + 4, 80))
@@ -237,7 +240,7 @@ def unsynced(maker: Maker) -> dict[str, Queue]:
 
 
 def spilled(maker: Maker) -> dict[str, Queue]:
-    """Killed: transactions that were written ahead of their flushes, one of them never flushed."""
+    """Make a killed queue with transactions that were spilled before their flushes, one of them never flushed."""
     queue = maker.open("orders", inline_bytes=0)
     for flushed in (True, False):
         with Session(queue._open(), spill_bytes=600) as session:
@@ -252,7 +255,7 @@ def spilled(maker: Maker) -> dict[str, Queue]:
 
 
 def compressed(maker: Maker) -> dict[str, Queue]:
-    """Killed: blocks that are compressed, among others."""
+    """Make a killed queue with blocks that are compressed, among others."""
     queue = maker.open("orders", compression="zstd")
     put(queue, *names(0, 30, 200))
     put(queue, "short")
@@ -262,7 +265,7 @@ def compressed(maker: Maker) -> dict[str, Queue]:
 
 
 def encrypted(maker: Maker) -> dict[str, Queue]:
-    """Closed, and killed: blocks that are encrypted with two keys, compressed or not."""
+    """Make a queue that was closed and later killed, with blocks encrypted with two keys, compressed or not."""
     keys = KEYS.__getitem__
     with maker.open("orders", encryption=Encryption("old", keys)) as queue:
         put(queue, *names(0, 4))
@@ -275,7 +278,10 @@ def encrypted(maker: Maker) -> dict[str, Queue]:
 
 
 def subscriptions(maker: Maker) -> dict[str, Queue]:
-    """Killed: consumers at different places, a late one, one that was removed; and a queue without a plain one."""
+    """Make two killed queues: one with consumers at different places, and one without a plain queue.
+
+    The first one has a late subscription and one that was removed.
+    """
     queue = maker.open("orders")
     put(queue, *names(0, 6, 100))
     first, removed = queue.subscribe("first"), queue.subscribe("removed")
@@ -301,7 +307,7 @@ def subscriptions(maker: Maker) -> dict[str, Queue]:
 
 
 def markers(maker: Maker) -> dict[str, Queue]:
-    """Killed: markers in the checkpoint and behind it."""
+    """Make a killed queue with markers in the checkpoint and after it."""
     queue = maker.open("orders")
     put(queue, "one", marker=("batches", 1))
     put(queue, marker=("ü", 2**63 - 1))
@@ -313,7 +319,7 @@ def markers(maker: Maker) -> dict[str, Queue]:
 
 
 def attempts(maker: Maker) -> dict[str, Queue]:
-    """Killed: items that failed, one that was rejected for good, one that was on hold."""
+    """Make a killed queue with items that failed, one that was rejected for good, and one that was held."""
     dead = maker.open("dead")
     queue = maker.open("orders", max_attempts=3, dead_letter=dead, retry_delay_seconds=60.0)
     put(queue, "fails", "is given up", "was on hold", "is new")
@@ -336,7 +342,7 @@ def attempts(maker: Maker) -> dict[str, Queue]:
 
 
 def several(maker: Maker) -> dict[str, Queue]:
-    """Killed between the decision of a transaction over two queues and what the second one was to hear of it."""
+    """Make two queues, killed after the decision of a transaction over both, before the second one got it."""
     source, target = maker.open("a"), maker.open("b")
     put(source, *names(0, 4))
     with transaction(source, target) as (taken, given):
@@ -355,7 +361,8 @@ def several(maker: Maker) -> dict[str, Queue]:
 
 
 def _publish(maker: Maker) -> None:
-    """What other processes may publish: two transactions, a manifest of two parts, a request for a subscription."""
+    """Publish everything that other processes can: two transactions, a manifest of two parts, a request to
+    subscribe."""
     with Producer(QUEUES, "orders", disk=maker.disk) as producer:
         for number in (1, 2):
             producer.enqueue(b"published %d" % number)
@@ -376,7 +383,7 @@ _REACHED = {"producer": 2, "stage": 1}
 
 
 def published(maker: Maker) -> dict[str, Queue]:
-    """Closed cleanly; then others have published, and nobody has adopted it."""
+    """Make a queue that was closed cleanly, with publications of other processes that were not adopted."""
     with maker.open("orders") as queue:
         put(queue, "enqueued")
     _publish(maker)
@@ -385,7 +392,7 @@ def published(maker: Maker) -> dict[str, Queue]:
 
 
 def adopted(maker: Maker) -> dict[str, Queue]:
-    """Killed behind the frame that adopts what others have published, and before the files had their new names."""
+    """Make a queue that was killed after the frame that adopts publications, before their files had the new names."""
     queue = maker.open("orders")
     put(queue, "enqueued")
     _publish(maker)
@@ -399,7 +406,7 @@ def adopted(maker: Maker) -> dict[str, Queue]:
 
 
 def compacted(maker: Maker) -> dict[str, Queue]:
-    """Killed behind a compaction: blocks with holes where items were consumed."""
+    """Make a queue that was killed after a compaction: blocks with holes at consumed items."""
     queue = maker.open("orders")
     for number in range(12):
         put(queue, *names(5 * number, 5 * number + 5, 40))
@@ -418,7 +425,7 @@ def compacted(maker: Maker) -> dict[str, Queue]:
 
 
 def moved(maker: Maker) -> dict[str, Queue]:
-    """Killed: the segments are on other media."""
+    """Make a killed queue with its segments on other media."""
     queue = maker.open("orders", data_path=MEDIA)
     for number in range(4):
         put(queue, *names(4 * number, 4 * number + 4, 100))
@@ -428,7 +435,7 @@ def moved(maker: Maker) -> dict[str, Queue]:
 
 
 def pooled(maker: Maker) -> dict[str, Queue]:
-    """Closed cleanly: a segment was made of a file of the pool, in which there are others."""
+    """Make a queue that was closed cleanly, with a segment made of a pool file, and other files in the pool."""
     with maker.open("orders", pool_min_bytes=3000) as queue:
         queue.maintain()
         put(queue, *names(0, 12, 150))
@@ -477,7 +484,7 @@ def make(directory: Path, case: Callable[[Maker], dict[str, Queue]]) -> None:
 
 
 def sums(directory: Path) -> str:
-    """The digest of each file in a directory, as ``sha256sum -c`` reads them."""
+    """Return the digest of each file in a directory, in the format of ``sha256sum -c``."""
     files = sorted(path for path in directory.rglob("*") if path.is_file() and path.name != SUMS)
     return "".join(
         f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(directory).as_posix()}\n" for path in files
@@ -485,7 +492,7 @@ def sums(directory: Path) -> str:
 
 
 def make_all(directory: Path) -> None:
-    """Make all cases in a directory that is not there yet."""
+    """Make all cases in a directory that does not exist yet."""
     os.makedirs(directory)
     with_maintenance, Maintenance.maintain_soon = Maintenance.maintain_soon, lambda self: None  # type: ignore[method-assign]
     try:

@@ -1,1 +1,1 @@
-"""The test suites of others, taken from where they are installed and run against our faces."""
+"""Test suites of other packages, taken from their installation and run against the matching interface of this one."""

@@ -1,7 +1,7 @@
 """``python -m tests.peers.cpython``: the ``test.test_queue`` of the Python that runs it, against ``compat.Queue``.
 
-Uses only ``unittest``, so that any Python can do it that has ``portalocker``. Prints how many tests ran, and each that
-was left out, with the reason.
+It uses only ``unittest``, so that any Python with ``portalocker`` can run it. It prints the number of tests that ran,
+and each exclusion with its reason.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LEFT_OUT = {
     "CSimpleQueueTest.test_reentrancy": "a SimpleQueue may be put into from a finalizer that interrupts a put",
     "CSimpleQueueTest.test_is_default": "is about the module queue itself",
 }
-"""What of it is not for a FIFO on a disk."""
+"""Tests that do not apply to a FIFO on a disk."""
 
 
 class Directories:
@@ -34,10 +34,10 @@ class Directories:
         outer = self
 
         class Queue(compat.Queue[Any]):
-            """In a directory of its own; the tests know it by this name."""
+            """A queue in a directory of its own, under the name that the tests use."""
 
             def __init__(self, maxsize: int = 0) -> None:
-                # Up to 64 Ki items are put one by one: no power is cut here.
+                # Up to 64 Ki items are put one by one; no power is cut here, so no sync is needed.
                 super().__init__(tempfile.mkdtemp(), maxsize, sync=False)
                 outer.opened.append(self)
 
@@ -54,8 +54,8 @@ class Directories:
 
 
 def suite() -> unittest.TestSuite:
-    """Every test of it that applies."""
-    theirs: Any = importlib.import_module("test.test_queue")  # not where this is only looked at
+    """Return every test that applies."""
+    theirs: Any = importlib.import_module("test.test_queue")  # not needed by an import of this module
 
     found = unittest.TestSuite()
     for name in ("QueueTest", "FailingQueueTest", "BaseSimpleQueueTest"):
@@ -67,7 +67,7 @@ def suite() -> unittest.TestSuite:
 
 
 def main() -> None:
-    """Run them, and say so."""
+    """Run the tests, and print the result."""
     for name, reason in LEFT_OUT.items():
         print(f"left out: {name}: {reason}")
     result = unittest.TextTestRunner(sys.stdout, verbosity=2).run(suite())

@@ -1,4 +1,4 @@
-"""``python -m tests.peers.crawl URL JOBDIR [SETTING=VALUE …]``: a crawl that follows all links, and can be killed."""
+"""A crawl that follows all links, and can be killed: ``python -m tests.peers.crawl URL JOBDIR [SETTING=VALUE …]``."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ CONCURRENT = 4
 
 
 class Follower(Spider):
-    """Follows every link that it finds. Its first page is filtered like any other, so that it is fetched once."""
+    """A spider that follows every link. Its first page is filtered like any other, so that it is fetched once."""
 
     name = "follower"
     url = ""
 
     async def start(self) -> AsyncIterator[Any]:
-        """The first page."""
+        """Yield the request of the first page."""
         yield Request(self.url)
 
     def parse(self, response: Response, **_: Any) -> Iterator[Any]:
-        """All links; some of them have another priority."""
+        """Yield a request for each link; some of them have another priority."""
         for number, link in enumerate(response.css("a::attr(href)").getall()):
             yield response.follow(link, priority=number % 3)
 
 
 def main() -> None:
-    """Crawl, as far as one gets."""
+    """Crawl until the end, or until killed."""
     url, jobdir, *more = sys.argv[1:]
     settings = {
         "ADDONS": {"persistentqueue.scrapy.Addon": 500},

@@ -1,4 +1,4 @@
-"""What the users of other queues asked for, in their trackers: sixteen themes, each with a test named after it."""
+"""Requests from the issue trackers of other queues: sixteen themes, each with a test named after it."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ PATH = "/queues/orders"
 
 
 def in_process(code: str, *arguments: object) -> subprocess.Popen[str]:
-    """Another Python that does this."""
+    """Start another Python that runs this code."""
     command = [sys.executable, "-c", code, *map(str, arguments)]
     environment = os.environ | {"PYTHONPATH": str(SOURCES)}
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
 
 def threads(*works: Callable[[], None]) -> None:
-    """Have all of it done at once; raises what any of them raised."""
+    """Run all works at once, each in a thread; raise an error that one of them raised."""
     errors: list[BaseException] = []
 
     def run(work: Callable[[], None]) -> None:
@@ -70,8 +70,10 @@ def threads(*works: Callable[[], None]) -> None:
 
 
 def test_01_power_cut_leaves_a_queue_that_opens() -> None:
-    """A power cut at any moment, of unsynced bytes in any combination: each time the queue opens by itself, with all
-    that was put and not done, in order; what was being put, or done, is there as a whole or not at all."""
+    """After a power cut at any moment, with unsynced bytes in any combination, the queue opens without help.
+
+    It has all items that were put and not done, in order; a call under way is there as a whole or not at all.
+    """
     chance, numbers = Random(1), itertools.count()
     disk = SimulatedDisk()
     with Queue[int](PATH, disk=disk.disk):
@@ -101,7 +103,7 @@ def test_01_power_cut_leaves_a_queue_that_opens() -> None:
 
 
 def tick_until(disk: SimulatedDisk, last: int) -> Callable[[], None]:
-    """What ends the process at a tick of its disk."""
+    """Return a function that ends the process at a tick of its disk."""
 
     def on_tick() -> None:
         if disk.ticks >= last:
@@ -112,8 +114,10 @@ def tick_until(disk: SimulatedDisk, last: int) -> Callable[[], None]:
 
 @pytest.mark.damages
 def test_02_one_bad_record_blocks_nothing(tmp_path: Path) -> None:
-    """A damaged item raises once, with its file and offset, and the others come out, nothing wrong among them;
-    ``repair`` sets what is damaged aside and leaves a queue that checks out."""
+    """A damaged item raises once, with its file and offset, and all other items come out unchanged.
+
+    ``repair`` sets the damage aside and leaves a queue in which ``check`` finds no problem.
+    """
     with PersistentQueue(tmp_path / "queue", inline_bytes=0, memory_bytes=0) as queue:
         put_each(queue, [b"first", b"second", b"third"])
         (segment,) = segment_files(tmp_path / "queue")
@@ -134,7 +138,7 @@ def test_02_one_bad_record_blocks_nothing(tmp_path: Path) -> None:
 
 
 def test_03_disk_shrinks(tmp_path: Path) -> None:
-    """What is done gives its space back, also where one item is left that nobody takes."""
+    """Done items give their space back, even if one item stays that no consumer takes."""
     with Queue[bytes](tmp_path / "queue", codec=codecs.BYTES, segment_bytes=1024 * 1024) as queue:
         before = queue.persistent.stats().disk_bytes
         queue.put_many(bytes(1000) for _ in range(10_000))
@@ -148,7 +152,7 @@ def test_03_disk_shrinks(tmp_path: Path) -> None:
 
 
 def test_04_task_done_is_for_ones_own_items(tmp_path: Path) -> None:
-    """One worker's ``task_done`` commits its own item, and not what another one is still at work on."""
+    """The ``task_done`` of one worker commits its own item, and not the item on which another one works."""
     with Queue[str](tmp_path / "queue") as queue:
         queue.put_many(["slow", "quick"])
         assert queue.get() == "slow"
@@ -164,8 +168,10 @@ def test_04_task_done_is_for_ones_own_items(tmp_path: Path) -> None:
 
 
 def test_05_many_processes(tmp_path: Path) -> None:
-    """One process owns the queue, which a second owner is told; others put in beside it; a killed owner leaves no lock,
-    and no doubt about what was put."""
+    """One process owns the queue, which the error of a second owner says, while other processes enqueue.
+
+    A killed owner leaves no lock, and its put item is kept.
+    """
     path = tmp_path / "queue"
     code = "import sys\nfrom persistentqueue import Producer\nwith Producer(sys.argv[1]) as producer:\n"
     code += "    for n in range(100):\n        producer.enqueue(b'%d' % n)\n        producer.flush()\n"
@@ -189,7 +195,7 @@ def test_05_many_processes(tmp_path: Path) -> None:
 
 
 def test_06_never_locked_nor_busy(tmp_path: Path) -> None:
-    """Eight threads that put, get and are done at once meet no error of a lock, nor wait for it by asking again."""
+    """Eight threads that put, get and finish items at once meet no lock error, and none polls for a lock."""
 
     def refuse(_: float) -> None:
         raise AssertionError("somebody slept to try again")
@@ -207,7 +213,7 @@ def test_06_never_locked_nor_busy(tmp_path: Path) -> None:
 
 
 def test_07_nothing_is_renamed_while_it_is_open(tmp_path: Path) -> None:
-    """A put, a get and a task_done rename and delete nothing: what some systems refuse to do to a file that is open."""
+    """A put, a get and a ``task_done`` rename and delete no file, which some systems refuse for an open file."""
 
     def refuse(*names: str) -> None:
         raise AssertionError(f"{names} was touched")
@@ -224,8 +230,10 @@ def test_07_nothing_is_renamed_while_it_is_open(tmp_path: Path) -> None:
 
 
 def test_08_temporary_files_are_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every file is made, and renamed, in the queue's own directory: it needs no directory for temporary files, which
-    in a container may be on another device."""
+    """Every file is made and renamed in the queue's own directory.
+
+    A directory for temporary files, which may be on another device in a container, is not needed.
+    """
     monkeypatch.setenv("TMPDIR", "/dev/null/nowhere")
     touched: list[str] = []
 
@@ -251,7 +259,7 @@ def test_08_temporary_files_are_beside_it(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_09_content_is_seen_without_taking_it(tmp_path: Path) -> None:
-    """``peek`` and ``browse`` show items as they are, in order, from any thread, and take none."""
+    """``peek`` and ``browse`` show items unchanged and in order, and take none."""
     with Queue[dict[str, int]](tmp_path / "queue") as queue:
         queue.put_many({"id": number} for number in range(3))
         assert queue.persistent.peek() == [{"id": 0}]
@@ -260,8 +268,8 @@ def test_09_content_is_seen_without_taking_it(tmp_path: Path) -> None:
 
 
 def test_10_standard_library_parity(tmp_path: Path) -> None:
-    """Every public method of ``queue.Queue`` is there with its parameters and their defaults, and does what that says;
-    and the queue can be cleared."""
+    """Every public method of ``queue.Queue`` is there, with equal parameters and defaults, and the queue can be
+    cleared."""
     for name, method in vars(standard.Queue).items():
         if callable(method) and not name.startswith("__"):
             theirs, ours = (inspect.signature(each).parameters for each in (method, getattr(Queue, name)))
@@ -281,8 +289,10 @@ def test_10_standard_library_parity(tmp_path: Path) -> None:
 
 
 def test_11_limits_and_a_full_disk(tmp_path: Path) -> None:
-    """At a limit, and on a full disk, a put is refused by name, and nothing else: getting and being done go on, and
-    with room so does putting."""
+    """At a limit and on a full disk only a put is refused, by a named error; items can be taken and finished.
+
+    With room, a put works again.
+    """
     full = threading.Event()
 
     def pwritev(fd: int, buffers: Any, offset: int, flags: int) -> int:
@@ -309,7 +319,7 @@ def test_11_limits_and_a_full_disk(tmp_path: Path) -> None:
 
 
 def test_12_close_and_remove_leak_nothing(tmp_path: Path) -> None:
-    """A queue that was opened, waited in and closed leaves no descriptor and no thread; deleted it leaves no file."""
+    """A queue that was opened, waited in and closed leaves no descriptor and no thread; deleted, it leaves no file."""
     if not os.path.isdir("/proc/self/fd"):
         pytest.skip("counts descriptors in /proc")
     before = len(os.listdir("/proc/self/fd")), threading.active_count()
@@ -328,7 +338,7 @@ def test_12_close_and_remove_leak_nothing(tmp_path: Path) -> None:
 
 
 def test_13_no_item_comes_twice(tmp_path: Path) -> None:
-    """Of many threads that get at once each item comes to one, once; nor does it come again after a crash."""
+    """If many threads get at once, each item comes to one thread, once, and does not come again after a crash."""
     got: list[list[int]] = [[] for _ in range(4)]
     with Queue[int](tmp_path / "queue", 10, sync=False) as queue:
 
@@ -350,7 +360,7 @@ def test_13_no_item_comes_twice(tmp_path: Path) -> None:
 
 
 def test_14_many_at_once_and_idle_for_nothing(tmp_path: Path) -> None:
-    """A thousand items are put, and got and done, with one sync each; who waits for an item takes no processor time."""
+    """A thousand items are put with one sync, and got and done with one sync; waiting takes no processor time."""
     with Queue[int](tmp_path / "queue") as queue:
         groups = queue.persistent.stats().groups
         queue.put_many(range(1_000))
@@ -365,7 +375,7 @@ def test_14_many_at_once_and_idle_for_nothing(tmp_path: Path) -> None:
 
 
 class Upper:
-    """A codec of one's own."""
+    """A codec that a user wrote."""
 
     def encode(self, item: str, /) -> bytes:
         return item.upper().encode()
@@ -387,7 +397,7 @@ class Upper:
     ids=["JSON", "TEXT", "BYTES", "UNSAFE_PICKLE", "MessagePack", "own"],
 )
 def test_15_serializers(codec: Any, item: Any, comes: Any, tmp_path: Path) -> None:
-    """JSON if nothing is said, and whatever else is asked for: what is put comes out, also after a crash."""
+    """JSON is the default codec, and with each other codec an item comes out as it went in, even after a crash."""
     if codec == "MessagePack":
         pytest.importorskip("msgspec")
         codec = codecs.MessagePack()
@@ -401,8 +411,10 @@ def test_15_serializers(codec: Any, item: Any, comes: Any, tmp_path: Path) -> No
 
 
 def test_16_crawl_queue_survives_a_kill(tmp_path: Path) -> None:
-    """What a crawl has pushed is there after ``kill -9``, in order, without a ``close``. (A whole crawl of Scrapy that
-    is killed is in ``test_scrapy``.)"""
+    """Pages that a crawl has pushed are there after ``kill -9``, in order, without a ``close``.
+
+    A whole crawl of Scrapy that is killed is in ``test_scrapy``.
+    """
     code = "import os, sys\nfrom persistentqueue.compat import FifoQueue\nfifo = FifoQueue(sys.argv[1])\n"
     code += "for n in range(5):\n    fifo.push(b'page %d' % n)\nfifo.pop()\nos.kill(os.getpid(), 9)\n"
     with in_process(code, tmp_path / "fifo") as process:
@@ -412,12 +424,12 @@ def test_16_crawl_queue_survives_a_kill(tmp_path: Path) -> None:
         assert [fifo.pop() for _ in range(5)] == [b"page 1", b"page 2", b"page 3", b"page 4", None]
 
 
-# --- the five probes of what others do when they are killed, or damaged -----------------------------------------------
+# --- five probes of other queues after a kill or damage ---------------------------------------------------------------
 
 
 @contextmanager
 def five_items(path: Path) -> Iterator[Queue[int]]:
-    """Five items were put, two got, and then came the crash."""
+    """Yield a queue with five items, two of them taken, and crash it."""
     queue = Queue[int](path)
     queue.put_many(range(5))
     queue.get_many(2)
@@ -440,7 +452,7 @@ def test_probe_empty_log(tmp_path: Path) -> None:
 
 
 def test_probe_two_objects_on_one_path(tmp_path: Path) -> None:
-    """A second object on one path is refused; a ``Producer`` is what puts in beside the owner, and loses nothing."""
+    """A second object on one path is refused; a ``Producer`` can enqueue beside the owner, and loses nothing."""
     with five_items(tmp_path / "queue") as queue, Producer(tmp_path / "queue", codec=codecs.JSON) as producer:
         with pytest.raises(QueueLockedError):
             Queue[int](tmp_path / "queue")

@@ -1,7 +1,7 @@
-"""CPython's own tests of ``asyncio.Queue``, run against the one that keeps its items on disk.
+"""CPython's own tests of ``asyncio.Queue``, run against the queue that keeps its items on disk.
 
-They are taken from the interpreter that runs; none of their code is here. Where that was installed without its tests
-there is nothing to run. What is left out is named, with the reason.
+They are taken from the interpreter that runs; none of their code is here. A Python that was installed without its tests
+has none to run. Each excluded test is named, with the reason.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ STEP_COUNTING = {
     "test_shutdown_immediate": STEPS,
     "test_shutdown_immediate_with_unfinished": STEPS,
 }
-"""Tests that durable calls cannot pass; they are passed by calls that do not wait until they are durable."""
+"""Tests that durable calls cannot pass; they run with calls that do not wait until they are durable."""
 
 standard = pytest.importorskip("test.test_asyncio.test_queues", reason="this Python was installed without its tests")
 opened: list[Queue] = []
 
 
 class Queue(aio.Queue[Any]):
-    """One in a directory of its own, opened at once, as those tests do it: also where no loop runs."""
+    """A queue in a directory of its own, opened at once, even without an event loop, as those tests need it."""
 
     def __init__(self, maxsize: Any = 0) -> None:
         self._directory = tempfile.mkdtemp()
@@ -56,7 +56,7 @@ class Queue(aio.Queue[Any]):
         opened.append(self)
 
     def end(self) -> None:
-        """Close it, and look whether its directory is consistent."""
+        """Close the queue, check its directory, and delete it."""
         self._worker.end()
         if self._core is not None:
             self._core.close()
@@ -67,7 +67,7 @@ class Queue(aio.Queue[Any]):
 
 
 class SoonDurable(Queue):
-    """Whose calls do not wait until they are durable."""
+    """A queue whose calls do not wait until they are durable."""
 
     async def put(self, item: Any) -> None:
         await asyncio.Queue.put(self, item)
@@ -76,19 +76,20 @@ class SoonDurable(Queue):
         await asyncio.Queue.join(self)
 
 
-SoonDurable.__name__ = "Queue"  # what the tests of repr want
+SoonDurable.__name__ = "Queue"  # the name that the tests of repr expect
 
 
 @pytest.fixture(autouse=True)
 def ended() -> Iterator[None]:
-    """The queues that a test opens are closed behind it."""
+    """Close the queues of a test after it."""
     yield
     while opened:
         opened.pop().end()
 
 
 def cases() -> Iterator[tuple[str, str, type[Queue]]]:
-    """The tests that apply, each with the durable queue, and those that count steps with the other one."""
+    """Yield the tests that apply, each with the durable queue and with the other one; tests that count steps only with
+    that."""
     for name in sorted(vars(standard)):
         kind = getattr(standard, name)
         if not (isinstance(kind, type) and issubclass(kind, unittest.TestCase)) or name in LEFT_OUT:
@@ -103,10 +104,11 @@ def cases() -> Iterator[tuple[str, str, type[Queue]]]:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(("kind", "test", "queue"), list(cases()), ids=str)
 def test_standard(kind: str, test: str, queue: type[Queue], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The standard library's promise holds. Some of its loops end before they hear what a thread has taken."""
+    """The promise of the standard library holds; some of its event loops end before they get what a thread has
+    taken."""
     names = vars(asyncio) | {"Queue": queue, "QueueShutDown": aio.QueueShutDown}
     monkeypatch.setattr(standard, "asyncio", SimpleNamespace(**names))
-    # Python 3.10's waits a second for each thread, which are ended behind the test.
+    # The check of Python 3.10 waits a second for each thread, and the threads end only after the test.
     monkeypatch.setattr("test.support.threading_helper.threading_cleanup", lambda *_: None)
     case = getattr(standard, kind)(test)
     if hasattr(case, "q_class"):
@@ -118,7 +120,7 @@ def test_standard(kind: str, test: str, queue: type[Queue], monkeypatch: pytest.
 
 
 def test_all_classes_are_known() -> None:
-    """What is left out is there, but for what came with 3.13, and much is left."""
+    """Each excluded class exists, except for those that came with Python 3.13, and most tests are not excluded."""
     new = set() if sys.version_info >= (3, 13) else {name for name in LEFT_OUT if "Shutdown" in name}
     assert {name for name in LEFT_OUT if not hasattr(standard, name)} == new
     assert len(list(cases())) > 60

@@ -1,4 +1,4 @@
-"""The README's table for those who come from another queue: each line of it runs, theirs and ours."""
+"""The README's table for users of other queues: each line of it runs, for both queues."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ NEEDS = {
     "queuelib": "queuelib",
     "Scrapy": "scrapy",
 }
-"""What has to be installed for their lines."""
+"""Package that each origin's lines need."""
 
 
 def programs() -> dict[str, tuple[str, str]]:
-    """By where one comes from, their program and ours."""
+    """Return their program and the program for this package, by origin."""
     found: dict[str, tuple[list[str], list[str]]] = {}
     origin = ""
     for row in ROWS:
@@ -40,7 +40,7 @@ PROGRAMS = programs()
 
 
 def run(code: str, directory: Path, *options: str) -> None:
-    """Run it in a Python of its own, in this directory."""
+    """Run the code in a Python of its own, in this directory."""
     if "await " in code:
         code = f"import ast, asyncio\nasyncio.run(eval(compile({code!r}, '', 'exec', ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)))"
     command = [sys.executable, *options, "-c", code]
@@ -49,13 +49,13 @@ def run(code: str, directory: Path, *options: str) -> None:
 
 
 def test_all_are_there() -> None:
-    """Whoever comes from one of these finds his lines."""
+    """The table has lines for each of these packages."""
     assert {origin.partition(",")[0] for origin in PROGRAMS} >= set(NEEDS)
 
 
 @pytest.mark.parametrize("origin", PROGRAMS)
 def test_theirs(origin: str, tmp_path: Path) -> None:
-    """What the table says of the other queue is how that is used."""
+    """The table's lines for the other queue run."""
     needed = NEEDS[origin.partition(",")[0]]
     if find_spec(needed) is None:
         pytest.skip(f"{needed} is not installed")
@@ -64,13 +64,13 @@ def test_theirs(origin: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("origin", PROGRAMS)
 def test_ours(origin: str, tmp_path: Path) -> None:
-    """What the table says of this one runs, without a warning."""
+    """The table's lines for this package run without a warning."""
     run(PROGRAMS[origin][1], tmp_path, "-W", "error")
 
 
 def test_scrapy_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scrapy takes the settings, theirs and ours, and with ours the disk queue is ours."""
-    monkeypatch.chdir(tmp_path)  # where it makes the job's directory
+    """Scrapy accepts both settings of the table, and with this package's setting the disk queue is this package's."""
+    monkeypatch.chdir(tmp_path)  # Scrapy makes the directory of the job there
     pytest.importorskip("scrapy")
     from scrapy import Spider
     from scrapy.utils.misc import load_object

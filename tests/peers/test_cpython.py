@@ -1,4 +1,4 @@
-"""The standard library's own tests of ``queue.Queue``, of each Python that is installed, pass on ``compat.Queue``."""
+"""The standard library's own tests of ``queue.Queue``, of each installed Python, on ``compat.Queue``."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ import persistentqueue
 from . import cpython
 
 Running = tuple[subprocess.Popen[bytes], Path]
-"""A process, and the file with what it prints."""
+"""A process, and the file that gets its output."""
 SOURCES = Path(persistentqueue.__file__).parents[1]
 LEAST_TESTS = {10: 13, 11: 13, 12: 13, 13: 31}
-"""How many of its tests apply, by the minor version of Python."""
+"""Least number of its tests that apply, by the minor version of Python."""
 
 
 def python_of(minor: int) -> str | None:
-    """A program of this version of Python: this one, one on the path, or one that pyenv has."""
+    """Return a program of this Python version: this one, one on the path, or one of pyenv; None if there is none."""
     if sys.version_info[:2] == (3, minor):
         return sys.executable
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
@@ -40,11 +40,14 @@ def python_of(minor: int) -> str | None:
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Running]]:
-    """What every Python that is here ends with, and prints; they run at once, since the tests mostly sleep."""
+    """Start the tests with each installed Python, and yield their processes and output files.
+
+    They run at once, since the tests mostly sleep.
+    """
     root = tmp_path_factory.mktemp("cpython")
     beside = root / "beside"
     beside.mkdir()
-    (beside / "portalocker").symlink_to(Path(portalocker.__file__).parent)  # all that another Python needs of ours
+    (beside / "portalocker").symlink_to(Path(portalocker.__file__).parent)  # the only dependency
     with ExitStack() as stack:
         found: dict[int, Running] = {}
         for minor, python in ((minor, python_of(minor)) for minor in LEAST_TESTS):
@@ -66,7 +69,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Runn
 
 @pytest.mark.parametrize("minor", LEAST_TESTS, ids="3.{}".format)
 def test_its_own_tests_pass(minor: int, outputs: dict[int, Running]) -> None:
-    """Every test class of ``test.test_queue`` that applies passes, unmodified, where a warning is an error."""
+    """Every class of ``test.test_queue`` that applies passes, unmodified, with warnings as errors."""
     if minor not in outputs:
         pytest.skip(f"no Python 3.{minor} with its tests is installed here")
     process, file = outputs[minor]
@@ -80,7 +83,7 @@ def test_its_own_tests_pass(minor: int, outputs: dict[int, Running]) -> None:
 
 
 def test_what_is_left_out_is_there() -> None:
-    """Each exclusion names a class, or a test, that the suite has."""
+    """Each exclusion names a class or a test that the suite has."""
     theirs = pytest.importorskip("test.test_queue")
     for name in cpython.LEFT_OUT:
         group, _, test = name.partition(".")

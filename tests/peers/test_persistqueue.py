@@ -1,4 +1,4 @@
-"""persist-queue's own tests of its file ``Queue``, taken from where it is installed, on ``compat.Queue``."""
+"""persist-queue's own tests of its file ``Queue``, taken from its installation, on ``compat.Queue``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from persistentqueue import codecs, compat
 
-# They drop their queues without closing them.
+# Those tests drop their queues without closing them.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -35,7 +35,7 @@ LEFT_OUT = {
 
 
 class Cbor:
-    """A codec of somebody's own."""
+    """A codec that a user wrote."""
 
     def __init__(self) -> None:
         self.encode: Any = pytest.importorskip("cbor2").dumps
@@ -51,14 +51,14 @@ CODECS: dict[str, Callable[[], Any]] = {
 
 
 class Queue(compat.Queue[Any]):
-    """With persist-queue's arguments: its serializers are our codecs."""
+    """A queue with persist-queue's arguments: its serializers become codecs."""
 
     def __init__(self, path: str, maxsize: int = 0, *, serializer: Any = None, autosave: bool = False) -> None:
         super().__init__(path, maxsize, codec=CODECS[serializer.name if serializer else "pickle"](), sync=False)
 
 
 def _load() -> ModuleType | None:
-    """Their module of tests, to which our queue is persist-queue's; None where that is not installed."""
+    """Load their test module with this queue in place of persist-queue's; return None if that is not installed."""
     installed = importlib.util.find_spec("persistqueue")
     if installed is None or installed.origin is None:
         return None
@@ -92,13 +92,13 @@ TestPersist = type("TestPersist", (), {name: test for name, test in THEIRS.items
 
 
 def test_what_is_left_out_is_there() -> None:
-    """Each exclusion names a test that the suite has, and most of it is run."""
+    """Each exclusion names a test that the suite has, and most of the suite runs."""
     assert set(LEFT_OUT) < set(THEIRS)
     assert len(THEIRS) - len(LEFT_OUT) >= 15
 
 
 def test_put_blocks_and_goes_on(queue_path: str) -> None:
-    """A producer of more than ``maxsize`` waits for room, and all comes in order, whoever is first."""
+    """A producer of more than ``maxsize`` items waits for room, and all items come in order."""
     queue = Queue(queue_path, maxsize=10)
     producer = Thread(target=lambda: deque(map(queue.put, range(16)), 0))
     producer.start()

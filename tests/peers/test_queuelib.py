@@ -1,4 +1,4 @@
-"""queuelib's own tests, taken from where it is installed, on ``compat.FifoQueue``: the contract of Scrapy's queues."""
+"""queuelib's own tests, taken from its installation, on ``compat.FifoQueue``: the contract of Scrapy's queues."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEFT_OUT = {
     "FifoDiskQueueTest.test_clear_removes_chunks": "likewise",
     "LifoDiskQueueTest": "a LIFO is no FIFO",
 }
-"""Of the tests of its disk queues; those of its SQLite FIFO are the rest of them, without its files."""
+"""Excluded tests of its disk queues; the tests of its SQLite FIFO cover the rest without its files."""
 
 
 def test_what_is_left_out_is_there() -> None:
@@ -33,14 +33,14 @@ def test_what_is_left_out_is_there() -> None:
 
 
 def test_it_is_one_of_its_queues() -> None:
-    """queuelib takes the class for one of its kind."""
+    """queuelib accepts the class as one of its queues."""
     assert issubclass(FifoQueue, queuelib.BaseQueue)
 
 
 class TestFifo(queues.FifoSQLiteQueueTest):  # type: ignore[misc,name-defined]
-    """FIFO order, persistence, and an empty directory that goes."""
+    """FIFO order, persistence, and an empty directory that is deleted."""
 
-    # It passes, and is expected to fail for the sake of Scrapy's own queues: the same function without the mark.
+    # The test passes, but it is marked as an expected failure because of Scrapy's own queues: run it without the mark.
     test_non_bytes_raises_typeerror = FunctionType(
         queues.PersistentTestMixin.test_non_bytes_raises_typeerror.__code__, vars(queues)
     )
@@ -50,7 +50,7 @@ class TestFifo(queues.FifoSQLiteQueueTest):  # type: ignore[misc,name-defined]
 
 
 class Many:
-    """A queue for each key, as Scrapy has them; it is seen whether they are closed."""
+    """A queue for each key, as Scrapy has them; the tests see if each was closed."""
 
     qdir: str
 
@@ -67,4 +67,4 @@ class TestRounds(Many, rounds.FifoDiskRRQueueTest):  # type: ignore[misc,name-de
 
 
 class TestRoundsBegun(Many, rounds.FifoDiskRRQueueStartDomainsTest):  # type: ignore[misc,name-defined]
-    """Likewise, with slots to start with."""
+    """A queue for each slot, with slots to start with."""

@@ -21,7 +21,7 @@ WIDTH = 120
 class Folder(NamedTuple):
     """A row of the table: a folder, and its modules, each of which imports only from those before it.
 
-    ``purpose`` says what modules of the top folder have in common; a folder of its own says so in its docstring.
+    ``purpose`` describes modules of the top folder; a folder of its own is described by its docstring.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Folder(NamedTuple):
 
     @property
     def what(self) -> str:
-        """What the folder is."""
+        """Purpose of the folder."""
         return self.purpose or first_sentence(PACKAGE / self.name / "__init__.py")
 
     def path(self, module: str) -> str:
@@ -100,13 +100,13 @@ FACES_MAY_IMPORT = {
     "persistentqueue.system.disk",
     "persistentqueue.system.uncopyable",
 }
-"""What a face may import: the public names, the second interface, and the internals that are declared for it here."""
+"""Modules that a face may import: public names, the second interface, and internals that are declared for it here."""
 
 
 PLACE = {folder.path(module): (row, at) for row, folder in enumerate(TABLE) for at, module in enumerate(folder.modules)}
-"""Where each module stands in the table: its row, and its place in the row. A module imports from lower ones only."""
+"""Position of each module in the table: its row, and its place in the row. A module imports from lower ones only."""
 for _row, _each in enumerate(TABLE):
-    if not _each.purpose:  # the docstring of a folder, unless its ``__init__`` is more than that
+    if not _each.purpose:  # the docstring of a folder, unless its ``__init__`` has code of its own
         PLACE.setdefault(f"{_each.name}/__init__", (_row, -1))
 FIRST_FACE = min(row for row, folder in enumerate(TABLE) if folder.name in FACES)
 
@@ -144,7 +144,7 @@ HEADING, TAIL = "The modules, from the ground up (made by ``python -m tests.proj
 
 
 def replaced(text: str, begin: str, end: str, new: str) -> str:
-    """Return the text with what stands between two marks replaced."""
+    """Return the text with the part between two marks replaced."""
     before, found, rest = text.partition(begin)
     if not found:
         raise ValueError(f"no {begin!r}")

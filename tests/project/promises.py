@@ -89,11 +89,11 @@ PROMISES = (
     ),
 )
 FOLDERS = ("durability", "misuse", "predecessors")
-"""The folders of tests of which each module holds a promise."""
+"""Folders of tests in which each module holds a promise."""
 
 
 def words_of_readme() -> dict[str, str]:
-    """Return the table of promises of the README: the words of each by its name."""
+    """Return the table of promises of the README: the text of each, by its name."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     table = text.partition("## What it promises")[2].partition("\n\n|")[2].partition("\n\n")[0]
     rows = re.findall(r"^\| ([^|]+?) \| (.+?) \|$", f"|{table}", re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The documents are true: every snippet of the README runs, and what they name is there."""
+"""The documents are true: every snippet of the README runs, and everything that the documents name exists."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ON_SPARK = [snippet for snippet in SNIPPETS if "spark" in snippet]
 
 
 def run(code: str, directory: Path, *arguments: str) -> None:
-    """Have a Python of its own do this in the directory, where a warning is an error."""
+    """Run the code in a Python of its own, in the directory, with warnings as errors."""
     command = [sys.executable, "-W", "error", "-c", code, *arguments]
     done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -28,12 +28,12 @@ def run(code: str, directory: Path, *arguments: str) -> None:
 
 @pytest.mark.parametrize("number", [number for number, snippet in enumerate(SNIPPETS) if snippet not in ON_SPARK])
 def test_readme_snippet_runs(number: int, tmp_path: Path) -> None:
-    """A snippet that somebody copies works, without a warning, in an empty directory."""
+    """A snippet runs without a warning in an empty directory."""
     run(SNIPPETS[number], tmp_path)
 
 
 def test_readme_has_snippets() -> None:
-    """The pattern that finds snippets finds them."""
+    """The pattern that finds snippets finds all of them."""
     assert len(SNIPPETS) == 21
 
 

@@ -1,4 +1,4 @@
-"""The README's snippets that use Spark run; the others are run by ``test_documents``."""
+"""The README's snippets that use Spark run; ``test_documents`` runs the others."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ IN_TURN = "import sys\nfor snippet in sys.argv[1:]:\n    exec(compile(snippet, s
 
 @pytest.mark.spark
 def test_readme_snippets_run_on_spark(tmp_path: Path) -> None:
-    """They run one after the other: they share a Java, and so its directory, and no names there."""
+    """The snippets run one after the other: they share a Java and its directory, but no names."""
     assert len(ON_SPARK) == 3
     run(IN_TURN, tmp_path, *ON_SPARK)

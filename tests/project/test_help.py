@@ -1,4 +1,4 @@
-"""The first screen of ``help()``: what it is, an example, and the parameters with their units."""
+"""The first screen of ``help()``: a description, an example, and the parameters with their units."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def methods() -> list[tuple[str, Callable[..., Any]]]:
 
 
 def test_help_of_the_queue_begins_with_an_example() -> None:
-    """The first screen says what a queue is, shows an example, and begins the parameters."""
+    """The first screen describes a queue, shows an example, and begins the parameters."""
     text = pydoc.plain(pydoc.render_doc(PersistentQueue))
     first = text.splitlines()[:40]
     assert any("with PersistentQueue(" in line for line in first)

@@ -112,7 +112,7 @@ def sentences(text: str) -> Iterator[str]:
 
 
 def faults(prose: Prose) -> Iterator[str]:
-    """Yield what is wrong with a piece of prose."""
+    """Yield the faults of a piece of prose."""
     first = re.match(r"[A-Za-z']+", prose.text.strip())
     if prose.kind == "function" and first is not None and first.group().lower() in NOT_IMPERATIVE:
         yield f"{prose.place}: begins with {first.group()!r}, not with an imperative verb"
@@ -152,7 +152,7 @@ def test_prose_keeps_the_rules(path: Path) -> None:
     ],
 )
 def test_rule_catches(source: str, fault: str) -> None:
-    """Each rule catches what it is there for."""
+    """Each rule catches its counterexample."""
     assert any(fault in found for prose in prose_of(source, "x.py") for found in faults(prose))
 
 
@@ -166,5 +166,5 @@ def test_rule_catches(source: str, fault: str) -> None:
     ],
 )
 def test_rule_lets_pass(source: str) -> None:
-    """No rule complains of prose that keeps to it."""
+    """No rule reports a fault in prose that keeps the rules."""
     assert [found for prose in prose_of(source, "x.py") for found in faults(prose)] == []

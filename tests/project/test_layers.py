@@ -1,4 +1,4 @@
-"""The shape of the package: floors, the one door to the operating system, sizes. Each rule has a counterexample."""
+"""The shape of the package: floors, the only access to the operating system, sizes. Each rule has a counterexample."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FUNCTION_LINES_MAX = 70
 
 
 def problems(module: str, source: str) -> Iterator[str]:
-    """Yield what is wrong with the source of a module."""
+    """Yield the problems of a module's source."""
     tree = ast.parse(source)
     if source.count("\n") > MODULE_LINES_MAX:
         yield f"{module} has more than {MODULE_LINES_MAX} lines"
@@ -84,7 +84,7 @@ def _imports(node: ast.AST) -> Iterator[str]:
 
 
 def _modules_of(module: str, node: ast.AST) -> Iterator[str]:
-    """The modules that a relative import is from: a module, or the modules of a folder."""
+    """Yield the modules from which a relative import takes names: a module, or the modules of a folder."""
     assert isinstance(node, ast.ImportFrom)
     above = module.split("/")[:-1]
     path = "/".join([*above[: len(above) - node.level + 1], *(node.module or "").split(".")]).strip("/")
@@ -97,12 +97,12 @@ def _modules_of(module: str, node: ast.AST) -> Iterator[str]:
 
 
 def _top(module: str) -> str:
-    """Of others the package, of ours the module."""
+    """Return the module of an import from this package, or the top package of another one."""
     return module if module.startswith("persistentqueue") else module.split(".", maxsplit=1)[0]
 
 
 def module_of(path: Path) -> str:
-    """The module that is in this file."""
+    """Return the name of the module in this file."""
     return path.relative_to(PACKAGE).with_suffix("").as_posix()
 
 
@@ -111,7 +111,8 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 @pytest.mark.parametrize("path", MODULES, ids=module_of)
 def test_module_keeps_the_rules(path: Path) -> None:
-    """Each module imports from lower floors only, leaves the operating system to ``disk``, and stays small."""
+    """Each module imports from lower floors only, leaves the operating system to the doors of ``system``, and stays
+    small."""
     module = module_of(path)
     assert module in PLACE, f"{module} is not in the table of modules yet"
     assert list(problems(module, path.read_text(encoding="utf-8"))) == []
@@ -143,29 +144,29 @@ def test_module_keeps_the_rules(path: Path) -> None:
     ],
 )
 def test_rule_catches(module: str, source: str, problem: str) -> None:
-    """Each rule catches what it is there for."""
+    """Each rule catches its counterexample."""
     assert any(problem in found for found in problems(module, source))
 
 
 def test_table_holds_no_other_modules() -> None:
-    """Each module that the table names is there, once."""
+    """The table names each module, once."""
     assert sorted(PLACE) == sorted(map(module_of, MODULES))
 
 
 def test_maps_are_current() -> None:
-    """The maps in the documents are those that the table makes; else run ``python -m tests.project.modules``."""
+    """The maps in the documents are those of the table; otherwise run ``python -m tests.project.modules``."""
     for path, text in documents().items():
         assert path.read_text(encoding="utf-8") == text, f"{path.name} is stale: run python -m tests.project.modules"
 
 
 def test_folders_stay_small() -> None:
-    """No folder of the package has more files than a reader takes in at once, and the tests' top folder has few."""
+    """No folder of the package has more files than a reader can keep in view."""
     for folder in {path.parent for path in MODULES}:
         assert sum(path.is_file() for path in folder.iterdir()) <= FOLDER_FILES_MAX, folder
 
 
 def test_exports_are_complete() -> None:
-    """``__all__`` names what the package offers, and nothing else public is in it but its modules."""
+    """``__all__`` names all public names of the package, and the package has no others but its modules."""
     public = {name for name in vars(persistentqueue) if not name.startswith("_")}
     modules = {module_of(path).partition("/")[0] for path in MODULES}
     assert public - modules <= set(persistentqueue.__all__) | {"annotations"}
@@ -174,7 +175,7 @@ def test_exports_are_complete() -> None:
 
 
 def test_public_names_have_docstrings() -> None:
-    """Every public class and function, and every public method of it, says what it promises."""
+    """Every public class, function and method has a docstring."""
     for name in persistentqueue.__all__:
         value = getattr(persistentqueue, name)
         assert value.__doc__, name
@@ -192,7 +193,8 @@ def test_spark_is_never_imported_by_the_package() -> None:
 
 
 def test_typer_and_rich_are_imported_by_the_verbs_alone() -> None:
-    """``import persistentqueue``, and the page of ``report``, need neither."""
+    """Only the command line imports Typer and Rich: ``import persistentqueue`` and the page of ``report`` need
+    neither."""
     for path in MODULES:
         modules = {
             module for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) for module in _imports(node)

@@ -1,4 +1,4 @@
-"""What ``python -m perf`` measures in minutes, for a few seconds: the same bars, so that nothing is lost unnoticed."""
+"""Short runs of measurements that ``python -m perf`` makes in minutes, with equal limits, so that a loss is noticed."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from perf.studies import churn, idle, pool
 
 
 def test_idle_queues(tmp_path: Path) -> None:
-    """Each takes at most 3 MiB of disk, 100 KiB of memory and 5 descriptors; all have one thread, none once idle."""
+    """Each idle queue takes at most 3 MiB of disk, 100 KiB of memory and 5 descriptors.
+
+    All of them share one thread, and none is left once they are idle.
+    """
     found = idle.measure_apart(tmp_path / "idle", 40, 100)
     assert found.is_met, found
     assert found.descriptors == 5
-    assert found.length_bytes > 2 * 1024 * 1024  # it looked
+    assert found.length_bytes > 2 * 1024 * 1024  # the measurement did find files
 
 
 def test_churn_leaves_nothing_over(tmp_path: Path) -> None:
-    """Files are what is in use and the pool, to the byte, and so are descriptors and threads, while all goes on."""
+    """During churn, the files are exactly the used ones and the pool, and no descriptor or thread is left over."""
     work = churn.Churn(tmp_path / "churn", seed=7)
     try:
         for found in work.run(1.5, 0.3):
@@ -27,7 +30,7 @@ def test_churn_leaves_nothing_over(tmp_path: Path) -> None:
 
 
 def test_churn_would_notice(tmp_path: Path) -> None:
-    """A byte too many and a file left open are seen."""
+    """The measurement of churn notices one byte too many and a file that was left open."""
     work = churn.Churn(tmp_path / "churn", seed=7)
     try:
         assert work.pause().leaked_bytes == 0
@@ -43,13 +46,13 @@ def test_churn_would_notice(tmp_path: Path) -> None:
 
 
 def test_segments_from_the_pool_change_no_metadata_but_names(tmp_path: Path) -> None:
-    """They are neither lengthened nor shortened; fresh ones are."""
+    """A segment from the pool is neither lengthened nor shortened; a fresh segment is."""
     items = [bytes([n]) * 1024 * 1024 for n in range(6)]
     calls = {}
     for is_pooled in (True, False):
         contender = pool.Contender(tmp_path / str(is_pooled), 2, is_pooled)
         with contender.queue:
-            for _ in range(4):  # the first ones make files that are large enough
+            for _ in range(4):  # the first rounds make files that are large enough
                 contender.round(items)
         calls[is_pooled] = contender.put_calls
     assert (calls[True]["fallocate"], calls[True]["ftruncate"], calls[True]["rename"]) == (0, 0, 2)
@@ -57,6 +60,6 @@ def test_segments_from_the_pool_change_no_metadata_but_names(tmp_path: Path) -> 
 
 
 def test_the_lines_of_the_tables(tmp_path: Path) -> None:
-    """They can be printed, also of few figures."""
+    """The lines of the tables can be printed, even from few figures."""
     lines = [*churn.rows(tmp_path / "churn", 0.5), *pool.rows(tmp_path / "pool", 2, 2)]
     assert len(lines) == 5

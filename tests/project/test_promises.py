@@ -32,5 +32,5 @@ def test_each_campaign_is_a_command(command: str) -> None:
 
 
 def test_page_is_current() -> None:
-    """The page is what the table makes; else run ``python -m tests.project.promises``."""
+    """The page is the one that the table generates; otherwise run ``python -m tests.project.promises``."""
     assert PAGE.read_text(encoding="utf-8") == page()

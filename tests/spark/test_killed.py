@@ -1,4 +1,4 @@
-"""Queries and jobs of Spark lose any of their processes, anywhere: each item arrives exactly once all the same."""
+"""Queries and jobs of Spark lose any of their processes at any place: each item still arrives exactly once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = [
 SOURCES = os.path.dirname(os.path.dirname(os.path.abspath(persistentqueue.__file__)))
 TIMEOUT_SECONDS = 300
 SURVIVED = {"planner", "executor"}
-"""Without whom the program, and its Java, go on."""
+"""Victims whose death the program and its Java survive."""
 
 CHAINS = {
     f"{kind}, {victim}": [Cell(kind, place, victim) for place in places]
@@ -39,13 +39,13 @@ SOME = [
     Cell("stream", "publishing", "planner"),
     Cell("stream", "published", "jvm"),
 ]
-"""Some of them, with two starts of Spark: ``EVERY_PLACE=1`` goes to all."""
+"""Some of the places, with two starts of Spark: ``EVERY_PLACE=1`` runs all."""
 if not os.environ.get("EVERY_PLACE"):
     CHAINS = {"some": SOME}
 
 
 def run(root: Path, cells: Sequence[Cell]) -> tuple[int, str]:
-    """Start the program until it has done all of it; how often that was, and what it printed."""
+    """Start the program until it has done all pieces; return the number of starts, and the printed text."""
     (root / "cells").write_text("".join(f"{' '.join(cell)}\n" for cell in cells))
     printed = ""
     for lives in range(1, len(cells) + 3):
@@ -59,7 +59,7 @@ def run(root: Path, cells: Sequence[Cell]) -> tuple[int, str]:
             start_new_session=True,
         ) as process:
             try:
-                # Java, and what it has started, hold the pipe as well: none of them is left at its end.
+                # Java and the processes that it has started hold the pipe as well: at its end, none of them is left.
                 printed += process.communicate(timeout=TIMEOUT_SECONDS)[0]
             except BaseException:
                 kill_session(process.pid)
@@ -70,7 +70,7 @@ def run(root: Path, cells: Sequence[Cell]) -> tuple[int, str]:
 
 
 def kill_session(session: int) -> None:
-    """Kill all of the program's processes, of whatever group."""
+    """Kill all processes of the program's session, of any group."""
     for entry in filter(str.isdigit, os.listdir("/proc")):
         try:
             if os.getsid(int(entry)) == session:
@@ -80,13 +80,13 @@ def kill_session(session: int) -> None:
 
 
 def struck(directory: Path) -> dict[str, Any]:
-    """What there was when the process was killed."""
+    """Return the state that was recorded when the process was killed."""
     found: dict[str, Any] = json.loads((directory / "struck").read_text())
     return found
 
 
 def check_place(cell: Cell, found: dict[str, Any]) -> None:
-    """It was the place that it was to be."""
+    """Check that the kill happened at the intended place."""
     assert found["victims"] >= 1
     assert found["by the program"] == (cell.place in {"adopting", "ended"})
     assert found["in a task"] == (cell.place == "writing")
@@ -106,7 +106,7 @@ def check_place(cell: Cell, found: dict[str, Any]) -> None:
 
 
 def check_cell(directory: Path, cell: Cell) -> None:
-    """Each item is there once, in order; nothing waits, and what nobody needs is swept when old."""
+    """Check that each item is there once, in order, that nothing waits, and that unused files are swept when old."""
     check_place(cell, struck(directory))
     old = time.time() - PART_GRACE_SECONDS - 60
     for file in (directory / "out" / "inbox").iterdir():
@@ -127,8 +127,10 @@ def check_cell(directory: Path, cell: Cell) -> None:
 def test_killed_anywhere_each_item_arrives_once(
     tmp_path: Path, cells: Sequence[Cell], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever is killed at whatever place of a micro-batch, or of a job: after a restart each item is in the queue
-    once, the input is consumed, and nothing is left over."""
+    """After a kill of any process at any place of a micro-batch or job, and a restart, each item is in the queue once.
+
+    The input is consumed, and nothing is left over.
+    """
     monkeypatch.setenv("PERSISTENTQUEUE_KILLS", str(tmp_path))
     lives, printed = run(tmp_path, cells)
     print(printed)

@@ -1,5 +1,8 @@
-"""Which process of Spark's calls what of a data source, and when: what the connector relies on, in every Spark that it
-is for. None of it is the connector's own code."""
+"""Calls of Spark to a data source, by process and time: the facts on which the connector relies, in every Spark
+version.
+
+None of the code under test is the connector's.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,10 @@ TASKS = 2
 
 
 def watched(log: Path) -> type[DataSource]:
-    """A data source that writes each call into this file. Of local classes, which Spark's processes get by value."""
+    """Return a data source that writes each call into this file.
+
+    Its classes are local, so that the processes of Spark get them by value.
+    """
 
     def note(call: str, **more: Any) -> None:
         task = TaskContext.get()
@@ -138,8 +144,12 @@ def watched(log: Path) -> type[DataSource]:
 
 
 def test_what_the_connector_relies_on(spark: SparkSession, tmp_path: Path) -> None:
-    """No call comes in the user's process; what may have been committed is aborted all the same; tasks of a query know
-    it, and those of a job none; the offset of a query's last batch is committed only when there is a next one."""
+    """The facts on which the connector relies hold in this Spark version.
+
+    No call comes in the user's process. A commit that raised is aborted, even if it was durable. A task of a query
+    knows its query and batch, a task of a job knows none. The offset of a query's last batch is committed only when
+    there is a next one.
+    """
     log = tmp_path / "calls"
     spark.dataSource.register(watched(log))
     for _ in range(2):
@@ -177,8 +187,8 @@ def test_what_the_connector_relies_on(spark: SparkSession, tmp_path: Path) -> No
     streamed = {(call["query"], call["batch"]) for call in of("stream read", "stream write")}
     assert streamed == {(str(query.id), "0"), (str(query.id), "1")}
     assert [call["batch"] for call in of("sink commit")] == [0, 1]
-    assert len(of("streamWriter")) >= len(of("sink commit"))  # one of its own for each batch
+    assert len(of("streamWriter")) >= len(of("sink commit"))  # a new writer for each batch
 
     planned = {(call["start"], call["end"]) for call in of("stream partitions")}
-    assert {(0, 2), (2, 4)} <= planned <= {(0, 2), (2, 2), (2, 4)}  # Spark 4.0 plans what it has done once more
+    assert {(0, 2), (2, 4)} <= planned <= {(0, 2), (2, 2), (2, 4)}  # Spark 4.0 plans its finished batch once more
     assert [call["end"] for call in of("source commit")] == [2]

@@ -40,19 +40,19 @@ def append(frame: DataFrame, root: Path, queue: str = "q", name: str = "persiste
 
 
 def load(spark: SparkSession, root: Path, queue: str = "q", **options: str | int) -> DataFrame:
-    """A frame of what the queue holds."""
+    """Return a frame of the queue's content."""
     return spark.read.format("persistentqueue").options(queue=queue, **options).load(str(root))
 
 
 def values(spark: SparkSession, *numbers: int) -> DataFrame:
-    """A frame of these numbers, as texts, in two partitions, in order."""
+    """Return a frame of these numbers, as texts, in two partitions, in order."""
     return spark.range(len(numbers), numPartitions=2).select(
         F.element_at(F.array(*map(F.lit, numbers)), (F.col("id") + 1).cast("int")).cast("string").alias("value")
     )
 
 
 def failing(spark: SparkSession) -> DataFrame:
-    """A frame that no job can compute."""
+    """Return a frame that no job can compute."""
     return spark.range(1).select(F.raise_error(F.lit("the job ran")).cast("string").alias("value"))
 
 
@@ -61,13 +61,13 @@ def inbox(root: Path, queue: str = "q") -> list[str]:
 
 
 def taken(root: Path, queue: str = "q") -> list[bytes]:
-    """Open the queue, and take all there is."""
+    """Open the queue, and take all items."""
     with PersistentQueue(str(root), queue) as opened:
         return drain(opened)
 
 
 def sweep(root: Path) -> None:
-    """Let what lies in the inbox grow old, and its owner come: then nothing is left."""
+    """Let the files in the inbox grow old, and let the owner open the queue: then none is left."""
     old = time.time() - PART_GRACE_SECONDS - 60
     for name in inbox(root):
         os.utime(root / "q" / "inbox" / name, (old, old))
@@ -79,8 +79,10 @@ def sweep(root: Path) -> None:
 
 
 def test_there_and_back(spark: SparkSession, tmp_path: Path) -> None:
-    """What Spark writes, text or bytes, comes out of the queue in the order of the partitions, and Spark reads it in
-    the order of the offsets, with the time of its writing, and consumes nothing."""
+    """Text or bytes that Spark writes come out of the queue in the order of the partitions.
+
+    Spark reads them in the order of the offsets, with the time of their writing, and consumes nothing.
+    """
     began = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(seconds=1)
     append(values(spark, *range(10)), tmp_path)
     append(values(spark, 10, 11).select(F.col("value").cast("binary").alias("VALUE")), tmp_path)
@@ -95,8 +97,10 @@ def test_there_and_back(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_beside_an_owner(spark: SparkSession, tmp_path: Path) -> None:
-    """While a process owns the queue, this one even, Spark writes at once, and reads what the log says; what it wrote
-    is a transaction for the owner's next dequeue."""
+    """While a process owns the queue, Spark writes at once, and reads the content of the log.
+
+    Each write is a transaction that the owner's next dequeue gets.
+    """
     with PersistentQueue(str(tmp_path), "q") as queue, queue.session() as session:
         put(queue, b"small")  # only the log has it
         put(queue, bytes(500_000), b"large")
@@ -113,7 +117,7 @@ def test_beside_an_owner(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_partitions_and_offsets(spark: SparkSession, tmp_path: Path) -> None:
-    """A read takes as many partitions as it is asked for, and only the offsets that it is asked for."""
+    """A read has as many partitions as requested, and only the requested offsets."""
     with PersistentQueue(str(tmp_path), "q") as queue:
         put(queue, *(b"%d" % n for n in range(1000)))
     frame = load(spark, tmp_path, minPartitions=4)
@@ -126,7 +130,7 @@ def test_partitions_and_offsets(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_batches_are_of_bounded_size(tmp_path: Path) -> None:
-    """However much a partition holds, and however it was consumed, it comes a few mebibytes at a time."""
+    """A partition of any size, consumed in any way, comes in batches of a few mebibytes."""
     with PersistentQueue(str(tmp_path), "q") as queue:
         put(queue, *(bytes(100_000) for _ in range(200)))
         put(queue, *(b"%d" % n for n in range(25_000)))
@@ -145,7 +149,7 @@ def test_batches_are_of_bounded_size(tmp_path: Path) -> None:
 
 
 def test_an_item_that_spark_cannot_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An item that is longer than anything in Java is told of."""
+    """An item that is longer than Java allows raises an error."""
     with PersistentQueue(str(tmp_path), "q") as queue:
         put(queue, bytes(2000))
     monkeypatch.setattr(partition_reader, "_VALUE_BYTES_MAX", 1000)
@@ -154,11 +158,11 @@ def test_an_item_that_spark_cannot_hold(tmp_path: Path, monkeypatch: pytest.Monk
         list(reader.read(reader.partitions()[0]))
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
+# --- refused writes and reads ----------------------------------------------------------------------------------------
 
 
 def test_what_cannot_be_written_is_refused_before_the_job(spark: SparkSession, tmp_path: Path) -> None:
-    """No task is run, and no queue is made."""
+    """If a frame cannot be written, no task runs, and no queue is made."""
     writer = failing(spark).withColumnRenamed("value", "item").write.format("persistentqueue").mode("append")
     with pytest.raises(PySparkException, match="one column, named value"):
         writer.option("queue", "q").save(str(tmp_path / "queues"))
@@ -190,7 +194,7 @@ def test_what_cannot_be_written(
     error: type[Exception],
     match: str,
 ) -> None:
-    """Another column, another type, another mode, another option: each is told, and no queue is made."""
+    """A wrong column, type, mode or option raises an error that names it, and no queue is made."""
     source = QueueDataSource({"path": str(tmp_path / "queues"), "queue": "q"} | options)
     with pytest.raises(error, match=match):
         source.writer(StructType([StructField(*column) for column in columns.items()]), overwrite)
@@ -198,7 +202,7 @@ def test_what_cannot_be_written(
 
 
 def test_options_that_make_no_sense() -> None:
-    """Each option says what it may be."""
+    """The error for a wrong option says which values are allowed."""
     for options, match in (
         ({}, "needs a path"),
         ({"path": "p", "startingOffsets": "latest"}, "startingOffsets is earliest or"),
@@ -219,13 +223,13 @@ def test_options_that_make_no_sense() -> None:
 
 @pytest.mark.parametrize("path", ["file:///a b/q", "file:/a b/q", "FILE://localhost/a b/q", "/a b/q"])
 def test_a_path_may_be_a_local_address(path: str) -> None:
-    """What Spark means by a local address is the path in it."""
+    """A local address of a file stands for the path in it."""
     assert read_options({"path": path}).place.directory == "/a b/q"
 
 
 @pytest.mark.parametrize("path", ["s3a://bucket/q", "hdfs://bucket", "file://elsewhere/q"])
 def test_an_address_elsewhere_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    """An address that is not local is told, and no directory of that name is made."""
+    """An address that is not local raises an error, and no directory of that name is made."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="on a local file system"):
         QueueDataSource({"path": path}).writer(TEXTS, False)
@@ -233,7 +237,7 @@ def test_an_address_elsewhere_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_what_cannot_be_read(spark: SparkSession, tmp_path: Path) -> None:
-    """A queue that is not there is not made by looking at it, and no other columns are read."""
+    """Reading a queue that does not exist does not make it, and no other columns are read."""
     with pytest.raises(PySparkException, match="no queue here"):
         load(spark, tmp_path / "nowhere").count()
     assert not (tmp_path / "nowhere").exists()
@@ -244,7 +248,7 @@ def test_what_cannot_be_read(spark: SparkSession, tmp_path: Path) -> None:
 
 @pytest.mark.damages
 def test_damage_is_told_of(spark: SparkSession, tmp_path: Path) -> None:
-    """A byte that flipped since it was written is an error that names the file, and no row."""
+    """A byte that flipped since it was written raises an error that names the file, and yields no row."""
     with PersistentQueue(str(tmp_path), "q") as queue:
         put(queue, *(b"%d" % n for n in range(100_000)))
     frame = load(spark, tmp_path)
@@ -255,7 +259,7 @@ def test_damage_is_told_of(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_what_is_compressed_is_read_and_what_is_encrypted_is_told_of(spark: SparkSession, tmp_path: Path) -> None:
-    """A block that needs no key comes out; for one that does there is an error that says so, and no row."""
+    """Compressed blocks are read; an encrypted block raises an error that says so, and yields no row."""
     with PersistentQueue(str(tmp_path), "q", compression="zstd") as queue:
         put(queue, *[b"%09d" % n for n in range(10_000)])
         assert queue.stats().live_bytes < 90_000
@@ -267,12 +271,12 @@ def test_what_is_compressed_is_read_and_what_is_encrypted_is_told_of(spark: Spar
 
 
 def test_what_was_consumed_since_it_was_planned(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark runs a plan again: what is not there any more by then is an error, or left out if that is asked for."""
+    """If Spark runs a plan again, items consumed meanwhile raise an error, or are left out if that is requested."""
     with PersistentQueue(str(tmp_path), "q", segment_bytes=100_000) as queue:
         for number in range(10):
             put(queue, b"%d" % number + bytes(60_000))
         strict, lenient = (load(spark, tmp_path, failOnDataLoss=strictly).rdd for strictly in ("true", "false"))
-        assert strict.count() == lenient.count() == 10  # a frame may be planned anew, an RDD is not
+        assert strict.count() == lenient.count() == 10  # a frame may be planned again, an RDD is not
         with queue.session() as session:
             assert len(session.dequeue_many(8)) == 8
             session.flush()
@@ -287,7 +291,7 @@ def test_what_was_consumed_since_it_was_planned(spark: SparkSession, tmp_path: P
 
 
 def test_a_marker_is_written_once(spark: SparkSession, tmp_path: Path) -> None:
-    """A job that is repeated with the same txnAppId and txnVersion adds nothing, pending or adopted."""
+    """A repeated job with equal txnAppId and txnVersion adds nothing, if the first one is pending or adopted."""
     for number in range(2):
         append(values(spark, number), tmp_path, txnAppId="nightly", txnVersion=7)
     assert taken(tmp_path) == [b"0"]
@@ -300,8 +304,10 @@ def test_a_marker_is_written_once(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_a_task_that_is_tried_again(spark: SparkSession, tmp_path: Path) -> None:
-    """Each row comes once. To the writer of the first attempt its rows may seem to have ended well, before Spark ends
-    it: such parts are swept when they are old."""
+    """If a task is tried again, each row comes once, and unused parts are swept when they are old.
+
+    The writer of the first attempt may see a normal end of its rows before Spark ends it.
+    """
 
     def stumble(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
@@ -316,7 +322,7 @@ def test_a_task_that_is_tried_again(spark: SparkSession, tmp_path: Path) -> None
 
 
 def sabotaged(base: type[QueueDataSource], name: str, **methods: Any) -> type[QueueDataSource]:
-    """The data source under another name, with another behaviour of its batch writer."""
+    """Return the data source under another name, with a changed batch writer."""
 
     class Sabotaged(base):  # type: ignore[misc,valid-type]
         @classmethod
@@ -331,7 +337,8 @@ def sabotaged(base: type[QueueDataSource], name: str, **methods: Any) -> type[Qu
 
 
 def test_an_attempt_that_is_killed_when_its_part_is_whole(spark: SparkSession, tmp_path: Path) -> None:
-    """Its part is named by nobody: the rows come once, and the part is swept when it is old."""
+    """If an attempt is killed after its part is whole, the rows come once, and the unused part is swept when it is
+    old."""
 
     def write(self: Any, iterator: Iterator[pa.RecordBatch]) -> Any:
         message = writers.BatchWriter.write(self, iterator)
@@ -349,7 +356,7 @@ def test_an_attempt_that_is_killed_when_its_part_is_whole(spark: SparkSession, t
 
 
 def test_a_commit_that_raises_though_it_is_durable(spark: SparkSession, tmp_path: Path) -> None:
-    """The job fails, and Spark aborts it: the data stays, and the job, repeated, adds nothing."""
+    """If a commit raises although it is durable, the job fails, but its data stays, and a repeated job adds nothing."""
 
     def commit(self: Any, messages: Any) -> None:
         writers.BatchWriter.commit(self, messages)
@@ -365,7 +372,7 @@ def test_a_commit_that_raises_though_it_is_durable(spark: SparkSession, tmp_path
 
 
 def test_a_job_that_fails_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    """Where a task fails for good, nothing is published, and what others of the job wrote is deleted."""
+    """If a task fails for good, nothing is published, and the parts of the job's other tasks are deleted."""
     is_other_done = tmp_path / "done"
 
     def fails(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -396,7 +403,10 @@ def test_a_job_that_fails_leaves_nothing(spark: SparkSession, tmp_path: Path) ->
 
 
 def test_row_24_a_job_beyond_the_limits_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    """A job whose rows exceed what may wait fails, and says which limit; nothing of it stays, and what fits goes on."""
+    """A job whose rows exceed a limit of the queue fails with an error that names the limit, and leaves nothing.
+
+    A job that fits can be written afterwards.
+    """
     PersistentQueue(str(tmp_path), "q", max_items=3).close()
     with pytest.raises(PySparkException, match="max_items=3"):
         append(values(spark, 1, 2, 3, 4), tmp_path)
@@ -421,8 +431,10 @@ def stream(spark: SparkSession, root: Path, mode: str = "append", **options: str
 
 
 def test_a_stream_is_written_once(spark: SparkSession, tmp_path: Path) -> None:
-    """Each batch is one transaction; one that Spark repeats, since its commit log was rolled back, adds nothing,
-    whether it was adopted or still waits; and so does a batch without rows."""
+    """Each batch of a stream is one transaction; a repeated batch adds nothing, and neither does one without rows.
+
+    Spark repeats a batch after its commit log was rolled back; the first one may be adopted or still waiting.
+    """
     (tmp_path / "in").mkdir()
     for name, text in (("1", "a\nb\n"), ("2", ""), ("3", "c\n")):
         (tmp_path / "in" / name).write_text(text)
@@ -449,7 +461,7 @@ def test_a_stream_is_written_once(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_a_stream_of_another_mode_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    """A query whose batches replace each other is no queue's."""
+    """A query whose batches replace each other is refused."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "1").write_text("a\n")
     with pytest.raises(StreamingQueryException, match="only appends"):
@@ -475,15 +487,17 @@ def record(*texts: str, kind: pa.DataType = TEXT) -> Iterator[pa.RecordBatch]:
 
 
 def read_all(root: Path) -> Iterator[pa.RecordBatch]:
-    """What a read of the queue yields, partition by partition."""
+    """Yield the batches that a read of the queue yields, partition by partition."""
     reader = QueueDataSource({"path": str(root), "queue": "q"}).reader(SCHEMA)
     for partition in reader.partitions():
         yield from reader.read(partition)
 
 
 def test_messages_of_all_tasks_are_never_deleted(tmp_path: Path) -> None:
-    """Abort deletes the parts of a job that never came to its commit, which a missing message tells, and no others;
-    and never what is published."""
+    """Abort deletes only the parts of a job that never came to its commit, as a missing message shows.
+
+    It never deletes published files.
+    """
     writer = batch_writer(tmp_path)
     messages: list[Any] = [writer.write(record("a", "b")), writer.write(record("c", kind=pa.large_string()))]
     writer.abort(messages)
@@ -497,7 +511,7 @@ def test_messages_of_all_tasks_are_never_deleted(tmp_path: Path) -> None:
 
 
 def test_a_commit_that_surely_failed_cleans_up(tmp_path: Path) -> None:
-    """A part that is not there, on another machine's disk for instance, fails the job, and the others go."""
+    """A part that is missing, for example on another machine's disk, fails the job, and the other parts are deleted."""
     writer = batch_writer(tmp_path)
     messages: list[Any] = [writer.write(record("a")), writer.write(record("b"))]
     (tmp_path / "q" / "inbox" / messages[0].part.name).unlink()
@@ -507,7 +521,7 @@ def test_a_commit_that_surely_failed_cleans_up(tmp_path: Path) -> None:
 
 
 def test_a_commit_of_which_nobody_knows_keeps_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where only the last sync failed, it may be published: nothing is deleted."""
+    """If only the last sync of a commit failed, it may be published, so nothing is deleted."""
 
     def fails(*_: object, **__: object) -> None:
         raise BrokenQueueError("injected")
@@ -521,7 +535,7 @@ def test_a_commit_of_which_nobody_knows_keeps_everything(tmp_path: Path, monkeyp
 
 
 def test_a_task_that_fails_leaves_no_file(tmp_path: Path) -> None:
-    """Whatever ends a task, what it wrote goes, also what it wrote ahead."""
+    """After any end of a failed task, its files are deleted, spilled ones included."""
     writer = batch_writer(tmp_path)
 
     def rows() -> Iterator[pa.RecordBatch]:
@@ -535,7 +549,7 @@ def test_a_task_that_fails_leaves_no_file(tmp_path: Path) -> None:
 
 
 def test_rows_of_spark_4_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a stream's writer is handed rows, they are written like batches, with the same marker."""
+    """A stream writer of Spark 4.0, which gets rows, writes them like batches, with an equal marker."""
     monkeypatch.setattr(writers, "_HAS_ARROW_STREAMS", False)
     writer = QueueDataSource({"path": str(tmp_path), "queue": "q"}).streamWriter(TEXTS, False)
     assert isinstance(writer, writers.RowStreamWriter)
@@ -557,7 +571,7 @@ def test_rows_of_spark_4_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_nobody_waits_for_the_lock(tmp_path: Path) -> None:
-    """A write and a read of a queue that somebody owns come to their end meanwhile."""
+    """A write and a read of a queue finish while another process owns it."""
     with PersistentQueue(str(tmp_path), "q") as queue:
         put(queue, b"x")
         writer = batch_writer(tmp_path)

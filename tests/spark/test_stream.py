@@ -1,4 +1,4 @@
-"""Streaming reads of queues: each query has a subscription, and each of its rows once."""
+"""Streaming reads of queues: each query has a subscription, and gets each of its rows once."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ pytestmark = pytest.mark.spark
 
 
 def read(spark: SparkSession, root: Path, queue: str = "in", **options: str | int) -> DataFrame:
-    """A stream of the queue, for the subscription "spark"."""
+    """Return a stream of the queue, for the subscription "spark"."""
     chosen: dict[str, Any] = {"queue": queue, "subscription": "spark", **options}
     return spark.readStream.format("persistentqueue").options(**chosen).load(str(root))
 
 
 def begin(frame: DataFrame, root: Path, checkpoint: str = "checkpoint") -> StreamingQuery:
-    """Begin to write the values of a stream to the queue "out", until all that is available now is done."""
+    """Begin to write the values of a stream to the queue "out", until everything that is available now is done."""
     return (
         frame.select("value")
         .writeStream.format("persistentqueue")
@@ -49,7 +49,7 @@ def begin(frame: DataFrame, root: Path, checkpoint: str = "checkpoint") -> Strea
 
 
 def to_queue(frame: DataFrame, root: Path, checkpoint: str = "checkpoint") -> StreamingQuery:
-    """The same, and wait for its end."""
+    """Write the values of a stream to the queue "out" like ``begin``, and wait for the end of the query."""
     query = begin(frame, root, checkpoint)
     query.awaitTermination(300)
     assert not query.isActive
@@ -57,8 +57,10 @@ def to_queue(frame: DataFrame, root: Path, checkpoint: str = "checkpoint") -> St
 
 
 def batches(frame: DataFrame, root: Path) -> tuple[StreamingQuery, list[int]]:
-    """Like ``to_queue``, and how many rows each batch has. Before Spark 4.2 a run has one batch: then as many as there
-    are batches."""
+    """Run a query like ``to_queue``, and return it with the number of rows of each batch.
+
+    Before Spark 4.2, a run has one batch: then it runs the query once for each batch.
+    """
     query = to_queue(frame, root)
     found = [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
     if limits is None and found:
@@ -68,25 +70,25 @@ def batches(frame: DataFrame, root: Path) -> tuple[StreamingQuery, list[int]]:
 
 
 def enqueue(root: Path, *items: bytes, queue: str = "in", **settings: Any) -> None:
-    """Open the queue and put these in, with one flush."""
+    """Open the queue, and enqueue the items with one flush."""
     with PersistentQueue(str(root), queue, **settings) as opened:
         put(opened, *items)
 
 
 def taken(root: Path, queue: str = "out") -> list[bytes]:
-    """Open the queue, and take all there is."""
+    """Open the queue, and take all items."""
     with PersistentQueue(str(root), queue) as opened:
         return drain(opened)
 
 
 def left(root: Path, name: str = "spark") -> list[bytes]:
-    """What the subscription has before it."""
+    """Return the items that the subscription has not consumed."""
     with PersistentQueue(str(root), "in") as queue:
         return list(queue.subscribe(name).browse())
 
 
 def at_most(rows: int) -> dict[str, Any]:
-    """Several batches in a run, where Spark has that."""
+    """Return options for several batches in a run, if this Spark supports that."""
     return {"maxOffsetsPerTrigger": rows} if limits is not None else {}
 
 
@@ -95,7 +97,7 @@ def numbers(*count: int) -> list[bytes]:
 
 
 def reader(root: Path, **options: Any) -> StreamReader:
-    """What plans a query, called here as Spark would."""
+    """Return the reader that plans a query, to be called as Spark does."""
     chosen: dict[str, str] = {"path": str(root), "queue": "in", "subscription": "spark", **options}
     made = QueueDataSource(chosen).streamReader(SCHEMA)
     assert isinstance(made, StreamReader)
@@ -106,8 +108,10 @@ def reader(root: Path, **options: Any) -> StreamReader:
 
 
 def test_from_queue_to_queue(spark: SparkSession, tmp_path: Path) -> None:
-    """What is enqueued goes from one queue to another, each item once, over as many runs as it takes; what is done is
-    consumed, the last batch when it is acknowledged, and the space comes back."""
+    """Each item goes from one queue to another once, over any number of runs.
+
+    Finished batches are consumed, the last one when it is acknowledged, and their space is given back.
+    """
     enqueue(tmp_path, *numbers(10), fan_out=True, segment_bytes=1000)
     query = to_queue(read(spark, tmp_path), tmp_path)
     assert taken(tmp_path) == numbers(10)
@@ -128,14 +132,16 @@ def test_from_queue_to_queue(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_beside_an_owner(spark: SparkSession, tmp_path: Path) -> None:
-    """While this very process owns the queue, a query reads what it has flushed; its requests are answered when the
-    owner looks, and the plain consumer is another one."""
+    """While this process owns the queue, a query reads its flushed items, and is another consumer than the plain one.
+
+    The owner answers the requests of the query when it looks into the inbox.
+    """
     with PersistentQueue(str(tmp_path), "in") as queue:
         put(queue, *numbers(5))
         query = to_queue(read(spark, tmp_path), tmp_path)
         assert queue.subscriptions() == []
         assert len(drain(queue)) == 5
-        put(queue, b"5")  # the owner has looked
+        put(queue, b"5")  # this makes the owner look
         assert queue.subscriptions() == ["spark"]
         query = to_queue(read(spark, tmp_path), tmp_path)
         acknowledge(query)
@@ -146,15 +152,17 @@ def test_beside_an_owner(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def roll_back(root: Path, batch: int) -> None:
-    """Have Spark not know any more that it was done with this batch, which was the last."""
+    """Let Spark forget that it finished this batch, the last one."""
     (root / "checkpoint" / "commits" / f"{batch}").unlink()
     (root / "checkpoint" / "commits" / f".{batch}.crc").unlink(missing_ok=True)
 
 
 def test_a_batch_that_is_run_again(spark: SparkSession, tmp_path: Path) -> None:
-    """Where the commit log is rolled back, the same batch is run again with the same rows, and the sink skips it; also
-    when others have consumed and the queue was trimmed meanwhile. One that was acknowledged all the same fails; with
-    ``failOnDataLoss=false`` it has what there is."""
+    """After a rollback of the commit log, the batch runs again with equal rows, and the sink skips it.
+
+    That holds even if other consumers and a trim came meanwhile. If the batch was acknowledged, the query fails; with
+    ``failOnDataLoss=false`` it reads the items that are left.
+    """
     enqueue(tmp_path, *numbers(4))
     to_queue(read(spark, tmp_path), tmp_path)
     roll_back(tmp_path, 0)
@@ -166,7 +174,7 @@ def test_a_batch_that_is_run_again(spark: SparkSession, tmp_path: Path) -> None:
     assert counts == [4, 3]
     acknowledge(query)
     assert left(tmp_path) == []
-    assert taken(tmp_path, "in") == [b"4", b"5", b"6"]  # the plain consumer's
+    assert taken(tmp_path, "in") == [b"4", b"5", b"6"]  # the items of the plain consumer
     roll_back(tmp_path, 1)
     with pytest.raises(StreamingQueryException, match="3 items"):
         to_queue(read(spark, tmp_path), tmp_path)
@@ -175,7 +183,7 @@ def test_a_batch_that_is_run_again(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_two_queries_on_one_queue(spark: SparkSession, tmp_path: Path) -> None:
-    """Each has a subscription and reads all; one that begins with the latest reads what comes."""
+    """Each of two queries has a subscription and reads all items; one that begins with the latest reads later items."""
     enqueue(tmp_path, *numbers(3))
     late = {"subscription": "late", "startingOffsets": "latest"}
     to_queue(read(spark, tmp_path, **late), tmp_path, "late")
@@ -187,7 +195,7 @@ def test_two_queries_on_one_queue(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_two_queries_into_one_queue(spark: SparkSession, tmp_path: Path) -> None:
-    """Two queries write to one queue at once: it has all items of both."""
+    """If two queries write to one queue at once, it has all items of both."""
     enqueue(tmp_path, *numbers(20))
 
     names = ("one", "two")
@@ -198,8 +206,7 @@ def test_two_queries_into_one_queue(spark: SparkSession, tmp_path: Path) -> None
 
 
 def test_available_now_ends(spark: SparkSession, tmp_path: Path) -> None:
-    """A query of what is available ends while somebody goes on producing, with all that there was; in a directory of
-    any name."""
+    """A query of the available items ends with all of them while a producer goes on, in a directory of any name."""
     root = tmp_path / "größer, 100 % & mehr"
     enqueue(root, *numbers(50))
     ended = Event()
@@ -226,7 +233,7 @@ def test_available_now_ends(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_partitions_of_a_batch(spark: SparkSession, tmp_path: Path) -> None:
-    """A batch is cut into as many partitions as it is asked for, and its rows have their offsets and their times."""
+    """A batch has as many partitions as requested, and its rows have their offsets and times."""
     enqueue(tmp_path, *numbers(1000))
     found: list[tuple[int, int]] = []
 
@@ -241,13 +248,15 @@ def test_partitions_of_a_batch(spark: SparkSession, tmp_path: Path) -> None:
     assert sorted(found) == [(n, n) for n in range(1000)]
 
 
-# --- what Spark asks, called by hand ---------------------------------------------------------------------------------
+# --- calls of Spark, made by hand ------------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(limits is None, reason="Spark speaks of limits since 4.2")
 def test_limits_of_a_batch(tmp_path: Path) -> None:
-    """A batch has no more rows, and about no more bytes, than the options say, one row at least; where Spark wants all
-    there is, they do not count."""
+    """A batch has no more rows, and about no more bytes, than the options allow, but at least one row.
+
+    If Spark wants all available rows, these options do not count.
+    """
     enqueue(tmp_path, *[bytes(100)] * 50)
     start = reader(tmp_path).initialOffset()
 
@@ -269,8 +278,10 @@ def test_limits_of_a_batch(tmp_path: Path) -> None:
 
 
 def test_before_spark_tells_where_a_batch_begins(tmp_path: Path) -> None:
-    """Spark 4.0 and 4.1 ask for the latest offset alone: then it goes on from what was planned before, and else a batch
-    is as long as it is."""
+    """Without a start offset, as Spark 4.0 and 4.1 ask, a batch begins at the end of the last planned one.
+
+    If none was planned, the batch has no row limit.
+    """
     enqueue(tmp_path, *numbers(10))
     first = reader(tmp_path, maxOffsetsPerTrigger="4")
     start = first.initialOffset()
@@ -290,8 +301,10 @@ def test_before_spark_tells_where_a_batch_begins(tmp_path: Path) -> None:
 
 
 def test_where_a_query_begins(tmp_path: Path) -> None:
-    """A new query begins where it is told to, or where its subscription is, if there is one; a sequence that is not
-    there yet is the next."""
+    """A new query begins at its starting offset, or at the position of its subscription, if there is one.
+
+    A starting offset beyond the end means the next item.
+    """
     with PersistentQueue(str(tmp_path), "in") as queue:
         put(queue, *numbers(10))
         with queue.session() as session:
@@ -310,7 +323,10 @@ def test_where_a_query_begins(tmp_path: Path) -> None:
 
 
 def goes_on(root: Path, offset: Any, reason: str) -> list[int]:
-    """What a query that is at this offset reads next with ``failOnDataLoss=false``; else it fails."""
+    """Return the offsets that a query at this offset reads next with ``failOnDataLoss=false``.
+
+    Without that option the query must fail.
+    """
     with pytest.raises(DataLossError, match=f"subscription 'spark' is at offset {offset['offset']}.*{reason}.*failOn"):
         reader(root).latestOffset(offset)
     lenient = reader(root, failOnDataLoss="false")
@@ -323,8 +339,10 @@ def goes_on(root: Path, offset: Any, reason: str) -> list[int]:
 
 
 def test_a_queue_that_was_made_anew(tmp_path: Path) -> None:
-    """A queue that was replaced by another one, whatever that holds, or by an older copy, is told of; and what was read
-    of the one is not acknowledged to the other."""
+    """A queue that was replaced by another one or by an older copy is reported.
+
+    Items that were read from the first one are not acknowledged to the other.
+    """
     enqueue(tmp_path, *numbers(3))
     shutil.copytree(tmp_path / "in", tmp_path / "copy")
     enqueue(tmp_path, *numbers(3, 5))
@@ -349,7 +367,7 @@ def test_a_queue_that_was_made_anew(tmp_path: Path) -> None:
 
 
 def test_a_subscription_that_is_not_the_query_s_alone(tmp_path: Path) -> None:
-    """A query whose subscription was removed, or that somebody else has consumed, does not pass over what is gone."""
+    """A query does not silently skip items if its subscription was removed, or if another consumer used it."""
     enqueue(tmp_path, *numbers(10))
     planner = reader(tmp_path)
     end = planner.latestOffset(planner.initialOffset())
@@ -370,8 +388,8 @@ def test_a_subscription_that_is_not_the_query_s_alone(tmp_path: Path) -> None:
 
 
 def test_what_was_consumed_out_of_order_is_no_loss(tmp_path: Path) -> None:
-    """What was consumed out of order before there was a subscription is passed over, wherever a
-    query, or a batch, begins."""
+    """Items consumed out of order before the subscription are skipped without an error, at any start of a query or
+    batch."""
     with PersistentQueue(str(tmp_path), "in") as queue, queue.session() as session:
         put(queue, *numbers(10))
         assert session.dequeue_many(2) == numbers(2)
@@ -390,8 +408,7 @@ def test_what_was_consumed_out_of_order_is_no_loss(tmp_path: Path) -> None:
 
 
 def test_a_first_batch_that_is_run_again(tmp_path: Path) -> None:
-    """Spark plans the first batch of a query again from where its subscription is by then: it has the same rows all the
-    same, or fails."""
+    """If Spark plans the first batch of a query again from a later position, it has equal rows, or fails."""
     enqueue(tmp_path, *numbers(10))
     planner = reader(tmp_path)
     end = planner.latestOffset(planner.initialOffset())
@@ -399,7 +416,7 @@ def test_a_first_batch_that_is_run_again(tmp_path: Path) -> None:
     again = reader(tmp_path)
     start = again.initialOffset()
     assert start["offset"] == 10
-    (split,) = again.partitions(start, end)  # the plain consumer has not had them
+    (split,) = again.partitions(start, end)  # the plain consumer still needs these items
     assert sum(len(batch) for batch in again.read(split)) == 10
     assert len(taken(tmp_path, "in")) == 10
     with pytest.raises(DataLossError, match="10 items of the batch that ends at 10 are gone"):
@@ -411,14 +428,14 @@ def test_a_first_batch_that_is_run_again(tmp_path: Path) -> None:
 
 
 def test_a_queue_that_is_not_there(tmp_path: Path) -> None:
-    """A misspelt queue is told of, and not made."""
+    """A queue that does not exist raises an error, and is not made."""
     with pytest.raises(QueueNotFoundError, match=r"in: no queue here.*make it first"):
         reader(tmp_path / "nowhere").initialOffset()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_acknowledging_fails_no_query(tmp_path: Path) -> None:
-    """What cannot be told now is told with the next batch."""
+    """An acknowledgement that is impossible now is made with the next batch."""
     enqueue(tmp_path, *numbers(3))
     planner = reader(tmp_path)
     start = planner.initialOffset()
@@ -431,7 +448,7 @@ def test_acknowledging_fails_no_query(tmp_path: Path) -> None:
 
 
 def test_a_queue_that_does_not_sync_is_refused(tmp_path: Path) -> None:
-    """Sequences that a power cut may give out again are none to write down."""
+    """A queue without syncs is refused, since a power cut may let it use a sequence twice."""
     enqueue(tmp_path, b"0", sync=False)
     queue = PersistentQueue(str(tmp_path), "in", sync=False)
     try:
@@ -443,7 +460,7 @@ def test_a_queue_that_does_not_sync_is_refused(tmp_path: Path) -> None:
 
 
 def test_acknowledging_what_is_no_queue() -> None:
-    """A query of other sources has told nobody anything, nor has one that has done nothing."""
+    """A query of other sources, or one without progress, acknowledges nothing."""
 
     class Query:
         def __init__(self, progress: Any) -> None:
@@ -462,7 +479,7 @@ def test_acknowledging_what_is_no_queue() -> None:
 
 @pytest.mark.parametrize("told", [dict, json.dumps, str])
 def test_an_offset_as_sparks_tell_it(tmp_path: Path, told: Callable[[dict[str, Any]], Any]) -> None:
-    """The last offset of a query is understood as each Spark tells it: as fields, as JSON, or as Python prints it."""
+    """The last offset of a query is understood in each form: as fields, as JSON, or as Python prints it."""
     enqueue(tmp_path, *numbers(4))
     with PersistentQueue(str(tmp_path), "in") as queue:
         queue.subscribe("spark")
@@ -483,13 +500,13 @@ def test_an_offset_as_sparks_tell_it(tmp_path: Path, told: Callable[[dict[str, A
     ],
 )
 def test_options_that_cannot_be(options: dict[str, str], message: str) -> None:
-    """What makes no sense is refused before anything is read."""
+    """An invalid option is refused before anything is read."""
     with pytest.raises(ValueError, match=message):
         stream_read_options({"path": "p", "subscription": "s", **options})
 
 
 def test_options_that_can() -> None:
-    """All that a stream may be told."""
+    """The valid options of a stream are accepted."""
     place = stream_read_options({"path": "/p", "subscription": "s", "startingOffsets": "latest"})
     assert (place.start, place.subscription, place.place.path) == (LATEST, "s", "/p")
     assert isinstance(place, StreamOptions)

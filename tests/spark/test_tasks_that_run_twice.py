@@ -1,4 +1,4 @@
-"""Spark on two machines, of which it runs tasks twice: each item arrives once, and what is left over is swept."""
+"""Spark on two machines that run tasks twice: each item arrives once, and parts that are not needed are swept."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TIMEOUT_SECONDS = 250
 
 @pytest.fixture
 def java_home(tmp_path: Path) -> Path:
-    """A Java that starts Spark, for as long as the test runs."""
+    """Return the home of a Java that starts Spark, for as long as the test runs."""
     home = tmp_path / "java"
     home.mkdir()
     try:
@@ -46,8 +46,10 @@ def java_home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def master(tmp_path: Path, java_home: Path) -> Iterator[str]:
-    """A master with two workers of one core, each on a host of its own, as far as Spark can tell: it runs no task a
-    second time on the same one."""
+    """Yield the address of a master with two workers of one core.
+
+    Each worker is on a host of its own, as far as Spark can tell: Spark does not run a task a second time on one host.
+    """
     environment = {"JAVA_HOME": str(java_home), "SPARK_HOME": str(SPARK), "PYTHONPATH": SOURCES}
     environment |= {"SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false", "SPARK_LOCAL_IP": "127.0.0.1"}
     with socket.socket() as free:
@@ -75,8 +77,11 @@ def master(tmp_path: Path, java_home: Path) -> Iterator[str]:
 
 
 def test_tasks_that_run_twice(tmp_path: Path, java_home: Path, master: str) -> None:
-    """A task that fails when its part is whole, and a straggler beside which Spark runs another attempt: in jobs and in
-    micro-batches each item arrives once. Whatever part nobody named is swept when it is old."""
+    """If tasks run twice, each item arrives once, in jobs and in micro-batches, and unused parts are swept when they
+    are old.
+
+    A task runs twice if it fails when its part is whole, or if Spark starts another attempt beside a slow one.
+    """
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.spark_cluster", str(tmp_path), master, str(java_home)],
         cwd=SOURCES,

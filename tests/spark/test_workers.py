@@ -1,4 +1,4 @@
-"""What the connector does for the processes that Spark runs it in."""
+"""Care of the connector for the processes of Spark in which it runs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ def _frozen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def test_a_worker_is_settled_once(spark: SparkSession, tmp_path: Path) -> None:
-    """A worker of Spark's that wrote to a queue does not search what it has imported after each task any more; a
-    process that is none of them is left as it is."""
+    """A worker of Spark that wrote to a queue no longer searches its imported objects for garbage after each task.
+
+    Another process is left unchanged.
+    """
     before = gc.get_freeze_count()
     settle()
     assert gc.get_freeze_count() == before

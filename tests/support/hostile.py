@@ -1,4 +1,4 @@
-"""Files that nobody publishes but an attacker, and a process of little memory that meets them."""
+"""Files that only an attacker publishes, and a process with little memory that reads them."""
 
 from __future__ import annotations
 
@@ -49,15 +49,17 @@ print(repr((items, errors, time.process_time() - began)))
 
 
 class Outcome(NamedTuple):
-    """What a process of little memory got out of a queue, and what was raised."""
+    """Items that a process with little memory got out of a queue, and the names of the errors."""
 
     items: list[bytes]
     errors: list[str]
 
 
 def consume_in_little_memory(directory: Path, count: int) -> Outcome:
-    """Publish an item, open the queue, and dequeue ``count`` items and what else there is, in 512 MiB and ten seconds
-    of a processor, by a child process."""
+    """Publish an item, open the queue, and dequeue ``count`` items and the rest, in a child process.
+
+    The child has 512 MiB of address space, and may use ten seconds of processor time.
+    """
     root = Path(persistentqueue.__file__).parent.parent
     command = [sys.executable, "-c", LIMITED, str(directory), str(root), str(count)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -68,14 +70,14 @@ def consume_in_little_memory(directory: Path, count: int) -> Outcome:
 
 
 def innocent(directory: Path, item: bytes = b"innocent") -> None:
-    """Publish an item as anybody does."""
+    """Publish an item with a regular producer."""
     with Producer(directory) as producer:
         producer.enqueue(item)
         producer.flush()
 
 
 def hostile_name(number: int = 0, suffix: str = ".seg") -> str:
-    """A name that comes before all others that count."""
+    """Return a name that sorts before all others that count."""
     return f"{1 + number:016x}-{number:016x}{suffix}"
 
 
@@ -93,5 +95,5 @@ def forge(path: Path, operations: list[Any], length_bytes: int = 0, body: bytes 
 
 
 def aside(inbox: Path) -> list[str]:
-    """What was set aside in it."""
+    """Return the names of the files that were set aside in the inbox."""
     return sorted(path.name for path in inbox.iterdir() if path.name.endswith(".damaged"))

@@ -1,4 +1,4 @@
-"""What the tests of limits share."""
+"""Helpers of the tests of limits."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from persistentqueue.system.disk import Disk
 
 from .queues import IN_CACHE, wait_for
 
-SECONDS = 30.0  # a limit for what should take milliseconds
+SECONDS = 30.0  # a limit for work that should take milliseconds
 KIB, MIB = 1024, 1024 * 1024
 _FREE = nullcontext()
 
 
 def transaction(*items: bytes, marker: tuple[str, int] | None = None) -> Transaction:
-    """What enqueues these items."""
+    """Return a transaction that enqueues these items."""
     result = Transaction()
     result.marker = marker
     result.add(items)
@@ -29,20 +29,20 @@ def transaction(*items: bytes, marker: tuple[str, int] | None = None) -> Transac
 
 
 def take(store: Store, count: int) -> Transaction:
-    """What dequeues so many items."""
+    """Return a transaction that dequeues ``count`` items."""
     result = Transaction(store.reader.ready)
     result.runs = store.reader.take(count)[0]
     return result
 
 
 def content(store: Store) -> list[bytes]:
-    """The ready items."""
+    """Return the ready items."""
     return [item for batch in store.reader.browse() for item in batch]
 
 
 @contextmanager
 def opened(disk: Disk = IN_CACHE, directory: str = "/queues/q", **settings: Any) -> Iterator[Store]:
-    """A store without threads."""
+    """Yield a store without threads, and close it."""
     store = open_store(disk, directory, Settings(**settings), True, 0.0, _FREE, _FREE)
     try:
         yield store
@@ -51,30 +51,30 @@ def opened(disk: Disk = IN_CACHE, directory: str = "/queues/q", **settings: Any)
 
 
 def files_bytes(directory: Path) -> int:
-    """What all files of a queue take, but for the lock's."""
+    """Return the bytes of all files of a queue, without the lock file."""
     return sum(path.stat().st_size for part in ("log", "data", "pool") for path in (directory / part).iterdir())
 
 
 def waits(queue: PersistentQueue, count: int = 1) -> None:
-    """Until so many flushes wait for room."""
+    """Wait until ``count`` flushes wait for room."""
     wait_for(lambda: queue.stats().waiting == count)
 
 
 def spilling(queue: PersistentQueue) -> Session:
-    """A session that keeps little in memory."""
+    """Return a session that keeps little in memory."""
     session = queue.session()
     session._spill_bytes = 2000
     return session
 
 
 def flush(queue: PersistentQueue, *items: bytes, timeout: float | None = None) -> None:
-    """Enqueue and flush."""
+    """Enqueue and flush the items."""
     with queue.session() as session:
         session.enqueue_many(items)
         session.flush(timeout=timeout)
 
 
 def consume(queue: PersistentQueue, count: int = 1) -> list[bytes]:
-    """Dequeue and flush."""
+    """Dequeue ``count`` items, and flush."""
     with queue.transaction() as session:
         return session.dequeue_many(count)

@@ -1,4 +1,4 @@
-"""What several test files share: crashing a queue, putting items in, taking them out, damaging files."""
+"""Helpers of several test files: crash a queue, enqueue items, dequeue them, damage files."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ IN_CACHE = replace(
     start_sync=lambda fd, offset, length_bytes: None,
     pwritev=lambda fd, buffers, offset, flags: DISK.pwritev(fd, buffers, offset, 0),
 )
-"""The disk without its syncs: for tests that open a thousand directories and cut no power."""
+"""Disk without its syncs, for tests that open a thousand directories and cut no power."""
 
 
 def receive_signals() -> None:
-    """Undo what the process that started this one has ignored or blocked among the signals that tests depend on.
+    """Undo the settings of the parent process that ignore or block signals on which tests depend.
 
     A shell without job control, and so ``nohup make test &``, starts a process with SIGINT ignored. Children inherit
     that, and Python then raises no ``KeyboardInterrupt``. A supervisor that ignores SIGCHLD hides the status of every
-    child. SIGHUP stays as it is. Call this function in the main thread."""
+    child. SIGHUP stays as it is. Call this function in the main thread.
+    """
     for number, default in (
         (signal.SIGINT, signal.default_int_handler),
         (signal.SIGTERM, signal.SIG_DFL),
@@ -67,24 +68,24 @@ def drain(queue: PersistentQueue) -> list[bytes]:
 
 
 def crash(queue: PersistentQueue[Any]) -> None:
-    """End the queue as ``kill -9`` ends its process: files closed, lock freed, nothing written."""
+    """End the queue like ``kill -9`` ends its process: files closed, lock freed, nothing written."""
     group = queue._open_queue
     assert group is not None
     group.disown("crashed by a test")
 
 
 def log_file(directory: Path) -> Path:
-    """The log of the highest generation."""
+    """Return the log of the highest generation."""
     return max((directory / "log").glob("*.log"))
 
 
 def segment_files(directory: Path) -> list[Path]:
-    """The segments, oldest first."""
+    """Return the segments, oldest first."""
     return sorted((directory / "data").glob("*.seg"))
 
 
 def traits(path: Path) -> tuple[int, ...]:
-    """Return what ``lstat`` tells of the path, without the times of a read: each look at a link may change that one."""
+    """Return the result of ``lstat`` without the time of the last read, which reading a link may change."""
     found = os.lstat(path)
     return found.st_mode, found.st_ino, found.st_nlink, found.st_uid, found.st_gid, found.st_size, found.st_mtime_ns
 
@@ -99,7 +100,7 @@ def flip(path: Path, offset: int, mask: int = 1) -> None:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    """Give other threads time until the condition holds."""
+    """Wait until the condition holds; fail the test after a minute."""
     waiting = threading.Event()
     for _ in range(60_000):
         if condition():
@@ -110,7 +111,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 @contextmanager
 def tmpfs(path: Path, size_bytes: int) -> Iterator[Path]:
-    """A file system of this size at ``path``; skips the test where none can be mounted."""
+    """Yield a file system of this size at ``path``; skip the test if none can be mounted."""
     if os.geteuid() != 0 or shutil.which("mount") is None:
         pytest.skip("only root can mount a file system, with mount")
     path.mkdir()
@@ -125,7 +126,7 @@ def tmpfs(path: Path, size_bytes: int) -> Iterator[Path]:
 
 
 def without_descriptors() -> tuple[Disk, list[bool]]:
-    """A disk that has no descriptor to list a directory with, while the list that comes with it says ``[True]``."""
+    """Return a disk, and a list: while the list is ``[True]``, the disk has no descriptor to list a directory with."""
     failing = [False]
 
     def listdir(path: str) -> list[str]:
@@ -138,9 +139,9 @@ def without_descriptors() -> tuple[Disk, list[bool]]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Processes that are started meanwhile handle SIGINT as by default, also if this one was started with it ignored.
+    """Let processes that are started in the block handle SIGINT by default, even if this one ignores it.
 
-    A signal that is handled here is back at its default after an ``exec``; one that is ignored stays ignored.
+    After an ``exec``, a handled signal is back at its default, but an ignored one stays ignored.
     """
     before = signal.getsignal(signal.SIGINT)
     if before is signal.SIG_IGN:

@@ -1,9 +1,9 @@
 """Spark jobs whose tasks run twice: ``python -m tests.support.spark_cluster ROOT MASTER JAVA_HOME``.
 
-Each job writes the numbers below ``ITEMS``, or moves them from queue to queue. Its directory tells what happens to the
-first attempt of each task, or of one: it fails when its part is whole ("retry"), or it stands still there until
-it is killed, since another attempt has written the same rows ("speculation"). No attempt ends before the first one of
-its task has written its part, however slow its machine is.
+Each job writes the numbers below ``ITEMS``, or moves them from queue to queue. The name of its directory determines the
+fate of first attempts. In a "retry" job, the first attempt of each task fails when its part is whole. In a
+"speculation" job, the first attempt of one task stops there until Spark kills it, since another attempt has written
+equal rows. No attempt ends before the first attempt of its task has written its part, even on a slow machine.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ _LOOK_SECONDS = 0.05
 
 
 def stumble(place: Place) -> None:
-    """In a task, whose part is whole: what happens to its first attempt."""
+    """Let the first attempt of a task fail or stop, after its part is whole."""
     context = TaskContext.get()
     assert context is not None
     root = Path(place.path)
     (root / f"wrote-{context.partitionId()}-{context.attemptNumber()}").touch()
     if context.attemptNumber() > 0:
-        wait_for_file(root / f"wrote-{context.partitionId()}-0")  # else that attempt may be killed before
+        wait_for_file(root / f"wrote-{context.partitionId()}-0")  # otherwise that attempt may be killed before
         return
     if root.name.endswith("retry"):
         raise RuntimeError("the first attempt fails")
     if context.partitionId() == 0:
-        threading.Event().wait(_STANDSTILL_SECONDS)  # it is killed before
+        threading.Event().wait(_STANDSTILL_SECONDS)  # Spark kills it before that time is over
 
 
 def wait_for_file(path: Path) -> None:
-    """Return when it is there; raise ``TimeoutError`` where it takes too long."""
+    """Return when the file exists; raise ``TimeoutError`` if it takes too long."""
     began = time.monotonic()
     while not path.exists():
         if time.monotonic() > began + _STANDSTILL_SECONDS:
@@ -71,7 +71,7 @@ class StreamWriter(writer.ArrowStreamWriter):
 
 
 class StumblingSource(QueueDataSource):
-    """The data source, with tasks that stumble."""
+    """The data source, with tasks whose first attempts fail or stop."""
 
     @classmethod
     def name(cls) -> str:
@@ -89,7 +89,7 @@ class StumblingSource(QueueDataSource):
 
 
 def run(spark: SparkSession, root: Path) -> None:
-    """One of the jobs."""
+    """Run one of the jobs."""
     root.mkdir()
     if root.name.startswith("batch"):
         frame = spark.range(ITEMS, numPartitions=TASKS).selectExpr("CAST(id AS STRING) AS value")
@@ -122,5 +122,5 @@ def main(root: Path, master: str, java_home: str) -> None:
 
 
 if __name__ == "__main__":
-    # Not this one, which no process of Spark's could import by its name.
+    # Not this module, which is ``__main__``: the processes of Spark could not import it by name.
     importlib.import_module("tests.support.spark_cluster").main(Path(sys.argv[1]), *sys.argv[2:])

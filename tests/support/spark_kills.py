@@ -1,13 +1,12 @@
-"""A Spark program that loses one of its processes at a chosen place, for the tests of that: ``python -m
-tests.support.spark_kills ROOT``.
+"""A Spark program that loses one of its processes at a chosen place: ``python -m tests.support.spark_kills ROOT``.
 
-``ROOT/cells`` names its pieces of work, one a line, ``kind place victim``. Each is a directory of its own, with queues,
-that takes the numbers below ``ITEMS`` into the queue "out": as a streaming query from the queue "in", or as a batch job
-with a marker. Whoever comes first to the ``place`` of a piece kills the ``victim`` there, by SIGKILL, once, and writes
-down in the file "struck" what there was at that moment. Where the program outlives this, it begins the query, or the
-job, again; else whoever has started it does so, and it goes on with the piece it was at.
+``ROOT/cells`` has its pieces of work, one a line, ``kind place victim``. Each piece has a directory of its own, with
+queues, and takes the numbers below ``ITEMS`` into the queue "out". It is a streaming query from the queue "in", or a
+batch job with a marker. The first process that reaches the ``place`` of a piece kills the ``victim`` there, once, by
+SIGKILL. It records the state at that moment in the file "struck". If the program survives this, it begins the query or
+the job again. Otherwise its starter begins it again, and it continues with the current piece.
 
-The data source, which is the one of the package under another name, brings this module into the processes of Spark.
+The data source is the one of the package under another name. It brings this module into the processes of Spark.
 """
 
 from __future__ import annotations
@@ -42,7 +41,8 @@ from persistentqueue.system.disk import DISK
 ITEMS, PER_BATCH, TASKS = 30, 10, 2
 SUBSCRIPTION = "spark"
 VICTIMS = ("jvm", "user", "planner", "executor")
-"""The driver's Java, the program itself, what Spark asks to plan and to commit, and what runs tasks."""
+"""Processes to kill: the Java of the driver, the program itself, the planner and committer, and the process of a
+task."""
 STREAM_PLACES = {
     "writing": "a task has written the blocks of its part, and not what makes it one",
     "publishing": "the manifest is written, and not published",
@@ -55,7 +55,7 @@ STREAM_PLACES = {
 }
 BATCH_PLACES = ("writing", "publishing", "published", "adopting", "committed")
 WATCHED = ("checkpoint/offsets", "checkpoint/commits", "in/inbox", "out/inbox")
-"""What is in these directories, it writes down."""
+"""Directories whose file names are recorded."""
 _ROOT = "PERSISTENTQUEUE_KILLS"
 _LIVES = 4
 
@@ -73,19 +73,20 @@ class Cell(NamedTuple):
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time: a streaming query has done a batch before."""
+        """True if the piece may be struck: a streaming query must have done a batch before, and no process was killed
+        yet."""
         is_begun = self.kind == "batch" or (self.directory / "checkpoint" / "commits" / "0").exists()
         return is_begun and not (self.directory / "struck").exists()
 
 
 def current() -> Cell | None:
-    """What the program is at."""
+    """Return the current piece of work of the program."""
     with suppress(FileNotFoundError):
         return Cell(*Path(os.environ[_ROOT], "current").read_text().split())
     return None
 
 
-# --- who is to be killed ---------------------------------------------------------------------------------------------
+# --- the victims -----------------------------------------------------------------------------------------------------
 
 
 class Process(NamedTuple):
@@ -96,7 +97,7 @@ class Process(NamedTuple):
 
 
 def processes() -> Iterator[Process]:
-    """All that are alive of the program's session, which it leads."""
+    """Yield the living processes of the session that the program leads."""
     for entry in os.listdir("/proc"):
         with suppress(FileNotFoundError, ProcessLookupError):
             if entry.isdigit():
@@ -108,7 +109,7 @@ def processes() -> Iterator[Process]:
 
 
 def find(victim: str) -> list[int]:
-    """The processes that are this."""
+    """Return the processes of this kind."""
     found = list(processes())
     java = {process.pid for process in found if process.name == "java"}
     if victim == "jvm":
@@ -123,7 +124,7 @@ def find(victim: str) -> list[int]:
 
 
 def strike(place: str) -> None:
-    """If this is the place of what the program is at, and nobody has come by before: kill, and wait for the end."""
+    """Kill the victim if this is the place of the current piece and no process did it before, and wait for the end."""
     cell = current()
     if cell is None or cell.place != place or not cell.is_due:
         return
@@ -137,7 +138,7 @@ def strike(place: str) -> None:
     with os.fdopen(fd, "w") as file:
         who = {"by the program": os.getpid() == os.getsid(0), "in a task": is_executor, "victims": len(victims)}
         json.dump(who | names, file)
-    for pid in sorted(victims, key=os.getpid().__eq__):  # oneself last
+    for pid in sorted(victims, key=os.getpid().__eq__):  # this process last
         if pid == os.getpid():
             _let_java_go()
         os.kill(pid, signal.SIGKILL)
@@ -185,7 +186,7 @@ def _let_java_go() -> None:
 
 
 def _answer(write_int: Callable[[int, IO[bytes]], None]) -> Callable[[int, IO[bytes]], None]:
-    """What tells Spark that a commit is done, and then strikes, before Spark has done anything about it."""
+    """Return a function that tells Spark of a commit, and then strikes before Spark can do anything about it."""
 
     def answer(status: int, outfile: IO[bytes]) -> None:
         cell = current()
@@ -204,7 +205,7 @@ def _answer(write_int: Callable[[int, IO[bytes]], None]) -> Callable[[int, IO[by
 
 
 def install() -> None:
-    """Watch the places that this process comes by."""
+    """Watch the places that this process can reach."""
     object.__setattr__(DISK, "failpoint", _failpoint)
     vars(writer)["publish_parts"] = _publish_parts
     for name in ("python_streaming_sink_runner", "commit_data_source_write"):
@@ -220,11 +221,11 @@ class Reader(StreamReader):
 
 
 class StreamWriter(writer.ArrowStreamWriter):
-    """Its tasks know of this module by it."""
+    """Stream writer through which its tasks import this module."""
 
 
 class BatchWriter(writer.BatchWriter):
-    """Likewise."""
+    """Batch writer through which its tasks import this module."""
 
 
 class KillableSource(QueueDataSource):
@@ -254,7 +255,7 @@ class KillableSource(QueueDataSource):
 
 
 def run_stream(spark: SparkSession, directory: Path) -> StreamingQuery:
-    """From queue to queue, all there is."""
+    """Run a streaming query from queue to queue, over all items there are; return it."""
     source = spark.readStream.format("killable").options(queue="in", subscription=SUBSCRIPTION, minPartitions=TASKS)
     frame = source.option("maxOffsetsPerTrigger", PER_BATCH).load(str(directory)).select("value")
     writer = frame.writeStream.format("killable").option("queue", "out").trigger(availableNow=True)
@@ -264,7 +265,7 @@ def run_stream(spark: SparkSession, directory: Path) -> StreamingQuery:
 
 
 def run_batch(spark: SparkSession, directory: Path) -> None:
-    """One job, with a marker."""
+    """Run one batch job, with a marker."""
     frame = spark.range(ITEMS, numPartitions=TASKS).selectExpr("CAST(id AS STRING) AS value")
     writer = frame.write.format("killable").mode("append").options(queue="out", txnAppId="job", txnVersion=1)
     writer.save(str(directory))
@@ -272,7 +273,7 @@ def run_batch(spark: SparkSession, directory: Path) -> None:
 
 @contextmanager
 def owning(cell: Cell) -> Iterator[None]:
-    """Own what is written to, if the place is where it is adopted: an owner who looks once a batch is done."""
+    """Own the target queue if the place is its adoption: the owner looks into the inbox when a batch is done."""
     if cell.place != "adopting":
         yield
         return
@@ -294,7 +295,7 @@ def owning(cell: Cell) -> Iterator[None]:
 
 
 def work(spark: SparkSession, cell: Cell) -> None:
-    """Do this piece, from wherever it is."""
+    """Do this piece of work, from its current state on."""
     directory = cell.directory
     if not directory.exists():
         with PersistentQueue(directory, "in", fan_out=True) as queue, queue.transaction() as session:
@@ -318,7 +319,7 @@ def work(spark: SparkSession, cell: Cell) -> None:
         strike("ended")
         acknowledge(query)
     else:
-        run_batch(spark, directory)  # once more, in vain
+        run_batch(spark, directory)  # once more: its marker must prevent a second write
     (directory / "done").touch()
 
 
@@ -335,7 +336,7 @@ def main(root: Path) -> None:
 
 
 if __name__ == "__main__":
-    # Not this one, which no process of Spark's could import by its name.
+    # Not this module, which is ``__main__``: the processes of Spark could not import it by name.
     importlib.import_module("tests.support.spark_kills").main(Path(sys.argv[1]))
 elif _ROOT in os.environ:
     install()

@@ -1,4 +1,5 @@
-"""What every test ends with: its queues closed, its directories consistent, no descriptor and no thread left over."""
+"""Hooks and fixtures for all tests. Every test ends with its queues closed, its directories consistent, and no
+descriptor or thread left over."""
 
 from __future__ import annotations
 
@@ -31,11 +32,11 @@ if TYPE_CHECKING:
 
 QueueFactory = Callable[..., PersistentQueue]
 ONE_JAVA = {f"tests/spark/test_{name}.py" for name in ("handoff", "source", "stream", "workers")}
-"""The tests that use the fixture ``spark``: what it starts takes ten seconds, and a gibibyte."""
+"""Test files that use the fixture ``spark``. Its start takes ten seconds and one gibibyte."""
 
 
 def _descriptors() -> dict[int, str]:
-    """The open descriptors of this process and what they point to; empty where the system does not tell."""
+    """Return the open descriptors of this process with their targets; return none if the system does not list them."""
     found = {}
     for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else []:
         try:
@@ -46,15 +47,16 @@ def _descriptors() -> dict[int, str]:
 
 
 def pytest_configure() -> None:
-    """Receive signals as a process of a terminal does, whatever has started this one; so do its children."""
+    """Make this process and its children receive signals as a process of a terminal does, however it was started."""
     if threading.current_thread() is threading.main_thread():
         receive_signals()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest begins first, so that no process is left with it at the end.
+    """Put the tests marked ``spark`` first: they take longest, and no process should be left with one at the end.
 
-    With ``SHUFFLE=<seed>`` in the environment, shuffle the tests of each file: none may depend on the one before."""
+    If ``SHUFFLE=<seed>`` is in the environment, shuffle the tests of each file: no test may depend on an earlier one.
+    """
     if seed := os.environ.get("SHUFFLE"):
         files = list(dict.fromkeys(item.path for item in items))
         Random(seed).shuffle(items)
@@ -64,7 +66,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With ``--dist loadfile`` the files of ``ONE_JAVA`` go to one process, whose tests have one Spark."""
+    """Send the files of ``ONE_JAVA`` to one process with ``--dist loadfile``, so that their tests share one Spark."""
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
@@ -78,14 +80,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_finish() -> None:
-    """What has been imported by now stays: no collection, of which each test ends with one, looks through it again."""
+    """Exempt all objects made so far from garbage collection: each test ends with a collection, which they would slow
+    down."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
-    """No test leaves a descriptor of a queue's file, or a thread, behind."""
+    """Fail if a test leaves a thread or a descriptor of a queue's file behind."""
     if request.node.get_closest_marker("spark"):
         yield  # the JVM's sockets and py4j's threads outlive a test, by design
         return
@@ -106,13 +109,13 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def consistent_directories(request: pytest.FixtureRequest) -> Iterator[None]:
-    """After every test each queue under ``tmp_path`` passes ``check``, unless the test is marked ``damages``."""
+    """Check each queue under ``tmp_path`` after the test, unless the test is marked ``damages``."""
     root: Path | None = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
     yield
     if root is None or request.node.get_closest_marker("damages"):
         return
     for directory, _, files in os.walk(root):
-        if ID_NAME in files:  # the place of a queue's segments, which are checked with it
+        if ID_NAME in files:  # the location of a queue's segments, which are checked with the queue
             continue
         try:
             is_queue = bool(find_generations(DISK, directory))
@@ -125,28 +128,31 @@ def consistent_directories(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def nothing_by_itself(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No maintenance comes by itself in the middle of a test, however slow the machine, but where that is tested."""
+    """Prevent maintenance during a test, however slow the machine is, unless the test is marked ``maintained``."""
     if not request.node.get_closest_marker("maintained"):
         monkeypatch.setattr(Maintenance, "maintain_soon", lambda self: None)
 
 
 @pytest.fixture
 def threads() -> Iterator[ThreadPoolExecutor]:
-    """Threads that are gone when the test ends: behind ``open_queue``, whose end wakes those who still wait in a
-    queue, so that a test that fails says so."""
+    """Yield an executor whose threads have ended when the test ends.
+
+    ``open_queue`` depends on it and so ends first. Its end wakes the threads that still wait in a queue, so that a test
+    that fails reports its failure.
+    """
     with ThreadPoolExecutor(16) as executor:
         yield executor
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """The directory in which ``open_queue`` makes its queues."""
+    """Return the directory in which ``open_queue`` makes its queues."""
     return tmp_path / "queues"
 
 
 @pytest.fixture
 def open_queue(tmp_path: Path, threads: ThreadPoolExecutor) -> Iterator[QueueFactory]:
-    """Open ``tmp_path/queues/orders`` (or another ``name=``); what is still open at the end is closed."""
+    """Yield a function that opens ``tmp_path/queues/orders`` or another ``name=``; close its queues at the end."""
     opened: list[PersistentQueue] = []
 
     def factory(name: str | None = "orders", **settings: Any) -> PersistentQueue:
@@ -161,20 +167,20 @@ def open_queue(tmp_path: Path, threads: ThreadPoolExecutor) -> Iterator[QueueFac
 
 @pytest.fixture
 def attacked(open_queue: QueueFactory, directory: Path) -> Path:
-    """The inbox of a queue that nobody owns for now."""
+    """Return the inbox of a queue that no process owns."""
     open_queue().close()
     return directory / "inbox"
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """The directory of the queue that ``open_queue`` opens."""
+    """Return the directory of the queue that ``open_queue`` opens."""
     return tmp_path / "queues" / "orders"
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One local Spark for all tests of a process; a task is tried twice."""
+    """Yield one local Spark session for all tests of a process; each task is tried twice."""
     from persistentqueue.spark import JavaNotFoundError, local_session, register
 
     scratch = tmp_path_factory.mktemp("spark")
@@ -185,7 +191,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.warehouse.dir": f"{scratch / 'warehouse'}",
         "spark.sql.session.timeZone": "UTC",
     }
-    # PySpark starts Java by a fork that newer Pythons deprecate once a process has threads, as NumPy's are.
+    # PySpark starts Java by a fork. Newer Pythons deprecate a fork in a process that has threads, such as those of
+    # NumPy.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         try:
@@ -197,8 +204,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.stop()
 
 
-# A Java that a test starts lives for seconds: it shall begin at once, not learn how to run for hours, nor verify the
-# twenty thousand classes that Spark loads. What is tested is what Spark does, with the settings that users have.
+# The Java of a test lives for seconds. It should start fast, without optimizing for long runs and without verifying the
+# 20,000 classes that Spark loads. Spark itself runs with the settings that users have.
 QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:MetaspaceSize=300m"
 UNVERIFIED = "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 os.environ["JDK_JAVA_OPTIONS"] = " ".join([os.environ.get("JDK_JAVA_OPTIONS", ""), QUICK_JAVA, UNVERIFIED])

@@ -1,4 +1,4 @@
-"""Typed queues: what goes in is encoded, what comes out is decoded, and what a codec refuses harms nobody else."""
+"""Typed queues: encoding and decoding of items, and the reaction to items that a codec refuses."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda values: st.lists(values) | st.dictionaries(st.text(), values),
 )
-"""Text without halves of surrogate pairs, which are no text."""
+"""JSON values whose text has no half of a surrogate pair: such a half is not valid text."""
 
 
 class Numbers:
-    """Whole numbers from 0 to 9, as digits; anything else is an error of another kind each."""
+    """Codec for whole numbers from 0 to 9, as digits. Each other kind of value raises another kind of error."""
 
     def encode(self, item: int) -> bytes:
         return "0123456789"[item].encode()
@@ -32,7 +32,7 @@ class Numbers:
 
 @pytest.fixture
 def raw(tmp_path: Path) -> list[bytes]:
-    """What is put into the queue ``numbers`` as bytes, before the test."""
+    """Write items as bytes into the queue ``numbers``, and return them."""
     items = [b"0", b"1", b"x", b"3", b"y"]
     with PersistentQueue(tmp_path, "numbers") as queue, queue.transaction() as session:
         session.enqueue_many(items)
@@ -52,7 +52,8 @@ def raw(tmp_path: Path) -> list[bytes]:
     ids=lambda value: type(value).__name__,
 )
 def test_items_come_out_as_they_went_in(tmp_path: Path, codec: codecs.Codec[Any], items: list[Any]) -> None:
-    """One by one and many at once, looked at and dequeued, by sessions, subscriptions, producers, after reopening."""
+    """Items come back equal through sessions, subscriptions, producers, browsing and peeking, singly and in batches,
+    also after a reopening."""
     with PersistentQueue(tmp_path, "typed", codec=codec) as queue:
         with queue.transaction() as session:
             session.enqueue_many(items)
@@ -80,7 +81,7 @@ def test_items_come_out_as_they_went_in(tmp_path: Path, codec: codecs.Codec[Any]
 
 @given(JSON_VALUES)
 def test_json_says_whatever_json_can_say(value: Any) -> None:
-    """Any value of JSON comes back, whatever is in it."""
+    """Any JSON value is decoded to an equal value."""
     assert codecs.decode(codecs.JSON, codecs.encode(codecs.JSON, value)) == value
 
 
@@ -98,7 +99,8 @@ def test_json_says_whatever_json_can_say(value: Any) -> None:
     ids=lambda value: type(value).__name__,
 )
 def test_what_cannot_be_encoded_is_not_in_the_session(tmp_path: Path, codec: codecs.Codec[Any], item: Any) -> None:
-    """It raises for that item, which the error has; what was buffered before, and comes behind, is committed."""
+    """An item that cannot be encoded raises an error that has the item. Items enqueued before and after it are
+    committed."""
     good = 1 if isinstance(codec, Numbers) else "good"
     with PersistentQueue(tmp_path, "typed", codec=codec) as queue, queue.session() as session:
         session.enqueue(good)
@@ -116,12 +118,12 @@ def test_what_cannot_be_encoded_is_not_in_the_session(tmp_path: Path, codec: cod
 
 
 def test_bytes_are_as_they_are() -> None:
-    """Who uses the codec of bytes by hand gets the very same object back."""
+    """The codec ``BYTES`` encodes and decodes bytes to equal bytes."""
     assert codecs.decode(codecs.BYTES, codecs.encode(codecs.BYTES, b"ab")) == b"ab"
 
 
 def test_an_encoder_must_give_bytes(tmp_path: Path) -> None:
-    """A codec that gives text by mistake is told, before anything is buffered."""
+    """A codec whose ``encode`` returns text raises ``CodecError`` before anything is buffered."""
 
     class Wrong(Numbers):
         def encode(self, item: int) -> bytes:
@@ -135,7 +137,8 @@ def test_an_encoder_must_give_bytes(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_decoded_is_told_once_it_comes(tmp_path: Path, raw: list[bytes]) -> None:
-    """What comes before it is returned first; then it is raised, alone and on hold: flushed, it is gone."""
+    """Items before an undecodable item are returned first. Then the error is raised alone and the item is held: a flush
+    consumes it."""
     del raw
     with PersistentQueue(tmp_path, "numbers", codec=Numbers()) as queue, queue.session() as session:
         assert session.dequeue_many(10) == [0, 1]
@@ -151,7 +154,8 @@ def test_what_cannot_be_decoded_is_told_once_it_comes(tmp_path: Path, raw: list[
 
 
 def test_what_cannot_be_decoded_is_given_back(tmp_path: Path, raw: list[bytes]) -> None:
-    """Rolled back it is where it was, and whoever opens the queue without the codec has it as it is."""
+    """After a rollback an undecodable item is ready in its old place. An opening without the codec returns its
+    bytes."""
     with PersistentQueue(tmp_path, "numbers", codec=Numbers()) as queue:
         with pytest.raises(CodecError), queue.transaction() as session:
             session.dequeue_many(2)
@@ -166,7 +170,7 @@ def test_what_cannot_be_decoded_is_given_back(tmp_path: Path, raw: list[bytes]) 
 
 
 def test_what_is_behind_keeps_its_order(tmp_path: Path) -> None:
-    """Items that a session had taken behind the one it cannot decode are ready again, in order, for anybody."""
+    """Items that a session took behind an undecodable item are ready again for all sessions, in order."""
     with PersistentQueue(tmp_path, "numbers") as bytes_queue, bytes_queue.transaction() as bytes_session:
         bytes_session.enqueue_many([*(b"%d" % n for n in range(6)), b"bad", b"7", b"8", b"9"])
     with (
@@ -177,7 +181,7 @@ def test_what_is_behind_keeps_its_order(tmp_path: Path) -> None:
         assert session.dequeue_many(2) == [0, 1]
         assert other.dequeue_many(2) == [2, 3]
         session.rollback()
-        assert session.dequeue_many(10) == [0, 1, 4, 5]  # of 0, 1, then 4 and what is behind it
+        assert session.dequeue_many(10) == [0, 1, 4, 5]  # stops at the bad item and releases it and the rest
         assert queue.stats().held == 6
         assert len(queue) == 4
         other.rollback()
@@ -193,7 +197,7 @@ def test_what_is_behind_keeps_its_order(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("codec", ["json", None, 3, codecs.MessagePack])
 def test_what_is_no_codec_is_refused(tmp_path: Path, codec: Any) -> None:
-    """A name, or a class that was not called, is told before anything is made."""
+    """A codec that is a name or an uncalled class is refused before anything is made."""
     with pytest.raises(TypeError, match="codec must be an object with encode and decode"):
         PersistentQueue(tmp_path, "typed", codec=codec)
     with pytest.raises(TypeError, match=r"persistentqueue\.codecs\.JSON"):
@@ -202,7 +206,7 @@ def test_what_is_no_codec_is_refused(tmp_path: Path, codec: Any) -> None:
 
 
 def test_message_pack_checks_types(tmp_path: Path) -> None:
-    """``MessagePack(T)`` gives items of that type, and refuses what others wrote that is none."""
+    """``MessagePack(T)`` decodes items of type ``T``, and refuses stored items of another type."""
 
     @dataclass
     class Order:
@@ -219,7 +223,7 @@ def test_message_pack_checks_types(tmp_path: Path) -> None:
 
 
 def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without msgspec the error says what to install."""
+    """Without msgspec the error names the extra to install."""
     imported = builtins.__import__
 
     def missing(name: str, *others: Any) -> Any:
@@ -234,7 +238,7 @@ def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_queues_of_different_types_in_one_transaction(tmp_path: Path) -> None:
-    """Text goes in here and numbers come out there, atomically."""
+    """One transaction moves an item atomically between queues with different codecs."""
     with PersistentQueue(tmp_path, "a", codec=codecs.TEXT) as a, PersistentQueue(tmp_path, "b", codec=Numbers()) as b:
         with a.transaction() as session:
             session.enqueue("7")
@@ -246,7 +250,7 @@ def test_queues_of_different_types_in_one_transaction(tmp_path: Path) -> None:
 
 
 def test_codecs_are_shown_by_their_public_names() -> None:
-    """A codec that stands in a signature is shown as its user writes it, without an address."""
+    """The ``repr`` of a codec is its public name, without an address."""
     assert [repr(each) for each in (codecs.BYTES, codecs.TEXT, codecs.JSON, codecs.UNSAFE_PICKLE)] == [
         "codecs.BYTES",
         "codecs.TEXT",

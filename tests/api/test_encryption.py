@@ -1,4 +1,4 @@
-"""Queues that are compressed or encrypted: what comes out, what lies on the disk, and settings."""
+"""Compressed and encrypted queues: the items that come out, the content of the files, and the settings."""
 
 from __future__ import annotations
 
@@ -71,13 +71,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def items_of(queue: PersistentQueue) -> list[bytes]:
-    """What is ready, without consuming it."""
+    """Return the ready items without consuming them."""
     return list(queue.browse())
 
 
 @ways
 def test_all_that_is_enqueued_comes_out(open_queue: QueueFactory, way: str) -> None:
-    """Small, large, spilled, after a crash and after a restart: in order, from memory and from disk."""
+    """Small, large and spilled items come out in order, from memory and from disk, after a crash and after a
+    restart."""
     queue = open_queue(memory_bytes=100_000, **SETTINGS[way])
     small = [TEXT + b"%d" % n for n in range(300)]
     put_each(queue, small[:50])
@@ -98,7 +99,7 @@ def test_all_that_is_enqueued_comes_out(open_queue: QueueFactory, way: str) -> N
 
 
 def test_compression_takes_less_of_the_disk(open_queue: QueueFactory) -> None:
-    """What the queue holds by its own count is less than half, of text."""
+    """By the queue's own count, compressed text takes less than a quarter of the bytes of plain text."""
     plain, compressed = open_queue("plain"), open_queue("compressed", compression="zstd")
     for queue in (plain, compressed):
         put(queue, *[TEXT + b"%d" % n for n in range(20_000)])
@@ -106,7 +107,7 @@ def test_compression_takes_less_of_the_disk(open_queue: QueueFactory) -> None:
 
 
 def test_memory_is_counted_as_it_was(open_queue: QueueFactory) -> None:
-    """``memory_bytes`` bounds the items themselves, whatever they take on disk."""
+    """``memory_bytes`` bounds the bytes of the items themselves, however few they take on disk."""
     queue = open_queue(memory_bytes=1_000_000, compression="zstd")
     for n in range(40):
         put(queue, *[b"%d" % n + bytes(100_000)] * 3)
@@ -121,7 +122,7 @@ def test_memory_is_counted_as_it_was(open_queue: QueueFactory) -> None:
 
 @ways
 def test_limits_hold(open_queue: QueueFactory, way: str) -> None:
-    """What a transaction is taken for is never less than what its blocks take."""
+    """The admission estimate of a transaction is never less than the bytes of its blocks, so ``max_bytes`` holds."""
     queue = open_queue(max_bytes=10_000, **SETTINGS[way])
     count = 0
     while True:
@@ -136,7 +137,8 @@ def test_limits_hold(open_queue: QueueFactory, way: str) -> None:
 
 
 def test_an_envelope_counts_for_the_limits(open_queue: QueueFactory) -> None:
-    """What fits as it is, and not with what encryption adds to it, is refused; with so much more room it is not."""
+    """An item that fits only without the bytes that encryption adds is refused; with that much more room it is
+    accepted."""
     item = os.urandom(100)
     plain_bytes = encode_block([item], SALT, 640, 17, 99).length_bytes
     with pytest.raises(QueueFullError, match=f"max_bytes={plain_bytes}"):
@@ -149,7 +151,7 @@ def test_an_envelope_counts_for_the_limits(open_queue: QueueFactory) -> None:
 
 @contextmanager
 def without(monkeypatch: pytest.MonkeyPatch, module: str) -> Iterator[None]:
-    """Where this library is not installed."""
+    """Make the import of a library fail until the context ends."""
     with monkeypatch.context() as patch:
         for name in [name for name in sys.modules if name == module or name.startswith(module + ".")]:
             patch.setitem(sys.modules, name, None)
@@ -164,8 +166,8 @@ EXTRAS = [("compressed", "zstandard", "compression"), ("encrypted", "cryptograph
 def test_missing_extra(
     open_queue: QueueFactory, directory: Path, way: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who asks for what is not installed hears which command installs it, and nothing is made; who meets a block that
-    needs it loses nothing."""
+    """A setting whose library is not installed raises an error with the command that installs it, and nothing is
+    made."""
     with without(monkeypatch, module):
         for make in (open_queue, lambda **settings: Producer(directory, **settings)):
             with pytest.raises(MissingExtraError, match=rf"pip install 'persistentqueue\[{extra}\]'") as caught:
@@ -178,7 +180,8 @@ def test_missing_extra(
 def test_missing_extra_at_a_block(
     open_queue: QueueFactory, directory: Path, way: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its items stay ready, others go in and are counted; with the library all of them come, in order."""
+    """Items that need a missing library stay ready, and new items can be enqueued. With the library, all items come out
+    in order."""
     queue = open_queue(**SETTINGS[way])
     put(queue, TEXT * 9, TEXT * 8)
     queue.close()
@@ -211,8 +214,8 @@ def test_missing_extra_at_a_block(
     ids=["none", "unknown", "short"],
 )
 def test_wrong_key(open_queue: QueueFactory, directory: Path, encryption: Encryption | None, problem: str) -> None:
-    """It is no damage: the error says where, and what to do; the items stay, others go in, and all of them come once
-    the queue is opened with the key, in order."""
+    """A wrong or missing key is not damage: the error names the block and the remedy, and new items can be enqueued.
+    With the key, all items come out in order."""
     queue = open_queue(encryption=ONE)
     put(queue, b"a", b"b")
     put(queue, b"c")
@@ -241,7 +244,8 @@ def test_wrong_key(open_queue: QueueFactory, directory: Path, encryption: Encryp
 
 
 def test_one_name_for_two_keys(open_queue: QueueFactory) -> None:
-    """Whoever opens a queue with another key of the same name hears so at once, and writes nothing with it."""
+    """While a block needs the old key, an opening with another key of the same id is refused at once and writes
+    nothing."""
     queue = open_queue(encryption=ONE)
     put(queue, b"a", b"b")
     queue.close()
@@ -252,13 +256,13 @@ def test_one_name_for_two_keys(open_queue: QueueFactory) -> None:
     put(queue, b"c")
     assert drain(queue) == [b"a", b"b", b"c"]
     queue.close()
-    queue = open_queue(encryption=OTHER)  # of that key there is nothing left
+    queue = open_queue(encryption=OTHER)  # no block needs the old key any more
     put(queue, b"d")
     assert drain(queue) == [b"d"]
 
 
 def test_what_can_be_opened_comes_out_first(open_queue: QueueFactory) -> None:
-    """Who takes many gets those before a block that he has no key for; then he hears of it."""
+    """``dequeue_many`` returns the items before a block that has no key; the next call raises ``WrongKeyError``."""
     queue = open_queue()
     put(queue, b"a")
     put(queue, *[b"b"] * 3)
@@ -278,7 +282,8 @@ def test_what_can_be_opened_comes_out_first(open_queue: QueueFactory) -> None:
 
 
 def test_what_lies_in_another_segment_comes_out_first(open_queue: QueueFactory) -> None:
-    """The same over several readings."""
+    """``dequeue_many`` returns the readable items of several segments before a segment without a key raises
+    ``WrongKeyError``."""
     queue = open_queue(segment_bytes=1)
     put(queue, b"a" * 100)
     put(queue, b"b" * 100)
@@ -295,7 +300,8 @@ def test_what_lies_in_another_segment_comes_out_first(open_queue: QueueFactory) 
 
 
 def test_compaction_without_the_key_leaves_it_alone(open_queue: QueueFactory) -> None:
-    """Beside segments that it can read, which it compacts; with the key it does the rest."""
+    """A compaction leaves segments alone if it has no key for them, and compacts the others. With the key it compacts
+    the rest."""
     rows = [b"%d" % n + bytes(300) for n in range(48)]
     for encryption, some in ((ONE, rows[:24]), (None, rows[24:])):
         queue = open_queue(segment_bytes=2000, encryption=encryption)
@@ -322,7 +328,7 @@ def test_compaction_without_the_key_leaves_it_alone(open_queue: QueueFactory) ->
 
 
 def test_clear_needs_no_key(open_queue: QueueFactory) -> None:
-    """Who has lost a key for ever can consume what nobody can read, and goes on."""
+    """``clear`` consumes items whose key is lost, so that the queue can go on."""
     queue = open_queue(encryption=ONE)
     put(queue, b"a")
     queue.close()
@@ -332,11 +338,12 @@ def test_clear_needs_no_key(open_queue: QueueFactory) -> None:
 
 
 def test_keys_are_asked_for_once(open_queue: QueueFactory) -> None:
-    """Once for each id and opening, whoever reads; the one to write with, and that of the first block, at once."""
+    """Each key is asked for once per opening, even if several threads read. An opening asks for the write key and for
+    the key of the first block."""
     asked: list[str] = []
 
     def key(key_id: str) -> bytes:
-        # A compaction and a consumer, two threads, may come at the same time.
+        # Several threads may ask for a key at the same time: the guard must be held.
         assert not len(asked) or asked[0] != "three" or key_id == "one" or guard.locked()
         asked.append(key_id)
         return KEYS[key_id]
@@ -361,7 +368,7 @@ def test_keys_are_asked_for_once(open_queue: QueueFactory) -> None:
 
 
 def test_a_key_that_could_not_be_had_is_asked_for_again(open_queue: QueueFactory) -> None:
-    """Who keeps the keys may have been away: the next call asks him again."""
+    """A key that could not be had is asked for again by the next call."""
     away = [True]
 
     def key(key_id: str) -> bytes:
@@ -381,8 +388,8 @@ def test_a_key_that_could_not_be_had_is_asked_for_again(open_queue: QueueFactory
 
 
 def test_keys_are_rotated(open_queue: QueueFactory, directory: Path) -> None:
-    """Three keys, one after the other: all items come out. A compaction writes what it copies under the newest; what
-    lives whole, and the segment that is written on, stays under its own."""
+    """Items that were written under three successive keys all come out. A compaction writes its copies under the newest
+    key, after which the old keys are not needed."""
     rows = []
     for number, encryption in enumerate((ONE, TWO, THREE)):
         queue = open_queue(segment_bytes=2000, encryption=encryption)
@@ -396,7 +403,7 @@ def test_keys_are_rotated(open_queue: QueueFactory, directory: Path) -> None:
         taken = session.dequeue_many(90)
         session.rollback()
         kept = [item for n, item in enumerate(taken) if n % 5]
-        # Somebody takes one item of each segment.
+        # Consume every fifth item, so that each segment is partly consumed.
         sessions = [queue.session() for _ in taken]
         for other, item in zip(sessions, taken, strict=True):
             assert other.dequeue() == item
@@ -413,7 +420,7 @@ def test_keys_are_rotated(open_queue: QueueFactory, directory: Path) -> None:
 
 
 def key_ids(directory: Path) -> set[bytes]:
-    """Those that the blocks in the segments name."""
+    """Return the key ids that the blocks in the segments name."""
     names = [bytes([len(name)]) + name.encode() for name in ("one", "two", "three")]
     data = b"".join(path.read_bytes() for path in segment_files(directory))
     return {name[1:] for name in names if name in data}
@@ -421,7 +428,7 @@ def key_ids(directory: Path) -> set[bytes]:
 
 @ways
 def test_compaction_with_holes(open_queue: QueueFactory, way: str) -> None:
-    """What lives among what is gone is decoded and encoded anew, with holes, and comes out."""
+    """A compaction encodes the live items of partly consumed blocks anew, with holes, and all of them come out."""
     queue = open_queue(segment_bytes=20_000, **SETTINGS[way])
     for start in range(0, 3000, 100):
         put(queue, *[TEXT * 3 + b"%d" % n for n in range(start, start + 100)])
@@ -440,7 +447,7 @@ def test_compaction_with_holes(open_queue: QueueFactory, way: str) -> None:
 
 
 def test_settings_change_from_opening_to_opening(open_queue: QueueFactory) -> None:
-    """Each block says what it is: a queue may hold all kinds."""
+    """Compression and encryption may change at each opening: each block records its own kind."""
     expected = []
     for number, settings in enumerate([{}, *SETTINGS.values(), {}]):
         queue = open_queue(**settings)
@@ -454,14 +461,14 @@ def test_settings_change_from_opening_to_opening(open_queue: QueueFactory) -> No
 
 
 def files_of(directory: Path) -> dict[Path, bytes]:
-    """All files below the directory."""
+    """Return the content of each file below the directory."""
     return {path: path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
 def test_no_secret_is_on_the_disk(open_queue: QueueFactory, directory: Path, compression: str | None) -> None:
-    """Nothing of an item lies in any file in clear, whichever way it took: in the log, the segments, the inbox, the
-    pool and the spare log."""
+    """No file contains an item in clear, whichever way the item took: the log, the segments, the inbox, the pool and
+    the spare log."""
     settings: dict[str, Any] = {"compression": compression, "encryption": ONE}
     number = iter(range(10**6))
 
@@ -507,7 +514,7 @@ def test_no_secret_is_on_the_disk(open_queue: QueueFactory, directory: Path, com
 
 
 def test_the_search_for_secrets_finds_them(open_queue: QueueFactory, directory: Path) -> None:
-    """Without encryption they are there."""
+    """Without encryption the search finds the secret in the log."""
     put(open_queue(), SECRET)
     assert [path.suffix for path, data in files_of(directory).items() if SECRET in data] == [".log"]
 
@@ -516,7 +523,7 @@ def test_the_search_for_secrets_finds_them(open_queue: QueueFactory, directory: 
 
 
 class Nonces:
-    """Notes under which salts and counters something was encrypted, in this process."""
+    """Salts and counters with which something was encrypted in this process."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.used: list[tuple[bytes, int]] = []
@@ -528,12 +535,13 @@ class Nonces:
         monkeypatch.setattr(core_encryption, "encode_envelope", noting)
 
     def need_unique(self) -> None:
-        """Raise unless each was used once."""
+        """Raise unless there is a pair of salt and counter, and each pair was used once."""
         assert len(set(self.used)) == len(self.used) > 0
 
 
 def test_no_nonce_is_used_twice(open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not by what is tried again on a full disk, rolled back, compacted, published, nor by another opening."""
+    """No nonce is used twice: not by a retry on a full disk, a rollback, a compaction, a publication or another
+    opening."""
     nonces = Nonces(monkeypatch)
     full = [False]
 
@@ -557,7 +565,7 @@ def test_no_nonce_is_used_twice(open_queue: QueueFactory, directory: Path, monke
                 assert len(nonces.used) > before
             session.flush()
         with queue.session() as session:
-            session.enqueue_many([TEXT * 1000] * 30)  # written ahead
+            session.enqueue_many([TEXT * 1000] * 30)  # spilled
             session.rollback()
         with queue.session() as session, queue.session() as other:
             for _ in range(10):
@@ -585,7 +593,7 @@ def test_no_nonce_is_used_twice(open_queue: QueueFactory, directory: Path, monke
 
 
 def test_a_forked_child_draws_a_salt_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if it goes on with what its parent had begun with."""
+    """A forked child draws its own salt, also for an encoder that its parent began to use."""
     pids = [1]
     encode = Envelopes(None, ONE).encoder(replace(DISK, getpid=lambda: pids[-1]))
     data = [b"".join(encode([TEXT], SALT, 640, 17, 99).buffers) for pids[-1:] in ([1], [1], [2], [2])]
@@ -596,7 +604,7 @@ def test_a_forked_child_draws_a_salt_of_its_own(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_salts_come_through_the_door() -> None:
-    """What is random is drawn from the disk, so that who replays a crash draws the same."""
+    """Salts are drawn through the disk, so that the replay of a crash draws the same ones."""
     encode = Envelopes(None, ONE).encoder(replace(DISK, urandom=lambda size_bytes: b"s" * size_bytes))
     first = b"".join(encode([TEXT], SALT, 640, 17, 99).buffers)
     encode = Envelopes(None, ONE).encoder(replace(DISK, urandom=lambda size_bytes: b"s" * size_bytes))
@@ -609,7 +617,8 @@ def test_salts_come_through_the_door() -> None:
 
 @ways
 def test_producers_and_parts(open_queue: QueueFactory, directory: Path, way: str) -> None:
-    """What other processes publish is compressed and encrypted as they say, adopted without a key, and comes out."""
+    """The owner adopts compressed or encrypted publications without a key. An opening with the settings returns their
+    items in order."""
     open_queue().close()
     with Producer(directory, **SETTINGS[way]) as producer:
         producer.enqueue(TEXT * 9)
@@ -628,7 +637,8 @@ def test_producers_and_parts(open_queue: QueueFactory, directory: Path, way: str
 
 
 def test_who_reads_beside_the_owner(open_queue: QueueFactory, directory: Path) -> None:
-    """What is compressed is read, from the segments and from the log; what is encrypted is an error that says so."""
+    """A reader without the lock reads compressed items from the segments and from the log. For encrypted items it
+    raises ``WrongKeyError``."""
     queue = open_queue(compression="zstd")
     put(queue, *[TEXT * 50] * 3)
     put(queue, *[TEXT * 10_000] * 3)
@@ -652,8 +662,8 @@ def test_who_reads_beside_the_owner(open_queue: QueueFactory, directory: Path) -
 def test_check_and_repair_need_neither_key_nor_library(
     open_queue: QueueFactory, directory: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Damage is found and cut out by the checksums alone, also without a log: what was consumed stays so where a block
-    says that it is a hole."""
+    """``check`` and ``repair`` find and cut out damage by checksums alone. Without a log, items that a block records as
+    a hole stay consumed."""
     queue = open_queue(segment_bytes=20_000, **SETTINGS[way])
     rows = [[TEXT * 3 + os.urandom(20) + b"%d" % n for n in range(start, start + 20)] for start in range(0, 200, 20)]
     for row in rows:
@@ -690,12 +700,13 @@ def test_check_and_repair_need_neither_key_nor_library(
 
 @pytest.mark.damages
 def test_damage_behind_an_envelope_costs_its_own_items(open_queue: QueueFactory, directory: Path) -> None:
-    """As ever: once an error, then what lies behind."""
+    """Damage in an encrypted block costs only the items of that block: the error is raised once, and later items come
+    out."""
     queue = open_queue(memory_bytes=0, encryption=ONE, compression="zstd")
     for n in range(3):
         put(queue, *[b"%d" % n + TEXT * 2000] * 300)
     queue.close()
-    flip(segment_files(directory)[0], HEADER_BYTES + BLOCK_HEADER_BYTES + 3)  # the raw length: it promises gigabytes
+    flip(segment_files(directory)[0], HEADER_BYTES + BLOCK_HEADER_BYTES + 3)  # the raw length: it now claims gigabytes
     queue = open_queue(memory_bytes=0, encryption=ONE)
     with queue.transaction() as session:
         with pytest.raises(CorruptionError):
@@ -722,14 +733,14 @@ def test_damage_behind_an_envelope_costs_its_own_items(open_queue: QueueFactory,
 def test_settings_that_are_wrong(
     open_queue: QueueFactory, directory: Path, settings: dict[str, object], error: type[Exception], message: str
 ) -> None:
-    """They are refused before anything is made."""
+    """Wrong values for ``compression`` and ``encryption`` are refused before anything is made."""
     with pytest.raises(error, match=message):
         open_queue(**settings)
     assert not directory.exists()
 
 
 def test_key_ids() -> None:
-    """Of one byte to 255, of any text."""
+    """A key id is any text of 1 to 255 bytes."""
     for right in ("k", "k" * 255, "schlüssel"):
         way = Envelopes(None, Encryption(right, lambda key_id: bytes(24)))
         data = b"".join(way.encoder(DISK)([TEXT], SALT, 640, 17, 99).buffers)
@@ -744,7 +755,7 @@ def test_key_ids() -> None:
 
 
 def test_libraries_are_imported_by_who_needs_them() -> None:
-    """Neither by the package, nor by a queue that asks for none of it."""
+    """Neither the package nor a queue without compression and encryption imports the optional libraries."""
     code = (
         "import sys, tempfile\n"
         "sys.modules.update(zstandard=None, cryptography=None)\n"
@@ -758,7 +769,7 @@ def test_libraries_are_imported_by_who_needs_them() -> None:
 
 
 def test_only_one_room_imports_the_libraries() -> None:
-    """What is optional is asked for in one place."""
+    """Only one module of the package imports ``zstandard`` and ``cryptography``."""
     rooms = Path(persistentqueue.__file__).parent.rglob("*.py")
     importing = re.compile(r"^\s*(import|from) (zstandard|cryptography)\b", re.MULTILINE)
     assert [room.name for room in rooms if importing.search(room.read_text())] == ["encryption.py"]

@@ -1,4 +1,5 @@
-"""What one thread does on behalf of many: flush their sessions together, wait for an item, give up, put back."""
+"""Calls by which one thread serves many sessions: ``flush_all``, ``wait``, ``give_up``, ``put_back``,
+``dequeue_cached`` and ``enqueue_cached``."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ from tests.unit.runtime.test_open_queue import Gate, Interruption
 
 
 def sessions_with(queue: PersistentQueue, *items: bytes) -> list[Session]:
-    """A session for each item, which it will enqueue."""
+    """Return a session for each item, with the item enqueued."""
     sessions = [queue.session() for _ in items]
     for session, item in zip(sessions, items, strict=True):
         session.enqueue(item)
@@ -43,7 +44,8 @@ def sessions_with(queue: PersistentQueue, *items: bytes) -> list[Session]:
 
 
 def test_many_sessions_share_one_sync(open_queue: QueueFactory) -> None:
-    """Each is a transaction of its own, in one group with one sync, in the order given; idle ones are true as well."""
+    """``flush_all`` commits each session as its own transaction, in the given order, in one group with one sync. An
+    idle session gets True as well."""
     queue = open_queue()
     put(queue, b"first")
     before = queue.stats()
@@ -59,7 +61,8 @@ def test_many_sessions_share_one_sync(open_queue: QueueFactory) -> None:
 
 
 def test_markers_of_each(open_queue: QueueFactory) -> None:
-    """Of two with the same marker the first is committed; one whose marker is no marker hears so, alone."""
+    """Of two sessions with the same marker ``flush_all`` commits the first. An invalid marker fails only its own
+    session."""
     queue = open_queue()
     sessions = sessions_with(queue, b"a", b"b", b"c", b"d")
     found = queue.flush_all(sessions, [("m", 1), ("m", 1), None, ("", -1)])
@@ -69,7 +72,8 @@ def test_markers_of_each(open_queue: QueueFactory) -> None:
 
 
 def test_sessions_that_cannot_be_flushed_together(open_queue: QueueFactory) -> None:
-    """A session that is there twice, of another queue, or of a transaction over several; markers that are too few."""
+    """``flush_all`` refuses a repeated session, a session of another queue or of a transaction over several queues, and
+    too few markers."""
     queue, other = open_queue(), open_queue("other")
     (session,) = sessions_with(queue, b"a")
     with transaction(queue, other) as (joint, _), other.session() as foreign:
@@ -83,7 +87,7 @@ def test_sessions_that_cannot_be_flushed_together(open_queue: QueueFactory) -> N
 
 
 def test_closed_session_fails_alone(open_queue: QueueFactory) -> None:
-    """One that was closed has a ClosedError, the others are committed."""
+    """A closed session gets a ``ClosedError``, and ``flush_all`` commits the others."""
     queue = open_queue()
     closed, open_one = sessions_with(queue, b"a", b"b")
     closed.close()
@@ -94,7 +98,8 @@ def test_closed_session_fails_alone(open_queue: QueueFactory) -> None:
 
 @pytest.mark.parametrize("full", ["raise", "block"])
 def test_each_hears_of_its_own_limit(open_queue: QueueFactory, full: str) -> None:
-    """Who finds no room is refused, without waiting, and can be flushed again; those who fit are committed."""
+    """A session that finds no room is refused without waiting, and can be flushed again. The sessions that fit are
+    committed."""
     queue = open_queue(max_items=2, full=full)
     sessions = sessions_with(queue, b"a", b"b", b"c")
     found = queue.flush_all(sessions)
@@ -106,7 +111,8 @@ def test_each_hears_of_its_own_limit(open_queue: QueueFactory, full: str) -> Non
 
 
 def test_nobody_overtakes_those_who_wait(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
-    """While somebody waits for room who only enqueues is refused; who also dequeues goes."""
+    """While a flush waits for room, ``flush_all`` refuses sessions that only enqueue, and commits a session that also
+    dequeues."""
     queue = open_queue(max_items=2, full="block")
     put(queue, b"a")
     waiting = threads.submit(flush, queue, b"1", b"2")
@@ -127,7 +133,8 @@ def test_nobody_overtakes_those_who_wait(open_queue: QueueFactory, threads: Thre
 
 
 def test_breaking_is_told_to_each(open_queue: QueueFactory) -> None:
-    """When the write of the frame fails, each session hears that the outcome is unknown; so does who comes later."""
+    """If the write of the frame fails, each session gets a ``BrokenQueueError``: the outcome is unknown. Each later
+    flush gets it, too."""
     failing = [False]
 
     def pwritev(fd: int, buffers: Any, offset: int, flags: int) -> int:
@@ -144,7 +151,7 @@ def test_breaking_is_told_to_each(open_queue: QueueFactory) -> None:
 
 
 def test_closing_under_way_is_told_to_each(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
-    """Sessions in line when the queue is closed have a ClosedError each, and nothing of them is committed."""
+    """If the queue is closed while sessions wait for their group, each gets a ``ClosedError`` and none is committed."""
     gate = Gate()
     queue = open_queue(disk=replace(DISK, failpoint=gate.failpoint))
     gate.armed = True
@@ -166,7 +173,7 @@ def test_closing_under_way_is_told_to_each(open_queue: QueueFactory, threads: Th
 
 
 def test_they_are_taken_along_as_a_whole(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
-    """Those who come while others write are one group with whoever else came, and are led as a whole."""
+    """Calls of ``flush_all`` that come during a write form the next group together, each with all of its sessions."""
     gate = Gate()
     queue = open_queue(disk=replace(DISK, failpoint=gate.failpoint))
     gate.armed = True
@@ -186,7 +193,8 @@ def test_they_are_taken_along_as_a_whole(open_queue: QueueFactory, threads: Thre
 
 @pytest.mark.parametrize("where", ["before", "behind"])
 def test_interrupted(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    """Interrupted before anything was written each keeps its operations, behind the commit each is empty."""
+    """Sessions keep their operations if ``flush_all`` is interrupted before the commit. They are empty if it is
+    interrupted after the commit."""
     queue = open_queue()
     sessions = sessions_with(queue, b"a", b"b")
     with monkeypatch.context() as patch, pytest.raises(Interruption):
@@ -201,7 +209,7 @@ def test_interrupted(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_a_failure_is_forgotten(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who failed, and was interrupted before he heard, is not told so by the next flush."""
+    """If an interruption keeps an error from the caller, the next flush of the session does not raise that error."""
     queue = open_queue()
     (session,) = sessions_with(queue, b"a")
 
@@ -218,7 +226,7 @@ def test_a_failure_is_forgotten(open_queue: QueueFactory, monkeypatch: pytest.Mo
 
 
 def test_wait_takes_nothing(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
-    """Waiting is over when there is something, which it leaves where it is, or when the time is."""
+    """``wait`` ends when an item is ready, which it leaves in its place, or when the time is over."""
     queue = open_queue()
     assert queue.wait(0) is False and queue.wait(0.01) is False
     waiting = [threads.submit(queue.wait) for _ in range(3)]
@@ -234,7 +242,7 @@ def test_wait_takes_nothing(open_queue: QueueFactory, threads: ThreadPoolExecuto
 def test_who_waits_beside_a_consumer_takes_nothing_from_him(
     open_queue: QueueFactory, threads: ThreadPoolExecutor
 ) -> None:
-    """One item, told to who only waits, comes to the consumer who waits beside him."""
+    """An item that wakes a thread in ``wait`` still reaches the consumer that waits beside it."""
     queue = open_queue()
     waiting = threads.submit(queue.wait)
     with queue.session() as session:
@@ -249,7 +257,8 @@ def test_who_waits_beside_a_consumer_takes_nothing_from_him(
 
 
 def test_waiting_is_stopped(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
-    """It ends when ``stop`` says so, at once if it does at the beginning, and otherwise when it is woken."""
+    """``wait`` returns False when ``stop`` returns True: at once if it does so at the beginning, otherwise when
+    ``wake`` is called."""
     queue = open_queue()
     subscription = queue.subscribe("s")
     stop = threading.Event()
@@ -264,7 +273,8 @@ def test_waiting_is_stopped(open_queue: QueueFactory, threads: ThreadPoolExecuto
 
 @pytest.mark.parametrize("how", ["close", "unsubscribe"])
 def test_waiting_ends_with_what_is_waited_for(open_queue: QueueFactory, threads: ThreadPoolExecutor, how: str) -> None:
-    """Closing ends it with ClosedError; the removal of the subscription is something that its consumers must hear."""
+    """``wait`` raises ``ClosedError`` when the queue is closed. It returns True when the subscription is removed, since
+    its consumers must learn of that."""
     queue = open_queue()
     subscription = queue.subscribe("s")
     waiting = threads.submit(subscription.wait)
@@ -280,7 +290,8 @@ def test_waiting_ends_with_what_is_waited_for(open_queue: QueueFactory, threads:
 
 
 def test_a_queue_of_subscriptions_has_nobody_to_wait_for(open_queue: QueueFactory) -> None:
-    """Where there is no plain consumer, waiting for it is refused, with the names of those that there are."""
+    """A queue without a plain consumer refuses ``wait`` and ``dequeue_cached``, and the error names its
+    subscriptions."""
     queue = open_queue(fan_out=True)
     queue.subscribe("s")
     with pytest.raises(SubscriptionNotFoundError, match="s"):
@@ -292,7 +303,7 @@ def test_a_queue_of_subscriptions_has_nobody_to_wait_for(open_queue: QueueFactor
 def test_waiting_hears_of_other_processes(
     open_queue: QueueFactory, directory: Path, threads: ThreadPoolExecutor
 ) -> None:
-    """What is published is adopted by who waits; what is wrong with a publication is for a dequeue to tell."""
+    """A thread in ``wait`` adopts an item that another process publishes, and returns True."""
     queue = open_queue()
     waiting = threads.submit(queue.wait)
     wait_for(lambda: queue._open()._waiters.count == 1)
@@ -305,7 +316,7 @@ def test_waiting_hears_of_other_processes(
 
 @pytest.mark.damages
 def test_waiting_hears_of_damage(open_queue: QueueFactory, directory: Path) -> None:
-    """A publication that is damaged ends the waiting, and is told once, by dequeue."""
+    """A damaged publication ends ``wait``, and its error is raised once, by ``dequeue``."""
     with open_queue() as queue:
         put(queue, b"a")
     queue = open_queue()
@@ -326,7 +337,8 @@ def test_waiting_hears_of_damage(open_queue: QueueFactory, directory: Path) -> N
 
 
 def test_put_back(open_queue: QueueFactory) -> None:
-    """The last items come out first again, in their order; those before them stay on hold, and are consumed."""
+    """``put_back`` makes the last items ready again, in their order. The items before them stay held and are consumed
+    by a flush."""
     queue = open_queue()
     items = [b"%d" % n for n in range(6)]
     put(queue, *items)
@@ -350,7 +362,7 @@ def test_put_back(open_queue: QueueFactory) -> None:
 
 
 def test_who_has_put_all_back_holds_nothing(open_queue: QueueFactory) -> None:
-    """For how long it holds something counts from what it dequeues then."""
+    """After a session has put everything back, the time for which it holds items counts from its next dequeue."""
     queue = open_queue()
     put(queue, b"a", b"b")
     with queue.session() as session:
@@ -368,7 +380,7 @@ def test_who_has_put_all_back_holds_nothing(open_queue: QueueFactory) -> None:
 
 
 def test_put_back_wakes_who_waits(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
-    """Who waits gets what was put back."""
+    """An item that is put back goes to a waiting consumer."""
     queue = open_queue()
     put(queue, b"x")
     with queue.session() as holder, queue.session() as session:
@@ -382,7 +394,8 @@ def test_put_back_wakes_who_waits(open_queue: QueueFactory, threads: ThreadPoolE
 
 
 def test_dequeue_cached_never_reads(open_queue: QueueFactory) -> None:
-    """It gives what is in memory, up to so many, and nothing where the disk would have to be asked."""
+    """``dequeue_cached`` returns up to the given count of items from memory, and none if the disk would have to be
+    read."""
     queue = open_queue()
     put(queue, b"a", b"b", b"c", b"d")
     reads = queue.stats().page_reads
@@ -400,7 +413,8 @@ def test_dequeue_cached_never_reads(open_queue: QueueFactory) -> None:
 
 
 def test_enqueue_cached_never_writes(open_queue: QueueFactory) -> None:
-    """It takes what fits, at least one item, and what does not fit is not in the session."""
+    """``enqueue_cached`` takes an item if that needs no write, and takes at least one. An item that it does not take is
+    not in the session."""
     queue = open_queue()
     with spilling(queue) as session:
         assert session.enqueue_cached(bytearray(b"x" * 3000))
@@ -415,7 +429,8 @@ def test_enqueue_cached_never_writes(open_queue: QueueFactory) -> None:
 
 
 def test_cached_items_have_the_codec(open_queue: QueueFactory) -> None:
-    """What goes in and out without the disk is encoded and decoded as well, and what cannot be harms no other item."""
+    """``enqueue_cached`` and ``dequeue_cached`` use the codec, and an item that cannot be encoded harms no other
+    item."""
     queue: PersistentQueue[Any] = open_queue(codec=codecs.JSON)
     with queue.session() as session:
         for item in (None, {"a": 1}):
@@ -429,7 +444,8 @@ def test_cached_items_have_the_codec(open_queue: QueueFactory) -> None:
 
 
 def test_give_up(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
-    """A flush that waits for room is refused at once, keeps its session, and lets the next one try."""
+    """``give_up`` ends a flush that waits for room with ``QueueFullError``, at once. Its session keeps its items, and
+    the next waiting flush tries."""
     queue = open_queue(max_items=2, full="block")
     put(queue, b"a")
     large, small = queue.session(), queue.session()
@@ -453,7 +469,7 @@ def test_give_up(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
 
 
 def test_give_up_before_it_waits(open_queue: QueueFactory) -> None:
-    """The flush that comes next does not wait, and the one after it would."""
+    """``give_up`` before a flush makes that flush fail without waiting; the flush after it would wait."""
     queue = open_queue(max_items=1, full="block")
     put(queue, b"a")
     with queue.session() as session:

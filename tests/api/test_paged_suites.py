@@ -1,4 +1,5 @@
-"""The normal suites once more, with a memory limit below their load: what comes out does not depend on it."""
+"""The suites of ``OpenQueue``, of the public calls and of diskqueue's scenarios once more, with a memory limit below
+their load. Their results do not depend on the limit."""
 
 from __future__ import annotations
 
@@ -19,12 +20,12 @@ from . import test_queue as queue
 MEMORY_BYTES = 150
 SUITES = (group, queue, scenarios)
 OTHERS = {"test_performance_many_small_items", "test_stats_add_up", "test_a_list_has_items_of_several_pages"}
-"""What says how much is in memory, and what is there for its time."""
+"""Tests that need a certain amount in memory, or measure time."""
 
 
 @pytest.fixture
 def open_queue(tmp_path: Path) -> Iterator[QueueFactory]:
-    """As everywhere, with room for two or three small items."""
+    """Yield a function that opens queues with memory for two or three small items."""
     opened: list[PersistentQueue] = []
 
     def factory(name: str | None = "orders", **settings: Any) -> PersistentQueue:
@@ -38,7 +39,7 @@ def open_queue(tmp_path: Path) -> Iterator[QueueFactory]:
 
 
 def tests_of(suite: Any) -> dict[str, Callable[..., None]]:
-    """The tests of a suite that open queues by the fixture."""
+    """Return the tests of a suite that open queues by the fixture."""
     return {
         name: test
         for name, test in vars(suite).items()
@@ -50,7 +51,7 @@ globals().update({name: test for suite in SUITES for name, test in tests_of(suit
 
 
 def test_suites_are_collected(open_queue: QueueFactory) -> None:
-    """Each of the suites has tests here, and their queues have little memory."""
+    """Each suite has tests here, and the queues of these tests have little memory."""
     assert all(len(tests_of(suite)) > 10 for suite in SUITES)
     assert set(tests_of(queue)) - OTHERS <= set(globals())
     assert open_queue().stats().memory_bytes == MEMORY_BYTES

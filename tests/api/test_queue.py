@@ -1,4 +1,4 @@
-"""What people call: sessions, transactions, browsing, clearing, statistics; and what bad input meets."""
+"""The public calls: sessions, transactions, browsing, clearing and statistics, and the reaction to wrong input."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.queues import crash, drain, log_file, put, put_each, segment_
 
 
 def test_the_ten_lines(tmp_path: Path) -> None:
-    """The example that everybody sees first does what its comments say."""
+    """The short example of the documentation does what its comments say."""
     with PersistentQueue(tmp_path / "queues", "orders") as queue:
         with queue.session() as session:
             session.enqueue(b"one")
@@ -56,7 +56,7 @@ def test_the_ten_lines(tmp_path: Path) -> None:
     ids=lambda item: type(item).__name__,
 )
 def test_any_bytes_like_object_is_an_item(item: Any, open_queue: QueueFactory) -> None:
-    """Whatever has bytes can be enqueued, one by one and many at once, and comes out as bytes."""
+    """An object with the buffer protocol can be enqueued, alone or with others, and comes out as bytes."""
     queue = open_queue()
     with queue.transaction() as session:
         session.enqueue(item)
@@ -69,7 +69,7 @@ def test_any_bytes_like_object_is_an_item(item: Any, open_queue: QueueFactory) -
 
 
 def test_items_are_taken_when_enqueued(open_queue: QueueFactory) -> None:
-    """Changing a buffer or a list after it was enqueued changes nothing."""
+    """A change of a buffer or a list after it was enqueued does not change the items."""
     queue = open_queue()
     buffer, items = bytearray(b"before"), [b"a"]
     with queue.transaction() as session:
@@ -82,7 +82,7 @@ def test_items_are_taken_when_enqueued(open_queue: QueueFactory) -> None:
 
 @pytest.mark.parametrize("item", ["text", None, 5, 1.5, [b"x"], object()], ids=lambda item: type(item).__name__)
 def test_what_is_no_item(item: Any, open_queue: QueueFactory) -> None:
-    """Anything without bytes is refused, and the session goes on as if nothing had been said."""
+    """An object without bytes is refused, and the session goes on unchanged."""
     queue = open_queue()
     with queue.session() as session:
         session.enqueue(b"good")
@@ -108,7 +108,7 @@ def test_item_of_four_gibibytes_is_refused(open_queue: QueueFactory) -> None:
 
 @pytest.mark.parametrize("timeout", [-1, -0.001, float("nan")])
 def test_negative_timeouts(timeout: float, open_queue: QueueFactory) -> None:
-    """A timeout that is no time is refused."""
+    """A timeout that is negative or not a number is refused, and so is a negative count."""
     queue = open_queue()
     put(queue, b"x")
     with queue.session() as session:
@@ -127,14 +127,14 @@ def test_negative_timeouts(timeout: float, open_queue: QueueFactory) -> None:
     "name", ["", ".", "..", ".hidden", "/absolute", "a/b", "x" * 65, "späße", "a b", "a\0", "a\n", "..\\x"], ids=repr
 )
 def test_names_that_cannot_be(name: str, open_queue: QueueFactory, tmp_path: Path) -> None:
-    """A name that could leave the directory, or hide in it, is refused before anything is made."""
+    """A queue name that could leave the directory or hide in it is refused before anything is made."""
     with pytest.raises(InvalidNameError, match="64"):
         open_queue(name)
     assert not (tmp_path / "queues").exists()
 
 
 def test_arguments_of_a_wrong_type(open_queue: QueueFactory, tmp_path: Path) -> None:
-    """A name or a path that is no text is a TypeError."""
+    """A name or a path that is not text raises ``TypeError``, and a negative size raises ``ValueError``."""
     with pytest.raises(TypeError, match="name must be text"):
         open_queue(5)
     with pytest.raises(TypeError, match="path must be text"):
@@ -166,14 +166,14 @@ def test_arguments_of_a_wrong_type(open_queue: QueueFactory, tmp_path: Path) -> 
 def test_settings_of_a_wrong_type(
     open_queue: QueueFactory, tmp_path: Path, settings: dict[str, Any], said: str
 ) -> None:
-    """They are a TypeError that names them, before anything is made: not one from the depths, or a broken queue."""
+    """A setting of a wrong type raises a ``TypeError`` that names it, before anything is made."""
     with pytest.raises(TypeError, match=said):
         open_queue(**settings)
     assert not (tmp_path / "queues").exists()
 
 
 def test_dequeue_part_of_an_item(open_queue: QueueFactory) -> None:
-    """Whatever is no number of items is refused, and nothing is taken."""
+    """A count that is not a whole number is refused, and nothing is dequeued."""
     queue = open_queue()
     put(queue, b"a", b"b")
     with queue.session() as session:
@@ -185,13 +185,13 @@ def test_dequeue_part_of_an_item(open_queue: QueueFactory) -> None:
 
 @pytest.mark.parametrize("name", ["a", "x" * 64, "A-b_c.d", "-", "0", "a.lock"])
 def test_names_that_can_be(name: str, open_queue: QueueFactory, tmp_path: Path) -> None:
-    """Names of up to 64 ordinary characters work, and are directories."""
+    """A name of 1 to 64 ordinary characters is accepted and becomes a directory."""
     put(open_queue(name), b"x")
     assert (tmp_path / "queues" / name).is_dir()
 
 
 def test_queue_without_a_name(tmp_path: Path, open_queue: QueueFactory) -> None:
-    """Without a name the path itself is the queue."""
+    """Without a name, the path itself is the directory of the queue."""
     queue = open_queue(None, path=tmp_path / "plain")
     put(queue, b"x")
     assert (queue.path, queue.name, queue.closed) == (str(tmp_path / "plain"), None, False)
@@ -200,7 +200,7 @@ def test_queue_without_a_name(tmp_path: Path, open_queue: QueueFactory) -> None:
 
 
 def test_files_are_private(open_queue: QueueFactory, directory: Path) -> None:
-    """Directories are made 0700 and files 0600."""
+    """Directories of a queue have the mode 0700, and its files have the mode 0600."""
     put(open_queue(), b"x")
     modes = {path.name: path.stat().st_mode & 0o777 for path in [directory, *directory.rglob("*")]}
     assert {modes.pop(name) for name in ("orders", "log", "data", "inbox", "pool")} == {0o700}
@@ -208,7 +208,7 @@ def test_files_are_private(open_queue: QueueFactory, directory: Path) -> None:
 
 
 def test_create_false(open_queue: QueueFactory, tmp_path: Path) -> None:
-    """``create=False`` opens what is there and makes nothing."""
+    """``create=False`` opens an existing queue and makes nothing."""
     with pytest.raises(QueueNotFoundError, match="create=False"):
         open_queue(create=False)
     with pytest.raises(FileNotFoundError):
@@ -219,7 +219,8 @@ def test_create_false(open_queue: QueueFactory, tmp_path: Path) -> None:
 
 
 def test_closing_twice_and_using_after(open_queue: QueueFactory) -> None:
-    """Closing is idempotent; afterwards everything raises ClosedError, sessions can still be closed."""
+    """Closing a queue again does nothing, and later calls raise ``ClosedError``. Its sessions can still be rolled back
+    and closed."""
     queue = open_queue()
     session = queue.session()
     session.enqueue(b"x")
@@ -249,7 +250,7 @@ def test_closing_twice_and_using_after(open_queue: QueueFactory) -> None:
 
 
 def test_closed_session(open_queue: QueueFactory) -> None:
-    """A closed session refuses work; closing or rolling it back again does nothing."""
+    """A closed session refuses work; closing it or rolling it back again does nothing."""
     queue = open_queue()
     session = queue.session()
     before = session.closed
@@ -262,7 +263,7 @@ def test_closed_session(open_queue: QueueFactory) -> None:
 
 
 def test_close_rolls_open_sessions_back(open_queue: QueueFactory) -> None:
-    """Closing the queue gives back what sessions hold, and drops what they enqueued."""
+    """Closing the queue releases the items that sessions hold, and drops the items that they enqueued."""
     queue = open_queue(segment_bytes=100)
     put_each(queue, [b"a", b"b", b"c"])
     session = queue.session()
@@ -274,7 +275,7 @@ def test_close_rolls_open_sessions_back(open_queue: QueueFactory) -> None:
 
 
 def test_dropping_the_last_reference(tmp_path: Path) -> None:
-    """A queue that is dropped frees its lock and warns; the next opening finds what was committed."""
+    """A queue that is dropped without ``close`` frees its lock and warns. The next opening finds what was committed."""
     queue = PersistentQueue(tmp_path, "q")
     put(queue, b"x")
     with pytest.warns(ResourceWarning, match="without close"):
@@ -286,8 +287,8 @@ def test_dropping_the_last_reference(tmp_path: Path) -> None:
 
 
 def test_dropping_a_queue_that_a_session_uses(tmp_path: Path) -> None:
-    """A queue that is dropped while somebody has a session of it closes no file under his hands, until that goes, too:
-    its number may be another file's by then."""
+    """A dropped queue closes no file until its last session is dropped, too. Otherwise the session could write to
+    another file that has the same descriptor number by then."""
     queue = PersistentQueue(tmp_path, "q")
     session = queue.session()
     session.enqueue(b"x")
@@ -304,7 +305,8 @@ def test_dropping_a_queue_that_a_session_uses(tmp_path: Path) -> None:
 
 
 def test_dropping_a_session(open_queue: QueueFactory) -> None:
-    """A session that is dropped with work in it warns and gives everything back; without work it is silent."""
+    """A session that is dropped with pending work warns and releases its items; without pending work it does not
+    warn."""
     queue = open_queue()
     put(queue, b"a", b"b")
     queue.session()
@@ -317,7 +319,7 @@ def test_dropping_a_session(open_queue: QueueFactory) -> None:
 
 
 def test_dropped_session_is_given_back_later(open_queue: QueueFactory) -> None:
-    """A finalizer that runs while the memory is locked leaves its work to the next call."""
+    """If a finalizer runs while the mutex is held, the next call does its work."""
     queue = open_queue()
     put(queue, b"a")
     session = queue.session()
@@ -331,7 +333,7 @@ def test_dropped_session_is_given_back_later(open_queue: QueueFactory) -> None:
 
 
 def test_failed_constructor_leaves_nothing(tmp_path: Path, open_queue: QueueFactory) -> None:
-    """A second opening that is refused changes nothing and can be dropped in silence."""
+    """A second opening that is refused changes nothing, and its object can be dropped without a warning."""
     put(open_queue(), b"x")
     with pytest.raises(QueueLockedError):
         PersistentQueue(tmp_path / "queues", "orders")
@@ -339,7 +341,7 @@ def test_failed_constructor_leaves_nothing(tmp_path: Path, open_queue: QueueFact
 
 
 def test_transaction_flushes_or_rolls_back(open_queue: QueueFactory) -> None:
-    """``transaction()`` commits a block that ends well, and takes back one that raises."""
+    """``transaction()`` commits a block that ends without an error, and rolls back a block that raises."""
     queue = open_queue()
     put(queue, b"a", b"b")
     with pytest.raises(KeyError), queue.transaction() as session:
@@ -353,7 +355,7 @@ def test_transaction_flushes_or_rolls_back(open_queue: QueueFactory) -> None:
 
 
 def test_enqueued_is_invisible_until_flush(open_queue: QueueFactory) -> None:
-    """Nobody sees an item before its flush, not even its own session."""
+    """An item is invisible before its flush, even to its own session."""
     queue = open_queue()
     with queue.session() as one, queue.session() as two:
         one.enqueue(b"x")
@@ -367,7 +369,7 @@ def test_enqueued_is_invisible_until_flush(open_queue: QueueFactory) -> None:
 
 
 def test_rollback_keeps_the_order(open_queue: QueueFactory) -> None:
-    """What sessions give back comes out in its old order, whoever gives it back first."""
+    """Items that sessions release come out in their old order, in whatever order the sessions release them."""
     queue = open_queue()
     put(queue, *[b"%d" % n for n in range(9)])
     with queue.session() as one, queue.session() as two, queue.session() as three:
@@ -384,7 +386,7 @@ def test_rollback_keeps_the_order(open_queue: QueueFactory) -> None:
 
 
 def test_a_list_has_items_of_several_pages(open_queue: QueueFactory) -> None:
-    """Items of one call come in order and complete, also if they are in several pages of the memory."""
+    """Items of one ``dequeue_many`` come complete and in order, also if they are on several pages."""
     queue, items = open_queue(), [b"%d" % number + bytes(TAIL_PAGE_BYTES) for number in range(6)]
     for item in items:
         put(queue, item)
@@ -397,7 +399,7 @@ def test_a_list_has_items_of_several_pages(open_queue: QueueFactory) -> None:
 
 
 def test_session_is_flushed_many_times(open_queue: QueueFactory) -> None:
-    """A session goes on after a flush; an empty flush costs no sync."""
+    """A session can be flushed many times, and a flush without work costs no sync."""
     queue = open_queue()
     with queue.session() as session:
         for n in range(5):
@@ -412,7 +414,7 @@ def test_session_is_flushed_many_times(open_queue: QueueFactory) -> None:
 
 
 def test_one_small_transaction_is_one_sync(open_queue: QueueFactory) -> None:
-    """A small flush costs one sync, a large one two, a dequeue one."""
+    """A small flush costs one sync, a large one costs two, and a flush of dequeues costs one."""
     queue = open_queue()
     put(queue, b"first")  # makes the segment
     for items, expected in (([b"x" * 100], 1), ([b"x" * 1000] * 10, 1), ([b"x" * 200_000], 2)):
@@ -425,7 +427,7 @@ def test_one_small_transaction_is_one_sync(open_queue: QueueFactory) -> None:
 
 
 def test_unsynced_queue_never_syncs_on_a_flush(open_queue: QueueFactory) -> None:
-    """With ``sync=False`` flushes cost no sync, and survive the death of the process."""
+    """With ``sync=False`` a flush costs no sync, and survives the death of the process."""
     queue = open_queue(sync=False)
     before = queue.stats().syncs
     put_each(queue, [b"a", b"b" * 200_000])
@@ -437,7 +439,7 @@ def test_unsynced_queue_never_syncs_on_a_flush(open_queue: QueueFactory) -> None
 
 
 def test_session_larger_than_memory_spills(open_queue: QueueFactory) -> None:
-    """A session's items leave the memory before its flush, and are still one transaction."""
+    """Items of a large session leave the memory before its flush, and are still committed as one transaction."""
     queue = open_queue(segment_bytes=50_000, memory_bytes=10_000)
     items = [bytes([n % 256]) * 1000 for n in range(200)]
     with queue.session() as session:
@@ -457,7 +459,7 @@ def test_session_larger_than_memory_spills(open_queue: QueueFactory) -> None:
 
 
 def test_spilled_session_is_rolled_back(open_queue: QueueFactory, directory: Path) -> None:
-    """Spilled blocks of a rolled-back session are never seen, and their files go."""
+    """Spilled blocks of a rolled-back session are never visible, and their files are deleted."""
     queue = open_queue(segment_bytes=1000)
     with queue.session() as session:
         session._spill_bytes = 10
@@ -470,7 +472,7 @@ def test_spilled_session_is_rolled_back(open_queue: QueueFactory, directory: Pat
 
 
 def test_browse_and_peek(open_queue: QueueFactory) -> None:
-    """Browsing shows the ready items in order and takes nothing."""
+    """Browsing and peeking return the ready items in order, and dequeue nothing."""
     queue = open_queue(segment_bytes=1000, memory_bytes=0)
     items = [b"%d" % n for n in range(500)]
     put_each(queue, items)
@@ -489,7 +491,7 @@ def test_browse_and_peek(open_queue: QueueFactory) -> None:
 
 
 def test_browsing_while_items_go(open_queue: QueueFactory) -> None:
-    """What is consumed while somebody browses is skipped; what stays is seen once."""
+    """Browsing skips items that are consumed meanwhile, and returns each remaining item once."""
     queue = open_queue(segment_bytes=200, memory_bytes=0)
     items = [b"%03d" % n for n in range(100)]
     put_each(queue, items)
@@ -510,7 +512,7 @@ def test_browsing_while_items_go(open_queue: QueueFactory) -> None:
 
 
 def test_browsing_a_closed_queue(open_queue: QueueFactory) -> None:
-    """A browser of a queue that is closed meanwhile hears of it."""
+    """Browsing raises ``ClosedError`` if the queue is closed meanwhile."""
     queue = open_queue(memory_bytes=0, segment_bytes=100)
     put_each(queue, [b"x" * 100] * 5)
     browser = queue.browse()
@@ -521,7 +523,7 @@ def test_browsing_a_closed_queue(open_queue: QueueFactory) -> None:
 
 
 def test_clear(open_queue: QueueFactory) -> None:
-    """Clearing consumes what is ready, durably, and leaves what sessions hold."""
+    """``clear`` consumes the ready items durably, and leaves the items that sessions hold."""
     queue = open_queue()
     put(queue, *[b"%d" % n for n in range(10)])
     with queue.session() as session:
@@ -536,7 +538,8 @@ def test_clear(open_queue: QueueFactory) -> None:
 
 
 def test_markers(open_queue: QueueFactory) -> None:
-    """A flush with a marker is done once; a repetition does nothing, gives back what it held, and says so."""
+    """A flush with a marker is committed once. A repetition commits nothing, releases what the session held, and
+    returns False."""
     queue = open_queue()
     put(queue, b"a")
     assert queue.marker("app") is None
@@ -573,7 +576,7 @@ def test_markers(open_queue: QueueFactory) -> None:
     ids=lambda value: repr(value)[:20],
 )
 def test_markers_that_cannot_be(marker: Any, error: type[Exception], open_queue: QueueFactory) -> None:
-    """A marker is a name and a version; nothing is committed with another."""
+    """A marker must be a name and a version; with any other value nothing is committed."""
     queue = open_queue()
     with queue.session() as session:
         session.enqueue(b"x")
@@ -585,7 +588,7 @@ def test_markers_that_cannot_be(marker: Any, error: type[Exception], open_queue:
 
 
 def test_stats_add_up(open_queue: QueueFactory, directory: Path) -> None:
-    """Every figure says what its docstring says."""
+    """Each value of ``stats()`` is what its docstring says."""
     queue = open_queue()
     put(queue, *[b"x" * 100] * 50)
     with queue.session() as session:
@@ -607,7 +610,7 @@ def test_stats_add_up(open_queue: QueueFactory, directory: Path) -> None:
 
 
 def test_generation_counts_trims(open_queue: QueueFactory) -> None:
-    """Trimming begins a new generation, and everything stays."""
+    """A trim begins a new generation and keeps every item."""
     queue = open_queue()
     put(queue, b"a")
     before = queue.stats()
@@ -619,7 +622,7 @@ def test_generation_counts_trims(open_queue: QueueFactory) -> None:
 
 
 def test_reopening_without_a_change_writes_nothing(open_queue: QueueFactory, directory: Path) -> None:
-    """Opening a cleanly closed queue, reading it and closing it leaves every file as it was, but for the lock."""
+    """Opening a cleanly closed queue, reading it and closing it changes no file but the lock."""
     put(queue := open_queue(), b"a", b"b")
     queue.close()
 
@@ -637,7 +640,7 @@ def test_reopening_without_a_change_writes_nothing(open_queue: QueueFactory, dir
 
 
 def test_writing_on_after_a_clean_close(open_queue: QueueFactory, directory: Path) -> None:
-    """After a clean close the same segment is written on; after a crash a fresh one is begun."""
+    """After a clean close the queue continues the same segment; after a crash it begins a new one."""
     for n in range(5):
         put(queue := open_queue(), b"%d" % n)
         queue.close()
@@ -651,7 +654,7 @@ def test_writing_on_after_a_clean_close(open_queue: QueueFactory, directory: Pat
 
 
 def test_errors_are_one_tree() -> None:
-    """Every error has the one base, and those that are also built-in errors are those."""
+    """Every error derives from ``PersistentQueueError``, and some derive from the matching built-in error as well."""
     import persistentqueue
 
     errors = [getattr(persistentqueue, name) for name in persistentqueue.__all__ if name.endswith("Error")]
@@ -663,7 +666,8 @@ def test_errors_are_one_tree() -> None:
 
 
 def test_many_segments_in_one_flush(open_queue: QueueFactory, directory: Path) -> None:
-    """``segment_bytes=10`` and one-byte items: many files, all deleted once they are drained."""
+    """With ``segment_bytes=10`` each one-byte item gets its own file, and all files are deleted after they are
+    drained."""
     queue = open_queue(segment_bytes=10)
     put_each(queue, [bytes([n]) for n in range(100)])
     assert queue.stats().segments == 100

@@ -1,4 +1,5 @@
-"""The queue against a plain list, under random programs: sessions, flushes, rollbacks, trims, reopenings, crashes."""
+"""The queue compared with a plain list, under random programs of sessions, flushes, rollbacks, trims, reopenings and
+crashes."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ ITEM = st.one_of(
 
 
 class ModelSession:
-    """What a session has pending, in the model: items to enqueue, and the numbers of the items it holds."""
+    """Pending work of a session in the model: items to enqueue, and the numbers of the items that it holds."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -30,7 +31,8 @@ class ModelSession:
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """The model: every item ever committed, in order, and which of them are ready."""
+    """Random programs and their model: every item that was ever committed, in order, and the numbers of the ready
+    ones."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What ``stats()`` counts and measures while a queue is at work."""
+"""The counts and times that ``stats()`` returns for a queue at work."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.unit.runtime.test_open_queue import SECONDS, Gate
 
 
 def test_flushes_are_measured(open_queue: QueueFactory) -> None:
-    """Each flush that commits is in ``flush_seconds``, each group in ``commit_seconds`` and ``group_size``; what is
-    refused, or has nothing to commit, is not."""
+    """Each flush that commits is in ``flush_seconds``, and each group is in ``commit_seconds`` and ``group_size``. A
+    flush that is refused or has nothing to commit is in none of them."""
     queue = open_queue(max_items=3)
     put_each(queue, [b"a", b"b", b"c"])
     with queue.session() as session:
@@ -39,7 +39,7 @@ def test_flushes_are_measured(open_queue: QueueFactory) -> None:
 
 
 def test_a_group_is_one_commit_of_many_flushes(open_queue: QueueFactory) -> None:
-    """Flushes that share a sync are one group; each has waited for it."""
+    """Flushes that share a sync are one group, and the time of each flush includes the wait for it."""
     gate = Gate()
     queue = open_queue(disk=replace(DISK, failpoint=gate.failpoint))
     before = queue.stats()
@@ -61,7 +61,7 @@ def test_a_group_is_one_commit_of_many_flushes(open_queue: QueueFactory) -> None
 
 
 def test_what_is_measured_takes_no_memory(open_queue: QueueFactory) -> None:
-    """What was noted is counted after some hundred transactions, though nobody looks."""
+    """Samples are added to the histograms after some hundred transactions, even if ``stats()`` is never called."""
     queue = open_queue()
     put_each(queue, [b"x"] * _UNCOUNTED)
     meters = queue._open().meters
@@ -71,7 +71,7 @@ def test_what_is_measured_takes_no_memory(open_queue: QueueFactory) -> None:
 
 
 def test_what_is_measured_of_several_queues_takes_no_memory(open_queue: QueueFactory) -> None:
-    """So it is in queues that have no other transactions than those over several."""
+    """Samples are added to the histograms even if a queue has only transactions over several queues."""
     queues = [open_queue(name) for name in ("a", "b")]
     for _ in range(_UNCOUNTED):
         with transaction(*queues) as sessions:
@@ -84,7 +84,8 @@ def test_what_is_measured_of_several_queues_takes_no_memory(open_queue: QueueFac
 
 
 def test_a_transaction_over_several_queues_is_measured_in_each(open_queue: QueueFactory) -> None:
-    """Its part of it is a flush and a group of each queue; where it is skipped, it is no group."""
+    """A transaction over several queues counts as one flush and one group in each queue. A repetition that its marker
+    skips is no group."""
     first, second = open_queue("a"), open_queue("b")
     for _ in range(2):
         with transaction(first, second) as (one, other):
@@ -98,7 +99,7 @@ def test_a_transaction_over_several_queues_is_measured_in_each(open_queue: Queue
 
 
 def test_reads_from_files_are_measured(open_queue: QueueFactory) -> None:
-    """A dequeue that has to read from a file is in ``read_seconds``; one that finds its items in memory is not."""
+    """A dequeue that reads from a file is in ``read_seconds``; a dequeue that finds its items in memory is not."""
     queue = open_queue()
     put(queue, *[b"x"] * 10)
     drain(queue)
@@ -112,7 +113,8 @@ def test_reads_from_files_are_measured(open_queue: QueueFactory) -> None:
 
 @pytest.mark.parametrize("inline_bytes", [0, 128 * 1024])
 def test_enqueued_bytes(open_queue: QueueFactory, directory: Path, inline_bytes: int) -> None:
-    """They are those of the blocks: of small and large groups, of what was written ahead, and of what was adopted."""
+    """``enqueued_bytes`` counts the bytes of the blocks of small and large groups, of spilled items and of adopted
+    files."""
     queue = open_queue(inline_bytes=inline_bytes)
     one = BLOCK_HEADER_BYTES + LENGTH_BYTES + 1
     put(queue, b"x")
@@ -129,7 +131,7 @@ def test_enqueued_bytes(open_queue: QueueFactory, directory: Path, inline_bytes:
 
 
 def test_what_comes_back_is_counted(open_queue: QueueFactory) -> None:
-    """Items that a session gives back, by a rollback, at its end, or since it is dropped."""
+    """``given_back`` counts the items that a session releases by a rollback, or because it is dropped."""
     queue = open_queue()
     put(queue, *[b"x"] * 10)
     with queue.session() as session:
@@ -147,7 +149,7 @@ def test_what_comes_back_is_counted(open_queue: QueueFactory) -> None:
 
 
 def test_a_dropped_session_wakes_who_waits(open_queue: QueueFactory) -> None:
-    """What a session held that is dropped goes to whoever waits for an item, at once."""
+    """An item that a dropped session held goes to a waiting consumer at once."""
     queue = open_queue()
     put(queue, b"x")
     dropped = queue.session()
@@ -167,7 +169,7 @@ def test_a_dropped_session_wakes_who_waits(open_queue: QueueFactory) -> None:
 
 
 def test_who_holds_for_how_long(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sessions that are open, and how long the one has held that has held longest."""
+    """``stats()`` counts the open sessions, and tells for how long the longest holding session has held items."""
     queue = open_queue()
     put(queue, b"a", b"b")
     now = [100.0]
@@ -186,8 +188,8 @@ def test_who_holds_for_how_long(open_queue: QueueFactory, monkeypatch: pytest.Mo
 
 
 def test_compactions_are_counted(open_queue: QueueFactory) -> None:
-    """By hand or by itself: segments that were emptied, and bytes that were written for it; also of one that was given
-    up, which empties none."""
+    """A compaction counts the segments that it emptied and the bytes that it copied. If it is given up, it counts its
+    bytes and no segment."""
     queue = open_queue(**LITTLE)
     sparse(queue)
 
@@ -205,7 +207,7 @@ def test_compactions_are_counted(open_queue: QueueFactory) -> None:
 
 
 def test_a_queue_that_is_well_is_not_broken(open_queue: QueueFactory) -> None:
-    """Without a failure there is no damage and nothing broken; ``repr`` shows the histograms in a readable way."""
+    """Without a failure ``stats()`` shows no damage and no broken queue, and its ``repr`` shows readable histograms."""
     queue = open_queue()
     put(queue, b"x")
     stats = queue.stats()
@@ -214,7 +216,7 @@ def test_a_queue_that_is_well_is_not_broken(open_queue: QueueFactory) -> None:
 
 
 def test_a_look_waits_for_no_flush(open_queue: QueueFactory) -> None:
-    """While a flush waits for the disk ``stats()`` answers."""
+    """``stats()`` answers while a flush waits for the disk."""
     gate = Gate()
     queue: PersistentQueue = open_queue(disk=replace(DISK, failpoint=gate.failpoint))
     gate.armed = True

@@ -1,4 +1,4 @@
-"""Several consumers of one queue: each gets every item, which is stored once and kept until all have it."""
+"""Several consumers of one queue: each gets every item, which is stored once and kept until all have consumed it."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ from tests.support.queues import crash, drain, flip, log_file, put, put_each, se
 
 
 def take(subscription: Subscription, count: int = 2**40) -> list[bytes]:
-    """Dequeue so many, and flush."""
+    """Dequeue up to ``count`` items, and flush."""
     with subscription.transaction() as session:
         return session.dequeue_many(count)
 
 
 def numbers(*count: int) -> list[bytes]:
-    """The items that a test puts in."""
+    """Return the numbers of a range as items."""
     return [b"%d" % n for n in range(*count)]
 
 
@@ -57,7 +57,8 @@ def numbers(*count: int) -> list[bytes]:
 
 
 def test_each_gets_every_item(open_queue: QueueFactory) -> None:
-    """Two subscriptions and the plain queue take the same items, each at its pace, and hold and roll back alone."""
+    """Two subscriptions and the plain queue get the same items, each at its own pace; each holds and rolls back
+    independently."""
     queue = open_queue()
     billing, audit = queue.subscribe("billing"), queue.subscribe("audit")
     put(queue, *numbers(10))
@@ -80,7 +81,7 @@ def test_each_gets_every_item(open_queue: QueueFactory) -> None:
 
 
 def test_it_is_as_far_as_it_was_when_the_queue_is_opened_again(open_queue: QueueFactory) -> None:
-    """What each has consumed, in any order, outlives a clean close, a crash and a trim."""
+    """Items that a subscription has consumed, in any order, stay consumed after a clean close, a crash and a trim."""
     queue = open_queue()
     first = queue.subscribe("first")
     put(queue, *numbers(10))
@@ -104,7 +105,8 @@ def test_it_is_as_far_as_it_was_when_the_queue_is_opened_again(open_queue: Queue
 
 
 def test_earliest_is_what_the_queue_still_holds(open_queue: QueueFactory) -> None:
-    """A new subscription gets what somebody still needs, in order, also behind gaps; with ``latest`` nothing of it."""
+    """A new subscription gets the items that some consumer still needs, in order, also behind gaps. With ``latest`` it
+    gets none of them."""
     queue = open_queue()
     put(queue, *numbers(10))
     with queue.session() as session, queue.session() as holder:
@@ -122,7 +124,7 @@ def test_earliest_is_what_the_queue_still_holds(open_queue: QueueFactory) -> Non
 
 
 def test_space_comes_back_when_nobody_needs_it(open_queue: QueueFactory, directory: Path) -> None:
-    """A segment is kept for the slowest subscription, whoever it is, and goes when that has passed it."""
+    """A segment is kept until the slowest subscription has passed it, and is then deleted."""
     queue = open_queue(segment_bytes=500)
     slow = queue.subscribe("slow")
     put_each(queue, [bytes(100)] * 40)
@@ -140,7 +142,7 @@ def test_space_comes_back_when_nobody_needs_it(open_queue: QueueFactory, directo
 
 
 def test_removing_gives_back_what_only_it_kept(open_queue: QueueFactory, directory: Path) -> None:
-    """Removed, a subscription keeps nothing any more, is not listed, and its sessions are told so."""
+    """A removed subscription keeps no segment and is not listed. Its sessions raise ``SubscriptionNotFoundError``."""
     queue = open_queue(segment_bytes=500)
     slow, quick = queue.subscribe("slow"), queue.subscribe("quick")
     put_each(queue, [bytes(100)] * 40)
@@ -174,7 +176,7 @@ def test_removing_gives_back_what_only_it_kept(open_queue: QueueFactory, directo
 
 
 def test_who_waits_for_a_removed_one_is_told(open_queue: QueueFactory) -> None:
-    """A ``dequeue`` that waits ends when its subscription is removed."""
+    """A ``dequeue`` that waits raises ``SubscriptionNotFoundError`` when its subscription is removed."""
     queue = open_queue()
     with ThreadPoolExecutor(1) as pool, queue.subscribe("a").session() as session:
         waiting = pool.submit(session.dequeue, None)
@@ -185,7 +187,8 @@ def test_who_waits_for_a_removed_one_is_told(open_queue: QueueFactory) -> None:
 
 
 def test_all_who_wait_are_woken(open_queue: QueueFactory) -> None:
-    """One item wakes a waiting consumer of each subscription, and a rollback those of its own."""
+    """One item wakes a waiting consumer of each subscription, and a rollback wakes a consumer of its own
+    subscription."""
     queue = open_queue()
     subscriptions = [queue.subscribe(name) for name in "abc"]
     sessions = [each.session() for each in subscriptions]
@@ -211,8 +214,8 @@ def test_all_who_wait_are_woken(open_queue: QueueFactory) -> None:
 
 
 def test_pure_fan_out(open_queue: QueueFactory, directory: Path) -> None:
-    """A queue with ``fan_out`` has no consumer but its subscriptions: nothing goes without one, and what all have
-    consumed goes. It stays so, whether it is said again or not."""
+    """A queue with ``fan_out`` has no plain consumer: an item goes when all subscriptions have consumed it, and stays
+    while there are none. The setting stays, whether it is given again or not."""
     queue = open_queue(fan_out=True)
     put(queue, *numbers(5))
     with queue.session() as session:
@@ -245,7 +248,7 @@ def test_pure_fan_out(open_queue: QueueFactory, directory: Path) -> None:
 
 
 def test_fan_out_is_for_new_queues(open_queue: QueueFactory) -> None:
-    """A queue that has a plain consumer keeps it: to ask for ``fan_out`` later is refused."""
+    """A queue that has a plain consumer keeps it: a later opening with ``fan_out`` is refused."""
     queue = open_queue()
     queue.close()
     with pytest.raises(ValueError, match="made without fan_out"):
@@ -257,7 +260,7 @@ def test_fan_out_is_for_new_queues(open_queue: QueueFactory) -> None:
 
 
 def test_limits_count_until_all_have_it(open_queue: QueueFactory) -> None:
-    """A limit counts what anybody still needs: one who consumes makes no room, the last one does."""
+    """A limit counts an item until all subscriptions have consumed it, so that only the last consumer makes room."""
     queue = open_queue(max_items=3)
     a, b = queue.subscribe("a"), queue.subscribe("b")
     queue.subscribe("c", start="latest")
@@ -269,7 +272,7 @@ def test_limits_count_until_all_have_it(open_queue: QueueFactory) -> None:
     with b.session() as session:
         session.dequeue()
         session.enqueue(b"x")
-        with pytest.raises(QueueFullError):  # "c" has it not
+        with pytest.raises(QueueFullError):  # "c" has not consumed it
             session.flush()
         queue.unsubscribe("c")
         session.flush()
@@ -277,7 +280,8 @@ def test_limits_count_until_all_have_it(open_queue: QueueFactory) -> None:
 
 
 def test_a_blocked_flush_goes_on_when_the_last_one_has_it(open_queue: QueueFactory) -> None:
-    """With ``full="block"`` a flush waits until all have consumed enough, or the one that keeps it is removed."""
+    """With ``full="block"`` a flush waits until all subscriptions have consumed enough, or the subscription that keeps
+    the items is removed."""
     queue = open_queue(max_items=2, full="block")
     a = queue.subscribe("a")
     put(queue, *numbers(2))
@@ -305,8 +309,8 @@ def test_a_segment_tells_for_whom_it_is_kept(open_queue: QueueFactory) -> None:
 
 
 def test_each_hears_of_damage(directory: Path, open_queue: QueueFactory) -> None:
-    """A damaged block is told of once to each subscription, which goes on behind it; a limit does not count what
-    nobody can read."""
+    """Each subscription gets the error of a damaged block once, and goes on behind it. A limit does not count the items
+    that no consumer can read."""
     queue = open_queue()
     put(queue, b"lost")
     put(queue, *numbers(2))
@@ -331,7 +335,8 @@ def test_each_hears_of_damage(directory: Path, open_queue: QueueFactory) -> None
 
 @pytest.mark.damages
 def test_repair_keeps_subscriptions(directory: Path, open_queue: QueueFactory) -> None:
-    """What a repair takes for lost is lost for all; who has consumed what stays."""
+    """Items that a repair finds lost are lost for all subscriptions. Items that a subscription has consumed stay
+    consumed."""
     queue = open_queue(segment_bytes=1000)
     a = queue.subscribe("a")
     put_each(queue, [b"%03d" % n + bytes(200) for n in range(12)])
@@ -355,7 +360,7 @@ def test_repair_keeps_subscriptions(directory: Path, open_queue: QueueFactory) -
 
 @pytest.mark.damages
 def test_a_log_that_contradicts_itself(directory: Path, open_queue: QueueFactory) -> None:
-    """Without a log the items come from the blocks, for the plain queue; the subscriptions are gone."""
+    """Without a log ``repair`` takes the items from the blocks, for the plain queue; the subscriptions are lost."""
     queue = open_queue()
     queue.subscribe("a")
     put(queue, *numbers(3))
@@ -369,13 +374,13 @@ def test_a_log_that_contradicts_itself(directory: Path, open_queue: QueueFactory
 
 @pytest.mark.parametrize("name", ["", "x" * 65_536, b"bytes", None])
 def test_names_that_cannot_be(open_queue: QueueFactory, name: object) -> None:
-    """A subscription's name is text, and not empty, and fits into a frame."""
+    """A name for a subscription must be text that is not empty and fits into a frame."""
     with pytest.raises((ValueError, TypeError), match="name"):
         open_queue().subscribe(name)  # type: ignore[arg-type]
 
 
 def test_starts_that_cannot_be(open_queue: QueueFactory) -> None:
-    """A start is one of two."""
+    """A start other than ``earliest`` and ``latest`` is refused."""
     with pytest.raises(ValueError, match="earliest"):
         open_queue().subscribe("a", start="now")
 
@@ -385,8 +390,8 @@ def test_starts_that_cannot_be(open_queue: QueueFactory) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_random_programs(directory: Path, seed: int) -> None:
-    """Random enqueues, consumers, rollbacks, subscriptions, closings and crashes leave each subscription with what a
-    model says, and on the disk what anybody needs."""
+    """After random enqueues, dequeues, rollbacks, subscriptions, closings and crashes, each subscription has the items
+    of a model. The queue keeps exactly the items that some consumer needs."""
     chance = random.Random(seed)
     fan_out = seed % 3 == 0
     settings: dict[str, Any] = {"segment_bytes": 400, "log_bytes": 4096, "memory_bytes": 3000}
@@ -428,7 +433,7 @@ def test_random_programs(directory: Path, seed: int) -> None:
             crash(queue) if chance.random() < 0.5 else queue.close()
             assert check(directory).ok
             queue = PersistentQueue(directory, **settings)
-        if model:  # nothing goes while there is nobody
+        if model:  # without a consumer, every item is kept
             kept = {item for left in model.values() for item in left}
         assert queue.stats().enqueued - queue.stats().dequeued == len(kept)
         assert {*queue.subscriptions()} == {*model} - {""}
@@ -439,7 +444,7 @@ def test_random_programs(directory: Path, seed: int) -> None:
 
 
 def test_what_a_checkpoint_says_comes_back() -> None:
-    """Random states of subscriptions are the same after a checkpoint, with its supplement."""
+    """Random states of subscriptions are equal after a checkpoint with its supplement is restored."""
     chance = random.Random(7)
     for _ in range(200):
         state = State()
@@ -459,7 +464,8 @@ def test_what_a_checkpoint_says_comes_back() -> None:
 
 
 def test_operations_that_cannot_be() -> None:
-    """A second subscription of a number or a name, one from the future, and none to remove, are refused."""
+    """The state refuses a second subscription with a number or a name, a start in the future, and operations on an
+    unknown subscription. It refuses a supplement that contradicts its checkpoint."""
     wrongs: list[Operation] = [
         SubscriptionOpened(0, 0, "a"),
         SubscriptionOpened(2, 0, "known"),
@@ -493,7 +499,7 @@ def test_operations_that_cannot_be() -> None:
 
 
 def test_a_name_that_is_no_text() -> None:
-    """A frame whose subscription has a name that is not UTF-8 is damaged."""
+    """A frame is damaged if it has a subscription whose name is not UTF-8."""
     body = encode_transaction([SubscriptionOpened(1, 0, "xx")]).replace(b"xx", b"\xff\xff")
     frame, _ = encode_frame(body, 7, 0, 1, 0, 1, 1)
     with pytest.raises(CorruptionError, match="UTF-8"):
@@ -503,8 +509,8 @@ def test_a_name_that_is_no_text() -> None:
 @pytest.mark.parametrize("call", ["subscribe", "unsubscribe"])
 @pytest.mark.parametrize("error", [OSError(5, "Input/output error"), KeyboardInterrupt()], ids=repr)
 def test_a_disk_that_fails(directory: Path, call: str, error: BaseException) -> None:
-    """Without room for it a subscription neither comes nor goes; where the write of the log fails nobody knows, and
-    the next opening does."""
+    """A log without room neither adds nor removes a subscription. If the write of the log fails, the outcome is unknown
+    until the next opening."""
     failing: list[BaseException] = []
 
     def pwritev(*arguments: Any) -> int:
@@ -542,7 +548,8 @@ def test_a_disk_that_fails(directory: Path, call: str, error: BaseException) -> 
 
 
 def test_a_cursor_counts_what_it_passed() -> None:
-    """``done_of`` and ``unconsumed`` share out any runs, and ``overlaps`` says whether there is any of the first."""
+    """``done_of`` and ``unconsumed`` split any run into consumed and unconsumed parts. ``overlaps`` tells whether there
+    is a consumed part."""
     chance = random.Random(3)
     for _ in range(300):
         members = {n for n in range(40) if chance.random() < 0.5}
@@ -563,7 +570,7 @@ def test_a_cursor_counts_what_it_passed() -> None:
 
 
 def test_ready_begins_where_the_cursor_is() -> None:
-    """What is ready for a subscription is what its cursor has not passed."""
+    """Ready items of a subscription begin at the first sequence that its cursor has not passed."""
     state = State()
     state.skip(4)
     state.apply(SubscriptionOpened(1, 0, "a"))
@@ -572,8 +579,7 @@ def test_ready_begins_where_the_cursor_is() -> None:
 
 
 def test_many_threads_on_many_subscriptions(open_queue: QueueFactory) -> None:
-    """Each of three subscriptions, with two consuming threads each, gets all items once, while four threads put them
-    in."""
+    """Each of three subscriptions, with two consuming threads each, gets every item once while four threads enqueue."""
     queue = open_queue(segment_bytes=20_000)
     names = ["a", "b", "c"]
     subscriptions = {name: queue.subscribe(name) for name in names}
@@ -613,7 +619,8 @@ def test_many_threads_on_many_subscriptions(open_queue: QueueFactory) -> None:
 
 
 def test_browsing_all_of_what_is_consumed_meanwhile(open_queue: QueueFactory) -> None:
-    """Who browses what anybody still has to consume is not held up by what goes meanwhile, in any order."""
+    """``browse_all`` returns the items that some consumer still needs, and skips items that are consumed meanwhile in
+    any order."""
     queue = open_queue(memory_bytes=0)
     put_each(queue, [b"%d" % number for number in range(9)])
     browsing = queue.browse_all()
@@ -635,7 +642,7 @@ def test_browsing_all_of_what_is_consumed_meanwhile(open_queue: QueueFactory) ->
 
 
 def test_browsing_a_subscription_that_is_removed(open_queue: QueueFactory) -> None:
-    """It ends, at the latest behind what was read before, whatever becomes of the items."""
+    """Browsing a subscription ends after its removal, at the latest behind the items that were read before."""
     queue = open_queue(memory_bytes=0)
     subscription = queue.subscribe("b")
     put_each(queue, [b"0", b"1", b"2"])
@@ -649,7 +656,7 @@ def test_browsing_a_subscription_that_is_removed(open_queue: QueueFactory) -> No
 
 @pytest.mark.parametrize("kind", ["all", "removed"])
 def test_a_read_that_comes_behind_a_close(open_queue: QueueFactory, kind: str) -> None:
-    """Whoever browses while the queue is closed opens none of its files again."""
+    """Browsing that goes on after the queue was closed opens none of its files again."""
     queue = open_queue(memory_bytes=0)
     subscription = queue.subscribe("b")
     put(queue, *[bytes(5000)] * 10)

@@ -1,4 +1,5 @@
-"""Sessions that are awaited: what they share, who waits for what, who hears what, and what no loop has to wait for."""
+"""``aio.PersistentQueue``, whose calls are awaited: shared syncs, waiting tasks, errors, and work that must not block
+the event loop."""
 
 from __future__ import annotations
 
@@ -36,12 +37,12 @@ SECONDS = 30.0
 
 
 def run(main: Coroutine[Any, Any, Any]) -> Any:
-    """Have a loop of its own do this, with asyncio's own checks."""
+    """Run the coroutine in an event loop of its own, with asyncio's debug checks."""
     return asyncio.run(asyncio.wait_for(main, SECONDS), debug=True)
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Give others time until the condition holds."""
+    """Let other tasks run until the condition holds."""
     for _ in range(30_000):
         if condition():
             return
@@ -66,7 +67,8 @@ def place(tmp_path: Path) -> Path:
 
 
 def test_it_is_used_like_the_other_one(place: Path) -> None:
-    """What the core's methods do, these do: transactions, rollback, markers, browsing, and all that looks."""
+    """The awaited calls do what the core's calls do: transactions, rollbacks, markers, browsing, statistics and
+    maintenance."""
 
     async def main() -> None:
         queue = aio.PersistentQueue[bytes](place, "orders", fan_out=False)
@@ -106,7 +108,7 @@ def test_it_is_used_like_the_other_one(place: Path) -> None:
 
 
 def test_subscriptions(place: Path) -> None:
-    """Each has everything, its own line of those who wait, and may be removed."""
+    """Each subscription gets every item, has its own line of waiting tasks, and can be removed."""
 
     async def main() -> None:
         async with aio.PersistentQueue(place, fan_out=True) as queue:
@@ -137,7 +139,7 @@ def test_subscriptions(place: Path) -> None:
 
 
 def test_many_tasks_share_one_sync(place: Path) -> None:
-    """Flushes that a hundred tasks make at the same time are a few groups, by one thread."""
+    """A hundred tasks that flush at the same time share a few groups, which one thread writes."""
 
     async def main() -> None:
         async with aio.PersistentQueue(place) as queue:
@@ -164,7 +166,7 @@ def test_many_tasks_share_one_sync(place: Path) -> None:
 
 
 def test_the_loop_goes_on_while_the_disk_writes(place: Path) -> None:
-    """While a commit is held up tasks go on: they enqueue, take what is in memory, and their flushes are one group."""
+    """While a commit waits for the disk, tasks enqueue and dequeue from memory, and their flushes form one group."""
     gate = Gate()
 
     async def main() -> None:
@@ -189,7 +191,8 @@ def test_the_loop_goes_on_while_the_disk_writes(place: Path) -> None:
 
 
 def test_tasks_get_items_in_the_order_in_which_they_came(place: Path) -> None:
-    """Who waits longest is first, also behind those who gave up; who comes later, and would wait, overtakes nobody."""
+    """The task that waits longest gets the next item, also after other tasks gave up. A task that comes later does not
+    overtake it."""
 
     async def main() -> None:
         async with aio.PersistentQueue(place) as queue:
@@ -215,7 +218,7 @@ def test_tasks_get_items_in_the_order_in_which_they_came(place: Path) -> None:
 
 
 def test_waiting_has_one_thread_and_takes_no_time(place: Path) -> None:
-    """A hundred tasks that wait cost one thread and no processor, and it ends when nobody waits."""
+    """A hundred waiting tasks cost one thread and no processor time, and its wait ends when no task waits."""
 
     async def main() -> None:
         async with aio.PersistentQueue(place) as queue, queue.session() as session:
@@ -244,7 +247,7 @@ def test_waiting_has_one_thread_and_takes_no_time(place: Path) -> None:
 
 
 def test_what_waits_hears_of_other_processes(place: Path) -> None:
-    """What a Producer publishes comes to the task that waits."""
+    """An item that a ``Producer`` publishes goes to the task that waits."""
 
     async def main() -> None:
         async with aio.PersistentQueue(place) as queue, queue.session() as session:
@@ -260,7 +263,7 @@ def test_what_waits_hears_of_other_processes(place: Path) -> None:
 
 
 def test_what_cannot_be_read_for_now(place: Path) -> None:
-    """Who waits hears of it; then those who come wait as before."""
+    """A waiting task gets the error if a publication cannot be read for now; later tasks wait as before."""
     disk, failing = without_descriptors()
 
     async def main() -> None:
@@ -284,7 +287,8 @@ def test_what_cannot_be_read_for_now(place: Path) -> None:
 
 
 def test_damage_is_told_to_one(place: Path) -> None:
-    """A damaged block is an error of the one task whose turn it is; those behind it get what lies behind."""
+    """A damaged block raises an error in the one task whose turn it is. The tasks behind it get the items behind the
+    block."""
 
     async def main() -> None:
         async with aio.PersistentQueue(place, memory_bytes=0) as queue:
@@ -305,7 +309,8 @@ def test_damage_is_told_to_one(place: Path) -> None:
 
 
 def test_codecs(place: Path) -> None:
-    """Items are what the codec makes of them, None too; what it refuses is an error of its own."""
+    """Items are encoded and decoded by the codec, including None, and an item that the codec refuses raises
+    ``CodecError``."""
 
     async def main() -> None:
         async with aio.PersistentQueue(place, codec=codecs.JSON) as queue, queue.session() as session:
@@ -321,7 +326,7 @@ def test_codecs(place: Path) -> None:
 
 
 def test_a_session_that_outgrows_the_memory_writes_in_a_thread(place: Path) -> None:
-    """Items of many mebibytes in one session are spilled by a thread, and are one transaction."""
+    """Items of a session that outgrows the memory are spilled by a thread, and are committed as one transaction."""
 
     async def main() -> None:
         async with aio.PersistentQueue(place) as queue:
@@ -348,7 +353,8 @@ def test_a_session_that_outgrows_the_memory_writes_in_a_thread(place: Path) -> N
 
 
 def test_waiting_for_room(place: Path) -> None:
-    """Flushes that find no room wait in order, up to their timeouts, while others commit; what never fits does not."""
+    """Flushes that find no room wait in order, up to their timeouts, while other sessions commit. A flush that can
+    never fit is refused."""
 
     async def main() -> None:
         async with aio.PersistentQueue(place, max_items=2, full="block") as queue:
@@ -370,7 +376,7 @@ def test_waiting_for_room(place: Path) -> None:
                 with pytest.raises(QueueFullError, match="never fits"):
                     await large.flush()
                 await large.rollback()
-            async with queue.session() as worker:  # who makes room for what it puts is held up by nobody
+            async with queue.session() as worker:  # a session that makes room for its own items does not wait
                 assert await worker.dequeue() == b"a"
                 await worker.enqueue(b"A")
                 assert await worker.flush()
@@ -388,7 +394,8 @@ def test_waiting_for_room(place: Path) -> None:
 
 
 def test_a_flush_that_waits_for_room_is_cancelled(place: Path) -> None:
-    """The first in line and one behind it leave at once, keep their operations, and the next one gets the room."""
+    """A cancelled flush that waits for room leaves the line at once, from any place in it, and keeps its operations.
+    The next flush gets the room."""
 
     async def main() -> None:
         async with aio.PersistentQueue(place, max_items=1, full="block") as queue:
@@ -414,7 +421,7 @@ def test_a_flush_that_waits_for_room_is_cancelled(place: Path) -> None:
 
 @pytest.mark.parametrize("how", ["raise", "block"])
 def test_arguments_that_make_no_sense(place: Path, how: str) -> None:
-    """They are refused as by the core, and the session goes on."""
+    """Invalid arguments are refused as by the core, and the session goes on."""
 
     async def main() -> None:
         async with aio.PersistentQueue(place, full=how) as queue, queue.session() as session:
@@ -441,7 +448,7 @@ def test_arguments_that_make_no_sense(place: Path, how: str) -> None:
 
 
 def test_a_session_is_for_one_task(place: Path) -> None:
-    """A second task that uses it meanwhile hears so, and harms nothing."""
+    """A second task that uses a session meanwhile gets ``RuntimeError``, and harms nothing."""
 
     async def main() -> None:
         async with aio.PersistentQueue(place) as queue, queue.session() as session:
@@ -457,8 +464,8 @@ def test_a_session_is_for_one_task(place: Path) -> None:
 
 
 def test_closing_ends_who_waits(place: Path) -> None:
-    """Those who wait for items, and for room, hear ClosedError; what was flushed before is there, sessions are rolled
-    back, and no thread is left."""
+    """Closing raises ``ClosedError`` in the tasks that wait for items or for room, rolls sessions back, and leaves no
+    thread. Flushed items stay."""
 
     async def main() -> None:
         threads = set(threading.enumerate())
@@ -488,7 +495,7 @@ def test_closing_ends_who_waits(place: Path) -> None:
 
 
 def test_another_loop(place: Path) -> None:
-    """A queue belongs to the loop in which it was opened; closed, it may be opened by another one."""
+    """A queue belongs to the loop in which it was opened; after a close, another loop may open it."""
     queue = aio.PersistentQueue[bytes](place)
 
     async def use() -> None:
@@ -515,7 +522,7 @@ def test_another_loop(place: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_dropped_without_close(place: Path) -> None:
-    """It frees its lock, with a warning, and its threads end."""
+    """A queue that is dropped without ``close`` frees its lock, with a warning, and its threads end."""
 
     async def main() -> None:
         queue = await aio.PersistentQueue[bytes](place).open()
@@ -523,7 +530,7 @@ def test_dropped_without_close(place: Path) -> None:
 
     with pytest.warns(ResourceWarning, match="dropped without close"):
         asyncio.run(main())
-        for thread in threading.enumerate():  # one may just be about to forget what it did
+        for thread in threading.enumerate():  # a thread may still refer to its last work
             if thread.name == "persistentqueue-aio-flush":
                 thread.join(SECONDS)
         gc.collect()
@@ -532,7 +539,7 @@ def test_dropped_without_close(place: Path) -> None:
 
 
 def test_opening_while_it_is_closed(place: Path) -> None:
-    """What is being closed is open until then."""
+    """``open`` is refused until a close that is under way has ended."""
 
     async def main() -> None:
         queue = await aio.PersistentQueue(place, lock_timeout=SECONDS).open()
@@ -549,7 +556,7 @@ def test_opening_while_it_is_closed(place: Path) -> None:
 
 
 def test_errors_of_opening(place: Path) -> None:
-    """They are the core's, leave no thread, and the object may try again."""
+    """Errors of opening are those of the core; they leave no thread, and the object may try again."""
 
     async def main() -> None:
         queue = aio.PersistentQueue(place)
@@ -564,7 +571,7 @@ def test_errors_of_opening(place: Path) -> None:
 
 
 def test_breaking_is_told_to_all(place: Path) -> None:
-    """When a sync fails each of the group hears so, and so does who waits."""
+    """A failed sync raises ``BrokenQueueError`` in each task of the group and in the tasks that wait."""
     failing = [False]
 
     def pwritev(fd: int, buffers: Any, offset: int, flags: int) -> int:
@@ -584,7 +591,7 @@ def test_breaking_is_told_to_all(place: Path) -> None:
 
 
 def test_no_thread_can_be_started(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the system gives no more threads the one who needs it hears so, and the next time it may go."""
+    """If the system gives no thread, the call that needs one raises the error, and the next call may succeed."""
 
     async def main() -> None:
         async with aio.PersistentQueue(place) as queue, queue.session() as session:
@@ -603,8 +610,10 @@ def test_no_thread_can_be_started(place: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 class CancelledAt:
-    """Awaits something, and cancels the task at its ``number``-th suspension: when it begins, or when what it waits for
-    is over and the task has not heard so yet."""
+    """Awaitable that cancels its task at the suspension of a given number.
+
+    It cancels when the suspension begins, or when its future is done and the task has not been told yet.
+    """
 
     def __init__(self, work: Coroutine[Any, Any, Any], number: int, *, when_over: bool) -> None:
         self.work = work

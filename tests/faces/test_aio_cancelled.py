@@ -1,4 +1,4 @@
-"""Tasks that are cancelled at every place where they can be: nothing is lost, and nothing stays on hold."""
+"""Tasks that are cancelled at every await where they can be: no item is lost, and no item stays held."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ async def cancelled_everywhere(
     work: Callable[[Any], Coroutine[Any, Any, Any]],
     look: Callable[[Any, bool], Awaitable[None]],
 ) -> int:
-    """Cancel the work at each of its suspensions in turn, in both ways, with a fresh beginning each time, and look what
-    came of it; how many suspensions there were."""
+    """Cancel the work at each of its suspensions in turn, in both ways, and return the number of suspensions.
+
+    Each time, call ``begin`` for a fresh state, and ``look`` to check the result.
+    """
     number = 0
     while True:
         for when_over in (False, True):
@@ -55,8 +57,8 @@ async def cancelled_everywhere(
 @pytest.mark.parametrize("settings", [{}, {"memory_bytes": 0}, {"max_items": 3, "full": "block"}], ids=str)
 @pytest.mark.parametrize("waits", [False, True])
 def test_cancelled_at_any_await_of_a_session(place: Path, settings: dict[str, Any], waits: bool) -> None:
-    """Whatever await is cancelled: each item is there once, as it was or as what became of it, in its order, and
-    nothing is left on hold; what was acknowledged is done."""
+    """If any await of a session is cancelled, each item is there once, as it was or processed, in order, and none stays
+    held. Acknowledged work is done."""
 
     async def main() -> None:
         async with aio.PersistentQueue(place, **settings) as queue:
@@ -105,8 +107,8 @@ def test_cancelled_at_any_await_of_a_session(place: Path, settings: dict[str, An
 
 @pytest.mark.parametrize("waits", [False, True])
 def test_a_cancelled_dequeue_has_taken_nothing(place: Path, waits: bool) -> None:
-    """A session that goes on, and is flushed, after its dequeue was cancelled, has consumed nothing that it did not
-    hear of, also where a thread had read the items already."""
+    """A session whose dequeue was cancelled consumes no item that the dequeue did not return, even if a thread had read
+    the items."""
 
     async def main() -> None:
         async with aio.PersistentQueue(place, memory_bytes=0) as queue:
@@ -133,7 +135,7 @@ def test_a_cancelled_dequeue_has_taken_nothing(place: Path, waits: bool) -> None
 
 
 def test_cancelled_at_any_await_of_opening_and_closing(place: Path) -> None:
-    """Whatever await of ``async with`` is cancelled: the lock is free, no thread is left, and nothing is lost."""
+    """If any await of ``async with`` is cancelled, the lock is free, no thread is left, and no item is lost."""
 
     async def main() -> None:
         acknowledged = [0]
@@ -163,7 +165,8 @@ def test_cancelled_at_any_await_of_opening_and_closing(place: Path) -> None:
 
 
 def test_cancelled_at_any_await_of_what_looks(place: Path) -> None:
-    """Browsing, statistics, subscriptions, compaction and the rest can be given up anywhere, and the queue goes on."""
+    """Browsing, statistics, subscriptions, compaction and maintenance can be cancelled at any await, and the queue goes
+    on."""
 
     async def main() -> None:
         async with aio.PersistentQueue(place) as queue:
@@ -193,7 +196,8 @@ def test_cancelled_at_any_await_of_what_looks(place: Path) -> None:
 
 
 def test_a_flush_is_cancelled_while_it_is_written(place: Path) -> None:
-    """The task hears so when the group is durable: the session is empty then, and what it had is there once."""
+    """A flush that is cancelled while it is written raises ``CancelledError`` when the group is durable. The session is
+    empty then, and its item is there once."""
     gate = Gate()
 
     async def main() -> None:
@@ -217,7 +221,7 @@ def test_a_flush_is_cancelled_while_it_is_written(place: Path) -> None:
 
 
 def test_a_timeout_of_asyncio(place: Path) -> None:
-    """``wait_for`` around a dequeue, won or lost by a hair, loses nothing and doubles nothing."""
+    """``wait_for`` around a dequeue loses no item and returns none twice, however close the timeout is."""
 
     async def main() -> None:
         async with aio.PersistentQueue(place) as queue:

@@ -1,4 +1,5 @@
-"""``asyncio.Queue`` on disk: what is durable when, what comes back, what others put, what goes wrong."""
+"""``aio.Queue``, an ``asyncio.Queue`` on disk: durability, items that come back, items of other processes, limits and
+failures."""
 
 from __future__ import annotations
 
@@ -42,13 +43,13 @@ def place(tmp_path: Path) -> Path:
 
 
 def stored(place: Path) -> list[bytes]:
-    """What is in the directory, for whoever opens it next."""
+    """Return the items in the directory, as the next opening finds them."""
     with PersistentQueue(place) as queue:
         return list(queue.browse())
 
 
 def killed(queue: aio.Queue[Any]) -> None:
-    """End it as ``kill -9`` ends its process."""
+    """End the queue as ``kill -9`` ends its process."""
     assert queue._core is not None
     crash(queue._core)
     queue._fail(ClosedError("crashed by a test"))
@@ -57,7 +58,7 @@ def killed(queue: aio.Queue[Any]) -> None:
 
 
 def test_what_was_put_survives(place: Path) -> None:
-    """What ``put`` has put is there after a crash; what is got and not done comes back in front."""
+    """Items that ``put`` has put survive a crash. Items that were got and not done come back first."""
 
     async def main() -> None:
         queue = await aio.Queue[Any](place).open()
@@ -79,7 +80,7 @@ def test_what_was_put_survives(place: Path) -> None:
 
 
 def test_puts_of_many_tasks_share_syncs(place: Path) -> None:
-    """A hundred tasks that put at the same time make a few groups."""
+    """A hundred tasks that put at the same time share a few groups."""
 
     async def main() -> None:
         async with aio.Queue[int](place) as queue:
@@ -91,7 +92,8 @@ def test_puts_of_many_tasks_share_syncs(place: Path) -> None:
 
 
 def test_closing_saves_and_gives_back(place: Path) -> None:
-    """What was put by ``put_nowait`` is saved, what is done is gone, what was got is back in its place."""
+    """Closing saves the items of ``put_nowait`` and removes the items that are done. Other items that were got are back
+    in their place."""
 
     async def main() -> None:
         async with aio.Queue[int](place) as queue:
@@ -113,7 +115,7 @@ def test_closing_saves_and_gives_back(place: Path) -> None:
 
 
 def test_closing_wakes_who_waits(place: Path) -> None:
-    """Who waits for an item, or for a slot, hears ClosedError."""
+    """Closing raises ``ClosedError`` in the tasks that wait for an item or for a free place."""
 
     async def main() -> None:
         queue = aio.Queue[int](place, 1)
@@ -136,7 +138,7 @@ def test_closing_wakes_who_waits(place: Path) -> None:
 
 
 def test_not_opened(place: Path) -> None:
-    """Before it is opened it says so; what cannot be opened says why, and leaves no thread."""
+    """Calls before ``open`` raise ``ClosedError``. If ``open`` fails, the error says why and no thread is left."""
 
     async def main() -> None:
         queue = aio.Queue[int](place)
@@ -152,7 +154,8 @@ def test_not_opened(place: Path) -> None:
 
 
 def test_more_than_is_kept_at_hand(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A queue that is longer than memory may be comes out in order, whoever is ahead, and little is kept."""
+    """A queue longer than its items in memory comes out in order, whether producers or consumers are ahead, and keeps
+    few items in memory."""
     monkeypatch.setattr(standard_queue, "AT_HAND_ITEMS", 10)
     count = 500
 
@@ -183,7 +186,7 @@ def test_more_than_is_kept_at_hand(place: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_large_items_are_not_kept_at_hand(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytes count as well; one item always fits."""
+    """Bytes also limit the items that are kept in memory, and one item always fits."""
     monkeypatch.setattr(standard_queue, "AT_HAND_BYTES", 1000)
 
     async def main() -> None:
@@ -200,7 +203,7 @@ def test_large_items_are_not_kept_at_hand(place: Path, monkeypatch: pytest.Monke
 
 
 def test_maxsize_counts_what_was_there(place: Path) -> None:
-    """An opening with a smaller ``maxsize`` than there are items is full until enough were got."""
+    """An opening whose ``maxsize`` is smaller than the number of items is full until enough items were got."""
 
     async def main() -> None:
         async with aio.Queue[int](place) as queue:
@@ -219,7 +222,8 @@ def test_maxsize_counts_what_was_there(place: Path) -> None:
 
 @pytest.mark.parametrize("ahead", [False, True])
 def test_others_put_as_well(place: Path, ahead: bool) -> None:
-    """What a Producer publishes is got as well, wakes who waits, and is unfinished; nobody's item is taken for his."""
+    """An item of a ``Producer`` is got like others, wakes a waiting task, and is unfinished. It is not mistaken for an
+    item of this process."""
 
     async def main() -> None:
         async with aio.Queue[Any](place) as queue:
@@ -246,7 +250,8 @@ def test_others_put_as_well(place: Path, ahead: bool) -> None:
 
 
 def test_items_that_cannot_be_decoded(place: Path) -> None:
-    """They are an error in their turn, once, and are consumed like any other; what cannot be encoded was not put."""
+    """An undecodable item raises once, in its turn, and is consumed like any other item. An item that cannot be encoded
+    is not put."""
     with PersistentQueue(place) as core, core.transaction() as session:
         session.enqueue_many([b"1", b"{", b"2"])
 
@@ -268,7 +273,7 @@ def test_items_that_cannot_be_decoded(place: Path) -> None:
 
 
 def test_bytes(place: Path) -> None:
-    """Another codec: items are what it makes of bytes; one that does not understand itself puts nothing."""
+    """Items are encoded and decoded by the given codec. If the codec cannot decode its own bytes, nothing is put."""
 
     class Broken:
         def encode(self, item: object) -> bytes:
@@ -291,7 +296,8 @@ def test_bytes(place: Path) -> None:
 
 
 def test_damage(place: Path) -> None:
-    """A damaged block is an error of one ``get``; what lies behind it comes out, and ``join`` does not wait for it."""
+    """A damaged block raises an error of one ``get``. The items behind it come out, and ``join`` does not wait for the
+    lost item."""
     with PersistentQueue(place, memory_bytes=0) as core:
         for item in (b'"%s"' % (b"a" * 1000), b'"b"', b'"c"'):
             with core.transaction() as session:
@@ -316,7 +322,7 @@ def test_damage(place: Path) -> None:
 
 
 def failing_disk(kind: int) -> tuple[Any, list[bool]]:
-    """A disk whose writes fail like this while the flag is set."""
+    """Return a disk, and a flag: while the flag is set, writes and syncs fail with the error number ``kind``."""
     failing = [False]
 
     def fail(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -331,7 +337,7 @@ def failing_disk(kind: int) -> tuple[Any, list[bool]]:
 
 
 def test_no_room(place: Path) -> None:
-    """At a limit ``put`` has put nothing, and what ``put_nowait`` has put is saved as soon as there is room."""
+    """At a limit ``put`` puts nothing, and items of ``put_nowait`` are saved as soon as there is room."""
 
     async def main() -> None:
         async with aio.Queue[Any](place, max_items=2) as queue:
@@ -357,7 +363,8 @@ def test_no_room(place: Path) -> None:
 
 
 def test_each_error_is_told_once(place: Path) -> None:
-    """What a ``put`` was told is no news for ``flush`` and ``close``; what nobody was told all who flush hear."""
+    """An error that a ``put`` has raised is not raised again by ``flush`` and ``close``. An error of ``put_nowait`` is
+    raised by all flushes that wait."""
 
     async def main() -> None:
         async with aio.Queue[Any](place, max_items=1) as queue:
@@ -378,7 +385,7 @@ def test_each_error_is_told_once(place: Path) -> None:
 
 
 def test_what_never_fits(place: Path) -> None:
-    """What ``put_nowait`` has put, and can never be saved, keeps others out until it is done, and no longer."""
+    """An item of ``put_nowait`` that can never be saved keeps other items out until it is done, and not longer."""
 
     async def main() -> None:
         async with aio.Queue[Any](place, max_bytes=1000) as queue:
@@ -396,7 +403,7 @@ def test_what_never_fits(place: Path) -> None:
 
 
 def test_done_before_it_is_saved(place: Path) -> None:
-    """What was got and done while its put waited for the disk is done for the put, too, and is not written."""
+    """An item that is got and done before its write begins is done for its put, too, and is not written."""
     gate = Gate()
 
     async def main() -> None:
@@ -418,7 +425,7 @@ def test_done_before_it_is_saved(place: Path) -> None:
 
 
 def test_who_puts_while_it_breaks(place: Path) -> None:
-    """A put that comes while a sync is about to fail hears so as well."""
+    """A put that comes while a sync is about to fail raises ``BrokenQueueError`` as well."""
     began, go = threading.Event(), threading.Event()
 
     def pwritev(fd: int, buffers: Any, offset: int, flags: int) -> int:
@@ -449,7 +456,8 @@ def test_who_puts_while_it_breaks(place: Path) -> None:
 
 
 def test_what_cannot_be_taken_for_now(place: Path) -> None:
-    """Each who waits is told, and costs no processor time; once it can be taken the next one gets it."""
+    """Each waiting task gets the error if a publication cannot be taken for now. When it can be taken, the next ``get``
+    returns it."""
     disk, failing = without_descriptors()
 
     async def main() -> None:
@@ -469,7 +477,8 @@ def test_what_cannot_be_taken_for_now(place: Path) -> None:
 
 
 def test_another_loop(place: Path) -> None:
-    """It is for the loop in which it was opened: another one's tasks hear so, also when they close it."""
+    """A queue belongs to the loop in which it was opened: calls from another loop raise ``RuntimeError``, including
+    ``close``."""
     queue = aio.Queue[int](place)
     loop = asyncio.new_event_loop()
     loop.run_until_complete(queue.open())
@@ -487,7 +496,7 @@ def test_another_loop(place: Path) -> None:
 
 
 def test_a_queue_without_items_of_its_own(place: Path) -> None:
-    """One that was made with ``fan_out`` cannot be opened so, and its lock is free."""
+    """A queue that was made with ``fan_out`` cannot be opened, and its lock is free afterwards."""
     PersistentQueue(place, fan_out=True).close()
 
     async def main() -> None:
@@ -499,7 +508,8 @@ def test_a_queue_without_items_of_its_own(place: Path) -> None:
 
 
 def test_a_broken_queue(place: Path) -> None:
-    """When a sync fails all hear so: who puts, who waits, who closes; what was durable is there."""
+    """After a failed sync every call that puts, waits, flushes or closes raises ``BrokenQueueError``. The item is there
+    unless its end was durable."""
     disk, failing = failing_disk(errno.EIO)
 
     async def main() -> None:
@@ -526,7 +536,8 @@ def test_a_broken_queue(place: Path) -> None:
 
 
 def test_shutdown(place: Path) -> None:
-    """As in Python 3.13, on all Pythons: nothing comes in, what is there comes out, or, immediately, stays on disk."""
+    """``shutdown`` works as in Python 3.13, on all versions: no item comes in, and the remaining items come out or,
+    with ``immediate``, stay on disk."""
 
     async def main() -> None:
         async with aio.Queue[int](place, 2) as queue:
@@ -562,7 +573,7 @@ def test_shutdown(place: Path) -> None:
 
 
 def test_a_put_that_is_refused_behind_what_is_at_hand(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was refused before it was in memory counts no more: ``join`` does not wait for it."""
+    """An item that was refused before it was in memory is not counted any more: ``join`` does not wait for it."""
     monkeypatch.setattr(standard_queue, "AT_HAND_ITEMS", 1)
 
     async def main() -> None:
@@ -582,7 +593,8 @@ def test_a_put_that_is_refused_behind_what_is_at_hand(place: Path, monkeypatch: 
 
 
 def test_a_put_that_is_refused_behind_a_shutdown(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was dropped counts no more, also if it turns out that it could not be saved."""
+    """An item that a shutdown dropped is not counted any more, also if it turns out later that it could not be
+    saved."""
     monkeypatch.setattr(standard_queue, "AT_HAND_ITEMS", 1)
 
     async def main() -> None:
@@ -590,7 +602,7 @@ def test_a_put_that_is_refused_behind_a_shutdown(place: Path, monkeypatch: pytes
             await queue.put(0)
             await queue.put(1)
             putting = asyncio.create_task(queue.put(2))
-            await asyncio.sleep(0)  # it is in, and what came of it is heard in a later round of the loop
+            await asyncio.sleep(0)  # the put has begun; its outcome comes in a later round of the loop
             queue.shutdown(immediate=True)
             with pytest.raises(QueueFullError):
                 await putting
@@ -604,7 +616,7 @@ def test_a_put_that_is_refused_behind_a_shutdown(place: Path, monkeypatch: pytes
 
 
 def test_too_many_are_done(place: Path) -> None:
-    """More than were got cannot be done, however many are in the queue."""
+    """``task_done`` is refused if it is called more often than items were got, however many are in the queue."""
 
     async def main() -> None:
         async with aio.Queue[int](place) as queue:
@@ -619,8 +631,8 @@ def test_too_many_are_done(place: Path) -> None:
 
 @pytest.mark.parametrize("maxsize", [0, 1])
 def test_cancelled_at_any_await(place: Path, maxsize: int) -> None:
-    """Whatever await is cancelled, of opening, putting, getting, joining and closing: each item is there once, or done,
-    in order; what ``put`` acknowledged is not lost, and no thread is left."""
+    """If any await of opening, putting, getting, joining or closing is cancelled, each item is there once or done, in
+    order. Acknowledged items are not lost, and no thread is left."""
 
     async def main() -> None:
         acknowledged: list[int] = []
@@ -671,11 +683,11 @@ def test_cancelled_at_any_await(place: Path, maxsize: int) -> None:
 
 
 def test_no_thread_can_be_started(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the system gives no more threads whoever puts, gets or flushes hears so; the next time it goes."""
+    """If the system gives no thread, ``put``, ``get`` and ``flush`` raise the error, and the next calls succeed."""
 
     async def main() -> None:
         async with aio.Queue[int](place) as queue:
-            queue._worker.end()  # as after a while in which nothing was to be done
+            queue._worker.end()  # a worker that is idle for a while ends, too
             with monkeypatch.context() as patch:
                 patch.setattr(threading, "Thread", Mock(side_effect=RuntimeError("no thread")))
                 for call in (queue.put(1), queue.get()):

@@ -1,4 +1,4 @@
-"""The command line: what each verb does, says and leaves, in and beside the process that owns the queue."""
+"""The command line: effects, answers and traces of each verb, in and beside the process that owns the queue."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ READING = (
     ["report", "-o", "OUTSIDE"],
     ["report", "orders", "-o", "OUTSIDE", "--json"],
 )
-"""What only looks; the path comes behind the verb."""
+"""Arguments of the verbs that only read; the path comes behind the verb."""
 
 
 class Done:
-    """What a verb answered."""
+    """Answer of a verb: exit status, stdout and stderr."""
 
     def __init__(self, status: int, out: bytes, err: str) -> None:
         self.status, self.out, self.err = status, out, err
@@ -68,17 +68,17 @@ class Done:
 
     @property
     def lines(self) -> list[Any]:
-        """The documents on stdout, a line each."""
+        """The documents on stdout, one on each line."""
         return [json.loads(line) for line in self.out.splitlines()]
 
     @property
     def error(self) -> Any:
-        """What went wrong, in JSON."""
+        """The error in JSON, from the last line on stderr."""
         return json.loads(self.err.splitlines()[-1])["error"]
 
 
 def cli(*arguments: object, given: bytes = b"") -> Done:
-    """A verb, in this process."""
+    """Run a verb in this process."""
     result = CliRunner().invoke(app, [str(each) for each in arguments], input=given)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
@@ -86,13 +86,13 @@ def cli(*arguments: object, given: bytes = b"") -> Done:
 
 
 def command(*arguments: object, **options: Any) -> subprocess.CompletedProcess[bytes]:
-    """A verb, in a process of its own."""
+    """Run a verb in a process of its own."""
     line = [sys.executable, "-m", "persistentqueue", *map(str, arguments)]
     return subprocess.run(line, capture_output=True, check=False, timeout=60, **options)
 
 
 def owner_body(pipe: Connection, path: str) -> None:
-    """Own the queue, with holds and holes, and do nothing, but dequeue where that is asked for."""
+    """Own the queue, with holds and holes, and do nothing except dequeue on request."""
     rest_alone()
     with PersistentQueue(path, "orders", segment_bytes=60_000, memory_bytes=50_000) as queue:
         for start in range(0, 400, 20):
@@ -109,7 +109,7 @@ def owner_body(pipe: Connection, path: str) -> None:
 
 @pytest.fixture
 def owner(path: Path) -> Iterator[Child]:
-    """Another process that owns ``orders``, and rests."""
+    """Yield another process that owns ``orders`` and rests."""
     path.mkdir()
     with Child(owner_body, str(path)) as child:
         assert child.hear() == "begun"
@@ -122,7 +122,7 @@ def owner(path: Path) -> Iterator[Child]:
 
 
 def test_without_the_extra_there_is_one_clear_line(tmp_path: Path) -> None:
-    """Where typer or rich is missing, every verb says how they are installed, and has status 2."""
+    """If typer or rich is missing, a verb says how to install them, and has status 2."""
     hide = (
         "import sys, runpy\n"
         "class Hidden:\n"
@@ -141,7 +141,7 @@ def test_without_the_extra_there_is_one_clear_line(tmp_path: Path) -> None:
 
 
 def test_arguments_that_are_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """They are a line on stderr, or JSON, and status 2; nothing is made."""
+    """Wrong arguments give status 2 and an error on stderr, as a line or in JSON, and nothing is made."""
     for arguments, said in (
         (["nothing"], "nothing"),
         (["stat"], "PATH"),
@@ -163,7 +163,7 @@ def test_arguments_that_are_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_an_interrupt_before_a_verb_begins(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Ctrl-C while libraries are being imported has the same status, without a word."""
+    """Ctrl-C before a verb begins gives status 130, without output."""
 
     def interrupted(*_: object) -> int:
         raise KeyboardInterrupt
@@ -174,7 +174,8 @@ def test_an_interrupt_before_a_verb_begins(monkeypatch: pytest.MonkeyPatch, caps
 
 
 def test_every_verb_tells_what_it_changes_and_whether_it_needs_the_lock(capsys: pytest.CaptureFixture[str]) -> None:
-    """Its help says so; it has ``--json``, and is in the README."""
+    """The help of every verb tells its effect on the disk and whether it needs the lock. Every verb has ``--json`` and
+    is in the README."""
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     verbs: list[str] = list(get_command(app).commands)  # type: ignore[attr-defined]
     assert len(verbs) == 17
@@ -188,7 +189,7 @@ def test_every_verb_tells_what_it_changes_and_whether_it_needs_the_lock(capsys: 
 
 
 def test_what_does_not_go_has_status_2(tmp_path: Path) -> None:
-    """A queue that is not there is named, in words or in JSON, and not made."""
+    """A verb for a missing queue has status 2, names the error in words or in JSON, and makes nothing."""
     for arguments in (
         ["stat"],
         ["peek"],
@@ -212,7 +213,8 @@ def test_what_does_not_go_has_status_2(tmp_path: Path) -> None:
 
 
 def test_what_only_looks_works_beside_an_owner_and_leaves_no_trace(owner: Child, path: Path, tmp_path: Path) -> None:
-    """Each verb answers, and every file and directory is the same afterwards: bytes, sizes, times."""
+    """Verbs that only read answer beside an owner, and leave bytes, sizes and times of every file and directory
+    unchanged."""
     before = entries(path)
     for verb, *rest in READING:
         done = cli(verb, path, *(str(tmp_path / "page.html") if each == "OUTSIDE" else each for each in rest))
@@ -227,7 +229,8 @@ def test_what_only_looks_works_beside_an_owner_and_leaves_no_trace(owner: Child,
 
 
 def test_what_is_seen_beside_an_owner(owner: Child, path: Path) -> None:
-    """Who owns it, what is left, and that some items were overtaken, though not by whom they are held."""
+    """Beside an owner, verbs show its process, the items that are left, and the number of overtaken items, but not the
+    session that holds them."""
     listed = cli("list", path, "--json").json["queues"]
     assert [(each["name"], each["depth"], each["is_owned"], each["owner"]["pid"]) for each in listed] == [
         ("orders", 300, True, owner.process.pid)
@@ -249,7 +252,8 @@ def test_what_is_seen_beside_an_owner(owner: Child, path: Path) -> None:
 
 
 def test_put_and_load_work_beside_an_owner(owner: Child, path: Path) -> None:
-    """What they publish is the owner's when he next looks; they say who he is."""
+    """``put`` and ``load`` publish items beside an owner, which gets them when it next looks. ``put`` names the
+    owner."""
     done = cli("put", path, "orders", "one", "two")
     assert done.status == 0
     assert f"published: process {owner.process.pid} on" in done.err
@@ -268,7 +272,7 @@ def test_put_and_load_work_beside_an_owner(owner: Child, path: Path) -> None:
 
 
 def test_who_has_the_lock_is_told_to_who_needs_it(owner: Child, path: Path) -> None:
-    """``get``, ``compact``, ``move`` and ``repair`` name the owner, and change nothing but the clock of his lock."""
+    """``get``, ``compact``, ``move`` and ``repair`` are refused beside an owner, and the error names its process."""
     for arguments in (["get"], ["compact"], ["repair"], ["move", "--to", "b"], ["move", "--back"]):
         done = cli(arguments[0], path, "orders", *arguments[1:], "--json")
         assert done.status == 2, arguments
@@ -281,7 +285,8 @@ def test_who_has_the_lock_is_told_to_who_needs_it(owner: Child, path: Path) -> N
 
 
 def test_put_and_get(path: Path) -> None:
-    """Items go in as arguments, as lines, or as a whole, and come out in their order; then there is nothing."""
+    """``put`` takes items as arguments, as lines or as a whole, and ``get`` returns them in their order until there is
+    none."""
     assert cli("put", path, "q", "one", "two").err == "2 items: in the queue\n"
     assert cli("put", path, "q", given=b"three\nfour").status == 0
     assert cli("put", path, "q", "--whole", "--json", given=b"five\nsix\n").json == {"items": 1, "published": False}
@@ -298,7 +303,7 @@ def test_put_and_get(path: Path) -> None:
 
 
 def test_get_for_a_subscription(open_queue: QueueFactory, path: Path) -> None:
-    """It consumes for that one alone; one that is not there is not made."""
+    """``get`` with a subscription consumes for that subscription alone, and does not make a missing one."""
     with open_queue("q") as queue:
         queue.subscribe("audit")
         put(queue, b"a", b"b")
@@ -311,7 +316,7 @@ def test_get_for_a_subscription(open_queue: QueueFactory, path: Path) -> None:
 
 
 def test_a_terminal_sees_how_far_it_is(path: Path, tmp_path: Path) -> None:
-    """A bar on stderr, which goes when it is done; elsewhere there is not a byte of it."""
+    """A terminal gets a progress bar on stderr; anything else gets not a byte of it."""
     with PersistentQueue(path, "q") as queue:
         put(queue, *(b"%d" % n for n in range(5000)))
     line = [sys.executable, "-m", "persistentqueue", "dump", str(path), "q", "-o", str(tmp_path / "q.jsonl")]
@@ -322,7 +327,7 @@ def test_a_terminal_sees_how_far_it_is(path: Path, tmp_path: Path) -> None:
     subprocess.run(line, stderr=slave, check=True, env=os.environ | {"TERM": "xterm"})
     os.close(slave)
     seen = b""
-    with suppress(OSError):  # the end of a terminal that nobody has open
+    with suppress(OSError):  # reading ends with an error when no process has the terminal open
         while data := os.read(master, 65536):
             seen += data
     os.close(master)
@@ -332,7 +337,7 @@ def test_a_terminal_sees_how_far_it_is(path: Path, tmp_path: Path) -> None:
 
 
 def test_a_broken_pipe_loses_no_item(open_queue: QueueFactory, path: Path) -> None:
-    """Where nobody reads what is printed, nothing is consumed, and no word is lost on it."""
+    """If the output cannot be written to its pipe, a verb has status 2 without a message, and consumes nothing."""
     with open_queue("q") as queue:
         put(queue, *(b"%d" % n + bytes(1000) for n in range(500)))
     reader, writer = os.pipe()
@@ -346,7 +351,8 @@ def test_a_broken_pipe_loses_no_item(open_queue: QueueFactory, path: Path) -> No
 
 
 def test_what_was_dumped_is_loaded_as_it_was(path: Path, tmp_path: Path) -> None:
-    """``load`` undoes ``dump``: any bytes, empty items, line ends, in their order, through a file and a pipe."""
+    """``load`` restores what ``dump`` has written: any bytes, empty items and line ends, in order, through a file and a
+    pipe."""
     items = [
         b"",
         b"text",
@@ -377,7 +383,8 @@ def test_what_was_dumped_is_loaded_as_it_was(path: Path, tmp_path: Path) -> None
 
 
 def test_a_load_with_a_marker_is_done_once(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut short anywhere, and run again, also beside an owner who has not looked, it puts nothing in twice."""
+    """A load with a marker that is cut short and run again adds no item twice, even if its publications were not
+    adopted yet."""
     monkeypatch.setattr(write_verbs, "BATCH_BYTES", 100)
     file = tmp_path / "in.jsonl"
     lines = [json.dumps({"text": f"{n:020d}"}) for n in range(50)]
@@ -396,7 +403,7 @@ def test_a_load_with_a_marker_is_done_once(path: Path, tmp_path: Path, monkeypat
 
 
 def killed_body(pipe: Connection, path: str, file: str) -> None:
-    """Load, and stop in the middle, to be killed."""
+    """Load a file, and stop in the middle, to be killed."""
     write_verbs.BATCH_BYTES = 1000
     flush: Any = Producer.flush
     flushed = 0
@@ -415,7 +422,7 @@ def killed_body(pipe: Connection, path: str, file: str) -> None:
 
 
 def test_a_load_that_is_killed_goes_on(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``kill -9`` in the middle: what was flushed is there, and the same command puts in the rest."""
+    """After a ``kill -9`` in the middle of a load, the flushed items are there, and the same command adds the rest."""
     monkeypatch.setattr(write_verbs, "BATCH_BYTES", 1000)
     file = tmp_path / "in.jsonl"
     file.write_text("".join(json.dumps({"text": f"{n:030d}"}) + "\n" for n in range(1000)))
@@ -430,13 +437,13 @@ def test_a_load_that_is_killed_goes_on(path: Path, tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize("line", ["1", "{}", '{"text": 1}', '{"text": "a", "base64": "YQ=="}', '{"base64": "!"}', "{"])
 def test_lines_that_are_no_items(path: Path, line: str) -> None:
-    """They end a load; their number is told."""
+    """A line that is not an item ends a load, and the error has the number of the line."""
     done = cli("load", path, "q", "--json", given=b'{"text": "a"}\n' + line.encode() + b"\n")
     assert (done.status, "line 2: " in done.error["message"]) == (2, True)
 
 
 def test_items_move_to_another_queue(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them, or so many, in transactions over both queues."""
+    """``move`` moves all items or a given number of them, in transactions over both queues."""
     monkeypatch.setattr(write_verbs, "BATCH_ITEMS", 7)
     with PersistentQueue(path, "a") as queue:
         put(queue, *(b"%d" % n for n in range(30)))
@@ -447,8 +454,8 @@ def test_items_move_to_another_queue(path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_dead_letters_go_back(path: Path) -> None:
-    """To the queue that they came from, so many or all, and their envelopes can be read before; a name that was
-    mistyped makes no queue."""
+    """``requeue`` gives dead letters back to their queue, all or a given number, and ``peek`` shows their envelopes
+    before. A mistyped name makes no queue."""
     with PersistentQueue(path, "rows", max_attempts=1, dead_letter="dead") as queue:
         put(queue, b"a", b"b", b"c")
         for _ in range(3):
@@ -471,7 +478,8 @@ def test_dead_letters_go_back(path: Path) -> None:
 
 @pytest.mark.damages
 def test_what_is_put_into_a_queue_that_does_not_open_is_durable(path: Path) -> None:
-    """It is published, and the answer says why nobody takes it in now."""
+    """Items that are put into a queue that cannot be opened are published, and the answer says why they are not adopted
+    now."""
     with PersistentQueue(path, "q") as queue:
         put(queue, b"a")
     log = max((path / "q" / "log").glob("*.log"))
@@ -485,7 +493,8 @@ def test_what_is_put_into_a_queue_that_does_not_open_is_durable(path: Path) -> N
 
 
 def test_an_encrypted_queue_needs_its_key(open_queue: QueueFactory, path: Path, tmp_path: Path) -> None:
-    """``--key`` brings it, to look, to take and to put; without it nothing is lost, and the age is told."""
+    """``--key`` gives the key for reading, consuming and writing. Without it no item is lost, and ``stat`` still tells
+    the age."""
     key, file = bytes(range(32)), tmp_path / "key"
     file.write_text(key.hex() + "\n")
     encryption = Encryption("k", lambda _: key)

@@ -1,4 +1,5 @@
-"""The verbs of the command line that look at a queue, and what they print."""
+"""Verbs of the command line on damaged, unreadable and hostile queues and files, further verbs, and the words for
+numbers."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ from .test_cli import NOISE, cli
 def test_a_directory_without_queues_and_a_queue_by_its_own_path(
     tmp_path: Path, open_queue: QueueFactory, path: Path
 ) -> None:
-    """The queue's own directory is listed as one; where there is none, that is an error."""
+    """``list`` shows a queue that is given by its own directory; a missing directory is an error."""
     put(open_queue("q"), b"a")
     assert cli("list", path / "q", "--json").json["queues"][0]["name"] == "."
     assert cli("list", tmp_path / "nothing").status == 2
@@ -48,7 +49,8 @@ def test_a_directory_without_queues_and_a_queue_by_its_own_path(
 
 @pytest.mark.damages
 def test_a_damaged_queue_is_listed_among_the_others(path: Path) -> None:
-    """Its row says what is wrong, with status 1; what is read of it is an error; ``check`` and ``repair`` tell."""
+    """The row of a damaged queue shows the error, and the status is 1. ``check``, ``top``, ``report`` and ``repair``
+    tell of the damage, too."""
     for name in ("good", "bad"):
         with PersistentQueue(path, name) as queue:
             put(queue, *(b"%d" % n for n in range(10)))
@@ -79,7 +81,7 @@ def test_a_damaged_queue_is_listed_among_the_others(path: Path) -> None:
 
 @pytest.mark.damages
 def test_a_dump_rescues_what_is_intact(path: Path, tmp_path: Path) -> None:
-    """What lies behind damage is written, too; stderr says what is lost, and the status is 1."""
+    """``dump`` also writes the items behind damage; stderr says what is lost, and the status is 1."""
     with PersistentQueue(path, "q") as queue:
         for start in range(0, 30, 10):
             put(queue, *(b"%d" % n + bytes(1000) for n in range(start, start + 10)))
@@ -98,7 +100,8 @@ def test_a_dump_rescues_what_is_intact(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.damages
 def test_what_takes_out_of_a_damaged_queue_says_what_to_do(path: Path) -> None:
-    """Nothing is consumed or lost; what the library logs of it is JSON, too, if the answer is."""
+    """``get`` and ``move`` on a damaged queue name the repair as remedy, and consume nothing. With ``--json`` the log
+    messages are JSON, too."""
     with PersistentQueue(path, "q") as queue:
         put(queue, b"one")
         put(queue, b"two")
@@ -114,12 +117,13 @@ def test_what_takes_out_of_a_damaged_queue_says_what_to_do(path: Path) -> None:
 
 
 def test_a_dump_never_takes_the_place_of_a_device(open_queue: QueueFactory, path: Path, tmp_path: Path) -> None:
-    """A pipe, like a device, is written to and stays; a link leads on to the file; a report does the same."""
+    """``dump`` writes into a pipe, which stays a pipe. ``dump`` and ``report`` write to the file that a link points
+    to."""
     put(open_queue("q"), b"item")
     pipe, link, target = tmp_path / "pipe", tmp_path / "link", tmp_path / "target"
     os.mkfifo(pipe)
     link.symlink_to(target)
-    with open(os.open(pipe, os.O_RDWR), "rb", buffering=0) as reader:  # also as a writer, so that nobody waits
+    with open(os.open(pipe, os.O_RDWR), "rb", buffering=0) as reader:  # opened for writing as well: no opening blocks
         assert cli("dump", path, "q", "-o", pipe).status == 0
         assert item_of(json.loads(reader.read(10_000))) == b"item"
     assert pipe.is_fifo()
@@ -136,7 +140,7 @@ def test_a_dump_never_takes_the_place_of_a_device(open_queue: QueueFactory, path
 def test_a_report_that_fails_leaves_the_one_before(
     open_queue: QueueFactory, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It gets its name when it is complete."""
+    """A report that fails leaves the one before, because a new one gets its name when it is complete."""
     put(open_queue("q"), b"item")
     file = tmp_path / "report.html"
     file.write_text("before")
@@ -152,7 +156,7 @@ def test_a_report_that_fails_leaves_the_one_before(
 
 
 def test_a_queue_that_may_not_be_read_is_left_out(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``list``, ``top`` and ``report`` show the others, with status 1."""
+    """If a queue may not be read, ``list``, ``top`` and ``report`` show the others, with status 1."""
     for name in ("good", "secret"):
         with PersistentQueue(path, name) as queue:
             put(queue, b"item")
@@ -173,10 +177,10 @@ def test_a_queue_that_may_not_be_read_is_left_out(path: Path, tmp_path: Path, mo
 
 
 def test_what_a_key_file_holds_is_never_shown(open_queue: QueueFactory, path: Path, tmp_path: Path) -> None:
-    """One that is no key, or that cannot be read, is named in the error, without its bytes."""
+    """The error for a file that is no key, or cannot be read, names the file and shows none of its bytes."""
     put(open_queue("q"), b"item")
     file = tmp_path / "key"
-    file.write_bytes(bytes(range(65, 97)) + b"\xff")  # one too many, and no text
+    file.write_bytes(bytes(range(65, 97)) + b"\xff")  # one byte too many, and not valid text
     done = cli("put", path, "q", "item", "--key", f"k={file}")
     assert (done.status, f"{file}: expected a key of 16, 24 or 32 bytes" in done.err) == (2, True)
     assert "ABC" not in done.err
@@ -185,7 +189,7 @@ def test_what_a_key_file_holds_is_never_shown(open_queue: QueueFactory, path: Pa
 
 
 def test_paths_are_no_commands_to_the_terminal(tmp_path: Path) -> None:
-    """Nor is what others wrote into files: errors and answers are printable, and JSON is JSON, whatever a path is."""
+    """Errors and answers are printable whatever a path or a lock file contains, and JSON stays JSON."""
     path = tmp_path / "esc\x1b[31m\udcff"
     with PersistentQueue(path, "q") as queue:
         put(queue, b"item")
@@ -200,13 +204,14 @@ def test_paths_are_no_commands_to_the_terminal(tmp_path: Path) -> None:
 
 
 def test_a_line_that_is_nested_too_deep_is_no_item(path: Path) -> None:
-    """It ends a load like any other line that is none."""
+    """A line that is nested too deep ends a load, and the error has the number of the line."""
     done = cli("load", path, "q", given=b'{"text": "a"}\n' + b"[" * 200_000)
     assert (done.status, "ValueError: line 2: " in done.err) == (2, True)
 
 
 def test_names_are_no_commands_to_the_terminal(open_queue: QueueFactory, path: Path) -> None:
-    """Neither colours nor markup: subscriptions and markers may have any name, items any bytes."""
+    """Names of subscriptions and markers, and the bytes of items, are shown without terminal codes, and not taken for
+    markup."""
     queue, name = open_queue("q"), "[red]\x1b[31m[/nothing]"
     queue.subscribe(name)
     with queue.session() as session:
@@ -225,7 +230,7 @@ def test_names_are_no_commands_to_the_terminal(open_queue: QueueFactory, path: P
 
 
 def test_compact_gives_files_back(open_queue: QueueFactory, path: Path) -> None:
-    """What lives in sparse files is copied together, and the answer says what that gave."""
+    """``compact`` copies the items of sparse files together, and reports the emptied files and the freed bytes."""
     with open_queue("q", segment_bytes=50_000) as queue:
         for start in range(0, 500, 10):
             put(queue, *(b"%d" % n + bytes(1000) for n in range(start, start + 10)))
@@ -244,7 +249,7 @@ def test_compact_gives_files_back(open_queue: QueueFactory, path: Path) -> None:
 
 
 def test_pool_in_json(path: Path) -> None:
-    """What was made, what is there, what was deleted."""
+    """In JSON, ``pool`` reports the files that it made, the files that are there, and the bytes that it deleted."""
     sizes = ("--bytes", "1000", "--file-bytes", "500")
     assert cli("pool", "fill", path, "--shared", *sizes, "--json").json["made"] == [500, 500]
     assert cli("pool", "show", path, "--shared", "--json").json["files"] == 2
@@ -252,7 +257,8 @@ def test_pool_in_json(path: Path) -> None:
 
 
 def test_bench_compares_and_leaves_nothing(tmp_path: Path) -> None:
-    """Four kinds of flushes, each with the disk's rate, the queue's, their ratio, and the syncs that the queue took."""
+    """``bench`` shows four kinds of flushes, each with the rates of the disk and of the queue, their ratio, and the
+    syncs. It leaves no file."""
     done = cli("bench", tmp_path, "--seconds", "0.4", "--json")
     rows = done.json["rows"]
     assert [(row["items_per_flush"], row["what"][-3:].strip()) for row in rows] == [
@@ -271,7 +277,7 @@ def test_bench_compares_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_bench_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
-    """Also where the disk fails."""
+    """A bench that is interrupted deletes its files."""
 
     def stop(done: float) -> None:
         raise KeyboardInterrupt
@@ -282,7 +288,7 @@ def test_a_bench_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_bench_deletes_what_one_left_that_was_killed(tmp_path: Path) -> None:
-    """Not what one works in, nor what is just being made."""
+    """A bench deletes the directory of a bench that was killed, but not one that is in use or was just made."""
     line = [sys.executable, "-m", "persistentqueue", "bench", str(tmp_path), "--seconds", "60"]
     with subprocess.Popen(line) as process:
         while not list(tmp_path.glob("*/queue/log/*.log")):
@@ -295,7 +301,7 @@ def test_a_bench_deletes_what_one_left_that_was_killed(tmp_path: Path) -> None:
         process.kill()
     young = tmp_path / f"{place.name}-young"
     young.mkdir()
-    os.utime(young, (2**32, 2**32))  # however long this test takes
+    os.utime(young, (2**32, 2**32))  # young, however long this test takes
     os.utime(place, (0, 0))
     bench.measure(str(tmp_path), 0.1)
     assert list(tmp_path.iterdir()) == [young]
@@ -303,7 +309,8 @@ def test_a_bench_deletes_what_one_left_that_was_killed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [["get", "--all"], ["move", "--to", "other"]])
 def test_what_a_verb_gives_back_is_wiped(open_queue: QueueFactory, path: Path, arguments: list[str]) -> None:
-    """Whoever made the queue may want that, and no verb knows."""
+    """``get`` and ``move`` wipe the files that they give back: the queue may have been made with that setting, which is
+    not stored."""
     with open_queue("q") as queue:
         put(queue, *[b"secret"] * 100)
         with queue.transaction() as session:
@@ -317,7 +324,8 @@ def test_what_a_verb_gives_back_is_wiped(open_queue: QueueFactory, path: Path, a
 
 
 def test_what_is_published_is_no_failure_where_the_lock_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever would put it in once more had it twice."""
+    """``put`` succeeds if its items are published and only the lock is refused: a caller that repeats it would add them
+    twice."""
     cli("put", path, "q", "one")
 
     def refuse(*_: object, **__: object) -> None:
@@ -331,7 +339,7 @@ def test_what_is_published_is_no_failure_where_the_lock_is_refused(path: Path, m
 
 
 def test_an_interrupt_gives_items_back(open_queue: QueueFactory, path: Path) -> None:
-    """Ctrl-C while ``get`` waits: status 130, and what was not consumed is in the queue."""
+    """Ctrl-C while ``get`` waits gives status 130, without output."""
     with open_queue("q") as queue:
         put(queue, b"a")
         drain(queue)
@@ -351,7 +359,7 @@ def test_an_interrupt_gives_items_back(open_queue: QueueFactory, path: Path) -> 
 
 
 def test_words() -> None:
-    """Sizes, spans, rates and shares, as people read them."""
+    """Sizes, spans, rates and shares are written in units that are easy to read."""
     assert [size_text(each) for each in (0, 1023, 1024, 15 * 2**20, 2**30 * 200, 2**60)] == [
         "0 bytes",
         "1,023 bytes",
@@ -376,7 +384,7 @@ def test_words() -> None:
 
 
 def test_bounds_of_times() -> None:
-    """In microseconds, milliseconds or seconds, or beyond what was measured."""
+    """Bounds of times are written in microseconds, milliseconds or seconds, or as beyond the highest measured bound."""
     assert [bound_text(each, 50.0) for each in (1e-5, 5e-4, 2e-3, 0.5, 50.0, math.inf)] == [
         "10 µs",
         "500 µs",
@@ -388,7 +396,7 @@ def test_bounds_of_times() -> None:
 
 
 def test_items_in_json_and_in_a_table() -> None:
-    """Any bytes come back; what is shown in a table is no command to the terminal."""
+    """An item of any bytes comes back from its JSON; its text in a table has no terminal codes."""
     for item in (b"", b"a", NOISE, "ü".encode(), b"\xed\xa0\x80"):
         assert item_of(json.loads(json.dumps(item_json(item)))) == item
     assert item_json(b"\xff") == {"base64": base64.b64encode(b"\xff").decode()}

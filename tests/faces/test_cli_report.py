@@ -1,4 +1,4 @@
-"""``report``: one page that explains a queue, as a browser shows it."""
+"""``report``: the page that explains a queue, as a document and in a browser."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FLAGS = (
     "--enable-logging=stderr",
 )
 FRAME = '<iframe style="width:{width}px;height:900px;border:0" srcdoc="{html}"></iframe>'
-"""Windows have a least width; frames have none."""
+"""Frame that shows a page. A window has a least width; a frame has none."""
 MEASURE = """<script>addEventListener("load", () => {
   const pages = [...document.querySelectorAll("iframe")].map(frame => frame.contentDocument.documentElement);
   document.title = pages.map(page => `${page.scrollWidth} ${page.clientWidth} ${page.scrollHeight}`).join(", "); })
@@ -43,7 +43,7 @@ VOID = {"meta", "link", "br", "rect"}
 
 
 def at_work(queue: PersistentQueue) -> Callable[[], None]:
-    """Have holds, holes and a backlog larger than memory; what ends that."""
+    """Give the queue holds, holes and a backlog larger than memory; return a function that closes the sessions."""
     for start in range(0, 2000, 50):
         put(queue, *(b"%d" % n + bytes(1000) for n in range(start, start + 50)))
     slow, importer, quick = (queue.session(name) for name in ("slow <b>mailer</b>", "importer", "quick"))
@@ -62,7 +62,7 @@ def at_work(queue: PersistentQueue) -> Callable[[], None]:
 
 
 class Outline(HTMLParser):
-    """What tags a page has; fails where one is not closed."""
+    """Classes and addresses of the tags of a page; it fails if a tag is not closed."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -89,12 +89,13 @@ class Outline(HTMLParser):
 
 
 def text_of(html: str) -> str:
-    """What a reader reads."""
+    """Return the text that a page shows."""
     return " ".join(unescape(re.sub(r"<style>.*?</style>|<[^>]*>", " ", html, flags=re.DOTALL)).split())
 
 
 def test_from_inside_it_says_who_keeps_what(open_queue: QueueFactory) -> None:
-    """Which session, how many items, for how long, which file; how much of the backlog is in memory."""
+    """A report from the owning process tells which session keeps which file, with how many items. It tells how much of
+    the backlog is in memory."""
     queue = open_queue(segment_bytes=60_000, memory_bytes=100_000)
     end = at_work(queue)
     html = report_html(queue)
@@ -115,7 +116,7 @@ def test_from_inside_it_says_who_keeps_what(open_queue: QueueFactory) -> None:
 
 
 def test_from_outside_it_says_what_cannot_be_seen(open_queue: QueueFactory, directory: Path, tmp_path: Path) -> None:
-    """It shows no holds, and tells how they are seen: honestly."""
+    """A report from another process shows no holds, and says that it was made from outside."""
     queue = open_queue(segment_bytes=60_000, memory_bytes=100_000)
     end = at_work(queue)
     target = tmp_path / "report.html"
@@ -130,7 +131,7 @@ def test_from_outside_it_says_what_cannot_be_seen(open_queue: QueueFactory, dire
 
 
 def test_it_needs_nothing_from_elsewhere(open_queue: QueueFactory) -> None:
-    """No script, no address, no picture or style of another file."""
+    """A page has no script, and no address, picture or style of another file."""
     queue = open_queue()
     put(queue, b"a")
     html = report_html(queue, open_queue("b"))
@@ -140,7 +141,7 @@ def test_it_needs_nothing_from_elsewhere(open_queue: QueueFactory) -> None:
 
 
 def test_queues_of_a_directory_on_one_page(open_queue: QueueFactory) -> None:
-    """With a table above them, an empty one and one with subscriptions among them."""
+    """A page of several queues has a table above them, also with an empty queue and one with subscriptions."""
     empty, sales = open_queue("empty"), open_queue("sales", fan_out=True)
     for name in ("billing", "audit"):
         sales.subscribe(name)
@@ -166,7 +167,7 @@ def test_queues_of_a_directory_on_one_page(open_queue: QueueFactory) -> None:
 
 @pytest.mark.damages
 def test_what_is_urgent_comes_first(open_queue: QueueFactory, directory: Path) -> None:
-    """A hold of an hour, items that cannot be read, and a queue that is nearly full are to be seen to."""
+    """Urgent findings come first: a hold of an hour, items that cannot be read, and a queue that is nearly full."""
     with open_queue() as queue:
         put(queue, b"a" * 100, b"b")
         put(queue, b"c")
@@ -196,7 +197,7 @@ def test_what_is_urgent_comes_first(open_queue: QueueFactory, directory: Path) -
 
 @pytest.fixture
 def show(tmp_path: Path) -> Callable[..., str]:
-    """Show a page in headless Chromium: what it prints on stdout and stderr."""
+    """Return a function that shows a page in headless Chromium and returns its stdout and stderr."""
     if CHROMIUM is None:
         pytest.skip("there is no Chromium here: apt-get install chromium")
     browser: str = CHROMIUM
@@ -223,25 +224,26 @@ def show(tmp_path: Path) -> Callable[..., str]:
 
 
 def framed(html: str, *widths: int) -> str:
-    """A page that shows this one in frames of these widths, and measures it."""
+    """Return a page that shows this one in frames of these widths, and measures it."""
     return MEASURE + "".join(FRAME.format(width=width, html=escape(html)) for width in widths)
 
 
 def measured(told: str) -> list[list[int]]:
-    """How wide the page in each frame is, how wide the frame, how high the page."""
+    """Return, for each frame, the width of its page, the width of the frame, and the height of the page."""
     title = re.search(r"<title>([0-9 ,]+)</title>", told)
     assert title is not None, told
     return [[int(each) for each in one.split()] for one in title[1].split(",")]
 
 
 def colours_of(path: Path) -> set[tuple[int, ...]]:
-    """Which colours a picture has, and how light it is at its edge."""
+    """Return the colours of a picture."""
     image = pytest.importorskip("matplotlib.image").imread(str(path))
     return {tuple(int(value * 255) for value in pixel[:3]) for row in image[::3] for pixel in row[::3]}
 
 
 def test_a_browser_shows_it(open_queue: QueueFactory, tmp_path: Path, show: Callable[..., str]) -> None:
-    """Without an error, without scrolling sideways on a telephone or a desk, in light and in dark; not blank."""
+    """A browser shows the page without an error, without sideways scrolling on a telephone or a desktop, and in light
+    and dark colours."""
     queue = open_queue(segment_bytes=60_000, memory_bytes=100_000)
     end = at_work(queue)
     sales = open_queue("a" * 64, fan_out=True)
@@ -264,7 +266,7 @@ def test_a_browser_shows_it(open_queue: QueueFactory, tmp_path: Path, show: Call
 
 
 def test_what_is_wrong_with_a_page_would_be_seen(show: Callable[..., str]) -> None:
-    """An error of a script, something that cannot be loaded, something that is too wide."""
+    """An error of a script, a file that cannot be loaded, and a page that is too wide would be noticed."""
     wide = "<div style='width:3000px'>x</div>"
     bad = f"<html><head></head><body>{wide}<img src='missing.png'><script>nothing()</script></body>"
     told = show(framed(bad, 400), 1400, 900, "--dump-dom")

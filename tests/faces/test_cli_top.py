@@ -1,4 +1,4 @@
-"""``top``: what happens between two looks, and the picture of it."""
+"""``top``: the rates between two looks, and the picture of a queue."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ from persistentqueue.storage.lock import Owner
 from tests.conftest import QueueFactory
 from tests.support.queues import crash, put
 
-SECONDS = 120.0  # a limit for what should take less than one
+SECONDS = 120.0  # a limit for steps that should take less than one
 SECOND_NS = 10**9
 NOW_NS = 1_000 * SECOND_NS
 
 
 def drawn(queues: list[Watched], width: int = 150, is_chosen: bool = False) -> str:
-    """The picture, without its colours."""
+    """Return the picture without its colours."""
     console = Console(width=width, no_color=True, file=open(os.devnull, "w", encoding="utf-8"), record=True)  # noqa: SIM115
     with console.file:
         console.print(draw("queues", queues, is_chosen, 1.0, width))
@@ -55,7 +55,7 @@ def drawn(queues: list[Watched], width: int = 150, is_chosen: bool = False) -> s
 
 
 def with_backlog(queue: PersistentQueue) -> None:
-    """Items in twenty data files, of which the first three are nearly empty, and one is."""
+    """Enqueue a thousand items by twenty flushes, each of which fills a data file of 60,000 bytes."""
     for start in range(0, 1000, 50):
         put(queue, *(b"%d" % n + bytes(1000) for n in range(start, start + 50)))
 
@@ -64,7 +64,8 @@ def with_backlog(queue: PersistentQueue) -> None:
 
 
 def test_rates_and_waits_are_those_of_the_time_between(open_queue: QueueFactory, directory: Path) -> None:
-    """In and out in a second; how long what was consumed had waited, by when it was written."""
+    """Rates are those of the time between two looks. Waiting times of consumed items are counted from the times when
+    they were written."""
     queue = open_queue()
     put(queue, *(b"%d" % n for n in range(100)))
     before = replace(View(directory).look(), time_ns=NOW_NS)
@@ -85,7 +86,7 @@ def test_rates_and_waits_are_those_of_the_time_between(open_queue: QueueFactory,
 def test_what_came_and_went_unseen_has_waited_less_than_the_time_between(
     open_queue: QueueFactory, directory: Path
 ) -> None:
-    """Of that nobody knows more."""
+    """Items that came and went between two looks count as if they had waited for that time: more is not known."""
     queue = open_queue()
     before = replace(View(directory).look(), time_ns=NOW_NS)
     put(queue, *(b"%d" % n for n in range(10)))
@@ -97,7 +98,7 @@ def test_what_came_and_went_unseen_has_waited_less_than_the_time_between(
 
 
 def test_what_is_on_hold_and_overtaken_counts_as_waiting(open_queue: QueueFactory, directory: Path) -> None:
-    """What a session has on hold is no part of what was consumed, but the oldest all the same."""
+    """A held item is not counted as consumed, and counts as overtaken and waiting."""
     queue = open_queue()
     put(queue, *(b"%d" % n for n in range(10)))
     watched = Watched("orders", View(directory))
@@ -116,7 +117,8 @@ def test_what_is_on_hold_and_overtaken_counts_as_waiting(open_queue: QueueFactor
 
 
 def test_arrivals_between_what_was_seen_are_estimated() -> None:
-    """In proportion, and never beyond; however many are seen, only some thousands are kept."""
+    """Arrival times between two known ones are estimated in proportion, and never beyond them. At most some thousands
+    are kept."""
     arrivals = Arrivals()
     arrivals.add(10, 1000)
     assert [arrivals.time_ns(each) for each in (0, 10, 99)] == [1000] * 3
@@ -130,7 +132,7 @@ def test_arrivals_between_what_was_seen_are_estimated() -> None:
 
 
 def test_what_goes_wrong_is_shown_until_it_is_over(tmp_path: Path) -> None:
-    """A queue that is deleted has an error in its row, and the others go on."""
+    """A deleted queue has an error in its row until it is there again, and the other queues go on."""
     for name in "ab":
         with PersistentQueue(tmp_path, name) as queue:
             put(queue, b"1")
@@ -158,7 +160,8 @@ def test_what_goes_wrong_is_shown_until_it_is_over(tmp_path: Path) -> None:
 
 
 def test_the_picture_explains_itself_without_colours(open_queue: QueueFactory, directory: Path) -> None:
-    """A queue with holds, holes, and more than its memory: its map has a legend, and the worst files are named."""
+    """The picture of a queue with holds, holes and a backlog larger than memory has a legend and names the worst files,
+    without colours."""
     queue = open_queue(segment_bytes=60_000, memory_bytes=10_000)
     with_backlog(queue)
     with queue.session("slow") as slow, queue.session("quick") as quick:
@@ -184,7 +187,7 @@ def test_the_picture_explains_itself_without_colours(open_queue: QueueFactory, d
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
 def test_it_fits_into_any_terminal(open_queue: QueueFactory, directory: Path, width: int) -> None:
-    """No line is cut: narrow ones have fewer columns."""
+    """No line is cut at any width: narrow pictures have fewer columns."""
     queue = open_queue(segment_bytes=60_000)
     with_backlog(queue)
     watched = Watched("orders", View(directory))
@@ -198,7 +201,7 @@ def test_it_fits_into_any_terminal(open_queue: QueueFactory, directory: Path, wi
 
 
 def test_the_first_of_those_named_is_shown_at_large(tmp_path: Path) -> None:
-    """Else the deepest."""
+    """The first named queue is shown in detail, or the longest queue if none was named."""
     for name, count in (("a", 1), ("b", 5)):
         with PersistentQueue(tmp_path, name) as queue:
             put(queue, *[b"x"] * count)
@@ -211,7 +214,7 @@ def test_the_first_of_those_named_is_shown_at_large(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
 def test_a_long_name_takes_no_room_from_the_numbers(tmp_path: Path, width: int) -> None:
-    """Nor does what is wrong with another queue, which is told in full."""
+    """A long name takes no room from the numbers, and the error of another queue is shown in full."""
     with PersistentQueue(tmp_path, "a" * 64) as queue:
         put(queue, *[b"x"] * 1234)
     queues = [Watched(name, View(tmp_path, name)) for name in ("a" * 64, "missing")]
@@ -223,7 +226,8 @@ def test_a_long_name_takes_no_room_from_the_numbers(tmp_path: Path, width: int) 
 
 
 def test_what_is_to_be_known_of_a_queue(open_queue: QueueFactory, directory: Path) -> None:
-    """What nobody has closed, what waits in the inbox, who is furthest behind, and that all is well otherwise."""
+    """Findings tell of an unclosed queue, a transaction in doubt, publications, overtaken items, and the consumer that
+    is furthest behind. For a sound queue there are none."""
     queue = open_queue()
     put(queue, b"a")
     sight = see(View(directory), "orders")
@@ -253,7 +257,8 @@ def test_what_is_to_be_known_of_a_queue(open_queue: QueueFactory, directory: Pat
 
 
 def test_who_has_it(open_queue: QueueFactory, directory: Path) -> None:
-    """In words, also where the system does not tell."""
+    """The owner is described in words, also if the system does not tell it. Its memory is known only for a live process
+    of this host."""
     queue = open_queue()
     seen = View(directory).look()
     owner = seen.owner
@@ -273,7 +278,8 @@ def test_who_has_it(open_queue: QueueFactory, directory: Path) -> None:
 
 
 def test_levels() -> None:
-    """By the share that lives; the one that is being written is not full yet, and one without items is about to go."""
+    """The level of a file follows its live share. The file that is being written and a file without items have their
+    own levels."""
     shares = (1.0, 0.9, 0.89, 0.6, 0.59, 0.3, 0.29, 0.0)
     assert [level_of(each, 1, False) for each in shares] == [FULL, FULL, MOST, MOST, HALF, HALF, LITTLE, LITTLE]
     assert (level_of(0.0, 0, False), level_of(0.1, 1, True)) == (NOTHING, YOUNGEST)
@@ -283,7 +289,8 @@ def test_levels() -> None:
 
 
 def test_many_files_share_tiles() -> None:
-    """Neighbours, in their order; nothing is left out, and the one that is written on is alone."""
+    """Neighbouring files share tiles, in order, and no file is left out. The file that is being written is alone in its
+    tile."""
     segments = [SegmentSnapshot(n, 100, 90 if n % 2 else 10, 5, (), n == 1000) for n in range(1, 1001)]
     found = tiles(segments, 100, {7})
     assert len(found) <= 100
@@ -297,7 +304,7 @@ def test_many_files_share_tiles() -> None:
 
 @given(st.lists(st.integers(0, 10**12), max_size=8), st.integers(8, 60))
 def test_portions_fill_the_bar(amounts: list[int], width: int) -> None:
-    """Exactly, unless there is nothing; what is there at all is seen."""
+    """Portions fill the bar exactly, unless all amounts are 0, and each amount above 0 is visible."""
     places = portions(amounts, width)
     assert sum(places) == (width if sum(amounts) else 0)
     if sum(amounts):
@@ -306,7 +313,7 @@ def test_portions_fill_the_bar(amounts: list[int], width: int) -> None:
 
 @given(st.lists(st.integers(1, 50), max_size=10), st.integers(1, 40))
 def test_positions_are_of_what_is_left(counts: list[int], most: int) -> None:
-    """In order, spread from the first to the last."""
+    """Positions are sequences that are left, in order, spread from the first to the last."""
     runs, at = [], 3
     for count in counts:
         runs.append((at, count))
@@ -322,14 +329,14 @@ def test_positions_are_of_what_is_left(counts: list[int], most: int) -> None:
 
 
 def test_sparklines() -> None:
-    """From 0 to the highest."""
+    """A sparkline goes from 0 to its highest value."""
     assert sparkline([0, 1, 2, 4]) == "▁▃▅█"
     assert sparkline([0, 0]) == "▁▁"
     assert sparkline([]) == ""
 
 
 def test_queues_that_come_and_go_are_watched(tmp_path: Path) -> None:
-    """Those of a directory, whichever are there; those that were named stay in the table."""
+    """Queues of a directory are watched while they exist; queues that were named stay in the table."""
     for names, expected in (((), [["a"], ["a", "b"], ["b"]]), (("a", "b"), [["a", "b"]] * 3)):
         with PersistentQueue(tmp_path, "a"):
             looks = _looks(str(tmp_path), names, 0.0)
@@ -343,7 +350,7 @@ def test_queues_that_come_and_go_are_watched(tmp_path: Path) -> None:
 
 
 def test_a_queue_that_is_made_anew_is_another_one(tmp_path: Path) -> None:
-    """What was deleted is missed, and what is made in its place is watched from its beginning."""
+    """A deleted queue is missed, and a queue that is made in its place is watched from its beginning."""
     with PersistentQueue(tmp_path, "a") as queue:
         put(queue, b"1", b"2")
     looks = _looks(str(tmp_path), ["a"], 0.0)
@@ -359,7 +366,8 @@ def test_a_queue_that_is_made_anew_is_another_one(tmp_path: Path) -> None:
 
 @contextmanager
 def start(path: Path, stdout: int, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run ``top`` in a process of its own; kill it if the block fails, or leaving the block would wait for ever."""
+    """Run ``top`` in a process of its own, and kill it when the block ends: leaving a failed block must not wait for
+    ever."""
     line = [sys.executable, "-m", "persistentqueue", "top", str(path), "--interval", "0.05", *arguments]
     environment = os.environ | {"TERM": "xterm"}
     with subprocess.Popen(line, stdout=stdout, stderr=subprocess.PIPE, env=environment) as process:
@@ -370,12 +378,12 @@ def start(path: Path, stdout: int, *arguments: str) -> Iterator[subprocess.Popen
 
 
 def read_until(fd: int, word: bytes) -> bytes:
-    """What comes up to this word."""
+    """Return what is read from the descriptor until the word has come."""
     data = b""
     while word not in data:
         assert select.select([fd], [], [], SECONDS)[0], data
         more = os.read(fd, 65536)
-        assert more, data  # the writer has ended
+        assert more, data  # an empty read means that the writer has ended
         data += more
     return data
 
@@ -384,7 +392,7 @@ def read_until(fd: int, word: bytes) -> bytes:
 def test_it_goes_on_until_it_is_interrupted(
     open_queue: QueueFactory, tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
-    """Picture after picture, or line after line; Ctrl-C ends it at once, with status 0 and without a word."""
+    """``top`` prints pictures or lines until Ctrl-C, which ends it at once with status 0 and without a message."""
     queue = open_queue()
     put(queue, b"a")
     reader, writer = os.pipe()
@@ -401,7 +409,7 @@ def test_it_goes_on_until_it_is_interrupted(
 
 
 def test_on_a_terminal_it_draws_in_place(open_queue: QueueFactory, tmp_path: Path) -> None:
-    """On a screen of its own, which is left again."""
+    """On a terminal ``top`` draws on a separate screen, and leaves it at the end."""
     put(open_queue(), b"a")
     master, slave = os.openpty()
     with start(tmp_path / "queues", slave) as process:

@@ -1,4 +1,4 @@
-"""``compat.Queue`` where it is more than the standard library's, and ``compat.FifoQueue``."""
+"""``compat.Queue``, as far as it exceeds the standard library's queue, and ``compat.FifoQueue``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OpenFace = Callable[..., Queue[Any]]
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[OpenFace]:
-    """Open ``tmp_path/queue``; what is still open at the end is closed."""
+    """Yield a function that opens ``tmp_path/queue``; close its queues at the end."""
     queues: list[Queue[Any]] = []
 
     def factory(*arguments: Any, **settings: Any) -> Queue[Any]:
@@ -51,7 +51,7 @@ def opened(tmp_path: Path) -> Iterator[OpenFace]:
 
 
 def in_thread(work: Callable[[], Any]) -> Any:
-    """What another thread, which ends then, answers."""
+    """Return the result of a call in another thread, which then ends."""
     answers: list[Any] = []
     thread = threading.Thread(target=lambda: answers.append(work()))
     thread.start()
@@ -60,14 +60,14 @@ def in_thread(work: Callable[[], Any]) -> Any:
 
 
 def get_and_end(queue: Queue[Any]) -> Any:
-    """The first item, which is done."""
+    """Get the first item, mark it as done, and return it."""
     item = queue.get()
     queue.task_done()
     return item
 
 
 class Waiting(threading.Thread):
-    """A thread that is blocked in a call; ``answer`` is what it returns or raises in the end."""
+    """A thread that is blocked in a call; ``answer`` returns the result of the call, or its error."""
 
     def __init__(self, call: Callable[..., Any], *arguments: Any) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class Waiting(threading.Thread):
 
 
 def is_waiting(queue: Queue[Any]) -> bool:
-    """Whether a thread waits, for an item, for room, or for the end."""
+    """Return whether a thread waits for an item, for room, or in ``join``."""
     conditions: list[Any] = [queue.not_full, queue.all_tasks_done]
     getters = queue.persistent._open_queue._waiters.count  # type: ignore[union-attr]
     return bool(getters or any(condition._waiters for condition in conditions))
@@ -98,7 +98,7 @@ def is_waiting(queue: Queue[Any]) -> bool:
 
 
 def test_what_is_not_done_comes_back(opened: OpenFace) -> None:
-    """After a crash everything that was put is there, but what was done; what was got comes first, in order."""
+    """After a crash each item that was put and not done is there; items that were got come first, in order."""
     queue = opened()
     for number in range(5):
         queue.put(number)
@@ -109,7 +109,7 @@ def test_what_is_not_done_comes_back(opened: OpenFace) -> None:
 
 
 def test_close_gives_back(opened: OpenFace) -> None:
-    """What was got and not done is there again after ``close``."""
+    """An item that was got and not done is there again after ``close``."""
     with opened() as queue:
         queue.put_many("ab")
         assert queue.get() == "a"
@@ -117,7 +117,7 @@ def test_close_gives_back(opened: OpenFace) -> None:
 
 
 def test_what_was_left_is_unfinished(opened: OpenFace) -> None:
-    """What is there when a queue is opened counts for ``join`` and ``unfinished_tasks``."""
+    """Items that are there when a queue is opened count for ``join`` and ``unfinished_tasks``."""
     with opened() as queue:
         queue.put_many([1, 2])
     queue = opened()
@@ -133,7 +133,7 @@ def test_what_was_left_is_unfinished(opened: OpenFace) -> None:
 
 
 def test_concurrent_puts_share_syncs(tmp_path: Path) -> None:
-    """While one put is synced the others come together, and share the next sync."""
+    """Puts that come while another put is synced share the next sync."""
     gate = Gate()
     with Queue[int](tmp_path / "queue", disk=replace(DISK, failpoint=gate.failpoint)) as queue:
         queue.put(0)
@@ -151,7 +151,8 @@ def test_concurrent_puts_share_syncs(tmp_path: Path) -> None:
 
 
 def test_put_many_is_one_transaction(opened: OpenFace) -> None:
-    """All or none, with one sync; of an item that is none, or of more than ever fit, nothing is put."""
+    """``put_many`` puts all items or none, with one sync. It puts none if an item cannot be encoded or the items do not
+    fit."""
     queue = opened(5)
     groups = queue.persistent.stats().groups
     queue.put_many(range(3))
@@ -167,7 +168,7 @@ def test_put_many_is_one_transaction(opened: OpenFace) -> None:
 
 
 def test_get_many_is_done_with_its_last(opened: OpenFace) -> None:
-    """What ``get_many`` took is gone at once, with the last ``task_done``; before, all of it comes back."""
+    """Items of one ``get_many`` are consumed together by the last ``task_done``; before that, all of them come back."""
     queue = opened()
     queue.put_many(range(5))
     groups = queue.persistent.stats().groups
@@ -188,7 +189,7 @@ def test_get_many_is_done_with_its_last(opened: OpenFace) -> None:
 
 
 def test_thirty_two_thousand_at_once(opened: OpenFace) -> None:
-    """Any number of items may be got and not done, each of which is done by itself."""
+    """Any number of items may be got and not done, and each is done on its own."""
     queue = opened(sync=False)
     queue.put_many(range(32_000))
     assert [queue.get() for _ in range(32_000)] == list(range(32_000))
@@ -202,7 +203,7 @@ def test_thirty_two_thousand_at_once(opened: OpenFace) -> None:
 
 
 def test_task_done_is_for_ones_own(opened: OpenFace) -> None:
-    """A worker's ``task_done`` is for the oldest item that it has got itself."""
+    """``task_done`` of a worker is for the oldest item that the worker has got itself."""
     queue = opened()
     queue.put_many("abc")
     assert queue.get() == "a"
@@ -213,7 +214,8 @@ def test_task_done_is_for_ones_own(opened: OpenFace) -> None:
 
 
 def test_task_done_by_somebody_else(opened: OpenFace) -> None:
-    """Who has got nothing tells of the oldest item of all; then it is done for whoever got it, too."""
+    """``task_done`` of a thread that has got nothing is for the oldest item of all. That item is then done for the
+    thread that got it, too."""
     queue = opened()
     queue.put_many("abc")
     assert [queue.get(), queue.get()] == ["a", "b"]
@@ -228,7 +230,8 @@ def test_task_done_by_somebody_else(opened: OpenFace) -> None:
 
 
 def test_dead_workers_items_are_nobodys(opened: OpenFace) -> None:
-    """What a thread had that ended stays on hold; a later thread's own comes first, whatever the system calls it."""
+    """An item of a thread that has ended stays held. ``task_done`` of a later thread is for its own item first, even if
+    the system reuses the thread's identifier."""
     queue = opened()
     queue.put_many("abc")
     assert in_thread(queue.get) == "a"
@@ -242,7 +245,7 @@ def test_dead_workers_items_are_nobodys(opened: OpenFace) -> None:
 
 
 def test_maxsize_counts_what_is_in_the_queue(opened: OpenFace) -> None:
-    """What was got takes no place, done or not; after reopening what is there does."""
+    """An item that was got takes no place, done or not. After a reopening, each item that is there takes one."""
     with opened(2) as queue:
         queue.put_many([1, 2])
         assert queue.full()
@@ -257,7 +260,7 @@ def test_maxsize_counts_what_is_in_the_queue(opened: OpenFace) -> None:
 
 
 def test_raising_maxsize_lets_in(opened: OpenFace) -> None:
-    """Whoever waits for room is let in when ``maxsize`` is raised."""
+    """Raising ``maxsize`` lets a waiting put in."""
     queue = opened(1)
     queue.put(1)
     waiting = Waiting(queue.put, 2)
@@ -268,7 +271,7 @@ def test_raising_maxsize_lets_in(opened: OpenFace) -> None:
 
 
 def test_lowering_maxsize_refuses(opened: OpenFace) -> None:
-    """Whoever waits for more places than there will ever be is told; who waits for fewer waits on."""
+    """Lowering ``maxsize`` refuses a waiting ``put_many`` that can never fit; a smaller put waits on."""
     queue = opened(3)
     queue.put_many([1, 2, 3])
     many, one = Waiting(queue.put_many, [4, 5, 6]), Waiting(queue.put, 7)
@@ -280,7 +283,8 @@ def test_lowering_maxsize_refuses(opened: OpenFace) -> None:
 
 
 def test_who_waits_for_many_places(opened: OpenFace) -> None:
-    """Who waits for several places does not keep others from one; he has them when all are there."""
+    """A ``put_many`` that waits for several places does not keep other puts from one place. It goes on when all its
+    places are free."""
     queue = opened(2)
     queue.put_many([1, 2])
     many = Waiting(queue.put_many, [3, 4])
@@ -294,7 +298,7 @@ def test_who_waits_for_many_places(opened: OpenFace) -> None:
 
 
 def test_place_is_taken_while_an_item_is_written(tmp_path: Path) -> None:
-    """A put that is being committed has its place, once: there is room for exactly one more."""
+    """A put that is being committed takes exactly one place."""
     writing, go = threading.Event(), threading.Event()
 
     def pwritev(fd: int, buffers: Any, offset: int, flags: int) -> int:
@@ -318,7 +322,7 @@ def test_place_is_taken_while_an_item_is_written(tmp_path: Path) -> None:
 
 
 def test_never_full_where_there_is_room(opened: OpenFace) -> None:
-    """Two threads that put at once into two free places both find one, each time."""
+    """Two threads that put at the same time into two free places both find one, each time."""
     queue = opened(2, sync=False)
     barrier = threading.Barrier(3)
 
@@ -337,7 +341,8 @@ def test_never_full_where_there_is_room(opened: OpenFace) -> None:
 
 
 def test_limits_of_the_queue_beneath(opened: OpenFace) -> None:
-    """A limit of ``PersistentQueue`` is ``Full``, too; with ``full="block"`` put waits for that as well."""
+    """A limit of ``PersistentQueue`` raises ``Full``, too. With ``full="block"`` a put waits for room below that limit
+    as well."""
     with opened(max_items=1) as queue:
         queue.put(1)
         with pytest.raises(Full, match="max_items"):
@@ -357,10 +362,10 @@ def test_limits_of_the_queue_beneath(opened: OpenFace) -> None:
 
 
 def test_what_is_cleared_beneath(opened: OpenFace) -> None:
-    """Who gets while the queue beneath is cleared waits on, or hears that there is nothing."""
+    """A ``get`` finds the queue empty if the queue beneath is cleared meanwhile."""
 
     class Cleared(Queue[int]):
-        """Is cleared when an item is about to be got."""
+        """Queue that is cleared when an item is about to be got."""
 
         def _get(self) -> int:
             self.persistent.clear()
@@ -375,10 +380,10 @@ def test_what_is_cleared_beneath(opened: OpenFace) -> None:
 
 
 def test_hooks(opened: OpenFace) -> None:
-    """A subclass decides what is put and got: nothing, one, or several items; a hook that raises changes nothing."""
+    """Hooks of a subclass decide what is put and got: no item, one, or several. A hook that raises changes nothing."""
 
     class Words(Queue[str]):
-        """Keeps the words of a text, without those that it has."""
+        """Queue of the words of its texts, without words that it has had."""
 
         def _init(self, maxsize: int) -> None:
             self.known: set[str] = set()
@@ -405,7 +410,7 @@ def test_hooks(opened: OpenFace) -> None:
 
 
 def test_batch_that_outgrows_memory_at_a_limit(opened: OpenFace) -> None:
-    """Many items that have to be written ahead, and find no room, are ``Full`` as well, and none of them is in."""
+    """A batch that has to be spilled and finds no room raises ``Full``, and none of its items is in the queue."""
     queue = opened(max_disk_bytes=6 * 2**20, codec=codecs.BYTES)
     with pytest.raises(Full, match="max_disk_bytes"):
         queue.put_many([bytes(2**20)] * 16)
@@ -418,7 +423,8 @@ def test_batch_that_outgrows_memory_at_a_limit(opened: OpenFace) -> None:
 
 @pytest.mark.parametrize("media", [None, "media"])
 def test_publication_wakes_a_getter(media: str | None, opened: OpenFace, tmp_path: Path) -> None:
-    """What a ``Producer`` puts in wakes who waits, is found by who does not, and is unfinished; on other media, too."""
+    """Items of a ``Producer`` wake a waiting ``get``, are found by a later ``get``, and are unfinished, also on other
+    media."""
     queue = opened(data_path=tmp_path / media if media else None)
     waiting = Waiting(queue.get)
     wait_for(lambda: is_waiting(queue))
@@ -437,7 +443,7 @@ def test_publication_wakes_a_getter(media: str | None, opened: OpenFace, tmp_pat
 
 
 def test_second_opening_is_refused(opened: OpenFace) -> None:
-    """Nobody else opens the directory meanwhile."""
+    """A second opening of the directory is refused with ``QueueLockedError``."""
     opened()
     with pytest.raises(QueueLockedError):
         opened()
@@ -447,7 +453,7 @@ def test_second_opening_is_refused(opened: OpenFace) -> None:
 
 
 def test_none_is_an_item(opened: OpenFace) -> None:
-    """The default codec keeps whatever JSON knows, ``None`` too."""
+    """The default codec keeps any JSON value, including ``None``."""
     queue = opened()
     items: list[Any] = [None, True, 1, 1.5, "é", [], {"a": [None]}]
     queue.put_many(items)
@@ -455,7 +461,7 @@ def test_none_is_an_item(opened: OpenFace) -> None:
 
 
 def test_what_is_no_json(opened: OpenFace) -> None:
-    """The error says which codecs there are; the queue goes on, without that item."""
+    """The error for an item that is not JSON names other codecs, and the queue goes on without that item."""
     queue = opened(1)
     with pytest.raises(CodecError, match=r"MessagePack.*UNSAFE_PICKLE"):
         queue.put(object())
@@ -465,7 +471,7 @@ def test_what_is_no_json(opened: OpenFace) -> None:
 
 
 def test_what_cannot_be_decoded(opened: OpenFace, tmp_path: Path) -> None:
-    """It raises once, and counts as got: what is behind it comes out, and ``task_done`` drops it."""
+    """An undecodable item raises once and counts as got: the items behind it come out, and ``task_done`` drops it."""
     with Producer(tmp_path / "queue") as producer:
         producer.enqueue_many([b"1", b"no JSON", b"2", b"3"])
         producer.flush()
@@ -486,7 +492,7 @@ def test_what_cannot_be_decoded(opened: OpenFace, tmp_path: Path) -> None:
 
 
 def test_publication_that_cannot_be_decoded(opened: OpenFace, tmp_path: Path) -> None:
-    """Such an item of another process raises once, too, and is dropped by ``task_done``."""
+    """An undecodable item of another process also raises once, and ``task_done`` drops it."""
     queue = opened()
     with Producer(tmp_path / "queue") as producer:
         producer.enqueue_many([b"no JSON", b"1"])
@@ -500,7 +506,7 @@ def test_publication_that_cannot_be_decoded(opened: OpenFace, tmp_path: Path) ->
 
 
 def test_pickle_is_for_who_asks(opened: OpenFace) -> None:
-    """With ``codec=codecs.UNSAFE_PICKLE`` any object goes."""
+    """With ``codec=codecs.UNSAFE_PICKLE`` an item may be an object that is not JSON."""
     queue = opened(codec=codecs.UNSAFE_PICKLE)
     queue.put({1, 2})
     assert queue.get() == {1, 2}
@@ -510,7 +516,7 @@ def test_pickle_is_for_who_asks(opened: OpenFace) -> None:
 
 
 def test_shutdown_loses_nothing(opened: OpenFace) -> None:
-    """After ``shutdown(immediate=True)`` this queue is empty, and the next opening finds what remained."""
+    """After ``shutdown(immediate=True)`` this queue is empty, and the next opening finds the remaining items."""
     queue = opened()
     queue.put_many([1, 2, 3])
     assert queue.get() == 1
@@ -525,7 +531,7 @@ def test_shutdown_loses_nothing(opened: OpenFace) -> None:
 
 
 def test_shutdown_wakes_all(opened: OpenFace) -> None:
-    """Whoever waits for an item, or for room, is told."""
+    """``shutdown`` raises ``ShutDown`` in threads that wait for an item or for room."""
     queue = opened(1)
     getting = Waiting(queue.get)
     wait_for(lambda: is_waiting(queue))
@@ -541,7 +547,7 @@ def test_shutdown_wakes_all(opened: OpenFace) -> None:
 
 
 def test_close_wakes_all(opened: OpenFace) -> None:
-    """Whoever waits for an item, for room, or for the end, is told that the queue is closed."""
+    """``close`` raises ``ClosedError`` in threads that wait for an item, for room, or in ``join``."""
     for fill, call, arguments in ((0, "get", ()), (1, "put", (2,)), (1, "join", ())):
         queue = opened(1)
         if fill and not queue.qsize():
@@ -557,7 +563,7 @@ def test_close_wakes_all(opened: OpenFace) -> None:
 
 @pytest.mark.parametrize("immediate", [False, True])
 def test_closed_behind_a_shutdown(immediate: bool, opened: OpenFace) -> None:
-    """Of a queue that was shut down, and then closed, one hears that it is closed."""
+    """A queue that was shut down and then closed raises ``ClosedError``."""
     queue = opened()
     queue.put(1)
     queue.shutdown(immediate)
@@ -569,15 +575,15 @@ def test_closed_behind_a_shutdown(immediate: bool, opened: OpenFace) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_forked_child_is_refused(opened: OpenFace) -> None:
-    """In a child all calls raise, and ``close`` does nothing, also where a thread of the parent was in the middle of
-    one; it goes on."""
+    """In a forked child all calls raise and ``close`` does nothing, even if a thread of the parent was inside a call.
+    The parent goes on."""
     queue = opened(maxsize=1)
     queue.put(1)
     told = []
     group = queue.persistent._open_queue
     assert group is not None
     with queue.mutex, group.mutex, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a warning that threads and fork do not mix
+        warnings.simplefilter("ignore")  # Python warns of a fork in a process with threads
         child = os.fork()
         if not child:  # pragma: no cover - another process
             signal.alarm(60)
@@ -595,7 +601,8 @@ def test_forked_child_is_refused(opened: OpenFace) -> None:
 
 
 def test_broken_queue_tells_all(tmp_path: Path) -> None:
-    """After a sync has failed everybody is told, also who waits; what was got is not done."""
+    """After a failed sync all calls raise ``BrokenQueueError``, including those that wait. Items that were got are not
+    done."""
     failing = threading.Event()
 
     def pwritev(fd: int, buffers: Any, offset: int, flags: int) -> int:
@@ -621,23 +628,23 @@ def test_broken_queue_tells_all(tmp_path: Path) -> None:
 
 
 def test_dropped_queue_warns(tmp_path: Path) -> None:
-    """A queue that is dropped warns, frees its lock and its descriptors, and has lost nothing."""
+    """A queue that is dropped warns, frees its lock and its descriptors, and loses no item."""
     queue = Queue[int](tmp_path / "queue")
     queue.put_many([1, 2])
     assert queue.get_many(3) == [1, 2]
     with pytest.raises(Empty):
-        queue.get(timeout=0.001)  # which opens the bell
+        queue.get(timeout=0.001)  # opens the wake-up
     with pytest.warns(ResourceWarning, match="without close") as caught:
         del queue
         gc.collect()
-        caught.clear()  # what warned is kept until then: the session, of what was not done, and so its queue
+        caught.clear()  # a caught warning refers to its source: the session that holds the items, and so the queue
     with Queue[int](tmp_path / "queue") as queue:
         assert queue.get_many(10) == [1, 2]
 
 
 @pytest.mark.damages
 def test_damage_costs_its_own_items(tmp_path: Path) -> None:
-    """A damaged block raises once; ``get`` goes on behind it, and ``join`` does not wait for what is lost."""
+    """A damaged block raises once; ``get`` goes on behind it, and ``join`` does not wait for the lost item."""
     with Queue[str](tmp_path / "queue", memory_bytes=0, inline_bytes=0) as queue:
         queue.put("first")
         queue.put("second")
@@ -662,14 +669,15 @@ def test_damage_costs_its_own_items(tmp_path: Path) -> None:
 
 
 def test_it_is_a_queue(opened: OpenFace) -> None:
-    """It is one to ``isinstance``, and raises the standard library's exceptions, where that has them."""
+    """The queue is an instance of ``queue.Queue``, and raises the exceptions of the standard library if that has
+    them."""
     assert isinstance(opened(), standard.Queue)
     assert (Empty, Full) == (standard.Empty, standard.Full)
     assert (ShutDown is getattr(standard, "ShutDown", None)) is (sys.version_info >= (3, 13))
 
 
 def test_it_says_who_holds_what(opened: OpenFace) -> None:
-    """``persistent`` is the queue beneath, whose ``explain`` names the thread that has got an item."""
+    """``persistent`` is the queue beneath, and its ``explain`` names the thread that holds an item."""
     queue = opened()
     queue.put("item")
     queue.get()
@@ -681,7 +689,7 @@ def test_it_says_who_holds_what(opened: OpenFace) -> None:
 
 
 def test_fifo_is_durable(tmp_path: Path) -> None:
-    """What was pushed survives a crash, and what was popped is gone."""
+    """A pushed item survives a crash, and a popped item is gone."""
     fifo = FifoQueue(tmp_path / "fifo")
     for item in (b"a", b"b", b"c"):
         fifo.push(item)
@@ -694,7 +702,7 @@ def test_fifo_is_durable(tmp_path: Path) -> None:
 
 
 def test_fifo_leaves_what_is_not_its_own(tmp_path: Path) -> None:
-    """A directory with something else in it stays, with that; so does a queue that is not empty."""
+    """Closing an empty FIFO deletes its own files only, and a directory with other files stays."""
     with FifoQueue(tmp_path / "fifo") as fifo:
         (tmp_path / "fifo" / "notes").write_text("mine")
         fifo.push(b"a")

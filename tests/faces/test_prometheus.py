@@ -1,4 +1,4 @@
-"""The collector for Prometheus: names, kinds, helps, values, and who is left out."""
+"""The collector for Prometheus: names, kinds, help texts and values of the metrics, and queues that are left out."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from tests.unit.runtime.test_open_queue import SECONDS, Gate
 
 
 def scrape(*queues: PersistentQueue) -> dict[str, Metric]:
-    """What a scrape gives, by the names of the metrics, read by the client's own parser."""
+    """Return the metrics of a scrape by their names, read by the client's own parser."""
     registry = CollectorRegistry()
     registry.register(QueueCollector(*queues))
     return {metric.name: metric for metric in parse(generate_latest(registry).decode())}
 
 
 def values(metric: Metric) -> dict[str, float]:
-    """Its value for each queue, by name."""
+    """Return the values of a metric by the name of the queue."""
     return {sample.labels["queue"]: sample.value for sample in metric.samples}
 
 
 def test_each_field_is_a_metric(open_queue: QueueFactory) -> None:
-    """All that ``Stats`` has is scraped, in base units, with the help that ``Stats`` has for it."""
+    """Each field of ``Stats`` is a metric, in base units, with the help text of the field."""
     queue = open_queue()
     put(queue, b"x")
     found = scrape(queue)
@@ -57,7 +57,7 @@ def test_each_field_is_a_metric(open_queue: QueueFactory) -> None:
 
 
 def test_counters_are_what_counts_since_something(open_queue: QueueFactory) -> None:
-    """What says since when it counts is a counter, or a histogram; and nothing else is."""
+    """A field whose help text says since when it counts is a counter or a histogram, and no other field is."""
     helps = prometheus._helps()
     since = {name for name, text in helps.items() if "since the queue was" in text}
     histograms = {field.name for field in fields(Stats) if field.type == "Histogram"}
@@ -66,7 +66,7 @@ def test_counters_are_what_counts_since_something(open_queue: QueueFactory) -> N
 
 
 def test_values_are_those_of_stats(open_queue: QueueFactory, tmp_path: Path) -> None:
-    """Each queue has its values, by path and name; a queue without a name has an empty one."""
+    """Each queue has its own values, labelled with path and name. The name of an unnamed queue is empty."""
     orders, unnamed = open_queue(), open_queue(None, path=tmp_path / "one")
     put(orders, b"a", b"b")
     found = scrape(orders, unnamed)
@@ -77,7 +77,7 @@ def test_values_are_those_of_stats(open_queue: QueueFactory, tmp_path: Path) -> 
 
 
 def test_histograms(open_queue: QueueFactory) -> None:
-    """Buckets are cumulative, up to +Inf, which is the count."""
+    """Buckets of a histogram are cumulative, and the bucket up to +Inf is the count."""
     queue = open_queue()
     put_each(queue, [b"x"] * 10)
     histogram = queue.stats().flush_seconds
@@ -91,7 +91,7 @@ def test_histograms(open_queue: QueueFactory) -> None:
 
 
 def test_openmetrics_has_no_objection(open_queue: QueueFactory) -> None:
-    """The stricter format takes the names as well."""
+    """The stricter OpenMetrics format accepts all metrics."""
     registry = CollectorRegistry()
     registry.register(QueueCollector(open_queue()))
     text = generate_openmetrics(registry).decode()  # type: ignore[no-untyped-call]
@@ -99,7 +99,7 @@ def test_openmetrics_has_no_objection(open_queue: QueueFactory) -> None:
 
 
 def test_who_is_left_out(open_queue: QueueFactory, tmp_path: Path) -> None:
-    """A queue that is closed, or whose directory cannot be listed, is left out; the others are there."""
+    """A queue that is closed, or whose directory cannot be listed, is left out, and the other queues are there."""
     armed: list[OSError] = []
 
     def listdir(path: str) -> list[str]:
@@ -109,14 +109,14 @@ def test_who_is_left_out(open_queue: QueueFactory, tmp_path: Path) -> None:
 
     closed, lost, well = open_queue("closed"), open_queue("lost", disk=replace(DISK, listdir=listdir)), open_queue()
     closed.close()
-    for number in (errno.EACCES, errno.EMFILE):  # the second one is a ``ResourceError`` for users
+    for number in (errno.EACCES, errno.EMFILE):  # users get the second one as a ``ResourceError``
         armed[:] = [OSError(number, os.strerror(number), "q")]
         assert set(values(scrape(closed, lost, well)["persistentqueue_ready_items"])) == {"orders"}
     armed.clear()
 
 
 def test_queues_that_come_and_go(open_queue: QueueFactory) -> None:
-    """A callable says at each scrape which queues there are; to register asks nobody."""
+    """A callable is asked for the queues at each scrape, and not at the registration."""
     queues: list[PersistentQueue] = []
     asked: list[int] = []
 
@@ -135,7 +135,7 @@ def test_queues_that_come_and_go(open_queue: QueueFactory) -> None:
 
 
 def test_without_a_source_there_is_no_help(monkeypatch: pytest.MonkeyPatch, open_queue: QueueFactory) -> None:
-    """Installed without its source, the package is scraped all the same."""
+    """A package that is installed without its source can be scraped all the same."""
 
     def gone(_: object) -> str:
         raise OSError("could not get source code")
@@ -149,7 +149,7 @@ def test_without_a_source_there_is_no_help(monkeypatch: pytest.MonkeyPatch, open
 
 
 def test_a_scrape_over_http_while_a_flush_is_under_way(open_queue: QueueFactory) -> None:
-    """A real scrape of a real server is answered while a flush waits for the disk."""
+    """A scrape of a real server is answered while a flush waits for the disk."""
     gate = Gate()
     queue = open_queue(disk=replace(DISK, failpoint=gate.failpoint))
     registry = CollectorRegistry()
@@ -173,7 +173,7 @@ def test_a_scrape_over_http_while_a_flush_is_under_way(open_queue: QueueFactory)
 
 
 def test_without_the_extra_it_says_what_to_install() -> None:
-    """The import fails with the package's own error, which names the extra."""
+    """Without ``prometheus_client`` the import raises the package's own error, which says what is missing."""
     code = "import sys; sys.modules['prometheus_client.core'] = None; import persistentqueue.prometheus"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1

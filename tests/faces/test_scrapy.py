@@ -1,4 +1,4 @@
-"""The face for Scrapy: the contract of its disk queues, and crawls that are killed."""
+"""The interface for Scrapy: the contract of its disk queues, and crawls that are killed."""
 
 from __future__ import annotations
 
@@ -34,25 +34,27 @@ from tests.support.queues import flip, segment_files
 SOURCES = Path(persistentqueue.__file__).parents[1]
 PAGES = 300
 NO_EXTENSIONS: dict[str, Any] = {"EXTENSIONS_BASE": {}}
-"""Scrapy's own do not like a crawl that ends without having begun."""
+"""Setting without Scrapy's own extensions: they fail if a crawl ends without having begun."""
 IN_PROGRESS_MOST = 3 * CONCURRENT
-"""At most so many requests are in progress: some are fetched, some wait for their callbacks, some have just ended."""
+"""Upper bound on the requests in progress: some are fetched, some wait for their callbacks, and some have just
+ended."""
 
 
 class Site(ThreadingHTTPServer):
-    """A site of ``PAGES`` on loopback, each with five links, which kills who crawls it when it was told to."""
+    """A site of ``PAGES`` pages on loopback, each with five links. It kills its crawler when it was told to."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Page)
         self.lives: list[list[int]] = []
-        """The pages that were fetched, in order, by each life of the crawler."""
+        """Pages that were fetched, in order, by each life of the crawler."""
         self.crawler: subprocess.Popen[bytes] | None = None
         self.kill_at = 0
 
     def crawl(self, jobdir: Path, kill_at: int = 0) -> int:
-        """Crawl it, and kill the crawler in the middle of its fetch of this number; its exit code."""
+        """Crawl the site, kill the crawler in the middle of fetch number ``kill_at`` (0: never), and return its exit
+        code."""
         self.lives.append([])
         self.kill_at = kill_at
         url = f"http://127.0.0.1:{self.server_port}/0"
@@ -64,17 +66,17 @@ class Site(ThreadingHTTPServer):
                 self.crawler.kill()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever was killed has hung up."""
+        """Ignore the connections that a killed crawler has left."""
 
 
 class Page(BaseHTTPRequestHandler):
-    """One page."""
+    """Handler of one page."""
 
     protocol_version = "HTTP/1.1"
     server: Site
 
     def do_GET(self) -> None:
-        """Tell what it links to; some of it is linked to by others, too."""
+        """Answer with the links of the page; other pages have some of these links, too."""
         page, life = int(self.path[1:]), self.server.lives[-1]
         life.append(page)
         if len(life) == self.server.kill_at and self.server.crawler is not None:
@@ -88,12 +90,12 @@ class Page(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
 def site() -> Iterator[Site]:
-    """The site, served by threads of this process."""
+    """Yield the site, served by threads of this process."""
     with Site() as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -103,7 +105,8 @@ def site() -> Iterator[Site]:
 
 
 def test_killed_crawl_goes_on(site: Site, tmp_path: Path) -> None:
-    """A crawl that is killed twice and resumed fetches every page, and none twice but those in progress at a kill."""
+    """A crawl that is killed twice and resumed fetches every page. It fetches a page twice only if that was in progress
+    at a kill."""
     job = tmp_path / "job"
     assert [site.crawl(job, kill_at) for kill_at in (60, 90)] == [-signal.SIGKILL] * 2
     assert site.crawl(job) == 0
@@ -114,13 +117,13 @@ def test_killed_crawl_goes_on(site: Site, tmp_path: Path) -> None:
     assert twice <= in_progress
     assert all(len(life) == len(set(life)) for life in site.lives)
     assert list_queues(job / "persistentqueue") == ["requests", "seen"]
-    assert site.crawl(job) == 0  # all of it is done: nothing is fetched once more
+    assert site.crawl(job) == 0  # every request is done: no page is fetched again
     assert site.lives[-1] == []
 
 
 @contextmanager
 def crawler(jobdir: Path | None, **more: Any) -> Iterator[Any]:
-    """A crawler of Scrapy that does not run, with our add-on."""
+    """Yield a crawler of Scrapy that does not run, with the add-on."""
     settings = {"ADDONS": {face.Addon: 500}} | NO_EXTENSIONS | more
     crawler = get_crawler(Spider, settings | ({"JOBDIR": str(jobdir)} if jobdir is not None else {}))
     crawler.spider = Spider.from_crawler(crawler, "spider")
@@ -131,13 +134,14 @@ def crawler(jobdir: Path | None, **more: Any) -> Iterator[Any]:
 
 
 def urls(queue: Any) -> list[str]:
-    """Pop everything."""
+    """Pop all requests, and return their addresses."""
     return [request.url for request in iter(queue.pop, None)]
 
 
 @pytest.mark.parametrize("kind", [face.PickleFifoDiskQueue, face.MarshalFifoDiskQueue])
 def test_contract(kind: Any, tmp_path: Path) -> None:
-    """``push``, ``pop``, ``peek``, ``__len__``, ``close``: first in, first out, None when empty, whole requests."""
+    """The disk queues keep the contract of ``push``, ``pop``, ``peek``, ``__len__`` and ``close``: first in, first out,
+    None when empty, and whole requests."""
     with crawler(tmp_path) as job:
         queue = kind.from_crawler(job, f"{tmp_path}/requests.queue/site/0")
         assert (len(queue), queue.pop(), queue.peek()) == (0, None, None)
@@ -149,7 +153,7 @@ def test_contract(kind: Any, tmp_path: Path) -> None:
         assert urls(queue) == [f"http://site/{number}" for number in range(3 * face.FRONT_ITEMS)]
         assert (len(queue), queue.peek()) == (0, None)
         queue.close()
-    assert list_queues(tmp_path / "persistentqueue") == ["requests", "seen"]  # what was longer is deleted, being empty
+    assert list_queues(tmp_path / "persistentqueue") == ["requests", "seen"]  # the long queue was empty and is deleted
 
 
 @pytest.mark.parametrize(
@@ -157,7 +161,8 @@ def test_contract(kind: Any, tmp_path: Path) -> None:
     [(face.PickleFifoDiskQueue, threading.Lock()), (face.MarshalFifoDiskQueue, Path())],
 )
 def test_what_cannot_be_serialized(kind: Any, meta: Any, tmp_path: Path) -> None:
-    """Scrapy is told by ``ValueError``, and keeps the request in memory; the queue goes on."""
+    """A request that cannot be serialized raises ``ValueError``, so that Scrapy keeps it in memory, and the queue goes
+    on."""
     with crawler(tmp_path) as job:
         queue = kind.from_crawler(job, f"{tmp_path}/requests.queue/site/0")
         with pytest.raises(ValueError):
@@ -167,13 +172,13 @@ def test_what_cannot_be_serialized(kind: Any, meta: Any, tmp_path: Path) -> None
 
 
 def test_a_disk_queue_needs_a_jobdir() -> None:
-    """Without the setting there is no place to be."""
+    """A disk queue is refused without the setting ``JOBDIR``."""
     with crawler(None) as job, pytest.raises(ValueError, match="JOBDIR"):
         face.PickleFifoDiskQueue.from_crawler(job, "anything")
 
 
 def test_what_is_in_progress_comes_back(tmp_path: Path) -> None:
-    """A request is on hold until nobody has it any more; then, and not before, it is gone for good."""
+    """A popped request is held while an object refers to it, and is recorded as done afterwards."""
     with crawler(tmp_path) as job:
         queue = face.PickleFifoDiskQueue.from_crawler(job, f"{tmp_path}/requests.queue/site/0")
         for number in range(3):
@@ -188,7 +193,7 @@ def test_what_is_in_progress_comes_back(tmp_path: Path) -> None:
 
 
 class Engine:
-    """As much of Scrapy's engine as is looked at."""
+    """The part of Scrapy's engine that the interface reads."""
 
     def __init__(self) -> None:
         self._slot = self
@@ -197,12 +202,13 @@ class Engine:
         self.slots: dict[str, Any] = {}
 
     def get_slot_key(self, request: Request) -> str:
-        """The slot of the downloader: a name that no directory could have."""
+        """Return the slot of the downloader: a name that no directory could have."""
         return f"site:/{request.url.rpartition('/')[2][0]}"
 
 
 def test_done_is_what_the_engine_has_done(tmp_path: Path) -> None:
-    """A request that somebody still refers to is done once the engine has begun and ended it, not before it began."""
+    """A request to which references are left is done when the engine has begun and ended it. It is not done before it
+    began."""
     with crawler(tmp_path) as job:
         job.engine = Engine()
         queue = face.PickleFifoDiskQueue.from_crawler(job, f"{tmp_path}/requests.queue/site/0")
@@ -221,7 +227,8 @@ def test_done_is_what_the_engine_has_done(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_is_kept(tmp_path: Path) -> None:
-    """A request that cannot be deserialized raises once, what is behind it comes out, and it is there next time."""
+    """A request that cannot be deserialized raises once, the requests behind it come out, and the next crawl has it
+    again."""
     with crawler(tmp_path) as job:
         path = f"{tmp_path}/requests.queue/site/0"
         queue = face.PickleFifoDiskQueue.from_crawler(job, path)
@@ -238,7 +245,7 @@ def test_what_cannot_be_read_is_kept(tmp_path: Path) -> None:
 
 @pytest.mark.damages
 def test_damage_costs_what_is_damaged(tmp_path: Path) -> None:
-    """A crawl goes on behind damage, in the queue that all share, in a long one, and in what was seen."""
+    """A crawl goes on behind damage in the shared queue, in a long queue, and in the record of seen requests."""
     many, path = range(2 * face.FRONT_ITEMS), f"{tmp_path}/requests.queue/site/0"
     with crawler(tmp_path) as job:
         queue = face.PickleFifoDiskQueue.from_crawler(job, path)
@@ -258,12 +265,12 @@ def test_damage_costs_what_is_damaged(tmp_path: Path) -> None:
         queue = face.PickleFifoDiskQueue.from_crawler(job, path)
         found = [int(url.split("/")[3]) for url in urls(queue)]
         assert found == [number for number in many if number not in {0, 2, face.FRONT_ITEMS}]
-    assert len(list_queues(tmp_path / "persistentqueue")) == 3  # what is damaged is not deleted
+    assert len(list_queues(tmp_path / "persistentqueue")) == 3  # a damaged queue is not deleted
 
 
 def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scrapy keeps in memory what finds no room; what was in progress, and may have led to it, comes back with the next
-    crawl, also behind a clean end. What is done meanwhile is written down once there is room."""
+    """If a push finds no room, Scrapy keeps its request in memory. The requests in progress, which may have led to it,
+    come back with the next crawl; later ones are recorded when there is room."""
     full = [False]
 
     def flush(session: Session[bytes], *arguments: Any) -> bool:
@@ -299,7 +306,8 @@ def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_settling_is_interrupted_by_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was let go of before it is not let go of again: its session may be another request's by then."""
+    """A request that was settled before the disk was full is not settled again: its session may be another request's by
+    then."""
     with crawler(tmp_path) as job:
         queue = face.PickleFifoDiskQueue.from_crawler(job, f"{tmp_path}/requests.queue/site/0")
         crawl = face.Crawl.of(job)
@@ -327,15 +335,15 @@ def test_settling_is_interrupted_by_a_full_disk(tmp_path: Path, monkeypatch: pyt
 
 
 def scheduler_of(job: Any) -> Any:
-    """Scrapy's scheduler, open."""
+    """Return Scrapy's scheduler, opened."""
     scheduler = Scheduler.from_crawler(job)
     scheduler.open(job.spider)
     return scheduler
 
 
 def test_scheduler_finds_what_was_left(tmp_path: Path) -> None:
-    """Scrapy's scheduler finds all slots and priorities again, long ones too, by their names, without its own files;
-    what is scheduled, or done, counts as seen."""
+    """Scrapy's scheduler finds all slots and priorities by their names, including long ones, without its own files.
+    Requests that are scheduled or done count as seen."""
     many = [f"http://site/{slot}{number}" for slot in "abc" for number in range(2 * face.FRONT_ITEMS)]
     with crawler(tmp_path) as job:
         job.engine = Engine()
@@ -345,7 +353,7 @@ def test_scheduler_finds_what_was_left(tmp_path: Path) -> None:
         assert scheduler.enqueue_request(Request(many[0], dont_filter=True))
         done = scheduler.next_request().url
     assert not (tmp_path / "requests.queue" / "active.json").exists()
-    PersistentQueue(tmp_path / "persistentqueue", "long-0").close()  # as a crawl leaves it that was killed just then
+    PersistentQueue(tmp_path / "persistentqueue", "long-0").close()  # as left by a crawl that was killed just then
     with crawler(tmp_path) as job:
         job.engine = Engine()
         scheduler = scheduler_of(job)
@@ -373,8 +381,8 @@ def test_thousands_of_slots_are_no_directories(tmp_path: Path) -> None:
 
 
 def test_disk_queue_alone(tmp_path: Path) -> None:
-    """As ``SCHEDULER_DISK_QUEUE`` alone, with Scrapy's own priority queue and filter, it goes on after a clean end; the
-    add-on finds what that has left, and the other way round."""
+    """As ``SCHEDULER_DISK_QUEUE`` alone, with Scrapy's own priority queue and filter, the disk queue goes on after a
+    clean end. The add-on finds its requests, and the other way round."""
     alone = {
         "JOBDIR": str(tmp_path),
         "SCHEDULER_DISK_QUEUE": "persistentqueue.scrapy.PickleFifoDiskQueue",
@@ -394,7 +402,7 @@ def test_disk_queue_alone(tmp_path: Path) -> None:
 
 
 def test_filter_without_a_jobdir() -> None:
-    """Without a place to be the filter is Scrapy's, in memory."""
+    """Without ``JOBDIR`` the filter is Scrapy's own, in memory."""
     with crawler(None) as job:
         job.engine = Engine()
         scheduler = scheduler_of(job)
@@ -403,7 +411,7 @@ def test_filter_without_a_jobdir() -> None:
 
 
 def test_add_on_leaves_what_the_project_sets(tmp_path: Path) -> None:
-    """It sets the queues and the filter, but not over what a project has set itself."""
+    """The add-on sets the queues and the filter, except those that a project has set itself."""
     own = {"SCHEDULER_START_DISK_QUEUE": None, "ADDONS": {face.Addon: 500}}
     settings = get_crawler(Spider, own).settings
     assert settings["SCHEDULER_DISK_QUEUE"] is face.PickleFifoDiskQueue
@@ -413,7 +421,8 @@ def test_add_on_leaves_what_the_project_sets(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sync", ["True", "False"])
 def test_sync_is_a_setting(sync: str, tmp_path: Path) -> None:
-    """``PERSISTENTQUEUE_SYNC`` says whether a request is durable against a power cut."""
+    """``PERSISTENTQUEUE_SYNC`` decides whether a push syncs, and so whether a request is durable against a power
+    cut."""
     job = get_crawler(Spider, {"JOBDIR": str(tmp_path), "PERSISTENTQUEUE_SYNC": sync})
     crawl = face.Crawl.of(job)
     assert crawl is not None

@@ -1,7 +1,7 @@
-"""The command line under hostile names, closed and odd streams, and Ctrl-C: its files, its statuses, its JSON.
+"""The command line under hostile names, closed and odd streams, and Ctrl-C: its files, its statuses and its JSON.
 
-Most cases run in forks of one process that has imported the command line: each has standard streams of its own, made as
-Python makes them, and ends as a process ends.
+Most cases run in forks of one process that has imported the command line. Each fork has standard streams of its own,
+made as Python makes them, and ends as a process ends.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "help of get": ("get", "--help"),
     "no such verb": ("n\N{LATIN SMALL LETTER O WITH DIAERESIS}ne", "--json"),
 }
-"""What is said to each verb; PATH and OUT are its own."""
+"""Arguments for each verb. PATH and OUT stand for paths of its own."""
 READS = {"put of stdin", "load", "load --json"}
 CONDITIONS: dict[str, tuple[str | None, str | None, str | None]] = {
     "<&-": ("closed", None, None),
@@ -128,7 +128,7 @@ ASCII = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
 
 
 class Done(NamedTuple):
-    """What a verb answered, and where."""
+    """Result of a verb: its status, its output, and the paths that it was given."""
 
     status: int
     out: bytes
@@ -137,7 +137,7 @@ class Done(NamedTuple):
     file: Path
 
     def is_quiet(self) -> bool:
-        """Whether no traceback, and nothing that Python says of its own, is on stderr."""
+        """Return whether stderr has no traceback, and no message of Python's own."""
         return not any(trace.encode() in self.err for trace in TRACES)
 
 
@@ -186,7 +186,7 @@ class Server:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    """The process, for one test."""
+    """Yield the process, for one test."""
     server = Server(tmp_path)
     yield server
     server.close()
@@ -199,7 +199,8 @@ def server(tmp_path: Path) -> Iterator[Server]:
 def test_row_06_the_users_own_part_and_a_planted_link_are_left_alone(
     open_queue: QueueFactory, tmp_path: Path, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file with a guessable, or even with the guessed, temporary name is neither written to nor removed."""
+    """A planted file or link is neither written to nor removed, even if it has the temporary name that the verb would
+    take."""
     put(open_queue("q"), b"item")
     place = tmp_path / "place"
     place.mkdir()
@@ -223,7 +224,7 @@ def test_row_06_the_users_own_part_and_a_planted_link_are_left_alone(
 def test_row_06_a_file_keeps_its_mode_and_its_directory_is_synced(
     open_queue: QueueFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file is synced with its final mode, renamed, and then its directory is synced."""
+    """The file is synced with its final mode and renamed, and then its directory is synced."""
     put(open_queue("q"), b"item")
     for mode in (0o640, 0o400):
         file = tmp_path / f"{mode:o}"
@@ -252,13 +253,14 @@ def test_row_06_a_file_keeps_its_mode_and_its_directory_is_synced(
 def test_row_06_whatever_ends_the_writing_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, error: Any
 ) -> None:
-    """Also Ctrl-C just behind any call: the temporary file is gone, and the file is the one before, or the new one."""
+    """An error or Ctrl-C just behind any call leaves no temporary file. The file is then the one before, or the new
+    one."""
     file = tmp_path / "file"
     file.write_bytes(b"before")
     real = getattr(os, call)
 
     def fail(*arguments: Any, **options: Any) -> Any:
-        if call == "open" and not options:  # of the directory
+        if call == "open" and not options:  # opens the directory
             return real(*arguments, **options)
         result = real(*arguments, **options)
         if call == "open":
@@ -275,7 +277,8 @@ def test_row_06_whatever_ends_the_writing_leaves_nothing(
 
 
 def test_row_06_devices_directories_and_stdout(open_queue: QueueFactory, tmp_path: Path, capfdbinary: Any) -> None:
-    """A device stays a device, a directory is refused, and ``/dev/stdout`` goes on behind what is there."""
+    """A device stays a device, a directory is refused, and output to ``/dev/stdout`` follows the content that is
+    there."""
     put(open_queue("q"), b"item")
     queues = str(tmp_path / "queues")
     assert main(["dump", queues, "q", "-o", os.devnull]) == 0
@@ -296,7 +299,7 @@ def test_row_06_devices_directories_and_stdout(open_queue: QueueFactory, tmp_pat
 
 
 def expected(normal: Done, name: str, condition: str) -> int:
-    """The status that a verb has under a condition, by what it does without one."""
+    """Return the status that a verb must have under a condition, from its result without one."""
     stdin, stdout, _ = CONDITIONS[condition]
     if (stdin and name in READS) or (stdout and normal.out):
         return 2
@@ -304,7 +307,7 @@ def expected(normal: Done, name: str, condition: str) -> int:
 
 
 def wrong(normal: Done, done: Done, name: str, condition: str) -> Iterator[str]:
-    """What a verb did not do as documented."""
+    """Yield each difference between a verb's result and the documentation."""
     status = expected(normal, name, condition)
     if done.status != status:
         yield f"status {done.status} instead of {status}: {done.err!r}"
@@ -329,7 +332,8 @@ def wrong(normal: Done, done: Done, name: str, condition: str) -> Iterator[str]:
 
 
 def test_row_13_each_verb_with_closed_and_odd_streams(server: Server) -> None:
-    """Status and JSON are as documented for each verb under odd streams: one kind each, or with EVERY_PLACE=1 all."""
+    """Status and JSON of each verb are as documented under odd streams: one kind for each verb, or with EVERY_PLACE=1
+    all."""
     problems = []
     names = list(CONDITIONS)
     for number, (name, arguments) in enumerate(VERBS.items()):
@@ -357,7 +361,7 @@ def test_row_13_each_verb_with_closed_and_odd_streams(server: Server) -> None:
 def test_row_13_in_a_process_of_its_own(
     open_queue: QueueFactory, tmp_path: Path, redirected: str, arguments: str, status: int
 ) -> None:
-    """A shell sees what the forks see: the status is documented, stdout has no error, stderr no traceback."""
+    """In a process of its own, a verb has the documented status, no error on stdout, and no traceback on stderr."""
     with open_queue("q") as queue:
         put(queue, b"item")
     text = arguments.replace("PATH", str(tmp_path / "queues"))
@@ -370,7 +374,8 @@ def test_row_13_in_a_process_of_its_own(
 
 @pytest.mark.parametrize("lines", [1, 40])
 def test_row_13_get_into_head_consumes_what_was_shown(open_queue: QueueFactory, tmp_path: Path, lines: int) -> None:
-    """Beyond the transaction of the last line that is shown, at most one more is consumed; none is ever lost."""
+    """When its reader ends, ``get`` consumes at most one more transaction than that of the last line shown. The items
+    behind stay, in order."""
     with open_queue("q") as queue:
         put(queue, *(b"%d" % n for n in range(5000)))
     line = [sys.executable, "-m", "persistentqueue", "get", str(tmp_path / "queues"), "q", "--all"]
@@ -389,7 +394,7 @@ def test_row_13_get_into_head_consumes_what_was_shown(open_queue: QueueFactory, 
 
 
 def test_row_13_a_pipe_gets_all_items_in_order(open_queue: QueueFactory, tmp_path: Path) -> None:
-    """Transactions that grow leave nothing out, and end with status 0."""
+    """``get`` into a pipe writes all items in order, by transactions that grow, and has status 0."""
     with open_queue("q") as queue:
         put(queue, *(b"%d" % n for n in range(5000)))
     line = [sys.executable, "-m", "persistentqueue", "get", str(tmp_path / "queues"), "q", "-n", "4321"]
@@ -438,7 +443,7 @@ sys.meta_path.insert(0, Interrupting())
 
 @pytest.mark.parametrize("seed", range(4))
 def test_row_03_an_interrupt_at_any_moment_of_any_verb(server: Server, tmp_path: Path, seed: int) -> None:
-    """Ctrl-C is status 130 without a word on stderr; a verb that had ended by then has its own status."""
+    """Ctrl-C gives status 130 without a message on stderr, unless the verb has ended before, with its own status."""
     choice = random.Random(seed)
     for number, verb in enumerate(INTERRUPTED_VERBS):
         path = tmp_path / f"interrupted-{number}"
@@ -464,7 +469,7 @@ def test_row_03_an_interrupt_at_any_moment_of_any_verb(server: Server, tmp_path:
     "name", ["persistentqueue.errors", "persistentqueue.queue", "persistentqueue.cli", "typer", "rich.table"]
 )
 def test_row_03_an_interrupt_while_it_starts(tmp_path: Path, name: str) -> None:
-    """From the first import of the package on, Ctrl-C is status 130, without a word."""
+    """From the first import of the package on, Ctrl-C gives status 130, without output."""
     (tmp_path / "sitecustomize.py").write_text(AT_IMPORT)
     line = [sys.executable, "-m", "persistentqueue", "list", str(tmp_path)]
     path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
@@ -483,7 +488,7 @@ def test_row_03_an_interrupt_while_it_starts(tmp_path: Path, name: str) -> None:
 def test_row_03_an_error_that_came_of_an_interrupt(
     open_queue: QueueFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any, error: Exception
 ) -> None:
-    """Whatever an interrupt becomes on its way out, the status is 130, without a word."""
+    """An interrupt that becomes another error on its way out gives status 130, without output."""
     open_queue("q").close()
 
     def interrupted(*_: object) -> None:
@@ -500,7 +505,7 @@ def test_row_03_an_error_that_came_of_an_interrupt(
 def test_row_03_an_unexpected_error_is_not_the_status_of_nothing(
     open_queue: QueueFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
-    """An error that no verb expects is told in JSON, with status 2."""
+    """An error that no verb expects is reported in JSON, with status 2."""
     open_queue("q").close()
 
     def fail(*_: object) -> None:
@@ -513,7 +518,7 @@ def test_row_03_an_unexpected_error_is_not_the_status_of_nothing(
 
 
 def test_row_03_an_ignored_interrupt_stays_ignored(open_queue: QueueFactory, tmp_path: Path) -> None:
-    """A verb that was started with SIGINT ignored, as by ``nohup``, goes on to its end."""
+    """A verb that was started with SIGINT ignored, as by ``nohup``, runs to its end."""
     open_queue("q").close()
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

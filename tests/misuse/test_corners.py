@@ -1,4 +1,5 @@
-"""Each branch once of what files that may not be looked into, or that the system lacks room for, lead to."""
+"""Rare branches, each taken once: files that cannot be read, publications that contradict themselves, and resources
+that the system lacks."""
 
 from __future__ import annotations
 
@@ -54,28 +55,28 @@ OWN: list[Operation] = [Adoption(0, SALT, 0, NAME)]
 
 
 class Interruption(BaseException):
-    """What a signal handler raises."""
+    """Error that a signal handler raises."""
 
 
 def refuse(*_: Any) -> Any:
-    """A call that this process has no right to make."""
+    """Raise the error of a call that this process has no right to make."""
     raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def lack_files(*_: Any) -> Any:
-    """A call that opens one file more than this process may."""
+    """Raise the error of a call that opens one file more than this process may."""
     raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 def adopter_of(queue: PersistentQueue) -> Adopter:
-    """The inbox as the owner of this queue sees it."""
+    """Return the inbox as the owner of the queue sees it."""
     adopter = vars(queue._open().store.inbox)["_adopter"]
     assert isinstance(adopter, Adopter)
     return adopter
 
 
 def directory_of(queue: PersistentQueue) -> str:
-    """Where the queue is, or was."""
+    """Return the directory of a queue that is or was open."""
     assert queue._open_queue is not None
     return queue._open_queue.directory
 
@@ -94,7 +95,7 @@ def publish(directory: Path, *items: bytes) -> None:
 def test_what_may_not_be_read_is_passed_when_there_is_no_room(
     open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that may not be read keeps nobody from asking what is behind it, and is read again the next time."""
+    """A file that may not be read for now does not stop the search behind it, and is read again the next time."""
     queue = open_queue()
     publish(directory, b"one", b"two")
     adopter, refused = adopter_of(queue), [True]
@@ -112,7 +113,8 @@ def test_what_may_not_be_read_is_passed_when_there_is_no_room(
 def test_what_may_not_be_read_is_set_aside(
     open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In its turn such a file is set aside, and the error says what to do; what is behind it goes on."""
+    """A file that may not be read is set aside in its turn, and the error says what to do. The files behind it are
+    adopted."""
     queue = open_queue()
     publish(directory, b"one", b"two")
     first = min((directory / "inbox").iterdir())
@@ -128,7 +130,7 @@ def test_what_may_not_be_read_is_set_aside(
 
 @pytest.mark.damages
 def test_more_items_than_there_are_sequences(open_queue: QueueFactory, directory: Path) -> None:
-    """A publication whose items have no sequences left is damage: it is set aside."""
+    """A publication whose items have no sequences left is damage, and is set aside."""
     queue = open_queue()
     publish(directory, b"one")
     adopter = adopter_of(queue)
@@ -153,7 +155,7 @@ def test_what_becomes_of_damage(
     names: int,
     told: int,
 ) -> None:
-    """Damage is set aside; where that is not allowed it is skipped; what is gone by then is not told."""
+    """Damage is set aside, or skipped if that is not allowed. Damage that is gone by then is not reported."""
     queue = open_queue()
     publish(directory, b"one")
     (file,) = (directory / "inbox").iterdir()
@@ -181,8 +183,7 @@ def test_what_becomes_of_damage(
 def test_what_is_skipped_is_told_once(
     open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that is read again since it changed, and is skipped again for the same reason, is told once; one that is
-    gone by then has no traits."""
+    """A file that is skipped again for one reason is reported once. A file that is gone by then has no traits."""
     queue = open_queue()
     publish(directory, b"one")
     (file,) = (directory / "inbox").iterdir()
@@ -219,7 +220,7 @@ def test_what_cannot_be_read_counts_for_no_limit(
 
 
 def lone(body: bytes, transactions: int, operations: int) -> bytes:
-    """A frame whose checksum fits."""
+    """Return a frame whose checksum is right."""
     return encode_frame(body, SALT, 0, 1, 0, transactions, operations)[0] + body
 
 
@@ -234,7 +235,7 @@ def lone(body: bytes, transactions: int, operations: int) -> bytes:
     ids=["two transactions", "two operations", "bytes behind", "no count"],
 )
 def test_a_lone_transaction_that_contradicts_itself(data: bytes, message: str) -> None:
-    """The counts of a frame that another process wrote are checked against what is there."""
+    """The counts in a frame of another process are checked against the content of the frame."""
     with pytest.raises(CorruptionError, match=message):
         list(decode_lone(data, 0, SALT, "file")[1])
 
@@ -242,21 +243,21 @@ def test_a_lone_transaction_that_contradicts_itself(data: bytes, message: str) -
 @pytest.mark.parametrize(
     "operations",
     [
-        [*OWN, SubscriptionOpened(0, 0, "late"), Dequeue(0, 0, 0)],  # it asks for nothing
-        [*OWN, Dequeue(0, 0, 1)],  # for whom?
-        [MarkerSet("app", 1)],  # of which file?
+        [*OWN, SubscriptionOpened(0, 0, "late"), Dequeue(0, 0, 0)],  # it asks for no sequence
+        [*OWN, Dequeue(0, 0, 1)],  # it names no subscription
+        [MarkerSet("app", 1)],  # it names no file
     ],
     ids=["no end", "no name", "no file"],
 )
 def test_a_publication_of_other_operations(tmp_path: Path, operations: list[Operation]) -> None:
-    """A published file whose frame has other operations than a publication has is damage."""
+    """A published file is damage if its frame has operations that no publication has."""
     forge(tmp_path / NAME, operations)
     with pytest.raises(CorruptionError, match="a frame that enqueues"):
         read_publication(DISK, str(tmp_path / NAME))
 
 
 def test_a_publication_that_the_memory_is_too_small_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A frame that the process has no memory for is no damage: the error says how much it asked for."""
+    """A frame for which the process has no memory is not damage: the error names the file."""
     forge(tmp_path / NAME, OWN)
 
     def lacks(*_: Any) -> bytes:
@@ -269,7 +270,8 @@ def test_a_publication_that_the_memory_is_too_small_for(tmp_path: Path, monkeypa
 
 
 def test_a_file_that_cannot_be_opened_for_now(tmp_path: Path) -> None:
-    """What the system says of a file that is no damage comes out as it is; what is no file any more is damage."""
+    """A file that cannot be opened for now raises the system's own error. A path that is no regular file any more is
+    damage."""
     with pytest.raises(PermissionError):
         open_dense(replace(DISK, open=refuse), str(tmp_path / NAME))
     (tmp_path / NAME).symlink_to("elsewhere")
@@ -281,7 +283,7 @@ def test_a_file_that_cannot_be_opened_for_now(tmp_path: Path) -> None:
 
 
 def owned_by(user: int, mode: int, euid: int) -> Disk:
-    """A disk on which everything has this user and mode, for a process of that user."""
+    """Return a disk on which everything has this user and mode, for a process of the user ``euid``."""
     found = os.stat_result((mode, 1, 1, 1, user, 7, 0, 0, 0, 0))
     return replace(DISK, lstat=lambda path: found, geteuid=lambda: euid)
 
@@ -291,21 +293,21 @@ def owned_by(user: int, mode: int, euid: int) -> Disk:
     [(1, 0o40700, 1, 0o600), (1, 0o42770, 1, 0o640), (1, 0o42770, 2, 0o640), (1, 0o40700, 0, 0o644)],
 )
 def test_the_mode_of_what_is_published(user: int, mode: int, euid: int, expected: int) -> None:
-    """A file is for its user alone, for a group that the inbox is shared with, and for all where root wrote it."""
+    """A published file is readable for its user alone, for the group of a shared inbox, or for all if root wrote it."""
     disk = owned_by(user, mode, euid)
     assert publication_mode(disk, "inbox") == expected
     assert is_shared(disk, "inbox") == (mode == 0o42770)
 
 
 def test_a_stranger_may_not_publish() -> None:
-    """Without a shared group another user's process is refused."""
+    """Without a shared group, a process of another user is refused."""
     with pytest.raises(InboxAccessError, match="user 1's alone, and this process is user 2"):
         publication_mode(owned_by(1, 0o40700, 2), "inbox")
 
 
 @pytest.mark.parametrize("umask", [0o077, 0o022])
 def test_a_shared_file_is_readable_whatever_the_umask(tmp_path: Path, umask: int) -> None:
-    """What the process keeps back from new files is given where the group needs it, and only there."""
+    """``make_readable`` gives back the rights that the umask took, and no others."""
     before = os.umask(umask)
     try:
         for mode in (0o640, 0o600):
@@ -320,7 +322,7 @@ def test_a_shared_file_is_readable_whatever_the_umask(tmp_path: Path, umask: int
 def test_a_directory_that_may_not_be_entered(
     open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever publishes into a queue that is closed to it hears that, whether or not it may look for the queue."""
+    """A producer is told why it may not publish, whether it may look for the queue or not."""
     open_queue().close()
     with monkeypatch.context() as patch:
         patch.setattr(producer, "find_generations", refuse)
@@ -336,7 +338,8 @@ def test_a_directory_that_may_not_be_entered(
 
 
 def test_a_half_whose_blocks_cannot_be_synced(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where one queue of several lacks a descriptor before its sync, nothing is committed anywhere; then all is."""
+    """If one of several queues lacks a descriptor before its sync, nothing is committed anywhere. The next flush
+    commits all."""
     a, b = open_queue("a", inline_bytes=0), open_queue("b", inline_bytes=0)
     put(a, b"1")
     item = bytes(100)
@@ -356,7 +359,7 @@ def test_a_half_whose_blocks_cannot_be_synced(open_queue: QueueFactory, monkeypa
 
 
 def test_a_pool_that_gives_nothing_back(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pool that cannot be listed has made no room; nothing else comes of that."""
+    """A pool that cannot be listed makes no room, and has no other effect."""
     queue = open_queue()
     put(queue, b"1")
     store = queue._open().store
@@ -371,7 +374,7 @@ def test_a_pool_that_gives_nothing_back(open_queue: QueueFactory, monkeypatch: p
 def test_an_append_that_was_interrupted(
     open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch, way: str, written: bool
 ) -> None:
-    """A frame whose write an interruption has ended is written whole, whichever way the log is written."""
+    """A frame whose append was interrupted is written whole, whichever way the log is written."""
     door = replace(DISK, open_direct=lambda path: None) if way == "cached" else DISK
     queue = open_queue(disk=door, sync=way != "unsynced")
     put(queue, b"a")
@@ -396,7 +399,7 @@ def test_an_append_that_was_interrupted(
 
 
 def test_a_log_for_which_there_was_no_descriptor(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a spare log could not be opened for lack of descriptors, a full log says that, and not that the disk is."""
+    """If a spare log could not be opened for lack of descriptors, a full log reports that lack, and not a full disk."""
     queue = open_queue()
     put(queue, b"1")
     store = queue._open().store
@@ -412,7 +415,8 @@ def test_a_log_for_which_there_was_no_descriptor(open_queue: QueueFactory, monke
 
 @pytest.mark.damages
 def test_a_log_that_the_memory_is_too_small_for(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log that the process has no memory for is no damage: the error says how much it asked for, by every door."""
+    """A log for which the process has no memory is not damage: opening, ``check`` and ``repair`` say how much memory it
+    needs."""
     with open_queue() as queue:
         put(queue, b"1")
 
@@ -428,7 +432,7 @@ def test_a_log_that_the_memory_is_too_small_for(open_queue: QueueFactory, monkey
 
 
 def test_a_time_out_of_any_length(open_queue: QueueFactory) -> None:
-    """A number of any size is a time-out."""
+    """A timeout may be a number of any size."""
     queue = open_queue(max_items=2, full="block")
     with queue.session() as session:
         session.enqueue(b"1")
@@ -471,7 +475,8 @@ class CallingBack:
 def test_a_producer_is_not_called_from_its_own_codec(
     open_queue: QueueFactory, directory: Path, outer: str, inner: str
 ) -> None:
-    """The inner call is refused, the outer one takes nothing, and the producer keeps what it had."""
+    """A call of a producer from its own codec is refused. The outer call takes nothing, and the producer keeps its
+    items."""
     queue = open_queue()
     codec = CallingBack()
     with Producer(directory, codec=codec) as busy:

@@ -1,4 +1,5 @@
-"""Errors that travel, objects that do not, items that cannot be decoded, work that is dropped: one test a row."""
+"""Errors that reach other processes, objects that refuse to, items that cannot be decoded, and work that is dropped,
+row by row."""
 
 from __future__ import annotations
 
@@ -155,7 +156,8 @@ def _attributes(error: object) -> dict[str, Any]:
 
 
 def test_row_14_every_error_survives_pickle_and_copy() -> None:
-    """Each error of the package keeps its kind, message and attributes over pickle, copy, deepcopy and ``from``."""
+    """Each error of the package keeps its kind, message and attributes over pickle, ``copy``, ``deepcopy`` and
+    ``raise … from``."""
     _every_module()
     samples = _samples()
     kinds = {*_subclasses(PersistentQueueError), StateError, FieldError, UnreadableError}
@@ -169,7 +171,7 @@ def test_row_14_every_error_survives_pickle_and_copy() -> None:
             assert type(survivor) is kind
             assert survivor is not error
             assert str(survivor) == str(error)
-            if kind is not UnreadableError:  # which holds another error, equal by its text alone
+            if kind is not UnreadableError:  # it holds another error, which is equal by its text only
                 assert _attributes(survivor) == _attributes(error)
         with pytest.raises(kind) as caught:
             raise error from KeyError("why")
@@ -196,7 +198,7 @@ def _open_and_close(path: str) -> None:
 
 
 def test_row_14_a_process_pool_hears_that_a_queue_is_locked(tmp_path: Path) -> None:
-    """The error of a child process reaches its parent, which then goes on using the pool."""
+    """The error of a child process reaches its parent, which can go on using the pool."""
     context = multiprocessing.get_context("spawn")
     with PersistentQueue(tmp_path), ProcessPoolExecutor(1, mp_context=context) as pool:
         with pytest.raises(QueueLockedError, match="the queue is open in process") as caught:
@@ -245,7 +247,7 @@ async def _aio_objects(path: Path) -> None:
 
 
 def test_row_15_the_faces_refuse_to_be_copied(tmp_path: Path) -> None:
-    """The queues of ``compat`` and ``aio``, and the sessions of the latter, refuse, too."""
+    """The queues of ``compat`` and ``aio``, and the sessions of ``aio``, refuse to be copied, too."""
     with compat.Queue[Any](tmp_path / "c") as queue:
         _refuses(queue, "open a Producer there")
     fifo = compat.FifoQueue(tmp_path / "d")
@@ -255,7 +257,7 @@ def test_row_15_the_faces_refuse_to_be_copied(tmp_path: Path) -> None:
 
 
 def test_row_15_a_pool_says_what_to_do_with_a_queue(tmp_path: Path) -> None:
-    """A queue as an argument of ``Pool.map`` raises the advice in the parent, and the pool goes on."""
+    """A queue as an argument of ``Pool.map`` raises a ``TypeError`` with advice in the parent, and the pool goes on."""
     context = multiprocessing.get_context("spawn")
     with PersistentQueue(tmp_path) as queue, context.Pool(1) as pool:
         with pytest.raises(TypeError, match="pass its path, and open a Producer there"):
@@ -270,7 +272,7 @@ def _key(key_id: str) -> bytes:
 
 
 def test_row_15_values_can_be_pickled(tmp_path: Path) -> None:
-    """What is a value goes anywhere: statistics, snapshots, codecs, a description of an encryption."""
+    """Values can be pickled and copied: statistics, snapshots, codecs, and the description of an encryption."""
     with PersistentQueue(tmp_path) as queue:
         for value in (queue.stats(), queue.view().look(), queue.recovery, Encryption("a", _key)):
             assert pickle.loads(pickle.dumps(value)) == value
@@ -288,7 +290,8 @@ def _put_raw(path: Path, *items: bytes) -> None:
 
 
 def test_row_16_the_error_names_the_queue_and_the_item(tmp_path: Path) -> None:
-    """The error has the queue's directory, the sequence and the bytes, and each refused delivery is counted."""
+    """The error has the queue's directory, and the sequence and the bytes of the item. Each refused delivery is
+    counted."""
     _put_raw(tmp_path, b"1", b"{", b"3", b"]", b"5")
     with PersistentQueue(tmp_path, codec=codecs.JSON) as queue:
         with queue.session() as session:
@@ -316,7 +319,8 @@ def test_row_16_the_error_names_the_queue_and_the_item(tmp_path: Path) -> None:
 
 
 def test_row_16_a_flush_skips_it(tmp_path: Path) -> None:
-    """One handler with one line goes through the queue: what is sound comes once, what is not is consumed."""
+    """A consumer that flushes after each ``CodecError`` goes through the whole queue. Each sound item comes once, and
+    the others are consumed."""
     _put_raw(tmp_path, b"1", b"{", b"2", b"]", b"}", b"3")
     with PersistentQueue(tmp_path, codec=codecs.JSON) as queue:
         found = []
@@ -333,7 +337,7 @@ def test_row_16_a_flush_skips_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("many", [True, False])
 def test_row_16_reject_moves_it_to_the_dead_letters(tmp_path: Path, many: bool) -> None:
-    """``reject(error)`` takes the item by its number: an equal one that was held before is not taken for it."""
+    """``reject(error)`` finds the item by its sequence, and does not take an equal item that was held before."""
     settings: dict[str, Any] = {"max_attempts": 3, "dead_letter": "dead"}
     with PersistentQueue(tmp_path, "raw") as queue, queue.transaction() as session:
         session.enqueue_many([b"{", b"1", b"{", b"2"])
@@ -361,7 +365,8 @@ def test_row_16_reject_moves_it_to_the_dead_letters(tmp_path: Path, many: bool) 
 
 
 def test_row_16_its_attempts_end(tmp_path: Path) -> None:
-    """A consumer that does not know of it, and fails each time, is rid of it when its attempts are used up."""
+    """If a consumer fails at an undecodable item each time, the item becomes a dead letter when its attempts are used
+    up."""
     _put_raw(tmp_path / "raw", b"{", b"1")
     with PersistentQueue(tmp_path, "raw", codec=codecs.JSON, max_attempts=2, dead_letter="dead") as queue:
         for _ in range(2):
@@ -373,7 +378,7 @@ def test_row_16_its_attempts_end(tmp_path: Path) -> None:
 
 
 def test_row_16_a_codec_that_recurses_without_end_is_a_codec_error(tmp_path: Path) -> None:
-    """``RecursionError`` of a codec is a ``CodecError``, and the next item comes."""
+    """``RecursionError`` of a codec is raised as a ``CodecError``, and the next item comes."""
     _put_raw(tmp_path, b"[" * 100_000, b"1")
     with PersistentQueue(tmp_path, codec=codecs.JSON) as queue, queue.transaction() as session:
         with pytest.raises(CodecError, match="RecursionError"):
@@ -382,7 +387,7 @@ def test_row_16_a_codec_that_recurses_without_end_is_a_codec_error(tmp_path: Pat
 
 
 def test_row_16_compat_names_it_and_goes_on(tmp_path: Path) -> None:
-    """``compat.Queue`` raises the error once; ``task_done`` drops the item."""
+    """``compat.Queue`` raises the error once, with the place of the item, and ``task_done`` drops the item."""
     _put_raw(tmp_path, b"{", b"1")
     with compat.Queue[Any](tmp_path) as queue:
         with pytest.raises(CodecError, match=f"^{tmp_path}: item 0: "):
@@ -410,7 +415,7 @@ async def _aio_goes_on(path: Path) -> None:
 
 
 def test_row_16_aio_names_it_and_goes_on(tmp_path: Path) -> None:
-    """Both queues of ``aio`` name the item; done, or flushed, it is gone."""
+    """Both queues of ``aio`` name the item in the error. It is gone when it is done, or flushed."""
     for name in ("a", "b"):
         _put_raw(tmp_path / name, b"{", b"1")
     asyncio.run(_aio_goes_on(tmp_path))
@@ -420,7 +425,7 @@ def test_row_16_aio_names_it_and_goes_on(tmp_path: Path) -> None:
 
 
 def _warned(block: Callable[[], int]) -> list[tuple[str, int]]:
-    """Return the text and the line, counted from that which ``block`` returns, of each hint."""
+    """Return the text and the line of each hint. Lines are counted from the line that ``block`` returns."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         line = block()
@@ -433,7 +438,7 @@ def _here() -> int:
 
 
 def test_row_19_a_block_that_drops_work_hints_at_it(open_queue: QueueFactory, directory: Path) -> None:
-    """The hint names queue, session and counts, at the line of the ``with``; the work is dropped as before."""
+    """The hint names queue, session and counts, at the line of the ``with``. The work is dropped all the same."""
     queue = open_queue()
     put(queue, b"1", b"2")
 
@@ -451,7 +456,8 @@ def test_row_19_a_block_that_drops_work_hints_at_it(open_queue: QueueFactory, di
 
 
 def test_row_19_silence_where_it_was_meant(open_queue: QueueFactory, tmp_path: Path) -> None:
-    """No hint after a flush, a rollback, a close, an exception, nor of a transaction, nor of a closed queue."""
+    """There is no hint after a flush, a rollback, a close or an exception, and none for a transaction or a closed
+    queue."""
     queue, other = open_queue(), open_queue("other")
     put(queue, *map(bytes, range(9)))
     with warnings.catch_warnings():
@@ -482,7 +488,7 @@ def test_row_19_silence_where_it_was_meant(open_queue: QueueFactory, tmp_path: P
 
 
 def test_row_19_as_an_error_it_leaves_nothing_open(open_queue: QueueFactory, tmp_path: Path) -> None:
-    """Where a filter makes an error of the hint, session and producer are rolled back and closed all the same."""
+    """If a filter makes the hint an error, session and producer are rolled back and closed all the same."""
     queue = open_queue()
     put(queue, b"1")
     with warnings.catch_warnings():
@@ -526,7 +532,7 @@ async def _aio_drops(path: Path) -> int:
 
 
 def test_row_19_aio_hints_at_it(tmp_path: Path) -> None:
-    """A session of ``aio`` hints at the line of its ``async with``, and only where it was not meant."""
+    """A session of ``aio`` hints at the line of its ``async with``, and not if the work was dropped on purpose."""
     ((_, line),) = _warned(lambda: asyncio.run(_aio_drops(tmp_path)))
     assert line == 0
 
@@ -535,7 +541,7 @@ def test_row_19_aio_hints_at_it(tmp_path: Path) -> None:
 
 
 def _stages(path: Path, *, whole: int, lost: int) -> list[str]:
-    """Put stages as a hand-off does, without Spark, of which number ``lost`` has lost a file; their directories."""
+    """Put stages as a hand-off does, without Spark; delete a file of stage number ``lost``; return the directories."""
     names = []
     with PersistentQueue(path, "q") as queue, queue.transaction() as session:
         for number in range(whole):
@@ -558,7 +564,7 @@ def _left(path: Path) -> set[str]:
 
 
 def test_row_22_a_lost_payload_can_be_skipped(tmp_path: Path) -> None:
-    """The error names the file and has the manifest; ``skip`` takes the stage out of the way, and deletes nothing."""
+    """The error names the file and has the manifest. ``skip`` consumes the stage, and deletes nothing."""
     spark = pytest.importorskip("persistentqueue.spark")
     first, second = _stages(tmp_path, whole=2, lost=0)
     with spark.StageHandoff(None, tmp_path, "q") as handoff:
@@ -572,12 +578,12 @@ def test_row_22_a_lost_payload_can_be_skipped(tmp_path: Path) -> None:
         assert not handoff.skip(caught.value.manifest)
         assert [each.directory for each in handoff.waiting()] == [second]
         assert _left(tmp_path) == {f"{first}.lost", second}
-    with spark.StageHandoff(None, tmp_path, "q"):  # whose opening sweeps
+    with spark.StageHandoff(None, tmp_path, "q"):  # its opening sweeps
         assert _left(tmp_path) == {f"{first}.lost", second}
 
 
 def test_row_22_a_lost_payload_can_be_buried(tmp_path: Path) -> None:
-    """With ``dead_letter`` the manifest and the reason are kept; the stages before it wait as before, in order."""
+    """With ``dead_letter`` the manifest and the reason are kept. The other stages wait as before, in order."""
     spark = pytest.importorskip("persistentqueue.spark")
     names = _stages(tmp_path, whole=3, lost=1)
     with spark.StageHandoff(None, tmp_path, "q", dead_letter="dead") as handoff:
@@ -590,7 +596,8 @@ def test_row_22_a_lost_payload_can_be_buried(tmp_path: Path) -> None:
 
 
 def test_row_22_other_consumers_keep_the_payload(tmp_path: Path) -> None:
-    """A consumer that skips a stage takes it from nobody else; with the last of them its payload is set aside."""
+    """A stage that one consumer skips stays for the others. When the last consumer skips it, its payload is set
+    aside."""
     spark = pytest.importorskip("persistentqueue.spark")
     (name,) = _stages(tmp_path, whole=1, lost=0)
     with spark.StageHandoff(None, tmp_path, "q") as handoff:
@@ -623,7 +630,7 @@ def _entries() -> list[Callable[[Any], Any]]:
 
 
 def _obstacles(root: Path) -> list[Path]:
-    """Return paths that no queue can be at, for a different reason each."""
+    """Return paths at which no queue can be, each for a different reason."""
     (root / "file").write_bytes(b"")
     (root / "loop").symlink_to(root / "loop")
     (root / "lock" / "lock").mkdir(parents=True)
@@ -635,7 +642,7 @@ def _obstacles(root: Path) -> list[Path]:
 
 @pytest.mark.parametrize("entry", _entries(), ids=lambda each: getattr(each, "__name__", ""))
 def test_row_18_a_path_that_cannot_be_is_a_named_error(tmp_path: Path, entry: Callable[[Any], Any]) -> None:
-    """Each way into a queue answers, or raises a ``PersistentQueueError`` that names the path."""
+    """Each entry to a queue finds nothing there, or raises a ``PersistentQueueError`` that names the path."""
     if not Path("/proc/self").exists():
         pytest.skip("needs a directory that nobody can write to")
     for path in _obstacles(tmp_path):
@@ -652,7 +659,7 @@ def test_row_18_a_path_that_cannot_be_is_a_named_error(tmp_path: Path, entry: Ca
 
 @pytest.mark.parametrize("kind", [PathDeniedError, PathMissingError, PathNotADirectoryError, PathIsADirectoryError])
 def test_row_18_it_is_of_the_kind_that_it_was(tmp_path: Path, kind: type[UnusablePathError]) -> None:
-    """Each refusal has the built-in kind, ``errno``, the path and an advice, also in another process."""
+    """Each refusal has the built-in kind, ``errno``, the path and an advice, also after pickle and copy."""
     (built_in,) = set(kind.__bases__) - {UnusablePathError}
     numbers: dict[type, int] = {
         PermissionError: errno.EACCES,
@@ -675,7 +682,7 @@ def test_row_18_it_is_of_the_kind_that_it_was(tmp_path: Path, kind: type[Unusabl
 
 
 def test_row_18_what_is_not_the_paths_fault_comes_as_it_is(tmp_path: Path) -> None:
-    """A device that fails is an ``OSError`` of the system's."""
+    """An error that is not caused by the path is the system's own ``OSError``."""
 
     def fail(*_: object) -> int:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -686,7 +693,7 @@ def test_row_18_what_is_not_the_paths_fault_comes_as_it_is(tmp_path: Path) -> No
 
 
 def test_row_18_the_tree_has_every_error() -> None:
-    """The tree of ``errors`` names each class, and the package exports it."""
+    """The docstring of ``errors`` names each error class, and the package exports it."""
     tree = persistentqueue.errors.__doc__ or ""
     for name, kind in vars(persistentqueue.errors).items():
         if isinstance(kind, type) and issubclass(kind, PersistentQueueError | UnflushedWarning):

@@ -1,4 +1,4 @@
-"""Row 9: what another user has prepared is opened only by who asks for that."""
+"""Row 9: a directory that another user has prepared is opened only with ``trust=True``."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give fi
 
 @pytest.fixture
 def stranger() -> Disk:
-    """The disk of a process of another user: its own files are foreign to it, as those of this user are."""
+    """Return the disk of a process of another user, for which the files of this user are foreign."""
     return replace(DISK, geteuid=lambda: SOMEBODY)
 
 
 def own_by(path: Path, user: int) -> None:
-    """Give a directory, and all in it, to a user."""
+    """Give a directory, and everything in it, to a user."""
     for each in [path, *path.rglob("*")]:
         os.chown(each, user, -1, follow_symlinks=False)
 
 
 def openings(directory: Path, tmp_path: Path, **settings: object) -> list[Callable[[], object]]:
-    """All that takes the lock of a queue, or publishes."""
+    """Return calls that take the lock of a queue, or publish into it."""
     return [
         lambda: Producer(directory, **settings),  # type: ignore[arg-type]
         lambda: Producer(directory, create=False, **settings),  # type: ignore[arg-type]
@@ -50,8 +50,8 @@ def openings(directory: Path, tmp_path: Path, **settings: object) -> list[Callab
 @needs_root
 @pytest.mark.parametrize("part", ["", "lock", "log", "data", "inbox", "pool", "a log"])
 def test_row_09_what_another_user_owns(tmp_path: Path, directory: Path, open_queue: QueueFactory, part: str) -> None:
-    """A directory of another user, or with a part of another user, is refused by each who opens it, and nothing is
-    changed; looks and ``check`` work, and ``check`` says so; with ``trust`` all of it opens."""
+    """A directory that another user owns, in whole or in part, is refused by each opening, and not changed. ``View``
+    and ``check`` work, ``check`` reports it, and ``trust=True`` opens it."""
     queue = open_queue()
     put(queue, b"kept")
     queue.close()
@@ -77,8 +77,8 @@ def test_row_09_what_another_user_owns(tmp_path: Path, directory: Path, open_que
 
 @needs_root
 def test_row_09_a_directory_that_was_prepared(tmp_path: Path, open_queue: QueueFactory) -> None:
-    """In a directory where anybody may make some, an empty queue of another user is not taken for a new one, and what
-    waits in its inbox is not adopted."""
+    """In a directory that all users may write to, an empty queue of another user is not taken for a new one. The
+    publications in its inbox are not adopted."""
     public = tmp_path / "public"
     public.mkdir()
     public.chmod(0o1777)
@@ -103,8 +103,8 @@ def test_row_09_a_directory_that_was_prepared(tmp_path: Path, open_queue: QueueF
 
 @pytest.mark.parametrize("part", ["", "log", "data", "inbox", "pool", "lock"])
 def test_row_09_what_others_may_write_to(tmp_path: Path, directory: Path, open_queue: QueueFactory, part: str) -> None:
-    """What others may write to is refused like what they own; a group may, and so may others in a directory with the
-    sticky bit, of which they can replace nothing."""
+    """A path that others may write to is refused, like a path that they own. A group may write to it, and so may others
+    if it is a directory with the sticky bit."""
     queue = open_queue()
     put(queue, b"kept")
     queue.close()
@@ -127,7 +127,8 @@ def test_row_09_what_others_may_write_to(tmp_path: Path, directory: Path, open_q
 
 @needs_root
 def test_row_09_the_place_of_the_segments(tmp_path: Path, directory: Path, open_queue: QueueFactory) -> None:
-    """The place of the segments is believed by the same rule, when it is opened, taken, and moved to."""
+    """The location of the segments is trusted by the rule for the queue's directory: when it is opened, taken, and
+    moved to."""
     place = tmp_path / "place" / "orders"
     with open_queue(data_path=tmp_path / "place") as queue:
         put(queue, b"kept")
@@ -152,7 +153,7 @@ def test_row_09_the_place_of_the_segments(tmp_path: Path, directory: Path, open_
 
 @needs_root
 def test_row_09_a_neighbour_that_is_opened(tmp_path: Path, open_queue: QueueFactory) -> None:
-    """The queue of the dead letters is opened by the rule of the queue that it is for."""
+    """The queue of the dead letters is trusted by the setting of the queue to which it belongs."""
     open_queue("dead").close()
     own_by(tmp_path / "queues" / "dead", SOMEBODY)
     with pytest.raises(UntrustedError):
@@ -161,7 +162,7 @@ def test_row_09_a_neighbour_that_is_opened(tmp_path: Path, open_queue: QueueFact
 
 
 def test_row_09_whom_a_user_believes(tmp_path: Path, stranger: Disk) -> None:
-    """A user believes its own files and those of root, and nobody else's; a system without users believes all."""
+    """A user trusts its own files and those of root, and no others. On a system without users all files are trusted."""
     user = os.geteuid()
     paths = [str(tmp_path), str(tmp_path / "missing")]
     assert len(list(distrusted(stranger, paths))) == (0 if user == 0 else 1)
@@ -175,8 +176,8 @@ def test_row_09_whom_a_user_believes(tmp_path: Path, stranger: Disk) -> None:
 
 @needs_root
 def test_row_09_the_command_line(directory: Path, open_queue: QueueFactory) -> None:
-    """The verbs that open a queue refuse what another user has prepared, status 2, and take ``--trust``; ``check``
-    shows it, and is well."""
+    """Verbs that open a queue refuse the directory of another user with status 2, and take ``--trust``. ``check``
+    reports it, with status 0."""
     with open_queue() as queue:
         put(queue, b"kept")
     own_by(directory, SOMEBODY)
@@ -198,7 +199,7 @@ def test_row_09_the_command_line(directory: Path, open_queue: QueueFactory) -> N
 
 @needs_root
 def test_row_09_another_user_believes_root() -> None:
-    """A process of another user opens what it made itself, and not what a third user made."""
+    """A process of another user opens a queue that it has made itself, and refuses the directory of a third user."""
     stack = ExitStack()
     program = (
         "import os, sys\n"
@@ -213,7 +214,7 @@ def test_row_09_another_user_believes_root() -> None:
         "except UntrustedError as error:\n"
         "    print(error.found)\n"
     )
-    root = Path(stack.enter_context(tempfile.TemporaryDirectory()))  # others may not pass through that of the tests
+    root = Path(stack.enter_context(tempfile.TemporaryDirectory()))  # others may not enter the tests' directory
     root.chmod(0o1777)
     (root / "third").mkdir()
     os.chown(root / "third", SOMEBODY + 1, -1)

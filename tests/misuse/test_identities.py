@@ -1,4 +1,4 @@
-"""Row 20: those who take part in a transaction over several queues are known by their identities."""
+"""Row 20: the participants of a transaction over several queues are known by their identities."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.unit.recovery.test_in_doubt import in_doubt
 
 
 def test_row_20_a_participant_is_put_aside_and_a_new_one_has_its_name(tmp_path: Path, open_queue: QueueFactory) -> None:
-    """A participant in doubt that was put aside, while a new queue had its name and took part in other transactions,
-    hears that its own is committed."""
+    """A participant in doubt that was put aside learns that its transaction is committed. A new queue under its name
+    took part in other transactions meanwhile."""
     path = tmp_path / "queues"
     a, _ = in_doubt(open_queue, True)
     (path / "b").rename(tmp_path / "aside")
@@ -43,8 +43,8 @@ def test_row_20_a_participant_is_put_aside_and_a_new_one_has_its_name(tmp_path: 
 
 @pytest.mark.damages
 def test_row_20_a_coordinator_that_met_the_new_one_alone(tmp_path: Path, open_queue: QueueFactory) -> None:
-    """A coordinator that was opened while another queue had the name of its participant does not say afterwards that
-    nothing was committed: it says that nobody knows, and ``repair`` drops what is in doubt, and keeps it."""
+    """A coordinator that was opened while another queue had its participant's name reports afterwards that the outcome
+    is lost. ``repair`` then drops the transaction in doubt."""
     path = tmp_path / "queues"
     a, _ = in_doubt(open_queue, True)
     crash(a)
@@ -80,8 +80,8 @@ def test_row_20_a_log_says_who_took_part(tmp_path: Path, open_queue: QueueFactor
 
 
 def test_row_20_a_copy_is_refused_beside_the_other(tmp_path: Path, open_queue: QueueFactory) -> None:
-    """A copy is refused beside the other, open or not, until ``repair`` gives it an identity of its own; both have
-    their items then, and take part in transactions."""
+    """A copy is refused beside its original, open or not, until ``repair`` gives it an identity of its own. Then both
+    have their items, and take part in transactions."""
     path = tmp_path / "queues"
     a, target = open_queue("a"), open_queue("target")
     put(a, b"1")
@@ -109,7 +109,7 @@ def test_row_20_a_copy_is_refused_beside_the_other(tmp_path: Path, open_queue: Q
 
 
 def test_row_20_a_copy_is_refused_while_another_process_has_the_other(tmp_path: Path, open_queue: QueueFactory) -> None:
-    """A copy is noticed in another process than the one that has the original open."""
+    """A copy is refused while another process has the original open."""
     path = tmp_path / "queues"
     with open_queue("a") as a:
         put(a, b"1")
@@ -123,8 +123,8 @@ def test_row_20_a_copy_is_refused_while_another_process_has_the_other(tmp_path: 
 
 
 def test_row_20_a_copy_that_is_alone_is_looked_at_once(tmp_path: Path, open_queue: QueueFactory) -> None:
-    """A copy in the place of its original, or elsewhere, opens, and is no copy from then on; a directory that was only
-    renamed is never looked at."""
+    """A copy without its original beside it opens, and its neighbours are listed only once. The neighbours of a
+    directory that was only renamed are never listed."""
     path, listed = tmp_path / "queues", list[str]()
 
     def listdir(name: str) -> list[str]:
@@ -149,7 +149,7 @@ def test_row_20_a_copy_that_is_alone_is_looked_at_once(tmp_path: Path, open_queu
 
 
 def test_row_20_neighbours_that_cannot_be_read_are_no_originals(tmp_path: Path, open_queue: QueueFactory) -> None:
-    """What is beside a copy and no queue, or damaged, or may not be listed, does not keep it from being opened."""
+    """A neighbour that is not a queue, is damaged, or may not be listed does not keep a copy from being opened."""
     path = tmp_path / "queues"
     with open_queue("a") as a:
         put(a, b"1")

@@ -1,4 +1,4 @@
-"""However much others have published while nobody adopted, a time-out holds, and so do the limits."""
+"""Timeouts and limits of a queue whose inbox is full of publications: both hold, however many there are."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PUBLISHED = 3 * LOOK_NAMES
 
 
 def publish_many(directory: Path, count: int) -> None:
-    """So many flushes of one producer, without their syncs."""
+    """Make ``count`` flushes of one producer, without their syncs."""
     with Producer(directory, disk=replace(DISK, fdatasync=lambda fd: None, fsync=lambda fd: None)) as producer:
         for number in range(count):
             producer.enqueue(b"%d" % number)
@@ -32,7 +32,7 @@ def publish_many(directory: Path, count: int) -> None:
 
 
 def counting() -> tuple[Disk, list[str]]:
-    """A disk, and what is renamed with it out of an inbox."""
+    """Return a disk, and the list of the files that it renames out of an inbox."""
     renamed: list[str] = []
 
     def rename(source: str, target: str) -> None:
@@ -47,7 +47,7 @@ def counting() -> tuple[Disk, list[str]]:
 
 
 def test_row_24_who_does_not_wait_adopts_a_bounded_part(open_queue: QueueFactory, directory: Path) -> None:
-    """``dequeue()`` adopts a bounded part of what was published, flushes another, and all comes in its order."""
+    """``dequeue()`` adopts a bounded part of the publications, a flush adopts another, and all items come in order."""
     disk, renamed = counting()
     queue = open_queue(disk=disk)
     publish_many(directory, PUBLISHED)
@@ -69,7 +69,8 @@ def test_row_24_who_does_not_wait_adopts_a_bounded_part(open_queue: QueueFactory
 def test_row_24_an_item_is_returned_once_it_is_there(
     open_queue: QueueFactory, directory: Path, timeout: float | None
 ) -> None:
-    """Who waits is given the first item after one step, and leaves the rest to later calls."""
+    """A waiting ``dequeue`` returns the first item after one step of the adoption, and leaves the rest to later
+    calls."""
     disk, renamed = counting()
     queue = open_queue(disk=disk)
     publish_many(directory, PUBLISHED)
@@ -85,13 +86,13 @@ def test_row_24_an_item_is_returned_once_it_is_there(
 def test_row_24_a_time_out_ends_the_adoption(
     open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever waits in the inbox, adopting it ends with the step in which the time is over, and the next call goes on
-    with what was listed then."""
+    """Adoption ends with the step in which the timeout is over. The next call goes on with the names that were listed
+    then."""
     now, listed = [0.0], [0]
 
     def lstat(path: str) -> os.stat_result:
         if path.endswith(".seg"):
-            now[0] += 0.05 / STEP_NAMES  # a step takes half of the time, by this clock
+            now[0] += 0.05 / STEP_NAMES  # by this clock a step takes half of the timeout
         return DISK.lstat(path)
 
     def listdir(path: str) -> list[str]:
@@ -125,8 +126,8 @@ def test_row_24_a_time_out_ends_the_adoption(
 
 @pytest.mark.parametrize("limit", ["max_items", "max_bytes"])
 def test_row_24_what_waits_is_limited(open_queue: QueueFactory, directory: Path, limit: str) -> None:
-    """While nobody adopts, a producer is refused at the limits of the queue, keeps its items, and goes on once what
-    waits was adopted and consumed; without limits nothing is refused."""
+    """If no owner adopts, a producer is refused at the limits of the queue, and keeps its items. It goes on after the
+    publications were consumed, or without limits."""
     open_queue(**{limit: 10 if limit == "max_items" else 10 * 149}).close()
     with Producer(directory) as producer:
         for _ in range(10):
@@ -153,7 +154,7 @@ def test_row_24_what_waits_is_limited(open_queue: QueueFactory, directory: Path,
 
 @pytest.mark.parametrize("limit", ["max_items", "max_bytes"])
 def test_row_24_parts_that_wait_are_limited(open_queue: QueueFactory, directory: Path, limit: str) -> None:
-    """A manifest is refused at the limits of the queue; its parts stay, and are published once there is room."""
+    """A manifest is refused at the limits of the queue; its parts stay, and can be published when there is room."""
     open_queue(**{limit: 10 if limit == "max_items" else 1200}).close()
     parts: list[Part] = []
     for number in range(3):
@@ -174,7 +175,7 @@ def test_row_24_parts_that_wait_are_limited(open_queue: QueueFactory, directory:
 
 
 def test_row_24_parts_are_on_the_disk(open_queue: QueueFactory, directory: Path) -> None:
-    """A part is not written beyond ``max_disk_bytes``; dropped, it leaves its room to the next one."""
+    """A part is not written beyond ``max_disk_bytes``; a part that is dropped leaves its room to the next one."""
     most = 24 * 1024 * 1024
     open_queue(max_disk_bytes=most).close()
     for _ in range(2):
@@ -187,8 +188,8 @@ def test_row_24_parts_are_on_the_disk(open_queue: QueueFactory, directory: Path)
 
 
 def test_row_24_the_inbox_is_on_the_disk(open_queue: QueueFactory, directory: Path) -> None:
-    """What waits in the inbox counts for ``max_disk_bytes`` with all other files: however many producers there are, a
-    flush beyond it is refused, also if a part of it was written ahead."""
+    """Publications count for ``max_disk_bytes`` with all other files. A flush beyond it is refused, also if a part of
+    it was spilled, however many producers there are."""
     most = 8 * 1024 * 1024
     open_queue(max_disk_bytes=most).close()
     published, refused = 0, list[str]()
@@ -209,7 +210,7 @@ def test_row_24_the_inbox_is_on_the_disk(open_queue: QueueFactory, directory: Pa
 
 @pytest.mark.parametrize("text", [b"", b"[" * 5000, b"\xff\n00000000\n", b"{}\n%08x\n" % crc32(b"{}")])
 def test_row_24_damaged_limits_are_none(open_queue: QueueFactory, directory: Path, text: bytes) -> None:
-    """A record of the limits that cannot be read keeps nobody from publishing, and is written anew by an opening."""
+    """A record of the limits that cannot be read does not stop a producer, and the next opening writes it anew."""
     open_queue(max_items=1).close()
     (directory / "queue.limits").write_bytes(text)
     assert read_limits(DISK, str(directory)) == {}

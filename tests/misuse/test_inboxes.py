@@ -1,4 +1,4 @@
-"""Nothing that others put into an inbox, and nothing that a producer's process does, can hurt a queue."""
+"""Hostile files in an inbox, and relative paths in a process that changes its directory: neither can hurt a queue."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RELATIVE = "queues"
 
 @pytest.fixture
 def two_homes(tmp_path: Path, open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two directories with a queue of one name each; the process is in the first one. The second one's directory."""
+    """Make two directories with a queue of one name each, enter the first one, and return the second one."""
     for home in ("here", "there"):
         open_queue(path=tmp_path / home / RELATIVE, segment_bytes=2**20).close()
     monkeypatch.chdir(tmp_path / "here")
@@ -37,7 +37,7 @@ def two_homes(tmp_path: Path, open_queue: QueueFactory, monkeypatch: pytest.Monk
 
 
 def held(home: Path) -> list[bytes]:
-    """What the queue below this directory holds."""
+    """Dequeue the items of the queue below this directory, and return them."""
     with PersistentQueue(home / RELATIVE, "orders") as queue:
         return drain(queue)
 
@@ -46,7 +46,8 @@ def held(home: Path) -> list[bytes]:
 
 
 def test_row_07_relative_path_of_a_producer(two_homes: Path) -> None:
-    """A producer with a relative path publishes into its queue, also with a marker, wherever its process goes."""
+    """A producer with a relative path publishes into its queue, also with a marker, after its process has changed its
+    directory."""
     with Producer(RELATIVE, "orders") as producer:
         os.chdir(two_homes)
         producer.enqueue(b"one")
@@ -70,7 +71,8 @@ def test_row_07_relative_path_of_a_part(two_homes: Path) -> None:
 
 
 def test_row_07_relative_path_of_who_looks(two_homes: Path) -> None:
-    """Who looks on again and again, and who reads a split elsewhere, read the queue that was named at first."""
+    """An onlooker that looks again, and the reader of a split, read the queue that their relative path named at
+    first."""
     with PersistentQueue(RELATIVE, "orders") as queue:
         put(queue, b"one")
     onlooker, relative = Onlooker(DISK, f"{RELATIVE}/orders"), f"{RELATIVE}/orders"
@@ -83,7 +85,7 @@ def test_row_07_relative_path_of_who_looks(two_homes: Path) -> None:
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_row_07_relative_path_of_a_pool(two_homes: Path, shared: bool) -> None:
-    """A pool is filled where its path was when it was opened."""
+    """A pool is filled at the place that its path named when it was opened."""
     pool = open_pool(RELATIVE, None if shared else "orders", shared=shared, max_bytes=2**20)
     os.chdir(two_homes)
     assert sum(pool.fill(2**16, 2**16)) > 0
@@ -95,7 +97,8 @@ def test_row_07_relative_path_of_a_pool(two_homes: Path, shared: bool) -> None:
 
 
 def test_row_07_relative_path_of_queuelibs_queue(two_homes: Path) -> None:
-    """A ``FifoQueue`` that is empty when it is closed deletes its own directory, and no other of that name."""
+    """A ``FifoQueue`` that is empty when it is closed deletes its own directory, and no other directory of that
+    name."""
     fifo = compat.FifoQueue(f"{RELATIVE}/orders")
     os.chdir(two_homes)
     fifo.close()
@@ -105,7 +108,7 @@ def test_row_07_relative_path_of_queuelibs_queue(two_homes: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["queue", "standard"])
 def test_row_07_relative_path_of_what_is_awaited(two_homes: Path, kind: str) -> None:
-    """A queue of ``aio`` opens what its path, and its ``data_path``, named when it was made."""
+    """A queue of ``aio`` opens the directories that its path and its ``data_path`` named when it was made."""
 
     async def use() -> None:
         if kind == "queue":
@@ -129,7 +132,7 @@ def test_row_07_relative_path_of_what_is_awaited(two_homes: Path, kind: str) -> 
 
 @pytest.mark.damages
 def test_row_10_a_file_of_holes(attacked: Path, directory: Path) -> None:
-    """A sparse file of 8 TiB that claims 2^50 items is set aside at once, and what is behind it goes on."""
+    """A sparse file of 8 TiB that claims 2^50 items is set aside at once, and the publication behind it is adopted."""
     name, length_bytes, count = hostile_name(), 2**43 - 4096, 2**50
     forge(
         attacked / name,
@@ -161,7 +164,7 @@ def test_row_10_a_part_of_holes(attacked: Path, directory: Path) -> None:
 @pytest.mark.parametrize("first", ["f" * 16, "8" + "0" * 15, "7" + "f" * 15])
 @pytest.mark.damages
 def test_row_10_names_of_extreme_times(attacked: Path, directory: Path, first: str, suffix: str) -> None:
-    """A file whose name tells the end of all times keeps no producer from publishing with a marker."""
+    """A file whose name has an extreme time does not keep a producer from publishing with a marker."""
     (attacked / f"{first}-{0:016x}{suffix}").touch()
     found = consume_in_little_memory(directory, 1)
     assert found.items == [b"innocent, with a marker"]
@@ -169,8 +172,8 @@ def test_row_10_names_of_extreme_times(attacked: Path, directory: Path, first: s
 
 @pytest.mark.damages
 def test_row_10_a_marker_at_the_end_of_time(attacked: Path, directory: Path) -> None:
-    """Behind a publication that stands at the end of all times no other one of its marker can stand: that is said, and
-    nothing is published or lost; once the owner has adopted it, the next one goes."""
+    """A marker whose last publication has the greatest possible time is refused with an error, and nothing is published
+    or lost. After the owner has adopted that publication, the next one is accepted."""
     name = f"7{'f' * 15}-{0:016x}.seg"
     forge(attacked / name, [Adoption(0, 5, 0, name), MarkerSet("app", 1)])
     with Producer(directory) as producer:
@@ -197,8 +200,8 @@ def test_row_10_a_marker_at_the_end_of_time(attacked: Path, directory: Path) -> 
 
 @pytest.mark.damages
 def test_row_10_what_is_no_file(attacked: Path, directory: Path) -> None:
-    """Directories, links, pipes, sockets and devices in the inbox are set aside, and drafts and parts of such a kind
-    keep nobody from anything."""
+    """Directories, links, pipes and devices in the inbox are set aside. Drafts and parts of these kinds do not hinder
+    anything."""
     target = directory.parent / "target"
     target.write_bytes(b"theirs")
     for number, suffix in enumerate((".seg", ".part", ".tmp")):
@@ -225,8 +228,8 @@ def test_row_10_what_is_no_file(attacked: Path, directory: Path) -> None:
 
 @pytest.mark.damages
 def test_row_10_of_a_newer_format(attacked: Path, directory: Path) -> None:
-    """A file of a newer format is told once; what its producer has published behind it waits with it, and that of the
-    others goes on; it is adopted once it can be read."""
+    """A file of a newer format raises one error, and is adopted when it can be read. Later files of its producer wait
+    with it; those of other producers are adopted."""
     with Producer(directory) as producer:
         for item in (b"one", b"two"):
             producer.enqueue(item)
@@ -247,7 +250,7 @@ def test_row_10_of_a_newer_format(attacked: Path, directory: Path) -> None:
 
 
 def test_row_10_who_publishes_older_and_older_names(open_queue: QueueFactory, directory: Path) -> None:
-    """A listing ends however fast somebody publishes what is older, and keeps the order of each producer."""
+    """A listing ends however fast another process publishes older names, and the files that were there are adopted."""
     open_queue().close()
     inbox, listings = directory / "inbox", [0]
     for number in (50, 60):
@@ -275,7 +278,7 @@ def test_row_10_who_publishes_older_and_older_names(open_queue: QueueFactory, di
 
 
 def test_row_10_what_is_set_aside_is_counted_not_listed(attacked: Path, directory: Path) -> None:
-    """To set a file aside takes a few calls, however much was set aside before under its name."""
+    """Setting a file aside takes a few calls, however many files were set aside under its name before."""
     name = hostile_name()
     for number in ["", *(f".{2**power}" for power in range(1, 20)), *(f".{n}" for n in range(3, 400))]:
         (attacked / f"{name}{number}.damaged").touch()

@@ -1,4 +1,4 @@
-"""Rows 3 and 4: calls that are interrupted wherever CPython looks for signals, and by real signals."""
+"""Rows 3 and 4: calls that are interrupted at each place where CPython looks for signals, and by real signals."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from tests.crash.signals import run_signals
 
 @pytest.mark.parametrize("name", ["dequeue, and go on", "dequeue many from disk", "transaction", "put back", "open"])
 def test_row_03_interrupted_everywhere_nothing_is_on_hold(name: str) -> None:
-    """Interrupted wherever CPython looks for signals, a call leaves nothing on hold, and no lock."""
+    """A call that is interrupted at any place where CPython looks for signals leaves no item held, and no lock."""
     report = run_places(name)
     assert report.interruptions >= 10
 
 
 @pytest.mark.parametrize("name", ["flush one item", "flush with a marker", "consume one", "wait for room"])
 def test_row_04_interrupted_everywhere_a_flush_is_finished_or_undone(name: str) -> None:
-    """Interrupted wherever CPython looks for signals, a flush is finished or undone, and the queue is not broken."""
+    """A flush that is interrupted at any place where CPython looks for signals is finished or undone, and the queue is
+    not broken."""
     report = run_places(name)
     assert report.interruptions >= 10
 
 
 def test_rows_03_and_04_real_signals() -> None:
-    """After real signals at random moments no item is lost, doubled or on hold, and no queue is broken."""
+    """After real signals at random moments no item is lost, doubled or held, and no queue is broken."""
     assert run_signals(300, per_process=300).signals >= 300

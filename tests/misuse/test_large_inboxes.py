@@ -1,4 +1,4 @@
-"""Row 10, what takes longest: very large files, and very many, in an inbox. Run by ``make long``."""
+"""Row 10, the slowest cases: very large files, and very many files, in an inbox. ``make long`` runs them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.support.hostile import aside, consume_in_little_memory, forge, hostil
 @pytest.mark.damages
 @pytest.mark.parametrize("kind", ["transactions", "operations", "parts"])
 def test_row_10_empty_transactions(attacked: Path, directory: Path, kind: str) -> None:
-    """Sixty megabytes of transactions, of operations, or of parts that are not there, in one published file are no
-    more than that in memory, and are set aside."""
+    """A process with little memory sets aside a published file of sixty megabytes of transactions, operations, or
+    missing parts."""
     name, size_bytes = hostile_name(), 60 * 10**6
     if kind == "transactions":
         forge(attacked / name, [], body=bytes(size_bytes))
@@ -40,8 +40,8 @@ def test_row_10_empty_transactions(attacked: Path, directory: Path, kind: str) -
 
 @pytest.mark.damages
 def test_row_10_very_many_empty_files(attacked: Path, directory: Path) -> None:
-    """A hundred thousand empty files are set aside, with an error each in the log and some of them raised, and what is
-    behind them goes on."""
+    """A hundred thousand empty files are set aside, each with an error in the log, and some of the errors are raised.
+    The publication behind them is adopted."""
     for number in range(100_000):
         os.close(os.open(attacked / hostile_name(number), os.O_WRONLY | os.O_CREAT, 0o600))
     found = consume_in_little_memory(directory, 1)
@@ -54,8 +54,8 @@ def test_row_10_very_many_empty_files(attacked: Path, directory: Path) -> None:
 
 @pytest.mark.damages
 def test_row_10_a_block_that_becomes_a_gibibyte(attacked: Path, directory: Path) -> None:
-    """An item of a gibibyte in 32 KiB, which the process has no memory for, is told by name and set aside; what is
-    behind it goes on, and the next opening has it again."""
+    """An item of a gibibyte in 32 KiB, for which the process has no memory, is named in an error and skipped. The
+    publication behind it is adopted, and the next opening has the item again."""
     pytest.importorskip("zstandard")
     with Producer(directory, compression="zstd") as producer:
         producer.enqueue(bytes(2**30))

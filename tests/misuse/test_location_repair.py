@@ -1,4 +1,4 @@
-"""Row 23: ``repair`` mends what ties a queue to the place of its segments, or says what it needs."""
+"""Row 23: ``repair`` mends the link between a queue and the location of its segments, or says what it needs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ITEMS = [b"%d" % number * 200_000 for number in range(3)]
 
 @pytest.fixture
 def place(tmp_path: Path, open_queue: QueueFactory) -> Path:
-    """The place of the segments of a queue with items, which is closed."""
+    """Return the location of the segments of a closed queue with items."""
     with open_queue(data_path=tmp_path / "place") as queue:
         put(queue, *ITEMS)
     return tmp_path / "place" / "orders"
@@ -28,8 +28,8 @@ def place(tmp_path: Path, open_queue: QueueFactory) -> Path:
 def test_row_23_a_damaged_data_path(
     tmp_path: Path, directory: Path, open_queue: QueueFactory, place: Path, damage: str
 ) -> None:
-    """A damaged ``data.path`` is written anew once the place is named: by its id the place is known, and the damaged
-    file is kept. Without the name, or with that of a place without the segments, ``repair`` says what it needs."""
+    """``repair`` writes a damaged ``data.path`` anew if the location is named, and keeps the damaged file. Without a
+    name, or with a location that lacks the segments, it says what it needs."""
     record = directory / "data.path"
     flip(record, 20) if damage == "flip" else record.write_bytes(b"")
     with pytest.raises(CorruptionError):
@@ -52,7 +52,7 @@ def test_row_23_a_damaged_data_path(
 def test_row_23_what_is_no_small_file(
     tmp_path: Path, directory: Path, open_queue: QueueFactory, place: Path, thing: str, name: str
 ) -> None:
-    """A pipe, or a file of holes, in the place of ``data.path`` or ``queue.id`` is set aside, and never copied."""
+    """A pipe or a sparse file in the place of ``data.path`` or ``queue.id`` is set aside, and never copied."""
     path = (directory if name == "data.path" else place) / name
     path.unlink()
     if thing == "pipe":
@@ -69,7 +69,8 @@ def test_row_23_what_is_no_small_file(
 
 
 def test_row_23_a_damaged_data_path_of_a_queue_that_is_at_home(directory: Path, open_queue: QueueFactory) -> None:
-    """Where the segments are in the queue's own directory, a damaged ``data.path`` goes, and no name is needed."""
+    """If the segments are in the queue's own directory, ``repair`` sets a damaged ``data.path`` aside without a named
+    location."""
     with open_queue() as queue:
         put(queue, *ITEMS)
     (directory / "data.path").write_bytes(b"{}")
@@ -85,7 +86,8 @@ def test_row_23_a_damaged_data_path_of_a_queue_that_is_at_home(directory: Path, 
 def test_row_23_a_lost_or_damaged_id(
     tmp_path: Path, directory: Path, open_queue: QueueFactory, place: Path, is_lost: bool, is_crashed: bool
 ) -> None:
-    """A place whose ``queue.id`` is lost or damaged gets it back, since it holds the segments that the log names."""
+    """A location whose ``queue.id`` is lost or damaged gets it back, because it holds the segments that the log
+    names."""
     if is_crashed:
         queue = open_queue()
         put(queue, b"more")
@@ -105,7 +107,7 @@ def test_row_23_a_lost_or_damaged_id(
 
 
 def test_row_23_both_are_lost(tmp_path: Path, directory: Path, open_queue: QueueFactory, place: Path) -> None:
-    """With both files damaged the segments themselves say whose they are."""
+    """If ``data.path`` is damaged and ``queue.id`` is lost, the segments themselves tell to which queue they belong."""
     flip(directory / "data.path", 20)
     (place / "queue.id").unlink()
     repair(directory.parent, "orders", data_path=tmp_path / "place")
@@ -115,7 +117,7 @@ def test_row_23_both_are_lost(tmp_path: Path, directory: Path, open_queue: Queue
 def test_row_23_a_place_that_is_not_there(
     tmp_path: Path, directory: Path, open_queue: QueueFactory, place: Path
 ) -> None:
-    """A place that is not there is no damage: nothing is made of it, and ``repair`` says what is needed."""
+    """A location that is not there is not damage: ``repair`` makes nothing there, and says what is needed."""
     shutil.move(place, tmp_path / "unmounted")
     with pytest.raises(DataMissingError, match="mount the disk that belongs there"):
         repair(directory)
@@ -128,7 +130,7 @@ def test_row_23_a_place_that_is_not_there(
 def test_row_23_the_place_of_another_queue(
     tmp_path: Path, directory: Path, open_queue: QueueFactory, place: Path
 ) -> None:
-    """The segments of another queue are never tied to this one, nor is a place that says whose it is."""
+    """Segments of another queue are never tied to this one, and neither is a location with the id of another queue."""
     with open_queue("other", data_path=tmp_path / "place") as queue:
         put(queue, *ITEMS)
     other = tmp_path / "place" / "other"
@@ -145,7 +147,7 @@ def test_row_23_the_place_of_another_queue(
 
 
 def test_row_23_an_owner_is_not_disturbed(directory: Path, open_queue: QueueFactory, place: Path) -> None:
-    """Nothing is mended under an owner."""
+    """``repair`` mends nothing while an owner has the queue open."""
     queue = open_queue()
     content = (place / "queue.id").read_bytes()
     (place / "queue.id").unlink()
@@ -157,8 +159,8 @@ def test_row_23_an_owner_is_not_disturbed(directory: Path, open_queue: QueueFact
 
 
 def test_row_23_a_stray_id(tmp_path: Path, directory: Path, open_queue: QueueFactory, place: Path) -> None:
-    """A ``queue.id`` that no queue records keeps nobody from making a queue there, after ``repair``; that of a place in
-    use stays."""
+    """A ``queue.id`` that no queue records is set aside by ``repair``, after which a queue can be made there. The id of
+    a location in use stays."""
     with open_queue("gone", data_path=tmp_path / "other") as queue:
         put(queue)
     shutil.rmtree(directory.parent / "gone")

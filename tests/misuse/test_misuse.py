@@ -26,13 +26,13 @@ QueueFactory = Callable[..., PersistentQueue[Any]]
 
 
 def program(*steps: Step, style: str = "core") -> Program:
-    """A program of one thread."""
+    """Return a program of one thread."""
     settings = {"sync": False, "log_bytes": 1 << 14}
     return Program(-1, style, settings, False, 5e-3, 0, (steps,))
 
 
 def step(call: str, how: str = "", target: int = 0, hook: Step | None = None) -> Step:
-    """A call of the first session."""
+    """Return a step that makes one call, by default of the first session."""
     return Step(call, target, how, hook)
 
 
@@ -41,7 +41,7 @@ def step(call: str, how: str = "", target: int = 0, hook: Step | None = None) ->
 
 @pytest.mark.parametrize("first", [0, 100_000])
 def test_item_4_misuse_ends_in_a_named_error_or_a_right_result(first: int) -> None:
-    """Programs of wrong calls lose nothing, double nothing, and raise what the documentation names."""
+    """Programs of wrong calls lose no item, double none, and raise only errors that the documentation names."""
     assert "60 programs" in run_misuse(first, 60)
 
 
@@ -51,12 +51,12 @@ def test_item_4_the_directed_programs_find_nothing() -> None:
 
 
 def test_item_5_hostile_files_are_refused_or_served() -> None:
-    """Files that others plant change nothing outside, and end in a result or in a named error."""
+    """Planted files change nothing outside the directory, and lead to a result or to a named error."""
     assert "0 violations" in fuzz_files(12)
 
 
 def test_item_4_a_seed_decides_its_program() -> None:
-    """The program of a seed is the same each time, so that a violation can be run again."""
+    """A seed always gives the same program, so that a violation can be run again."""
     assert [generate(seed) for seed in range(50)] == [generate(seed) for seed in range(50)]
 
 
@@ -64,7 +64,7 @@ def test_item_4_a_seed_decides_its_program() -> None:
 
 
 def test_item_4_the_ledger_notices_a_lost_item(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A session that consumes items which its caller never saw is found by a directed program."""
+    """A directed program finds a session that consumes items which its caller never got."""
     monkeypatch.setattr(Session, "_give_back", lambda self, count: None)
     directed = program(
         step("enqueue_many", "list"),
@@ -80,7 +80,7 @@ def test_item_4_the_ledger_notices_a_lost_item(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_item_4_the_campaign_notices_a_bare_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error that no documentation names is a violation."""
+    """An error that the documentation does not name is a violation."""
     monkeypatch.setattr(Session, "rollback", lambda self: self.bare)
     with pytest.raises(ViolationError, match="no documentation names"):
         run_program(program(step("rollback")))
@@ -104,7 +104,7 @@ def test_item_4_the_campaign_notices_a_bare_error(monkeypatch: pytest.MonkeyPatc
 def test_item_4_the_ledger_tells_what_must_be_there(
     kinds: tuple[str, ...], found: list[bytes], complaint: str | None
 ) -> None:
-    """The ledger knows from acknowledged calls what must be in the queue, and what must not."""
+    """The ledger knows from acknowledged calls which items must be in the queue, and which must not."""
     world: Any = None
     notes = [
         Note(
@@ -133,14 +133,15 @@ def test_item_4_a_call_that_overlaps_a_flush_is_uncertain() -> None:
 
 @pytest.mark.parametrize("sessions", [[3], [None], ["session"]])
 def test_item_4_flush_all_of_no_session(open_queue: QueueFactory, sessions: Any) -> None:
-    """``flush_all`` refuses an object that is no session with a ``TypeError``."""
+    """``flush_all`` refuses an object that is not a session with a ``TypeError``."""
     with pytest.raises(TypeError, match="takes sessions of this queue"):
         open_queue().flush_all(sessions)
 
 
 @pytest.mark.parametrize("timeout", [inf, 1e300, 10**400])
 def test_item_4_a_timeout_beyond_all_clocks(tmp_path: Path, threads: ThreadPoolExecutor, timeout: float) -> None:
-    """``put`` and ``get`` of ``compat.Queue`` wait as long as a clock can tell, and end with the event."""
+    """``put`` and ``get`` of ``compat.Queue`` take a timeout beyond all clocks, and end when there is room or an
+    item."""
     with Queue[Any](tmp_path / "queue", 1) as queue:
         queue.put(1, timeout=timeout)
         putting = threads.submit(queue.put, 2, True, timeout)
@@ -151,7 +152,7 @@ def test_item_4_a_timeout_beyond_all_clocks(tmp_path: Path, threads: ThreadPoolE
 
 @pytest.mark.parametrize("how", ["one", "three", "number", "version text", "bytes", "far", "object", "empty", "long"])
 def test_item_4_a_marker_of_another_type(tmp_path: Path, how: str) -> None:
-    """A marker that is no name and version is refused, and the session keeps its items for the next flush."""
+    """A marker that is not a name and a version is refused, and the session keeps its items for the next flush."""
     world = World(program(), str(tmp_path))
     try:
         for each in (step("enqueue", "bytes"), step("flush", f"{how}/"), step("flush", "None/")):
@@ -171,7 +172,7 @@ def test_item_4_an_item_of_more_than_4_gib() -> None:
 
 
 def test_item_4_a_codec_that_closes_its_session(tmp_path: Path) -> None:
-    """A codec that ends the session in the middle of a call costs no item of another call."""
+    """A codec that closes or flushes its session in the middle of a call costs no item of another call."""
     directed = program(
         step("enqueue_many", "list"),
         step("flush", "None/"),
@@ -183,7 +184,7 @@ def test_item_4_a_codec_that_closes_its_session(tmp_path: Path) -> None:
 
 
 def test_item_4_named_errors() -> None:
-    """A queue is not broken by misuse: ``BrokenQueueError`` is a violation, and so is any bare error."""
+    """Documented errors count as named, and bare errors do not."""
     assert is_named(ValueError("documented"))
     assert is_named(PersistentQueueError("documented"))
     assert not any(map(is_named, (KeyError(), AttributeError(), OverflowError(), AssertionError(), MemoryError())))
@@ -196,7 +197,7 @@ def test_item_4_named_errors() -> None:
 @pytest.mark.parametrize("place", ["lock", "log/000000000001.log", "log/log.free", "data.path", "inbox/junk", "data"])
 @pytest.mark.parametrize("thing", ["link", "dangling link"])
 def test_item_5_no_link_is_written_through(tmp_path: Path, place: str, thing: str) -> None:
-    """A link in any place of the directory leads no entry out of it: its target keeps its bytes and its mode."""
+    """A link in any place of the directory leads no call out of it: the files behind the link stay as they were."""
     root, outside = tmp_path / "root", tmp_path / "secret"
     (outside / "directory").mkdir(parents=True)
     (outside / "file").write_bytes(b"mine")

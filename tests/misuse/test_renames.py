@@ -1,4 +1,4 @@
-"""Row 2: an owner touches its own directory only, whatever has become of the directory's name."""
+"""Row 2: an owner touches only its own directory, even if the directory was renamed or deleted."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ NEW = [b"new %d" % n + b"." * 500 for n in range(40)]
 
 
 def flush(queue: PersistentQueue) -> None:
-    """Commit so much, with syncs of all kinds, that logs and segments are made, recycled and given back."""
+    """Commit so much, with syncs of all kinds, that logs and segments are made, used again and deleted."""
     for _ in range(30):
         with queue.transaction() as session:
             session.enqueue_many(session.dequeue_many(8))
@@ -57,7 +57,7 @@ def flush(queue: PersistentQueue) -> None:
 
 
 def adopt(queue: PersistentQueue) -> None:
-    """Look for what was published; there is nothing."""
+    """Look for publications; there are none."""
     assert queue.wait(0) == bool(list(queue.browse()))
 
 
@@ -82,7 +82,7 @@ ACTIONS: dict[str, Action] = {
 
 
 def tree(directory: Path) -> dict[str, tuple[int, bytes]]:
-    """All files below a directory, which of them, and what they hold."""
+    """Return the inode and the content of each file below a directory."""
     return {
         str(each.relative_to(directory)): (each.stat().st_ino, each.read_bytes() if each.is_file() else b"")
         for each in directory.rglob("*")
@@ -90,7 +90,7 @@ def tree(directory: Path) -> dict[str, tuple[int, bytes]]:
 
 
 def act(action: Action, queue: PersistentQueue) -> None:
-    """Do it, and then all else that an owner does on its way out; of errors only named ones count."""
+    """Call the action, and then all other steps that an owner takes before it ends; ignore named errors."""
     for call in (action, PersistentQueue.trim, PersistentQueue.maintain, PersistentQueue.close):
         with suppress(PersistentQueueError):
             call(queue)
@@ -110,15 +110,15 @@ def holes(queue: PersistentQueue) -> None:
 @pytest.mark.parametrize("action", ACTIONS.values(), ids=ACTIONS)
 @pytest.mark.parametrize("above", [False, True], ids=["queue", "parent"])
 def test_row_02_renamed_directory(action: Action, above: bool, open_queue: QueueFactory, path: Path) -> None:
-    """After its directory, or the one above, was renamed an owner goes on in it; a new queue under the old name is not
-    touched."""
+    """An owner whose directory, or the one above, was renamed goes on in it, and does not touch a new queue under the
+    old name."""
     old = open_queue("q", **SMALL)
     holes(old)
     moved = path.parent / "away" if above else path / "q.bak"
     (path if above else path / "q").rename(moved)
     new = open_queue("q", **SMALL)
     put_each(new, NEW)
-    crash(new)  # so that all its files are as a crash leaves them: no generation, and no segment, may go
+    crash(new)  # a crash leaves all files: no generation, and no segment, may go
     before = tree(path / "q")
     action(old)
     expected = [] if old.closed else list(old.browse())
@@ -137,8 +137,8 @@ def test_row_02_renamed_directory(action: Action, above: bool, open_queue: Queue
 @pytest.mark.parametrize("action", ACTIONS.values(), ids=ACTIONS)
 @pytest.mark.parametrize("again", [False, True], ids=["gone", "made again"])
 def test_row_02_deleted_directory(action: Action, again: bool, open_queue: QueueFactory, path: Path) -> None:
-    """After its directory was deleted an owner raises named errors only, at the latest when it is closed, and touches
-    no new queue."""
+    """An owner whose directory was deleted raises only named errors, at the latest when it is closed, and touches no
+    new queue."""
     old = open_queue("q", **SMALL)
     holes(old)
     shutil.rmtree(path / "q")
@@ -164,7 +164,8 @@ def test_row_02_deleted_directory(action: Action, again: bool, open_queue: Queue
 
 
 def test_row_02_flush_into_a_deleted_directory(open_queue: QueueFactory, path: Path) -> None:
-    """A flush into a directory that was deleted raises, and so does every call after it, until the queue is closed."""
+    """A flush into a deleted directory raises ``QueueDeletedError``, and so does every call after it, until the queue
+    is closed."""
     queue = open_queue("q", pool_min_bytes=4096)
     put(queue, b"1")
     shutil.rmtree(path / "q")
@@ -188,7 +189,8 @@ def _is_refused(call: Callable[[], object]) -> bool:
 
 
 def test_row_02_new_process_under_the_old_name(open_queue: QueueFactory, path: Path) -> None:
-    """What a new process has acknowledged under the old name survives all that the old owner does and its close."""
+    """Items that a new process has acknowledged under the old name survive all calls of the old owner, and its
+    close."""
     old = open_queue("q", **SMALL)
     holes(old)
     (path / "q").rename(path / "q.bak")
@@ -218,8 +220,8 @@ queue.close()
 
 @pytest.mark.parametrize("portable", [False, True], ids=["this system's", "portable"])
 def test_row_02_place_of_segments(portable: bool, open_queue: QueueFactory, path: Path, tmp_path: Path) -> None:
-    """After the place of its segments was renamed an owner goes on there, or raises a named error on a disk without
-    such calls; the new queue's segments at the old place are not touched."""
+    """An owner goes on after the location of its segments was renamed, and touches no segments of the new queue at the
+    old place. A disk without calls by descriptor raises a named error instead."""
     disk = PORTABLE if portable else DISK
     old = open_queue("q", data_path=tmp_path / "media", disk=disk, **SMALL)
     holes(old)
@@ -241,7 +243,7 @@ def test_row_02_place_of_segments(portable: bool, open_queue: QueueFactory, path
 
 
 def test_row_02_shared_pool(open_queue: QueueFactory, path: Path) -> None:
-    """After a shared pool was renamed its user goes on with it, and takes and gives no file of another pool."""
+    """The user of a shared pool that was renamed goes on with it, and touches no file of a new pool."""
     old = open_queue("q", shared_pool=True, **SMALL)
     holes(old)
     old.maintain()
@@ -256,7 +258,7 @@ def test_row_02_shared_pool(open_queue: QueueFactory, path: Path) -> None:
 
 
 def test_row_02_wait(open_queue: QueueFactory, path: Path) -> None:
-    """A consumer that waits in a renamed queue gets what is published there, and nothing of a new queue."""
+    """A consumer that waits in a renamed queue gets an item that is published there, and none of a new queue."""
     old = open_queue("q")
     with ThreadPoolExecutor(1) as pool, old.session() as session:
         (path / "q").rename(path / "q.bak")
@@ -273,12 +275,12 @@ def test_row_02_wait(open_queue: QueueFactory, path: Path) -> None:
 
 
 def test_row_02_wait_in_a_deleted_directory(open_queue: QueueFactory, path: Path) -> None:
-    """A consumer that waits for ever hears that the directory was deleted."""
+    """A consumer that waits without a timeout gets ``QueueDeletedError`` when the directory is deleted."""
     queue = open_queue("q")
     with ThreadPoolExecutor(2) as pool, queue.session() as one, queue.session() as other:
         waiting = [pool.submit(session.dequeue, None) for session in (one, other)]
         wait_for(lambda: queue._open_queue is not None and queue._open_queue._waiters.count == 2)
-        shutil.rmtree(path / "q" / "inbox")  # the watch ends before there is anything to be heard
+        shutil.rmtree(path / "q" / "inbox")  # ends the watch before there is anything to notice
         shutil.rmtree(path / "q")
         for each in waiting:
             with pytest.raises(QueueDeletedError):
@@ -287,7 +289,8 @@ def test_row_02_wait_in_a_deleted_directory(open_queue: QueueFactory, path: Path
 
 @pytest.mark.parametrize("is_made_again", [False, True])
 def test_row_02_replaced_while_the_lock_is_taken(is_made_again: bool, path: Path) -> None:
-    """An opener whose directory is renamed between opening it and locking it takes the queue that has the name then."""
+    """If a directory is renamed between its opening and its locking, the opening takes the queue that has the name
+    then."""
     with PersistentQueue(path, "q") as queue:
         put(queue, b"old")
     calls: list[int] = []
@@ -309,7 +312,7 @@ def test_row_02_replaced_while_the_lock_is_taken(is_made_again: bool, path: Path
 
 @pytest.mark.parametrize("step", ["trim.2", "trim.4", "trim.6"])
 def test_row_02_renamed_while_it_is_opened(step: str, path: Path) -> None:
-    """An opening whose directory is renamed after its lock was taken goes on in it."""
+    """If a directory is renamed after its lock was taken, the opening goes on in it."""
     queue = PersistentQueue(path, "q")
     put(queue, b"old")
     crash(queue)
@@ -328,7 +331,7 @@ def test_row_02_renamed_while_it_is_opened(step: str, path: Path) -> None:
 
 
 def test_row_02_renamed_while_it_is_made(path: Path) -> None:
-    """A queue whose parent is renamed while it is made is made where the parent is then."""
+    """A queue whose parent is renamed while it is made is made in the renamed parent."""
 
     def failpoint(name: str) -> None:
         if name.startswith("trim.2") and path.exists():
@@ -341,7 +344,7 @@ def test_row_02_renamed_while_it_is_made(path: Path) -> None:
 
 @pytest.mark.parametrize("step", ["delete.1", "delete.2", "delete.3"])
 def test_row_02_renamed_while_it_is_deleted(step: str, path: Path) -> None:
-    """A deletion whose directory is renamed deletes that one, and nothing of a new queue under the old name."""
+    """A deletion whose directory is renamed deletes that directory, and nothing of a new queue under the old name."""
     with PersistentQueue(path, "q", **SMALL) as queue:
         put_each(queue, OLD)
 
@@ -359,7 +362,7 @@ def test_row_02_renamed_while_it_is_deleted(step: str, path: Path) -> None:
 
 @pytest.mark.parametrize("step", ["move.1", "move.3", "move.4", "move.5"])
 def test_row_02_renamed_while_its_segments_are_moved(step: str, path: Path, tmp_path: Path) -> None:
-    """A move whose queue is renamed moves the segments of that one, and nothing of a new queue under the old name."""
+    """A move whose queue is renamed moves the segments of that queue, and none of a new queue under the old name."""
     with PersistentQueue(path, "q", **SMALL) as queue:
         put_each(queue, OLD)
 
@@ -377,8 +380,8 @@ def test_row_02_renamed_while_its_segments_are_moved(step: str, path: Path, tmp_
 
 
 def test_row_02_transaction_over_several(open_queue: QueueFactory, path: Path) -> None:
-    """A transaction over several queues is refused if one was moved away from the others: after a crash they could not
-    find each other. It goes on if all were moved together."""
+    """A transaction over several queues is refused if one was moved away from the others, since they could not find
+    each other after a crash. It goes on if all were moved together."""
     a, b = open_queue("a"), open_queue("b")
     put(a, b"1", b"2", b"3")
 
@@ -425,7 +428,7 @@ def test_row_02_decisions_of_a_coordinator(open_queue: QueueFactory, path: Path)
 
 
 def test_row_02_view(open_queue: QueueFactory, path: Path) -> None:
-    """An owner gives no view of a queue that only has its name."""
+    """An owner whose directory was renamed gives no view of the queue that has its name now."""
     queue = open_queue("q")
     put(queue, b"old")
     assert [each.data for each in queue.view().peek(2)] == [b"old"]
@@ -437,8 +440,8 @@ def test_row_02_view(open_queue: QueueFactory, path: Path) -> None:
 
 @pytest.mark.parametrize("action", ACTIONS.values(), ids=ACTIONS)
 def test_row_02_portable_disk(action: Action, open_queue: QueueFactory, path: Path) -> None:
-    """Without calls that go by descriptors an owner whose directory has lost its name raises named errors, and touches
-    nothing."""
+    """Without calls by descriptor, an owner whose directory was renamed raises named errors, and touches nothing of a
+    new queue."""
     old = open_queue("q", disk=PORTABLE, **SMALL)
     holes(old)
     (path / "q").rename(path / "q.bak")
@@ -454,7 +457,7 @@ def test_row_02_portable_disk(action: Action, open_queue: QueueFactory, path: Pa
 
 
 def test_row_02_no_descriptor_is_left(open_queue: QueueFactory, path: Path, tmp_path: Path) -> None:
-    """A queue that is closed, dropped, forked or refused keeps no directory open."""
+    """A queue that is closed, crashed or refused keeps no directory open, and neither does a forked child."""
     settings: dict[str, Any] = {"data_path": tmp_path / "media", "shared_pool": True}
 
     def held() -> list[str]:
@@ -487,7 +490,7 @@ def test_row_02_no_descriptor_is_left(open_queue: QueueFactory, path: Path, tmp_
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Root]:
-    """A directory that is held open."""
+    """Yield a directory that is held open."""
     fd = DISK.open(str(tmp_path), READ | DIRECTORY, 0)
     root = Root(DISK, str(tmp_path), fd, DISK.fstat(fd))
     yield root
@@ -495,8 +498,8 @@ def root(tmp_path: Path) -> Iterator[Root]:
 
 
 def test_row_02_closed_under_a_call(root: Root, tmp_path: Path) -> None:
-    """A directory that is let go while another thread is in a call stays open until that has returned; later calls
-    fail, whatever has its number by then."""
+    """A directory that is released during a call of another thread stays open until the call has returned. Later calls
+    fail, even if another file has the descriptor's number by then."""
     (tmp_path / "file").touch()
     fd, file = root.fd, below(str(tmp_path / "file"), root, "file")
     with root:
@@ -512,7 +515,7 @@ def test_row_02_closed_under_a_call(root: Root, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("disk", [DISK, PORTABLE], ids=["this system's", "portable"])
 def test_row_02_errors_name_the_whole_path(disk: Disk, tmp_path: Path) -> None:
-    """An error of a call below a held directory names the path as the caller knows it."""
+    """An error of a call below a held directory names the path that the caller knows."""
     roots, missing = Roots(disk), str(tmp_path / "missing" / "file")
     roots.hold(str(tmp_path))
     calls: list[Callable[[], object]] = [

@@ -1,4 +1,4 @@
-"""Rows 12 and 21: every call that finds no descriptor, memory, or room for a name, one after the other."""
+"""Rows 12 and 21: each call in turn finds no descriptor, no memory, or no room for a name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Story:
-    """What a queue and a producer are put through on a scarce disk; each step is repeated when it says that it may."""
+    """Steps of a queue and a producer on a scarce disk. A step that raises the expected error is repeated."""
 
     def __init__(self, scarce: Scarce, lack: type[ResourceError], settings: dict[str, Any]) -> None:
         self.scarce, self.lack, self.settings = scarce, lack, settings
@@ -26,7 +26,7 @@ class Story:
         self.errors = 0
 
     def step(self, call: Callable[[], T]) -> T:
-        """Do it, once more if the system lacked something; it must have said so by the one named error."""
+        """Make the call, and repeat it if it raises the expected error."""
         try:
             return call()
         except ResourceError as error:
@@ -34,7 +34,7 @@ class Story:
             return call()
 
     def hear(self, error: ResourceError) -> None:
-        """Check what was told, and mend it."""
+        """Check the error, and end the scarcity."""
         assert type(error) is self.lack, repr(error)
         assert "nothing was committed" in str(error)
         self.errors += 1
@@ -45,13 +45,13 @@ class Story:
         return PersistentQueue("/queues", "q", disk=self.scarce.disk, **self.settings)
 
     def items(self, count: int, size_bytes: int = 120) -> list[bytes]:
-        """Items that never come twice."""
+        """Return new items, each of which differs from all others."""
         made = [b"%d " % number for number in range(self.number, self.number + count)]
         self.number += count
         return [item.ljust(size_bytes, b".") for item in made]
 
     def put(self, queue: PersistentQueue, items: list[bytes]) -> None:
-        """Enqueue them with a session that writes ahead, and flush."""
+        """Enqueue the items with a session that spills, and flush."""
         with Session(queue._open(), spill_bytes=400) as session:
             for item in items:
                 self.step(lambda item=item: session.enqueue(item))  # type: ignore[misc]
@@ -59,7 +59,7 @@ class Story:
         self.expected += items
 
     def take(self, queue: PersistentQueue, count: int) -> None:
-        """Dequeue so many, one call each, and flush."""
+        """Dequeue ``count`` items, one call each, and flush."""
         with queue.session() as session:
             taken = [self.step(session.dequeue) for _ in range(count)]
             assert taken == self.expected[:count]
@@ -69,7 +69,7 @@ class Story:
         del self.expected[:count]
 
     def publish(self, items: list[bytes], spill: bool) -> None:
-        """Put items in from outside."""
+        """Publish the items with a producer."""
         with self.step(lambda: Producer("/queues", "q", disk=self.scarce.disk)) as producer:
             for item in items:
                 self.step(lambda item=item: producer.enqueue(item))  # type: ignore[misc]
@@ -80,7 +80,7 @@ class Story:
         self.expected += items
 
     def run(self) -> None:
-        """The whole of it."""
+        """Make all steps."""
         queue = self.step(self.open)
         for _ in range(3):
             self.put(queue, self.items(5))
@@ -88,7 +88,7 @@ class Story:
         self.take(queue, 4)
         self.publish(self.items(2), spill=False)
         self.publish(self.items(3), spill=True)
-        self.take(queue, len(self.expected))  # with it what is published
+        self.take(queue, len(self.expected))  # this adopts the publications
         put_items = self.items(9)
         self.put(queue, put_items)
         with self.step(lambda: queue.subscribe("s")).session() as session:
@@ -135,7 +135,8 @@ class Story:
 def test_row_12_and_21_every_call_that_lacks_something(
     settings: dict[str, Any], kinds: frozenset[str], code: int, lack: type[ResourceError], lasting: bool
 ) -> None:
-    """Whichever call finds no descriptor, memory, or room for a name: the one named error, and it can be repeated."""
+    """Each call that finds no descriptor, no memory, or no room for a name raises the one named error, and can be
+    repeated."""
     at = told = 0
     while True:
         at += 1 + lasting

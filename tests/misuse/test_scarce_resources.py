@@ -1,4 +1,5 @@
-"""Rows 12 and 21: the system lacks descriptors, memory or room for a name. Nothing is committed, nothing is broken."""
+"""Rows 12 and 21: the system lacks descriptors, memory or room for a name. Then nothing is committed, and no queue is
+broken."""
 
 from __future__ import annotations
 
@@ -34,11 +35,11 @@ from tests.support.queues import IN_CACHE, crash, drain, put, put_each
 
 T = TypeVar("T")
 DESCRIPTORS = frozenset({"open", "create", "listdir"})
-"""The calls that need a descriptor."""
+"""Calls that need a descriptor."""
 NAMES = frozenset({"create", "rename", "mkdir"})
-"""The calls that make a name, for which a directory may have to grow."""
+"""Calls that make a name, for which a directory may have to grow."""
 MEMORY = DESCRIPTORS | NAMES | {"pwritev", "fallocate"}
-"""The calls that the system may have no memory for, but for syncs and durable writes."""
+"""Calls for which the system may have no memory, except syncs and durable writes."""
 LACKS = [
     pytest.param(DESCRIPTORS, errno.EMFILE, TooManyFilesError, id="EMFILE"),
     pytest.param(MEMORY, errno.ENOMEM, OutOfMemoryError, id="ENOMEM"),
@@ -47,7 +48,8 @@ LACKS = [
 
 
 class Scarce:
-    """A simulated disk whose n-th call of some kinds fails, and with ``lasting`` all after it until ``heal``."""
+    """A simulated disk whose n-th call of some kinds fails. If ``lasting``, all later ones fail, too, until
+    ``heal``."""
 
     def __init__(self, kinds: frozenset[str], at: int, code: int, lasting: bool) -> None:
         self.simulated = SimulatedDisk()
@@ -69,7 +71,7 @@ class Scarce:
         )
 
     def heal(self) -> None:
-        """From now on nothing fails."""
+        """Let no call fail from now on."""
         self._healed = True
 
     def _guarded(self, kind: str, call: Callable[..., T]) -> Callable[..., T]:
@@ -112,7 +114,7 @@ class Scarce:
     ],
 )
 def test_row_12_one_error_for_each_thing_to_do(code: int, lack: type[ResourceError] | None) -> None:
-    """What the system lacks has a named error with path, number and what to do; what is wrong otherwise has none."""
+    """Each lack of the system has a named error with path, number and remedy; other errors of the system have none."""
     error = lacking(OSError(code, os.strerror(code)), "/q/data", "for a segment", "then flush again")
     assert type(error) is (lack or type(None))
     if error is not None:
@@ -122,7 +124,7 @@ def test_row_12_one_error_for_each_thing_to_do(code: int, lack: type[ResourceErr
 
 
 class Few:
-    """The real disk of a process that may have so many files of a queue open at a time."""
+    """The real disk of a process that may have ``most`` files of a queue open at a time."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -144,7 +146,7 @@ class Few:
 
 
 def test_row_12_files_that_only_reading_needs_give_way(open_queue: QueueFactory) -> None:
-    """An owner that may open few files closes cold segments to open others, to begin one, and to trim."""
+    """An owner that may open few files closes cold segments to open others, to begin a new one, and to trim."""
     few = Few(100)
     settings = {"disk": few.disk, "segment_bytes": 4096, "inline_bytes": 0, "memory_bytes": 0, "log_bytes": 4096}
     queue = open_queue(**settings)
@@ -212,7 +214,8 @@ print(numbers)
 
 
 def test_row_12_a_process_without_descriptors(tmp_path: Path) -> None:
-    """A process at its limit of open files: a read, a large flush and an opening say so, and go well behind that."""
+    """In a process at its limit of open files, a read, a large flush and an opening raise ``TooManyFilesError``. The
+    queue goes on afterwards."""
     command = [sys.executable, "-W", "error", "-c", _CHILD, str(tmp_path / "q")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.stderr, done.returncode) == ("", 0)
@@ -222,7 +225,8 @@ def test_row_12_a_process_without_descriptors(tmp_path: Path) -> None:
 
 
 def test_row_12_a_compaction_without_memory_to_read() -> None:
-    """A compaction that has no memory to read a segment says so; it is not taken for damaged, and compacted later."""
+    """A compaction without memory to read a segment raises ``OutOfMemoryError``. The segment is not taken for damaged,
+    and is compacted later."""
     simulated = SimulatedDisk()
     settings = {"segment_bytes": 600, "memory_bytes": 0, "log_bytes": 4096}
     with PersistentQueue("/queues", "q", disk=simulated.disk, **settings) as queue:  # type: ignore[arg-type]
@@ -245,7 +249,7 @@ def test_row_12_a_compaction_without_memory_to_read() -> None:
 
 
 class Small(Scarce):
-    """A simulated disk of so many bytes, which are counted once they are ``full``."""
+    """A simulated disk with a limit of bytes, which holds as soon as ``fill`` has been called."""
 
     def __init__(self) -> None:
         super().__init__(frozenset(), 0, 0, lasting=False)
@@ -260,11 +264,11 @@ class Small(Scarce):
 
     @property
     def used_bytes(self) -> int:
-        """What all files take."""
+        """Bytes that all files take."""
         return sum(len(inode.cache) for inode in self.simulated.inodes.values() if inode.links)
 
     def fill(self) -> None:
-        """Let there be no room for another byte."""
+        """Leave no room for another byte."""
         self.most_bytes = self.used_bytes
 
     def _grow(self, fd: int, end: int) -> None:
@@ -291,18 +295,18 @@ LOG, SPARE = "/queues/q/log", "/queues/q/pool/log.free"
 
 
 def on_small_disk(small: Small, **settings: Any) -> PersistentQueue:
-    """A queue there, with a log that so many dequeues fill several times."""
+    """Return a queue on the disk, with a log that ``ITEMS`` dequeues fill several times."""
     return PersistentQueue("/queues", "q", disk=small.disk, log_bytes=4096, segment_bytes=1 << 20, **settings)
 
 
 def put_many(queue: PersistentQueue) -> None:
-    """Four flushes."""
+    """Enqueue the items with four flushes."""
     for first in range(0, ITEMS, 100):
         put(queue, *(b"%d" % number for number in range(first, first + 100)))
 
 
 def drained_one_by_one(queue: PersistentQueue) -> bool:
-    """Whether each of the items comes out, in its order, by a flush of its own."""
+    """Dequeue each item, in order, with a flush of its own, and return whether the queue is empty then."""
     with queue.session() as session:
         for number in range(ITEMS):
             assert session.dequeue() == b"%d" % number
@@ -311,12 +315,12 @@ def drained_one_by_one(queue: PersistentQueue) -> bool:
 
 
 def logs_of(small: Small) -> list[str]:
-    """The names in the log's directory, in order."""
+    """Return the names in the log's directory, in order."""
     return sorted(small.sound.listdir(LOG))
 
 
 def tear(small: Small) -> None:
-    """Leave something behind the last frame of the log that is none."""
+    """Write bytes that are no frame behind the last frame of the log."""
     path = f"{LOG}/{logs_of(small)[-1]}"
     inode = small.simulated.inodes[small.simulated.names[path]]
     end = replay(bytes(inode.cache), path).end
@@ -326,7 +330,7 @@ def tear(small: Small) -> None:
 
 @pytest.mark.damages
 def test_row_21_a_torn_log_is_kept_on_a_full_disk() -> None:
-    """The log that is kept aside, since its end was torn, leaves no spare: dequeues go on all the same, for ever."""
+    """A torn log that is kept aside leaves no spare on a full disk, and all dequeues go on."""
     small = Small()
     queue = on_small_disk(small)
     put_many(queue)
@@ -341,7 +345,7 @@ def test_row_21_a_torn_log_is_kept_on_a_full_disk() -> None:
 
 @pytest.mark.parametrize("ends", [crash, PersistentQueue.close], ids=["crashed", "closed"])
 def test_row_21_the_last_log_becomes_the_spare(ends: Callable[[PersistentQueue], None]) -> None:
-    """A power cut took the spare back to the name that it had as a log: it is the spare again, also on a full disk."""
+    """A spare that a power cut gave back its name as a log becomes the spare again, also on a full disk."""
     small = Small()
     queue = on_small_disk(small)
     put_many(queue)
@@ -356,7 +360,8 @@ def test_row_21_the_last_log_becomes_the_spare(ends: Callable[[PersistentQueue],
 
 @pytest.mark.parametrize("ends", [crash, PersistentQueue.close], ids=["crashed", "closed"])
 def test_row_21_the_pool_makes_room_for_a_lost_spare(ends: Callable[[PersistentQueue], None]) -> None:
-    """The spare is lost, and the disk full: files of the pool go, so that the queue opens and dequeues go on."""
+    """If the spare is lost and the disk is full, files of the pool are deleted, so that the queue opens and dequeues go
+    on."""
     small = Small()
     settings = {"pool_min_bytes": 20_000, "pool_max_bytes": 4 << 20}
     queue = on_small_disk(small, **settings)
@@ -370,7 +375,7 @@ def test_row_21_the_pool_makes_room_for_a_lost_spare(ends: Callable[[PersistentQ
 
 
 def test_row_21_a_lost_spare_is_made_while_there_is_room() -> None:
-    """An opening that finds no spare makes one, so that a disk which fills up later stops no dequeue."""
+    """An opening that finds no spare makes one, so that a disk that fills up later stops no dequeue."""
     small = Small()
     queue = on_small_disk(small)
     put_many(queue)
@@ -382,7 +387,7 @@ def test_row_21_a_lost_spare_is_made_while_there_is_room() -> None:
 
 
 def test_row_21_the_old_log_finds_no_room_for_its_name() -> None:
-    """Where the old log cannot be renamed to the spare, its room is a spare's all the same: dequeues go on."""
+    """If the old log cannot be renamed to the spare, its room is used as a spare, and dequeues go on."""
     small = Small()
     with on_small_disk(small) as queue:
         put_many(queue)
@@ -393,7 +398,8 @@ def test_row_21_the_old_log_finds_no_room_for_its_name() -> None:
 
 
 def test_row_21_a_log_finds_no_room_for_its_name() -> None:
-    """Where the next log cannot be named nothing is committed, dequeues go on in the last one, nothing is broken."""
+    """If the next log cannot be named, the flush commits nothing, and no queue is broken. Dequeues go on in the last
+    log."""
     small = Small()
     with on_small_disk(small, inline_bytes=300) as queue:
         put_many(queue)
@@ -418,7 +424,7 @@ def test_row_21_a_log_finds_no_room_for_its_name() -> None:
 
 @pytest.mark.parametrize("ends", [crash, PersistentQueue.close], ids=["crashed", "closed"])
 def test_row_21_what_is_adopted_finds_no_room_for_its_name(ends: Callable[[PersistentQueue], None]) -> None:
-    """A published file that cannot be named a segment is one all the same, once, until it can be, over a crash too."""
+    """A published file that cannot be renamed to a segment is adopted all the same, once, also over a crash."""
     small = Small()
     queue = on_small_disk(small)
     small.refuses = lambda target: "/data/" in target
@@ -453,7 +459,7 @@ def test_row_21_what_is_adopted_finds_no_room_for_its_name(ends: Callable[[Persi
 
 @pytest.mark.parametrize("written_ahead", [False, True], ids=["in memory", "written ahead"])
 def test_row_21_a_producer_finds_no_room_for_a_name(written_ahead: bool) -> None:
-    """A producer whose file cannot be named keeps its items, also those it wrote ahead, and publishes them once."""
+    """A producer whose file cannot be named keeps its items, including spilled ones, and publishes them once."""
     small = Small()
     with on_small_disk(small) as queue:
         small.refuses = lambda target: target.endswith(".seg")
@@ -475,7 +481,8 @@ def test_row_21_a_producer_finds_no_room_for_a_name(written_ahead: bool) -> None
 
 
 def test_row_21_a_directory_that_cannot_be_made_or_deleted() -> None:
-    """No room for a directory or a lock: the opening and the deletion say so, and go well once there is."""
+    """Without room for a directory or a lock, an opening and a deletion raise ``DiskFullError``, and succeed when there
+    is room."""
     for kind in ("mkdir", "create", "rename"):
         at = 0
         while True:
@@ -500,7 +507,7 @@ def test_row_21_a_directory_that_cannot_be_made_or_deleted() -> None:
 
 
 def test_row_21_a_sync_that_finds_no_room_breaks_the_queue() -> None:
-    """What a sync raises tells nothing of what is durable, whatever its number: the queue is broken."""
+    """An error of a sync, whatever its number, leaves it unknown what is durable, and breaks the queue."""
     for code in (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT):
         simulated = SimulatedDisk()
         armed: list[int] = []

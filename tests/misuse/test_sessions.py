@@ -1,4 +1,4 @@
-"""Shared sessions, interrupted calls and re-entrant ones: nothing that a caller does hurts the files."""
+"""Shared sessions, interrupted calls and re-entrant calls: none of them hurts the files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SECONDS = 60.0
 
 
 class Gate:
-    """A failpoint that stops the thread that comes to one step, until it may go on."""
+    """A failpoint that stops a thread at one step, until the thread may go on."""
 
     def __init__(self, step: str) -> None:
         self.step, self.armed = step, False
@@ -56,7 +56,8 @@ class Gate:
 
 
 def test_row_01_the_second_caller_is_refused_at_once(open_queue: QueueFactory) -> None:
-    """While one thread flushes a session, each call of another thread raises ``SessionInUseError``; the flush ends."""
+    """While one thread flushes a session, each call of another thread raises ``SessionInUseError``, and the flush
+    succeeds."""
     gate = Gate("commit.3")
     queue = open_queue(disk=replace(DISK, failpoint=gate.failpoint))
     put(queue, b"a", b"b")
@@ -91,7 +92,8 @@ def test_row_01_the_second_caller_is_refused_at_once(open_queue: QueueFactory) -
 
 
 def test_row_01_two_threads_loop_on_one_session(open_queue: QueueFactory) -> None:
-    """Threads that dequeue, enqueue and flush on one session get named errors; each acknowledged item is there once."""
+    """Threads that dequeue, enqueue and flush on one session get named errors, and each acknowledged item is there
+    once."""
     queue = open_queue()
     items = [b"%d" % number for number in range(300)]
     put(queue, *items)
@@ -130,7 +132,8 @@ def test_row_01_two_threads_loop_on_one_session(open_queue: QueueFactory) -> Non
 
 
 def test_row_01_no_frame_is_written_that_the_state_would_refuse(open_queue: QueueFactory) -> None:
-    """What consumes what is consumed raises in its own caller; others of its group commit; the log can be read."""
+    """A transaction that consumes a consumed item raises in its own caller. The others of its group are committed, and
+    the log can be read."""
     queue = open_queue()
     put(queue, b"a", b"b", b"c")
     group = queue._open()
@@ -138,7 +141,7 @@ def test_row_01_no_frame_is_written_that_the_state_would_refuse(open_queue: Queu
         assert first.dequeue() == b"a"
         third.enqueue(b"d")
         work = second._open()
-        work.runs = [(0, 1)]  # what the first one holds, as no public call can make it
+        work.runs = [(0, 1)]  # held by the first session: no public call can make this
         found = queue.flush_all([first, second, third])
         assert found[0] is True
         assert isinstance(found[1], InvalidTransactionError)
@@ -155,7 +158,7 @@ def test_row_01_no_frame_is_written_that_the_state_would_refuse(open_queue: Queu
 
 @pytest.mark.parametrize("runs", [[(1, 1), (1, 1)], [(0, 9)], [(2, 1), (1, 2)]], ids=str)
 def test_row_01_an_invalid_transaction_changes_nothing(open_queue: QueueFactory, runs: list[tuple[int, int]]) -> None:
-    """A transaction whose runs overlap, or go beyond the last item, is refused before anything is written."""
+    """A transaction is refused before anything is written if its runs overlap, or go beyond the last item."""
     queue = open_queue()
     put(queue, b"a", b"b", b"c")
     store = queue._open().store
@@ -176,7 +179,8 @@ def test_row_01_an_invalid_transaction_changes_nothing(open_queue: QueueFactory,
 
 
 def test_row_03_a_waiting_consumer_is_interrupted(open_queue: QueueFactory) -> None:
-    """A signal ends the waiting of the main thread with its error; the queue, and others that wait, go on."""
+    """A signal ends the wait of the main thread with the handler's error. The queue, and other threads that wait, go
+    on."""
     queue = open_queue()
     group = queue._open()
 
@@ -207,7 +211,7 @@ def test_row_03_a_waiting_consumer_is_interrupted(open_queue: QueueFactory) -> N
 
 @contextmanager
 def handling(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
-    """Have ``SIGALRM`` call this, in the main thread."""
+    """Let ``SIGALRM`` call the handler, in the main thread."""
     before = signal.signal(signal.SIGALRM, handler)
     try:
         yield
@@ -216,7 +220,7 @@ def handling(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
 
 
 def torn_once(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Let a change of the state be interrupted half-way, the next time that it is made."""
+    """Interrupt a change of the state half-way, the next time that it is made."""
     original, left = getattr(State, name), [1]
 
     def change(state: State, *arguments: Any) -> None:
@@ -235,7 +239,8 @@ def torn_once(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 def test_row_04_half_a_change_of_the_state_is_never_seen(
     open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch, name: str, door: Disk
 ) -> None:
-    """If the state is interrupted half-way behind the commit point, it is read from the log, and the flush is done."""
+    """If a change of the state is interrupted behind the commit point, the state is read from the log, and the flush is
+    done."""
     queue = open_queue(disk=door)
     put(queue, b"a", b"b")
     with queue.session() as session:
@@ -256,7 +261,7 @@ def test_row_04_half_a_change_of_the_state_is_never_seen(
 
 
 def test_row_03_an_interrupted_codec_gives_its_items_back(open_queue: QueueFactory) -> None:
-    """What is interrupted while it is decoded was not given to the caller: it is ready again."""
+    """An item whose decoding is interrupted was not given to the caller, and is ready again."""
 
     class Interrupted:
         left = 1
@@ -291,7 +296,8 @@ def test_row_03_an_interrupted_codec_gives_its_items_back(open_queue: QueueFacto
 
 @pytest.mark.parametrize("step", ["commit.1", "commit.2", "commit.3", "commit.4"])
 def test_row_05_a_signal_handler_that_uses_the_queue(open_queue: QueueFactory, step: str) -> None:
-    """A handler that uses the queue in the middle of a flush gets an error at once, whatever it calls."""
+    """A signal handler that uses the queue in the middle of a flush gets ``ReentrantUseError`` at once, whatever it
+    calls."""
     armed = [False]
     told: list[str] = []
 
@@ -344,7 +350,8 @@ def test_row_05_a_signal_handler_that_uses_the_queue(open_queue: QueueFactory, s
 
 
 def test_row_05_stop_that_calls_the_queue(open_queue: QueueFactory) -> None:
-    """What ``wait`` asks, with a lock held, gets an error at once if it calls the queue itself."""
+    """A ``stop`` that calls the queue gets ``ReentrantUseError`` at once, because ``wait`` calls it with a lock
+    held."""
     queue = open_queue()
     subscription = queue.subscribe("reports")
     for call in (queue.wake, lambda: len(queue), lambda: len(subscription), queue.stats, lambda: queue.wait(0)):
@@ -359,8 +366,8 @@ def test_row_05_stop_that_calls_the_queue(open_queue: QueueFactory) -> None:
 
 
 def test_row_05_a_partner_is_refused(open_queue: QueueFactory) -> None:
-    """A handler that interrupts a call of one queue may call any other one, but none that shares transactions with it:
-    such a call might wait for a transaction over both, which waits for the call that was interrupted."""
+    """A signal handler in a call of one queue may call any other queue, unless that queue shares transactions with the
+    first one. Such a call might wait for a transaction over both, which waits for the interrupted call."""
     armed, found = [False], list[object]()
 
     def failpoint(name: str) -> None:
@@ -391,7 +398,7 @@ def test_row_05_a_partner_is_refused(open_queue: QueueFactory) -> None:
 
 
 def test_row_05_a_signal_handler_that_closes_the_queue_that_waits(open_queue: QueueFactory) -> None:
-    """While a call only waits, a handler may use the queue: to close it ends the waiting with ``ClosedError``."""
+    """While a call only waits, a signal handler may use the queue: closing it ends the wait with ``ClosedError``."""
     queue = open_queue()
     main, group = threading.get_ident(), queue._open()
 
@@ -409,7 +416,8 @@ def test_row_05_a_signal_handler_that_closes_the_queue_that_waits(open_queue: Qu
 def test_row_05_a_log_handler_that_uses_the_queue(
     open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A handler of ``logging`` that writes into the queue which logs gets an error, and the queue goes on."""
+    """A handler of ``logging`` that writes into the queue that logs gets ``ReentrantUseError`` at most, and the queue
+    goes on."""
     queue = open_queue()
     found: list[BaseException] = []
 
@@ -439,7 +447,8 @@ def test_row_05_a_log_handler_that_uses_the_queue(
 
 
 def test_a_shielded_call_ends_before_its_interruption_comes_out() -> None:
-    """What a handler raises is raised when the call is over; what the call raises comes out as it is."""
+    """An error of a signal handler is raised when the shielded call is over; an error of the call itself comes out as
+    it is."""
     done: list[int] = []
 
     def interrupt(*_: object) -> None:
@@ -464,13 +473,13 @@ def test_a_shielded_call_ends_before_its_interruption_comes_out() -> None:
 
 
 def test_a_shielded_call_of_another_thread_is_made_there() -> None:
-    """Signal handlers run in the main thread alone, so that no other thread pays for a helper."""
+    """A shielded call in another thread needs no helper, because signal handlers run in the main thread alone."""
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(lambda: shielded(threading.get_ident) == threading.get_ident()).result(SECONDS)
 
 
 def test_without_threads_a_shielded_call_is_made_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no thread can be started, the main thread makes the call."""
+    """If no thread can be started, the main thread makes the shielded call itself."""
     from persistentqueue.system import signal_shield
 
     end_helper()
@@ -484,7 +493,7 @@ def test_without_threads_a_shielded_call_is_made_all_the_same(monkeypatch: pytes
 
 
 def test_the_scenarios_are_of_all_calls() -> None:
-    """Each public method of a session that works is interrupted by a scenario of the campaign."""
+    """A scenario of the campaign interrupts each public method of a session or a queue that does work."""
     source = Path(sys.modules[require_idle.__module__].__file__ or "").read_text()
     for name in ("enqueue", "enqueue_many", "dequeue", "dequeue_many", "flush", "rollback", "put_back", "reject"):
         assert hasattr(Session, name)
@@ -496,7 +505,8 @@ def test_the_scenarios_are_of_all_calls() -> None:
 
 
 def test_a_session_that_was_torn_is_seen_to_by_its_next_call(open_queue: QueueFactory) -> None:
-    """If the end of an interrupted call is interrupted as well, the next call gives back what was not returned."""
+    """If the end of an interrupted call is interrupted as well, the next call releases the items that were not
+    returned."""
     queue = open_queue()
     put(queue, b"a", b"b", b"c", b"d")
     session = queue.session()
@@ -517,7 +527,7 @@ def test_a_session_that_was_torn_is_seen_to_by_its_next_call(open_queue: QueueFa
 
 
 def test_sessions_of_a_transaction_are_free_behind_a_refusal(open_queue: QueueFactory) -> None:
-    """A flush over several queues that finds one session in use leaves the others free."""
+    """A flush over several queues that finds one session in use leaves the other sessions free."""
     a, b = open_queue("a"), open_queue("b")
     with transaction(a, b) as (first, second):
         second._busy = 1
@@ -562,5 +572,6 @@ def test_what_state_refuses_is_known_before(open_queue: QueueFactory) -> None:
 
 
 def test_the_attributes_of_a_group_are_found_at_once(open_queue: QueueFactory) -> None:
-    """CPython 3.11 finds the attributes of an object at once if there are up to 29; each call uses those of a group."""
+    """An ``OpenQueue`` has at most 29 attributes: CPython 3.11 finds the attributes of such an object at once, and each
+    call uses them."""
     assert len(vars(open_queue()._open())) <= 29

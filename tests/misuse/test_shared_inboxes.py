@@ -1,4 +1,5 @@
-"""A queue and the files of other users: shared with a group, or refused, and never blocked. Real users need root."""
+"""A queue and the files of other users: shared with a group, or refused, and never blocked. Tests with real users need
+root."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ with PersistentQueue(directory, **settings) as queue, queue.session() as session
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A directory that every user may enter, with a copy of the package."""
+    """Yield the path of a queue below a directory that every user may enter, with a copy of the package."""
     root = Path(tempfile.mkdtemp(prefix="users-", dir="/tmp"))
     root.chmod(0o755)
     shutil.copytree(Path(persistentqueue.__file__).parent, root / "package" / "persistentqueue")
@@ -71,7 +72,7 @@ def place() -> Iterator[Path]:
 
 
 def run_as(user: int, place: Path, code: str, group: int = GROUP, umask: int = 0o077) -> Any:
-    """The answer of this code, run by this user."""
+    """Run the code as this user, and return its answer."""
     command = [sys.executable, "-c", PROGRAM, *map(str, (user, group, place.parent.parent / "package", umask))]
     done = subprocess.run(
         [*command, code, str(place)], capture_output=True, text=True, timeout=120, check=False, cwd="/"
@@ -81,7 +82,7 @@ def run_as(user: int, place: Path, code: str, group: int = GROUP, umask: int = 0
 
 
 def share(place: Path) -> None:
-    """Make the queue, as its owner, and share it with a group, as the document says."""
+    """Make the queue, as its owner, and share it with a group, as the documentation says."""
     run_as(OWNER, place, "PersistentQueue(directory).close()")
     for directory in (place, place / "log", place / "inbox"):
         os.chown(directory, OWNER, GROUP)
@@ -92,8 +93,8 @@ def share(place: Path) -> None:
 
 @pytest.mark.parametrize("settings", ["{}", "{'sync': False}", "{'wipe': True}"])
 def test_row_08_a_group_publishes(place: Path, settings: str) -> None:
-    """In a queue that is shared with a group its members publish, whatever their umask, and the owner serves that,
-    also after a crash, without the right to write to the files."""
+    """Members of a group publish into a queue that is shared with the group, whatever their umask. The owner consumes
+    their items, also after a crash, without the right to write to the files."""
     share(place)
     assert run_as(OTHER, place, PUBLISH) is True
     assert run_as(OWNER, place, PUBLISH) is True
@@ -107,8 +108,8 @@ def test_row_08_a_group_publishes(place: Path, settings: str) -> None:
 
 
 def test_row_08_a_stranger_is_refused(place: Path) -> None:
-    """Who may not publish, or whose files the owner could not read, hears so when the producer is made, and what to
-    do; a part is refused likewise."""
+    """A user that may not publish, or whose files the owner could not read, is refused with advice when the producer is
+    made. A writer of parts is refused, too."""
     share(place)
     refused = """
 answer = []
@@ -129,7 +130,7 @@ for make in (Producer, PartWriter):
 
 
 def test_row_08_the_superuser_publishes_for_others(place: Path) -> None:
-    """What root publishes into another user's queue its owner can read."""
+    """Files that root publishes into another user's queue are readable for its owner."""
     run_as(OWNER, place, "PersistentQueue(directory).close()")
     assert run_as(0, place, PUBLISH.replace("Producer(directory", "Producer(directory, trust=True")) is True
     assert run_as(OWNER, place, "settings = {}\n" + CONSUME)["items"] == ["from 0"] * 3
@@ -137,8 +138,8 @@ def test_row_08_the_superuser_publishes_for_others(place: Path) -> None:
 
 @pytest.mark.parametrize("renames", [True, False])
 def test_row_08_what_cannot_be_read_keeps_nobody(place: Path, renames: bool) -> None:
-    """A file that the owner cannot read is set aside, or skipped where it cannot be renamed, and told; what others
-    have published goes on; ``check`` and ``repair`` say what it needs."""
+    """A file that the owner cannot read is set aside, or skipped if it cannot be renamed, and other files are adopted.
+    The error, ``check`` and ``repair`` name it."""
     share(place)
     assert run_as(OTHER, place, PUBLISH) is True
     (file,) = (place / "inbox").iterdir()
@@ -148,7 +149,7 @@ def test_row_08_what_cannot_be_read_keeps_nobody(place: Path, renames: bool) -> 
     assert len(problems) == 1 and file.name in problems[0] and "let its user grant the right" in problems[0]
     if not renames:
         os.chown(place / "inbox", OTHER, GROUP)
-        (place / "inbox").chmod(0o3770)  # who is not its user may rename only files of his own
+        (place / "inbox").chmod(0o3770)  # in a sticky directory, a user may rename only its own files
     found = run_as(OWNER, place, f"settings = {{'trust': {not renames}}}\n" + CONSUME)
     assert found["items"] == [f"from {OWNER}"] * 3
     assert len(found["errors"]) == 1 and file.name in found["errors"][0]

@@ -1,4 +1,4 @@
-"""The suite depends on nothing that surrounds it: signals, terminals, locales, users, order, load."""
+"""Independence of the suite from its surroundings: signals, terminals, locales, users, order and load."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(path for name in ("tests", "perf") for path in (ROOT / name).rglob("*.py"))
 PERSONAL = {"DISPLAY", "EDITOR", "HOME", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LOGNAME", "SHELL", "TZ", "USER"}
-"""Variables that describe a person's surroundings: no test may read them."""
+"""Variables that describe a person's surroundings, which no test may read."""
 
 IGNORING = """
 import os, signal, sys
@@ -38,7 +38,7 @@ RECEIVED = "True SIG_DFL\nSIG_DFL []\n"
 
 
 def test_build_08_an_interrupt_reaches_the_tests() -> None:
-    """A test that sends SIGINT to this process, or to a child, has ``KeyboardInterrupt`` raised there."""
+    """SIGINT that a test sends to this process or to a child raises ``KeyboardInterrupt`` there."""
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
     assert subprocess.run([sys.executable, "-c", HANDLERS], capture_output=True, check=True).stdout == RECEIVED.encode()
@@ -46,7 +46,7 @@ def test_build_08_an_interrupt_reaches_the_tests() -> None:
 
 @pytest.mark.parametrize("options", [("-p", "no:xdist"), ("-n", "1")], ids=["alone", "worker"])
 def test_build_08_a_suite_that_was_started_with_signals_ignored(options: tuple[str, ...]) -> None:
-    """``nohup make test &`` starts the suite with SIGINT ignored: the tests receive it all the same."""
+    """A suite that was started with signals ignored, as by ``nohup make test &``, receives them all the same."""
     name = test_build_08_an_interrupt_reaches_the_tests.__name__
     command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", *options, f"{__file__}::{name}"]
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "COV_"))}
@@ -65,21 +65,21 @@ def test_build_08_a_suite_that_was_started_with_signals_ignored(options: tuple[s
 
 
 def parsed() -> Iterator[tuple[str, ast.AST]]:
-    """Each node of each source of the tests, with its place."""
+    """Yield each node of each source of tests and measurements, with its place."""
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_bytes())):
             yield f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}", node
 
 
 def dotted(node: ast.AST) -> str:
-    """The dotted name of an expression; empty if it is no name."""
+    """Return the dotted name of an expression; empty if it is not a name."""
     if isinstance(node, ast.Attribute):
         return f"{dotted(node.value)}.{node.attr}"
     return node.id if isinstance(node, ast.Name) else ""
 
 
 def variables_read(node: ast.AST) -> list[str]:
-    """The environment variables that this expression reads."""
+    """Return the environment variables that the expression reads."""
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load) and dotted(node.value) == "os.environ":
         asked: list[ast.expr] = [node.slice]
     elif isinstance(node, ast.Call) and dotted(node.func) in ("os.environ.get", "os.getenv"):
@@ -90,7 +90,8 @@ def variables_read(node: ast.AST) -> list[str]:
 
 
 def sleeps_blindly(tree: ast.AST) -> Iterator[int]:
-    """The lines of calls of ``time.sleep`` outside a loop: they wait for a while, and not for an event."""
+    """Yield the lines of calls of ``time.sleep`` outside a loop: such a call waits for a while, and not for an
+    event."""
     looped = {id(node) for loop in ast.walk(tree) if isinstance(loop, ast.While | ast.For) for node in ast.walk(loop)}
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or dotted(node.func) != "time.sleep" or id(node) in looped:
@@ -100,7 +101,7 @@ def sleeps_blindly(tree: ast.AST) -> Iterator[int]:
 
 
 def test_build_08_no_test_reads_what_is_personal() -> None:
-    """A test sets the variables that it depends on, and reads none that each person has another value of."""
+    """A test sets the variables that it depends on, and reads none that differ from person to person."""
     assert variables_read(ast.parse("os.environ['HOME']", mode="eval").body) == ["HOME"]
     assert variables_read(ast.parse("os.environ.get('TZ', '')", mode="eval").body) == ["TZ"]
     found = [(place, name) for place, node in parsed() for name in variables_read(node) if name in PERSONAL]
@@ -108,14 +109,14 @@ def test_build_08_no_test_reads_what_is_personal() -> None:
 
 
 def test_build_08_no_test_sleeps_for_a_while() -> None:
-    """A test waits for an event, however slow the machine: it looks again in a loop, or is woken."""
+    """A test waits for an event, however slow the machine is: it looks again in a loop, or is woken."""
     assert list(sleeps_blindly(ast.parse("import time\ntime.sleep(1)\nwhile f():\n    time.sleep(0.1)"))) == [2]
-    tests = [path for path in SOURCES if path.is_relative_to(ROOT / "tests")]  # a measurement may be of idle seconds
+    tests = [path for path in SOURCES if path.is_relative_to(ROOT / "tests")]  # a measurement may need idle seconds
     assert [(path.name, line) for path in tests for line in sleeps_blindly(ast.parse(path.read_bytes()))] == []
 
 
 def test_build_08_documents_are_read_as_utf_8() -> None:
-    """In a locale that is not UTF-8, too: what reads or writes a document, a page or a room names its encoding."""
+    """Code that reads or writes a document, a page or a module names the encoding, for locales other than UTF-8."""
     names = [f"project/{name}" for name in ("test_documents", "test_layers", "modules", "promises")]
     names += ["peers/test_coming_from", "faces/test_cli_report", "crash/mutants"]
     for path in (ROOT / "tests" / f"{name}.py" for name in names):

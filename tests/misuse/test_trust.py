@@ -22,28 +22,28 @@ from tests.conftest import QueueFactory
 from tests.support.queues import crash, drain, log_file, put, put_each, segment_files, traits
 
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\r\n\x7f\x9b\ud800"
-"""What must not reach a terminal."""
+"""Characters that must not reach a terminal."""
 
 
 # --- Row 11: what is in the place of a lock, or in a lock -------------------------------------------------------------
 
 
 def link(path: Path) -> None:
-    """Put a second name of somebody's file there."""
+    """Make the path a second name of another file."""
     other = path.parent.parent / "precious"
     other.write_bytes(b"precious")
     os.link(other, path)
 
 
 def symlink(path: Path) -> None:
-    """Put a link to somebody's file there."""
+    """Make the path a symbolic link to another file."""
     other = path.parent.parent / "precious"
     other.write_bytes(b"precious")
     path.symlink_to(other)
 
 
 def bind(path: Path) -> None:
-    """Put a socket there, by its relative name, since those of sockets are short."""
+    """Make a socket at the path, by its relative name, since names of sockets are short."""
     above = os.getcwd()
     os.chdir(path.parent)
     try:
@@ -54,7 +54,7 @@ def bind(path: Path) -> None:
 
 
 def device(path: Path) -> None:
-    """Put a device there, as only root can."""
+    """Make a device at the path, as only root can."""
     try:
         os.mknod(path, 0o600 | 0o020000, os.makedev(1, 3))
     except OSError as error:
@@ -69,8 +69,8 @@ PLANTED = [link, symlink, os.mkfifo, os.mkdir, bind, device]
 def test_row_11_no_lock_is_taken_through_what_is_planted(
     tmp_path: Path, directory: Path, open_queue: QueueFactory, plant: Callable[[Path], object], is_there: bool
 ) -> None:
-    """A lock that is another file's name, or no plain file, is a named error for each who takes it; nothing is written
-    through it, and the queue opens once it is gone."""
+    """A lock that is another name of a file, or not a plain file, raises a named error in each call that takes it.
+    Nothing is written through it, and the queue opens when it is gone."""
     if is_there:
         queue = open_queue()
         put(queue, b"kept")
@@ -101,7 +101,7 @@ def test_row_11_no_lock_is_taken_through_what_is_planted(
 
 
 def test_row_11_what_is_planted_in_the_last_moment(tmp_path: Path) -> None:
-    """A second name that the lock file gets between its opening and its signing is seen, and nothing is written."""
+    """A second name that the lock file gets between its opening and its signing is noticed, and nothing is written."""
     path = tmp_path / "lock"
     path.write_bytes(b"precious")
 
@@ -116,7 +116,7 @@ def test_row_11_what_is_planted_in_the_last_moment(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["symlink", "directory"])
 def test_row_11_what_is_planted_before_it_is_opened(tmp_path: Path, kind: str) -> None:
-    """What comes to be in the lock's place behind the first look at it is the same named error."""
+    """A link or a directory that takes the lock's place after the first look raises ``UntrustedError``, too."""
     path = tmp_path / "lock"
 
     def lstat(name: str) -> StatResult:
@@ -159,7 +159,8 @@ def test_row_11_what_is_planted_before_it_is_opened(tmp_path: Path, kind: str) -
 def test_row_11_nonsense_in_a_lock_is_an_unknown_owner(
     directory: Path, open_queue: QueueFactory, content: bytes
 ) -> None:
-    """Whatever a held lock's file holds, a second opening gets ``QueueLockedError``, and a look says: owner unknown."""
+    """A second opening raises ``QueueLockedError`` and a look finds no known owner, whatever a held lock file
+    contains."""
     with open_queue() as queue:
         put(queue, b"item")
         (directory / "lock").write_bytes(content)
@@ -173,7 +174,7 @@ def test_row_11_nonsense_in_a_lock_is_an_unknown_owner(
 
 
 def test_row_11_no_control_characters_in_any_message(directory: Path, open_queue: QueueFactory) -> None:
-    """What a lock file says of its owner is printable, and of bounded length, in each message and each look."""
+    """Values from a lock file are printable and of bounded length in each message and each look."""
     with open_queue():
         signed = {"pid": 7, "host": ESCAPES + "h" * 2000, "since": ESCAPES}
         (directory / "lock").write_bytes(json.dumps(signed).encode())
@@ -190,7 +191,7 @@ def test_row_11_no_control_characters_in_any_message(directory: Path, open_queue
 
 
 def test_row_11_a_look_opens_nothing_but_a_plain_file(tmp_path: Path) -> None:
-    """Who is asked for an owner opens no device and no pipe, whatever that would do."""
+    """A look for the owner opens no pipe: only a plain file is opened."""
     os.mkfifo(tmp_path / "lock")
     opened: list[str] = []
 
@@ -211,8 +212,8 @@ def test_row_11_a_look_opens_nothing_but_a_plain_file(tmp_path: Path) -> None:
 def test_row_17_a_queue_named_like_a_part_beside_the_nameless_one(
     tmp_path: Path, open_queue: QueueFactory, name: str
 ) -> None:
-    """Beside a queue without a name none can be made that is named like a part of it, by name or by path, whoever makes
-    it; the nameless one is as before."""
+    """Beside a queue without a name, a queue named like a part of it is refused: by name, by path, and by a producer.
+    The nameless queue is unchanged."""
     queue = open_queue(None)
     put(queue, b"kept")
     queue.close()
@@ -233,7 +234,8 @@ def test_row_17_a_queue_named_like_a_part_beside_the_nameless_one(
 def test_row_17_a_nameless_queue_around_one_named_like_a_part(
     tmp_path: Path, open_queue: QueueFactory, name: str
 ) -> None:
-    """A queue named like a part stays usable where there is no nameless queue, and none can be made around it."""
+    """A queue named like a part stays usable if there is no nameless queue, and no nameless queue can be made around
+    it."""
     put(open_queue(name), b"kept")
     with pytest.raises(QueueLockedError):
         open_queue(name)
@@ -247,7 +249,7 @@ def test_row_17_a_nameless_queue_around_one_named_like_a_part(
 
 
 def test_row_17_a_place_named_like_a_part_of_a_place(tmp_path: Path, open_queue: QueueFactory) -> None:
-    """The place of a queue named ``data`` is not within that of a nameless one, nor around it."""
+    """The location of a queue named ``data`` is not within that of a nameless queue, and not around it."""
     place = tmp_path / "place"
     open_queue(None, path=tmp_path / "one", data_path=place)
     with pytest.raises(DataPathError, match="location of its own"):
@@ -284,8 +286,8 @@ MARKERS: list[tuple[object, type[Exception]]] = [
 def test_row_17_a_marker_of_the_wrong_shape(
     open_queue: QueueFactory, directory: Path, marker: Any, kind: type[Exception]
 ) -> None:
-    """What is no marker is refused by the call that is given it, with the shape that is expected; the buffered items
-    stay, and flush well."""
+    """An invalid marker is refused by the call that gets it, with the expected shape. The buffered items stay, and can
+    be flushed."""
     queue, other = open_queue(), open_queue("other")
     with queue.session() as session:
         session.enqueue(b"item")
@@ -306,12 +308,12 @@ def test_row_17_a_marker_of_the_wrong_shape(
         two.enqueue(b"item")
         with pytest.raises(kind, match="a marker"):
             one.flush(marker=marker)
-    assert drain(queue) + drain(queue) == [b"item"] * 3  # what is published is adopted by either
+    assert drain(queue) + drain(queue) == [b"item"] * 3  # either call adopts the publication
     assert drain(other) == [b"item"]
 
 
 def test_row_17_a_name_that_has_no_bytes(open_queue: QueueFactory) -> None:
-    """A subscription's name with a lone surrogate is a ``ValueError`` that says what names are."""
+    """A subscription's name with a lone surrogate raises a ``ValueError`` that says which names are valid."""
     with pytest.raises(ValueError, match="a subscription has a name of 1 to 65,535 bytes in UTF-8"):
         open_queue().subscribe("\ud800")
 
@@ -319,8 +321,8 @@ def test_row_17_a_name_that_has_no_bytes(open_queue: QueueFactory) -> None:
 def test_row_17_a_clock_before_1970(
     tmp_path: Path, directory: Path, open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a clock that was set to before 1970 everything works that writes a time: a queue is made, flushed, published
-    to, adopted, retried, compacted, moved, looked at, and repaired."""
+    """With a clock set before 1970, all calls that write a time work. The queue is made, flushed, published to,
+    adopted, retried, compacted, moved, looked at and repaired."""
     monkeypatch.setattr("persistentqueue.system.disk._clock_ns", lambda: -(10**18))
     with open_queue(dead_letter="dead", max_attempts=2, retry_delay_seconds=0.0) as queue:
         put(queue, b"one", b"two", b"three")
@@ -356,8 +358,8 @@ def test_row_17_a_clock_before_1970(
 def test_row_17_what_is_no_file_in_the_place_of_a_log(
     directory: Path, open_queue: QueueFactory, plant: Callable[[Path], object], is_sealed: bool
 ) -> None:
-    """What is no plain file in the place of the newest log is damage, named, to each who reads it; ``repair`` sets it
-    aside, reports it, and the log before it counts again."""
+    """If the newest log is not a plain file, each reader names that as damage. ``repair`` sets it aside, reports it,
+    and uses the log before it."""
     queue = open_queue()
     put(queue, b"kept", b"too")
     queue.close() if is_sealed else crash(queue)
@@ -381,7 +383,7 @@ def test_row_17_what_is_no_file_in_the_place_of_a_log(
 def test_row_17_nothing_but_what_is_no_log(
     directory: Path, open_queue: QueueFactory, plant: Callable[[Path], object]
 ) -> None:
-    """Where the only log is none, ``repair`` makes an empty queue, and says what it met."""
+    """If the only log is not a plain file, ``repair`` makes an empty queue, and reports the damage."""
     (directory / "log").mkdir(parents=True)
     plant(directory / "log" / "000000000001.log")
     with pytest.raises(CorruptionError, match="expected a regular file"):
@@ -396,8 +398,8 @@ def test_row_17_nothing_but_what_is_no_log(
 def test_row_17_what_is_no_file_in_the_place_of_a_segment(
     tmp_path: Path, directory: Path, open_queue: QueueFactory, plant: Callable[[Path], object]
 ) -> None:
-    """The items of a segment that is no plain file are damaged, named, and no others; nothing is copied of it; and
-    ``repair`` sets it aside."""
+    """If a segment is not a plain file, only its items are damaged, and nothing of it is copied. ``repair`` sets it
+    aside."""
     queue = open_queue(segment_bytes=1 << 20)
     put_each(queue, [b"%d" % number * 300_000 for number in range(6)])
     queue.close()
@@ -427,8 +429,8 @@ def test_row_17_what_is_no_file_in_the_place_of_a_segment(
 def test_row_17_what_is_no_file_in_the_place_of_a_spare_or_a_pooled_file(
     directory: Path, open_queue: QueueFactory, plant: Callable[[Path], object], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What has the name of the spare log is set aside and reported, what has that of a pooled file is never taken; the
-    queue works, and can be deleted."""
+    """A spare log that is not a plain file is set aside and reported, and such a pooled file is never used. The queue
+    works, and can be deleted."""
     pool = {"pool_min_bytes": 1 << 20, "pool_max_bytes": 4 << 20}
     queue = open_queue(**pool)
     put(queue, b"kept")
@@ -455,7 +457,7 @@ def test_row_17_what_is_no_file_in_the_place_of_a_spare_or_a_pooled_file(
 def test_row_17_what_is_no_file_in_an_inbox(
     directory: Path, open_queue: QueueFactory, plant: Callable[[Path], object]
 ) -> None:
-    """What is no plain file in an inbox is set aside, and what was published beside it is adopted."""
+    """If a file in an inbox is not a plain file, it is set aside, and a publication beside it is adopted."""
     open_queue().close()
     with Producer(directory) as producer:
         producer.enqueue(b"good")
@@ -473,7 +475,7 @@ def test_row_17_what_is_no_file_in_an_inbox(
 def test_row_17_what_is_no_file_in_the_place_of_a_record(
     tmp_path: Path, directory: Path, open_queue: QueueFactory, plant: Callable[[Path], object], name: str
 ) -> None:
-    """What is no plain file in the place of ``data.path`` or ``queue.id`` is damage, named."""
+    """If ``data.path`` or ``queue.id`` is not a plain file, that is named as damage."""
     with open_queue(data_path=tmp_path / "place") as queue:
         put(queue, b"kept")
     record = directory / name if name == "data.path" else tmp_path / "place" / "orders" / name

@@ -3,7 +3,7 @@
 ``README.md`` has the figures. Each part imports only from the parts above it:
 
 - ``contenders``: the queue, the bare disk, SQLite and other libraries, behind one interface.
-- ``workloads``: what the contenders do, how often, and the bars that the queue must reach.
+- ``workloads``: the operations of the contenders, their number, and the bars that the queue must reach.
 - ``harness``: runs the contenders in turn, compares them, and has the options that all programs share.
 - ``counts``: the costs of one flush: syncs, bytes, processor time and memory.
 - ``report``: JSON, Markdown tables and charts.

@@ -1,4 +1,4 @@
-"""The workloads: what each contender does, how often, and the bars that the queue must reach.
+"""The workloads: the operations of each contender, their number, and the bars that the queue must reach.
 
 All sizes are those of one round. The items are random bytes, identical in each run.
 """

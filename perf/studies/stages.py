@@ -1,9 +1,9 @@
 """``python -m perf.studies.stages``: measures a hand-off of whole DataFrames beside plain Parquet.
 
 Both ways write the same rows and read them back once, in turns, with one Spark and the same number of tasks. Plain
-Parquet uses ``df.write.parquet`` and ``spark.read.parquet``. The hand-off uses ``put``, which also syncs and measures
-every file and directory and commits the manifest, and ``take``, which also checks the files and removes them. The rows
-that are read are discarded.
+Parquet uses ``df.write.parquet`` and ``spark.read.parquet``. The hand-off uses ``put`` and ``take``. ``put`` also syncs
+and measures every file and directory, and commits the manifest. ``take`` also checks the files and removes them. The
+rows that are read are discarded.
 """
 
 from __future__ import annotations

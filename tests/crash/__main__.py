@@ -69,11 +69,10 @@ def _explorer(options: argparse.Namespace, seed: int) -> Explorer | SeveralExplo
 
 def _share(options: argparse.Namespace) -> None:
     """Explore in several processes, each with its own seeds; exit with an error if one of them fails."""
-    arguments = ["--count", str(options.count), "--step", str(options.jobs)]
+    arguments = ["--count", str(options.count), "--step", str(options.jobs), "--progress", str(options.progress)]
     if options.schedules is not None:
         arguments += ["--schedules", str(options.schedules // options.jobs)]
-    if options.faults:
-        arguments += ["--faults"]
+    arguments += [name for name, given in (("--faults", options.faults), ("--trace", options.trace)) if given]
     if options.style is not None:
         arguments += ["--style", options.style]
     command = [sys.executable, "-m", "tests.crash", "random", *arguments]
@@ -230,8 +229,8 @@ def parser() -> argparse.ArgumentParser:
     command.set_defaults(do=inject)
     for name, what, size, kind in (
         ("flips", "every bit of logs and data files flipped", 65536, flips),
-        ("flips-sealed", "the same of what was closed cleanly", 65536, flip_sealed),
-        ("flips-enclosed", "the same of data files that are compressed and encrypted", 65536, flip_enclosed),
+        ("flips-sealed", "as flips, for a queue that was closed cleanly", 65536, flip_sealed),
+        ("flips-enclosed", "as flips, for data files that are compressed and encrypted", 65536, flip_enclosed),
         ("truncate", "logs and data files cut at every byte, and made longer", 4096, cut),
     ):
         command = commands.add_parser(name, parents=[shared], help=what)

@@ -10,7 +10,7 @@ import pytest
 
 import persistentqueue
 
-from .modules import FACES_MAY_IMPORT, FIRST_FACE, PACKAGE, PLACE, documents
+from .modules import FACES_MAY_IMPORT, FIRST_FACE, PACKAGE, PLACE, ROOT, documents
 
 DOOR_ONLY = {"os", "fcntl", "mmap", "socket", "portalocker", "random", "secrets"}
 THREADS_ONLY = {"threading", "time", "concurrent", "queue"}
@@ -33,6 +33,8 @@ MODULES_WITH_THREADS = {
 }
 DOORS = {"system/disk", "system/wakeup", "system/startup"}
 FOLDER_FILES_MAX = 14
+TESTS = ROOT / "tests"
+TESTS_FILES_MAX = 3
 MODULE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 70
 
@@ -163,6 +165,11 @@ def test_folders_stay_small() -> None:
     """No folder of the package has more files than a reader can keep in view."""
     for folder in {path.parent for path in MODULES}:
         assert sum(path.is_file() for path in folder.iterdir()) <= FOLDER_FILES_MAX, folder
+
+
+def test_the_folder_of_the_tests_stays_small() -> None:
+    """The tests stand in folders: beside these, ``tests`` has the fixtures and no other module."""
+    assert sum(path.is_file() for path in TESTS.iterdir()) <= TESTS_FILES_MAX
 
 
 def test_exports_are_complete() -> None:

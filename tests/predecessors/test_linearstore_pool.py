@@ -117,7 +117,7 @@ def test_sizing_by_guess(open_queue: QueueFactory, directory: Path) -> None:
 
 
 def test_the_unknown_cost_of_overwriting(open_queue: QueueFactory, directory: Path) -> None:
-    """With ``wipe``, each byte of a drained segment and of an old log is overwritten once, and no consumed payload is left."""
+    """With ``wipe``, each byte of a drained segment or an old log is overwritten once, and no payload is left."""
     written_bytes = 0
 
     def pwritev(fd: int, buffers: Buffers, offset: int, flags: int) -> int:

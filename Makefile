@@ -11,7 +11,7 @@ COVERED := core.header core.operations codecs typed engine.settings core.block c
 	interprocess.splits interprocess.consumer_requests interprocess.snapshot_view core.intervals core.availability \
 	engine.subscriptions subscription recovery.in_doubt engine.two_phase transactions runtime.multi_queue \
 	core.delivery_counts engine.reader core.dead_letter runtime.retries runtime.requeue runtime.metrics \
-	system.event_log engine.inbox_limits storage.inbox_access recovery.opening
+	system.event_log engine.inbox_limits storage.inbox_access recovery.opening faces.lifecycle faces.refusals
 # The tests that do so; the others run unwatched.
 COVERING := $(patsubst %,tests/unit/engine/test_%.py,store reader_races trim spill commit admission compaction compaction_faults segment_use adoption \
 	two_phase)
@@ -21,6 +21,7 @@ COVERING += $(patsubst %,tests/unit/core/test_%.py,formats intervals state avail
 COVERING += $(patsubst %,tests/unit/runtime/test_%.py,open_queue disown maintenance waiting retries dead_letters metrics)
 COVERING += $(patsubst %,tests/unit/storage/test_%.py,layout lock log pool segment)
 COVERING += $(patsubst %,tests/unit/system/test_%.py,quota event_log)
+COVERING += tests/unit/faces/test_lifecycle.py
 COVERING += $(patsubst %,tests/api/test_%.py,queue encryption subscriptions flush_all codecs)
 COVERING += $(patsubst %,tests/predecessors/test_%.py,kahadb_compaction diskqueue_faults diskqueue_weaknesses \
 	diskqueue_log)

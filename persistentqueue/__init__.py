@@ -44,8 +44,10 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
   look. ``splits``, ``producer``, ``snapshot_view``, ``consumer_requests``, ``multi_writer``.
 - ``persistentqueue/`` What people import. ``session``, ``stats``, ``subscription``, ``typed``, ``queue``,
   ``transactions``.
+- ``faces/`` The common part of ``compat`` and ``aio``: the rules of the standard library's queues, and refusals.
+  ``lifecycle``, ``refusals``.
 - ``persistentqueue/`` Other interfaces to a queue, each in one module. ``compat``, ``prometheus``, ``scrapy``.
-- ``aio/`` The queue for ``asyncio``: no call blocks the event loop for a disk operation. ``futures``,
+- ``aio/`` The queue for ``asyncio``: no call blocks the event loop for a disk operation. ``futures``, ``opening``,
   ``flush_batcher``, ``item_waiter``, ``standard_queue_worker``, ``session``, ``standard_queue``, ``persistent_queue``.
 - ``spark/`` Queues between Spark jobs, and between Spark and other programs: a hand-off of DataFrames, and a data
   source. ``java``, ``options``, ``payload``, ``progress``, ``workers``, ``handoff``, ``partition_reader``, ``writer``,

@@ -26,7 +26,7 @@ from contextlib import suppress
 from queue import Empty, Full
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from persistentqueue import (
     CodecError,
@@ -37,9 +37,10 @@ from persistentqueue import (
     codecs,
     delete_queue,
 )
-from persistentqueue.engine.settings import refuse_retries
 from persistentqueue.system.disk import DISK, StrPath, abspath, after_fork_in_child, fspath
-from persistentqueue.system.uncopyable import Uncopyable
+
+from .faces.lifecycle import Lifecycle, T, oldest
+from .faces.refusals import UncopyableFace, refuse_retries
 
 if sys.version_info >= (3, 13):
     from queue import ShutDown
@@ -51,18 +52,8 @@ else:
 
 __all__ = ["Queue", "FifoQueue", "Empty", "Full", "ShutDown"]
 
-if TYPE_CHECKING:
-    from typing_extensions import TypeVar
-
-    T = TypeVar("T", default=Any)
-else:
-    from typing import TypeVar
-
-    T = TypeVar("T")
 _IDLE_SESSIONS = 64
 """Upper bound for the number of idle sessions that are kept for later calls."""
-
-_ELSEWHERE = "pass its path, and open a Producer there, with the codec that the queue has"
 
 
 class _Json:
@@ -92,7 +83,7 @@ class _Task:
         self.left = left
 
 
-class Queue(Uncopyable, queue.Queue[T]):
+class Queue(UncopyableFace, queue.Queue[T]):
     """``queue.Queue`` in a directory on disk, for any number of threads of the process that owns it::
 
         with Queue("queues/orders", maxsize=1000) as queue:
@@ -128,8 +119,6 @@ class Queue(Uncopyable, queue.Queue[T]):
     Every method raises ``ClosedError`` after ``close``, and ``BrokenQueueError`` after a failed sync.
     """
 
-    _elsewhere = _ELSEWHERE
-
     def __init__(
         self, path: StrPath, maxsize: int = 0, *, codec: codecs.Codec[T] = _JSON, sync: bool = True, **settings: Any
     ) -> None:
@@ -138,9 +127,7 @@ class Queue(Uncopyable, queue.Queue[T]):
         self._blocks = settings.get("full") == "block"
         self._make_locks()
         _OPEN.add(self)
-        self.is_shutdown = False
-        self._is_drained = False
-        """True after an immediate shutdown: this object then counts the queue as empty."""
+        self._lifecycle = Lifecycle()
         self._maxsize = maxsize
         self._idle: list[Session[T]] = []
         self._session: Session[T] | None = None
@@ -153,8 +140,6 @@ class Queue(Uncopyable, queue.Queue[T]):
         """Number of threads that wait for several places at once."""
         self._tasks: OrderedDict[_Task, None] = OrderedDict()
         self._own = threading.local()
-        self._undone = 0
-        """Number of items that were got and are not done."""
         self._init(maxsize)
 
     def __enter__(self) -> Queue[T]:
@@ -190,8 +175,12 @@ class Queue(Uncopyable, queue.Queue[T]):
     @property
     def unfinished_tasks(self) -> int:  # type: ignore[override]
         """Number of items that are in the queue, or were got and are not done."""
-        ready = len(self._persistent)
-        return (0 if self._is_drained else ready) + self._undone + self._putting
+        return self._lifecycle.unfinished(len(self._persistent)) + self._putting
+
+    @property
+    def is_shutdown(self) -> bool:
+        """True after ``shutdown``."""
+        return self._lifecycle.is_shutdown
 
     def put(self, item: T, block: bool = True, timeout: float | None = None) -> None:
         """Put an item into the queue, durable on return.
@@ -277,9 +266,7 @@ class Queue(Uncopyable, queue.Queue[T]):
         """
         with self.mutex:
             own = self._own_tasks()
-            task = own[0] if own else next(iter(self._tasks), None)
-            if task is None:
-                raise ValueError("task_done() called too many times")
+            task = oldest(own or self._tasks)
             task.left -= 1
             if task.left:
                 self._done(1)
@@ -308,8 +295,7 @@ class Queue(Uncopyable, queue.Queue[T]):
             immediate: Whether ``get`` ends at once. Then this object counts the queue as empty. Default False.
         """
         with self.mutex:
-            self.is_shutdown = True
-            self._is_drained = self._is_drained or immediate
+            self._lifecycle.shut_down(immediate)
             self._persistent.wake()
             self._wake_all()
 
@@ -332,8 +318,7 @@ class Queue(Uncopyable, queue.Queue[T]):
         """Do nothing. This hook is called at the end of the constructor."""
 
     def _qsize(self) -> int:
-        ready = len(self._persistent)
-        return 0 if self._is_drained else ready
+        return self._lifecycle.size(len(self._persistent))
 
     def _put(self, item: T) -> None:
         assert self._session is not None
@@ -430,7 +415,7 @@ class Queue(Uncopyable, queue.Queue[T]):
         task = _Task(session, count)
         self._own_tasks().append(task)
         self._tasks[task] = None
-        self._undone += count
+        self._lifecycle.undone += count
         self._places -= count
         if self._many_putters:
             self.not_full.notify_all()
@@ -448,12 +433,12 @@ class Queue(Uncopyable, queue.Queue[T]):
         return own
 
     def _done(self, count: int) -> None:
-        self._undone -= count
+        self._lifecycle.undone -= count
         self._tell_if_all_is_done()
 
     def _tell_if_all_is_done(self) -> None:
         """Wake the threads in ``join`` if nothing is got or being put; they check the queue themselves."""
-        if not self._undone and not self._putting:
+        if not self._lifecycle.undone and not self._putting:
             self.all_tasks_done.notify_all()
 
     def _begin(self) -> Session[T]:
@@ -497,7 +482,7 @@ class Queue(Uncopyable, queue.Queue[T]):
         """Wait for an item, also of other processes. The mutex is released while it waits."""
         while not self._qsize():
             left = 0.0 if self.is_shutdown else _left(block, deadline)
-            if not self._is_drained and self._is_there(left):
+            if not self._lifecycle.is_drained and self._is_there(left):
                 return
             if self.is_shutdown:
                 raise ShutDown
@@ -538,7 +523,7 @@ def _make_all_locks() -> None:
 after_fork_in_child(_make_all_locks)
 
 
-class FifoQueue(Uncopyable):
+class FifoQueue(UncopyableFace):
     """A FIFO of bytes with the methods of queuelib's ``FifoDiskQueue``, each of them durable on return::
 
         with FifoQueue("queues/urls") as queue:
@@ -559,8 +544,6 @@ class FifoQueue(Uncopyable):
 
     Every method raises ``ClosedError`` after ``close``, and ``BrokenQueueError`` after a failed sync.
     """
-
-    _elsewhere = _ELSEWHERE
 
     def __init__(self, path: StrPath, **settings: Any) -> None:
         self._path = abspath(fspath(path))  # close() deletes it; the working directory may change before

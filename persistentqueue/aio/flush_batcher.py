@@ -18,7 +18,7 @@ from typing import Any
 
 from persistentqueue import PersistentQueue, QueueFullError, Session
 
-from .futures import Landing, Worker, tell
+from .futures import Landing, Worker, launch, tell
 
 Marker = tuple[str, int]
 
@@ -71,9 +71,7 @@ class Flushes:
 
     def close(self) -> Landing[None]:
         """Close the queue after the flushes that were given to the thread. Later flushes get ``ClosedError``."""
-        closing: Landing[None] = Landing(loop=self._loop)
-        self._worker.submit(partial(self._close, closing))
-        return closing
+        return launch(self._loop, self._worker.submit, self._queue.close)
 
     def end(self) -> None:
         """End both threads. The queue is closed."""
@@ -108,14 +106,6 @@ class Flushes:
                 self._room.wait(flush)
             else:
                 flush.land(each)
-
-    def _close(self, closing: Landing[None]) -> None:
-        found: Exception | None = None
-        try:
-            self._queue.close()
-        except Exception as error:
-            found = error
-        tell(self._loop, closing.land, found)
 
 
 class _Room:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
@@ -45,6 +46,22 @@ def tell(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *argument
     """Make the loop call this. For any thread; if the loop is closed, nothing is called."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(call, *arguments)
+
+
+def launch(loop: asyncio.AbstractEventLoop, submit: Callable[[Job], object], call: Callable[[], T]) -> Landing[T]:
+    """Let a thread, to which ``submit`` gives jobs, make a call, and return its result as a future."""
+    landing: Landing[T] = Landing(loop=loop)
+    submit(partial(_make, landing, call))
+    return landing
+
+
+def _make(landing: Landing[T], call: Callable[[], T]) -> None:
+    found: T | Exception
+    try:
+        found = call()
+    except Exception as error:
+        found = error
+    tell(landing.get_loop(), landing.land, found)
 
 
 class Worker:

@@ -12,16 +12,16 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar, cast
 
 import persistentqueue
-from persistentqueue import ClosedError, Compacted, Maintained, RecoveryReport, SegmentUse, Stats, codecs
+from persistentqueue import Compacted, Maintained, RecoveryReport, SegmentUse, Stats, codecs
 from persistentqueue.codecs import T
-from persistentqueue.engine.settings import refuse_retries
-from persistentqueue.system.disk import StrPath, abspath, fspath
+from persistentqueue.system.disk import StrPath, fspath
 from persistentqueue.system.uncopyable import Uncopyable
 
 from .flush_batcher import Flushes, Marker
-from .futures import Landing, over, tell
+from .futures import Landing, launch, over
 from .item_waiter import Watch
-from .session import Session
+from .opening import not_open, prepare
+from .session import Session, check_timeout
 
 R = TypeVar("R")
 _THREADS = 4
@@ -71,11 +71,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
     ) -> None:
         self._path = fspath(path)
         self._name = name
-        # The queue is opened later; the working directory may change before.
-        if settings.get("data_path") is not None:
-            settings["data_path"] = abspath(settings["data_path"])
-        self._opening = partial(persistentqueue.PersistentQueue[T], abspath(path), name, codec=codec, **settings)
-        refuse_retries(settings, "asyncio")
+        self._opening = prepare(persistentqueue.PersistentQueue[T], path, name, codec=codec, **settings)
         self._blocks = settings.get("full") == "block"
         self._core: persistentqueue.PersistentQueue[T] | None = None
         self._is_opening = self._is_closing = False
@@ -368,9 +364,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
             *arguments: Its positional arguments.
             **named: Its named arguments.
         """
-        landing: Landing[R] = Landing(loop=self._loop)
-        self._pool.submit(_make, landing, partial(call, *arguments, **named))
-        return landing
+        return launch(self._loop, self._pool.submit, partial(call, *arguments, **named))
 
     def flush(
         self, session: persistentqueue.Session[Any], marker: Marker | None, timeout: float | None
@@ -385,8 +379,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
         Raises:
             ValueError: ``timeout`` is negative, or is above 0 without ``full="block"``.
         """
-        if timeout is not None and not timeout >= 0:
-            raise ValueError(f"timeout must be None or at least 0 seconds, got {timeout}")
+        check_timeout(timeout)
         if timeout and not self._blocks:
             raise ValueError(f'a timeout of {timeout} seconds needs a queue with full="block"')
         return self._flushes.flush(session, marker, timeout)
@@ -422,7 +415,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
 
     def _open(self) -> persistentqueue.PersistentQueue[T]:
         if self._core is None or self._is_closing:
-            raise ClosedError("the queue is not open: open it by async with or await queue.open()")
+            raise not_open()
         self._check_loop()
         return self._core
 
@@ -499,15 +492,6 @@ class Subscription(Uncopyable, Generic[T]):
         """
         self._queue.check()
         return self._queue.iterate(self._core.browse)
-
-
-def _make(landing: Landing[R], call: Callable[[], R]) -> None:
-    found: R | Exception
-    try:
-        found = call()
-    except Exception as error:
-        found = error
-    tell(landing.get_loop(), landing.land, found)
 
 
 def _some(items: Iterator[T]) -> tuple[list[T], Exception | None]:

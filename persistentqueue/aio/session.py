@@ -161,8 +161,7 @@ class Session(Uncopyable, Generic[T]):
             ValueError: ``max_items`` or ``timeout`` is negative.
             CodecError, CorruptionError, SubscriptionNotFoundError: On the conditions that ``dequeue`` names.
         """
-        if timeout is not None and not timeout >= 0:
-            raise ValueError(f"timeout must be None or at least 0 seconds, got {timeout}")
+        check_timeout(timeout)
         if max_items < 0:
             raise ValueError(f"max_items must not be negative, got {max_items}")
         with self._using():
@@ -246,6 +245,12 @@ class Session(Uncopyable, Generic[T]):
     def _put_back(self, count: int) -> None:
         with suppress(PersistentQueueError):  # the closing of the queue has released them
             self._core.put_back(count)
+
+
+def check_timeout(timeout: float | None) -> None:
+    """Raise ``ValueError`` if the timeout is negative, or no number of seconds."""
+    if timeout is not None and not timeout >= 0:
+        raise ValueError(f"timeout must be None or at least 0 seconds, got {timeout}")
 
 
 def _chunks(items: Iterable[T]) -> Iterator[list[T] | tuple[T, ...]]:

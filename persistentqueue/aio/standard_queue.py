@@ -22,14 +22,15 @@ from contextlib import suppress
 from functools import partial
 from math import inf
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from persistentqueue import BrokenQueueError, ClosedError, CorruptionError, PersistentQueue, Session, codecs
-from persistentqueue.engine.settings import refuse_retries
-from persistentqueue.system.disk import StrPath, abspath, fspath
-from persistentqueue.system.uncopyable import Uncopyable
+from persistentqueue.system.disk import StrPath, fspath
 
-from .futures import Landing, Worker, over, tell
+from ..faces.lifecycle import Lifecycle, T, oldest
+from ..faces.refusals import UncopyableFace
+from .futures import Landing, Worker, launch, over, tell
+from .opening import not_open, prepare
 from .standard_queue_worker import Entry, Found, Work, opened, work_on
 
 if sys.version_info >= (3, 13):
@@ -40,20 +41,12 @@ else:
         """Raised by ``put`` and ``get`` after ``shutdown``. From Python 3.13 on, it is ``asyncio.QueueShutDown``."""
 
 
-if TYPE_CHECKING:
-    from typing_extensions import TypeVar
-
-    T = TypeVar("T", default=Any)
-else:
-    from typing import TypeVar
-
-    T = TypeVar("T")
 AT_HAND_ITEMS = 1000
 AT_HAND_BYTES = 8 * 1024 * 1024
 """Upper bounds for what is kept at hand; one item is at hand in any case."""
 
 
-class Queue(Uncopyable, asyncio.Queue[T]):
+class Queue(UncopyableFace, asyncio.Queue[T]):
     """``asyncio.Queue`` in a directory on disk, with every method of Python 3.13, for the tasks of one event loop::
 
         async with aio.Queue("queues/orders") as queue:
@@ -94,7 +87,6 @@ class Queue(Uncopyable, asyncio.Queue[T]):
     raise ``ClosedError`` before ``open`` and after ``close``, and ``BrokenQueueError`` after a failed sync.
     """
 
-    _elsewhere = "pass its path, and open a Producer there, with the codec that the queue has"
     # Private attributes of asyncio.Queue, present in each version from 3.10 on.
     _getters: deque[asyncio.Future[None]]
     _putters: deque[asyncio.Future[None]]
@@ -108,11 +100,7 @@ class Queue(Uncopyable, asyncio.Queue[T]):
     ) -> None:
         self._path = fspath(path)
         self._codec = codec
-        refuse_retries(settings, "asyncio")
-        # The queue is opened later; the working directory may change before.
-        if settings.get("data_path") is not None:
-            settings["data_path"] = abspath(settings["data_path"])
-        self._opening = partial(PersistentQueue[bytes], abspath(path), **settings)
+        self._opening = prepare(PersistentQueue[bytes], path, **settings)
         self._core: PersistentQueue[bytes] | None = None
         self._reset()
         super().__init__(maxsize)
@@ -135,7 +123,7 @@ class Queue(Uncopyable, asyncio.Queue[T]):
         """Error that ended all work; None while the queue works."""
         self._settling: list[Landing[None]] = []
         self._is_armed = self._is_working = self._is_told = self._is_watching = False
-        self._is_shutdown = self._is_drained = False
+        self._lifecycle = Lifecycle()
         self._worker = Worker("persistentqueue-aio-queue")
         self._watcher = Worker("persistentqueue-aio-watch")
 
@@ -157,8 +145,7 @@ class Queue(Uncopyable, asyncio.Queue[T]):
         """
         if self._core is not None:
             raise RuntimeError(f"the queue {self._path!r} was opened before by this object: make another aio.Queue")
-        opening: Landing[PersistentQueue[bytes]] = Landing(loop=asyncio.get_running_loop())
-        self._worker.submit(partial(_do, opening, partial(opened, self._opening)))
+        opening = launch(asyncio.get_running_loop(), self._worker.submit, partial(opened, self._opening))
         try:
             self._begin(await over(opening))
         except asyncio.CancelledError:
@@ -190,8 +177,7 @@ class Queue(Uncopyable, asyncio.Queue[T]):
         except (Exception, asyncio.CancelledError) as failed:
             error = failed
         self._fail(ClosedError("the queue is closed: open it again"))
-        closing: Landing[None] = Landing(loop=asyncio.get_running_loop())
-        self._worker.submit(partial(_do, closing, self._core.close))
+        closing = launch(asyncio.get_running_loop(), self._worker.submit, self._core.close)
         try:
             await over(closing)
         finally:
@@ -216,7 +202,7 @@ class Queue(Uncopyable, asyncio.Queue[T]):
 
     def qsize(self) -> int:
         """Return the number of items in the queue, without those that ``get`` returned."""
-        return len(self._queue) + self._away
+        return self._lifecycle.size(len(self._queue) + self._away)
 
     def put_nowait(self, item: T) -> None:
         """Put an item, which is durable soon (see ``flush``).
@@ -230,9 +216,7 @@ class Queue(Uncopyable, asyncio.Queue[T]):
             CodecError: The codec cannot encode the item.
             ClosedError, BrokenQueueError: The queue is not open, or is broken.
         """
-        self._check()
-        if self._is_shutdown:
-            raise QueueShutDown
+        self._check_put()
         super().put_nowait(item)
 
     async def put(self, item: T) -> None:
@@ -249,10 +233,10 @@ class Queue(Uncopyable, asyncio.Queue[T]):
             ClosedError: The queue is not open.
             BrokenQueueError: A sync failed. It is unknown whether the item is in the queue.
         """
-        self._check()
-        if self._is_shutdown:
-            raise QueueShutDown
-        await super().put(item)
+        while self.full():
+            self._check_put()
+            await self._line_up(self._putters, self.full)
+        self.put_nowait(item)
         entry, self._last = self._last, None
         if entry is not None:
             entry.saved = Landing(loop=asyncio.get_running_loop())
@@ -268,9 +252,9 @@ class Queue(Uncopyable, asyncio.Queue[T]):
             CorruptionError: A block is damaged; raised once per block. It counts as got, so it needs a ``task_done``.
             ClosedError, BrokenQueueError: The queue is not open, or is broken.
         """
-        self._check()
-        if self._is_shutdown and not self.qsize():
-            raise QueueShutDown
+        self._check_get()
+        if self.empty():
+            raise asyncio.QueueEmpty
         return super().get_nowait()
 
     async def get(self) -> T:
@@ -283,17 +267,16 @@ class Queue(Uncopyable, asyncio.Queue[T]):
             ClosedError, BrokenQueueError: The queue is not open, or is broken.
             PersistentQueueError: The next item cannot be taken for now. One waiting task gets this error.
         """
-        self._check()
-        if self._is_shutdown and not self.qsize():
-            raise QueueShutDown
-        if self.empty():
+        while self.empty():
+            self._check_get()
             self._arm()
             self._watch()
-        try:
-            return await super().get()
-        finally:
-            if self._is_watching and not self._getters and self._core is not None:
-                self._core.wake()
+            try:
+                await self._line_up(self._getters, self.empty)
+            finally:
+                if self._is_watching and not self._getters and self._core is not None:
+                    self._core.wake()
+        return self.get_nowait()
 
     def task_done(self) -> None:
         """Mark the first item that was got and is not done as done. It is durably consumed soon (see ``flush``).
@@ -301,11 +284,11 @@ class Queue(Uncopyable, asyncio.Queue[T]):
         Raises:
             ValueError: Every item that was got is done already.
         """
-        if not self._got:
-            raise ValueError("task_done() called too many times")
-        super().task_done()
-        entry = self._got.popleft()
+        entry = oldest(self._got)
+        self._got.popleft()
         entry.is_done = True
+        self._lifecycle.undone -= 1
+        self._count()
         if entry.hold is not None:
             self._done.append(entry.hold)
         self._arm()
@@ -326,18 +309,13 @@ class Queue(Uncopyable, asyncio.Queue[T]):
             immediate: Whether the queue is emptied at once. Its items stay on disk, for the next opening. Default
                 False.
         """
-        self._is_shutdown = True
+        self._is_shutdown = True  # for the repr of Python 3.13
+        self._lifecycle.shut_down(immediate)
         if immediate:
-            self._is_drained = True
-            self._unfinished_tasks = max(self._unfinished_tasks - self.qsize(), 0)
             self._dropped += self._queue
             self._queue.clear()
             self._away = 0
-            if not self._unfinished_tasks:
-                self._finished.set()
-        if not self.qsize():
-            _raise(self._getters, QueueShutDown())
-        _raise(self._putters, QueueShutDown())
+        self._count()
 
     def _init(self, maxsize: int) -> None:  # noqa: ARG002 - asyncio's signature
         self._queue: deque[Entry] = deque()
@@ -360,6 +338,9 @@ class Queue(Uncopyable, asyncio.Queue[T]):
         self._at_hand_bytes -= len(entry.data)
         entry.is_got = True
         self._got.append(entry)
+        self._lifecycle.undone += 1
+        if self._lifecycle.is_shutdown:
+            self._count()  # this may have been the last item
         if self._away:
             self._arm()
         if entry.error is not None:
@@ -371,17 +352,44 @@ class Queue(Uncopyable, asyncio.Queue[T]):
     def _begin(self, core: PersistentQueue[bytes]) -> None:
         """Take over the open queue."""
         self._core = core
-        self._away = self._unfinished_tasks = len(core)
-        if self._away:
-            self._finished.clear()
+        self._away = len(core)
+        self._count()
         self._arm()
 
     def _check(self) -> None:
         if self._failure is not None:
             raise self._failure
         if self._core is None:
-            raise ClosedError("the queue is not open: open it by async with or await queue.open()")
+            raise not_open()
         self._here()
+
+    def _check_put(self) -> None:
+        self._check()
+        if self._lifecycle.is_shutdown:
+            raise QueueShutDown
+
+    def _check_get(self) -> None:
+        self._check()
+        if self._lifecycle.is_shutdown and not self.qsize():
+            raise QueueShutDown
+
+    async def _line_up(self, waiters: deque[asyncio.Future[None]], must_wait: Callable[[], bool]) -> None:
+        """Wait until this task is woken. The caller then looks at the queue again, and at its shutdown or failure.
+
+        The loops of ``asyncio.Queue`` itself look at a shutdown only from Python 3.13 on, and never at items that are
+        only on disk. As there, a cancelled task that was woken wakes the next one, unless its wait would go on.
+        """
+        waiter: asyncio.Future[None] = self._get_loop().create_future()
+        waiters.append(waiter)
+        try:
+            await waiter
+        except BaseException:
+            waiter.cancel()  # if it is not done yet
+            with suppress(ValueError):
+                waiters.remove(waiter)
+            if not waiter.cancelled() and not must_wait():
+                self._wakeup_next(waiters)
+            raise
 
     def _here(self) -> asyncio.AbstractEventLoop | None:
         """Return the running loop, or None if no loop runs.
@@ -425,7 +433,7 @@ class Queue(Uncopyable, asyncio.Queue[T]):
                 self._unsaved.append(entry)
             elif entry.saved is not None:  # got and done before it was saved: nothing to write
                 entry.saved.land(None)
-        can_take = self._has_room() and not self._is_drained and (self._away or self._is_told)
+        can_take = self._has_room() and not self._lifecycle.is_drained and (self._away or self._is_told)
         if self._is_working or not (self._unsaved or self._done or self._fresh or can_take):
             self._settle()
             return
@@ -472,7 +480,6 @@ class Queue(Uncopyable, asyncio.Queue[T]):
 
     def _take_over(self, found: Found) -> None:
         """Put the taken items at hand: unexpected items before those that this object has put."""
-        before = self.qsize()
         waking = 0
         own = sum(each.hold is None for each in self._queue) if self._fresh or self._unsaved else 0
         for data, hold in found.taken:
@@ -482,12 +489,12 @@ class Queue(Uncopyable, asyncio.Queue[T]):
                 own -= not entry.is_got
                 if entry.is_done:
                     self._done.append(hold)
-            elif self._is_drained:
+            elif self._lifecycle.is_drained:
                 self._dropped.append(Entry(data, self._codec, hold))
             else:
                 self._append(Entry(data, self._codec, hold), len(self._queue) - own)
                 waking += 1
-        if self._is_drained:
+        if self._lifecycle.is_drained:
             return
         if isinstance(found.take_error, CorruptionError):
             damaged = Entry(b"", codecs.BYTES)
@@ -497,12 +504,7 @@ class Queue(Uncopyable, asyncio.Queue[T]):
         elif found.take_error is not None:  # it cannot be taken for now: one task gets the error
             _raise(self._getters, found.take_error, 1)
         self._away = found.ready - len(self._fresh) + sum(not entry.is_at_hand for entry in self._unsaved)
-        # Items of other processes, and damaged blocks, were not counted before.
-        self._unfinished_tasks += self.qsize() - before
-        if self._unfinished_tasks:
-            self._finished.clear()
-        else:
-            self._finished.set()
+        self._count()
         for _ in range(waking):
             self._wakeup_next(self._getters)
 
@@ -519,16 +521,29 @@ class Queue(Uncopyable, asyncio.Queue[T]):
                 self._queue.remove(entry)
                 self._at_hand_bytes -= len(entry.data)
                 self._finish_one()
-        elif not self._is_drained:  # after an immediate shutdown, it is no longer counted
+        elif not self._lifecycle.is_drained:  # after an immediate shutdown, it is no longer counted
             self._away -= 1
             self._finish_one()
         return True
 
     def _finish_one(self) -> None:
-        self._unfinished_tasks -= 1
-        if not self._unfinished_tasks:
-            self._finished.set()
+        self._count()
         self._wakeup_next(self._putters)
+
+    def _count(self) -> None:
+        """Take note that the number of items has changed: for ``join``, and for tasks that wait after a shutdown.
+
+        The count of ``asyncio.Queue`` itself knows only what this object has put.
+        """
+        self._unfinished_tasks = self._lifecycle.unfinished(len(self._queue) + self._away)
+        if self._unfinished_tasks:
+            self._finished.clear()
+        else:
+            self._finished.set()
+        if self._lifecycle.is_shutdown:
+            _raise(self._putters, QueueShutDown())
+            if not self.qsize():
+                _raise(self._getters, QueueShutDown())
 
     def _settle(self, error: Exception | None = None) -> None:
         """Wake all ``flush`` calls: no work is left, or none is possible because of ``error``."""
@@ -554,15 +569,6 @@ class Queue(Uncopyable, asyncio.Queue[T]):
             self._arm()
         elif self._getters:  # the watcher began to wait before the first task was in line
             self._watch()
-
-
-def _do(landing: Landing[T], call: Callable[[], T]) -> None:
-    found: T | Exception
-    try:
-        found = call()
-    except Exception as error:
-        found = error
-    tell(landing.get_loop(), landing.land, found)
 
 
 def _tell_of(

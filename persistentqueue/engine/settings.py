@@ -61,16 +61,3 @@ def check_settings(settings: Settings, lock_timeout: float) -> None:
         raise ValueError(f'full must be "raise" or "block", got {settings.full!r}')
     if high_bytes < low_bytes:
         raise ValueError(f"pool_max_bytes must be at least pool_min_bytes, {low_bytes}, got {high_bytes}")
-
-
-def refuse_retries(settings: Mapping[str, Any], face: str) -> None:
-    """Raise ``ValueError`` if the settings count delivery attempts, which ``face`` does not support.
-
-    Such an interface dequeues items ahead of its users, so that these items would count as delivered.
-    """
-    chosen = [name for name in ("max_attempts", "dead_letter", "retry_delay_seconds") if settings.get(name)]
-    if chosen:
-        raise ValueError(
-            f"{chosen[0]} cannot be used with {face}, which takes items ahead of its users, so that they count as "
-            "delivered: use persistentqueue.PersistentQueue"
-        )

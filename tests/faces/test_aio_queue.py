@@ -572,6 +572,52 @@ def test_shutdown(place: Path) -> None:
     assert stored(place) == []
 
 
+def test_shutdown_before_an_item_is_in_memory(place: Path) -> None:
+    """An item that is only on disk is still got after a shutdown; a task that waits for another one is told."""
+
+    async def main() -> None:
+        async with aio.Queue[int](place) as queue:
+            for n in range(2):
+                await queue.put(n)
+        async with aio.Queue[int](place) as queue:
+            queue.shutdown()
+            with pytest.raises(asyncio.QueueEmpty):
+                queue.get_nowait()
+            assert queue.qsize() == 2
+            getting = [asyncio.create_task(queue.get()) for _ in range(3)]
+            found = await asyncio.gather(*getting, return_exceptions=True)
+            assert sorted(map(repr, found)) == ["0", "1", "QueueShutDown()"]
+
+    run(main())
+
+
+def test_shutdown_of_tasks_that_were_woken_for_nothing(place: Path) -> None:
+    """A task is woken, another one is faster, and then the queue is shut down: the task does not wait again."""
+
+    async def main() -> None:
+        async with aio.Queue[int](place, 1) as queue:
+            getting = asyncio.create_task(queue.get())
+            await asyncio.sleep(0)
+            queue.put_nowait(0)
+            assert queue.get_nowait() == 0
+            queue.shutdown()
+            with pytest.raises(aio.QueueShutDown):
+                await getting
+        async with aio.Queue[int](place, 1) as queue:
+            assert await queue.get() == 0
+            await queue.put(1)
+            putting = asyncio.create_task(queue.put(2))
+            await asyncio.sleep(0)
+            assert queue.get_nowait() == 1
+            queue.put_nowait(3)
+            queue.shutdown()
+            with pytest.raises(aio.QueueShutDown):
+                await putting
+
+    run(main())
+    assert stored(place) == [b"0", b"1", b"3"]
+
+
 def test_a_put_that_is_refused_behind_what_is_at_hand(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An item that was refused before it was in memory is not counted any more: ``join`` does not wait for it."""
     monkeypatch.setattr(standard_queue, "AT_HAND_ITEMS", 1)

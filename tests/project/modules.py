@@ -72,10 +72,12 @@ TABLE = (
     ),
     _folder("interprocess", "splits producer snapshot_view consumer_requests multi_writer __init__"),
     _folder("top", "session stats subscription typed queue transactions __init__", "What people import."),
+    _folder("faces", "lifecycle refusals"),
     _folder("top faces", "compat prometheus scrapy", "Other interfaces to a queue, each in one module."),
     _folder(
         "aio",
-        "futures flush_batcher item_waiter standard_queue_worker session standard_queue persistent_queue __init__",
+        "futures opening flush_batcher item_waiter standard_queue_worker session standard_queue persistent_queue "
+        "__init__",
     ),
     _folder(
         "spark",
@@ -89,12 +91,11 @@ TABLE = (
     _folder("start", "__main__", "The command ``python -m persistentqueue``."),
 )
 
-FACES = ("top faces", "aio", "spark", "cli", "start")
+FACES = ("faces", "top faces", "aio", "spark", "cli", "start")
 FACES_MAY_IMPORT = {
     "persistentqueue",
     "persistentqueue.codecs",
     "persistentqueue.interprocess",
-    "persistentqueue.engine.settings",
     "persistentqueue.storage.layout",
     "persistentqueue.storage.pool",
     "persistentqueue.system.disk",

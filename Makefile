@@ -11,7 +11,8 @@ COVERED := core.header core.operations codecs typed engine.settings core.block c
 	interprocess.splits interprocess.consumer_requests interprocess.snapshot_view core.intervals core.availability \
 	engine.subscriptions subscription recovery.in_doubt engine.two_phase transactions runtime.multi_queue \
 	core.delivery_counts engine.reader core.dead_letter runtime.retries runtime.requeue runtime.metrics \
-	system.event_log engine.inbox_limits storage.inbox_access recovery.opening faces.lifecycle faces.refusals
+	system.event_log engine.context storage.inbox_limits storage.inbox_access recovery.opening \
+	faces.lifecycle faces.refusals
 # The tests that do so; the others run unwatched.
 COVERING := $(patsubst %,tests/unit/engine/test_%.py,store reader_races trim spill commit admission compaction compaction_faults segment_use adoption \
 	two_phase)

@@ -31,9 +31,9 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
   ``signal_shield``, ``trust``.
 - ``storage/`` One module for each kind of file: segments, the log, the pool of empty files, the lock, and published
   files. ``inbox_access``, ``locations``, ``lock``, ``log``, ``pool``, ``segment``, ``publication``, ``segment_files``,
-  ``layout``, ``relocation``.
+  ``layout``, ``inbox_limits``, ``relocation``.
 - ``engine/`` The engine of one queue, without threads of its own: commits, reading, trims, compaction, and adoption.
-  ``reader``, ``transaction``, ``inbox_limits``, ``subscriptions``, ``admission``, ``compaction``, ``segment_use``,
+  ``transaction``, ``context``, ``reader``, ``subscriptions``, ``admission``, ``compaction``, ``segment_use``,
   ``commit``, ``settings``, ``trim``, ``adoption``, ``store``, ``two_phase``.
 - ``recovery/`` Opening and repair: from a directory to an open store, and the salvage of data from a damaged queue.
   ``in_doubt``, ``location_repair``, ``catalog``, ``replay``, ``opening``, ``salvage``, ``check``.

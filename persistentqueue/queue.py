@@ -20,7 +20,7 @@ from .core.items import checked_name
 from .engine.reader import Reader
 from .engine.segment_use import SegmentUse, explain
 from .engine.settings import check_settings, check_some
-from .engine.store import RecoveryReport, Store
+from .engine.store import RecoveryReport
 from .engine.transaction import Settings, Transaction
 from .errors import CorruptionError, MissingExtraError, SubscriptionNotFoundError, WrongKeyError, naming_paths
 from .interprocess.snapshot_view import View
@@ -28,7 +28,7 @@ from .recovery.opening import Others, announce, open_store
 from .runtime.maintenance import Compacted, Maintained, Maintenance
 from .runtime.memory_budget import MemoryBudget
 from .runtime.multi_queue import introduce, require_neighbours
-from .runtime.open_queue import OpenQueue
+from .runtime.open_queue import OpenQueue, OpenStore
 from .runtime.requeue import requeue
 from .runtime.retries import Delay, Retries, counts_attempts, require_fitting
 from .runtime.session_state import checked_timeout
@@ -37,7 +37,6 @@ from .stats import Stats, look
 from .storage.layout import place_path, queue_directory
 from .subscription import Subscription
 from .system.disk import DISK, Disk, StrPath, abspath, after_fork_in_child, basename, dirname, fspath
-from .system.signal_shield import Shielded
 from .system.uncopyable import Uncopyable, uncopyable_block
 from .typed import TypedSession
 
@@ -205,7 +204,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
         check_settings(settings, lock_timeout)
         settings = replace(settings, envelopes=Envelopes(compression, encryption, threading.Lock()))
         self._path, self._name, self._disk = fspath(path), name, disk
-        opening = partial(open_store, disk, directory, settings, create, 0.0, data_path=place)
+        opening = partial(open_store, disk, directory, settings, create=create, data_path=place, others=_OTHERS)
         try:
             group = self._open_group(opening, lock_timeout, memory_bytes)
             self._try_key(encryption)
@@ -221,19 +220,13 @@ class PersistentQueue(Uncopyable, Generic[T]):
         if self._open_queue is not None and self._open_queue.closed is None:
             self.close()
 
-    def _open_group(
-        self, opening: Callable[..., Store], lock_timeout: float, memory_bytes: int | MemoryBudget
-    ) -> OpenQueue:
+    def _open_group(self, opening: OpenStore, lock_timeout: float, memory_bytes: int | MemoryBudget) -> OpenQueue:
         """Open the store, and wait for its lock up to ``lock_timeout`` seconds.
 
         ``OpenQueue`` sets ``_open_queue`` before it opens the store, so that an interruption cannot lose an open store.
         """
-
-        def open_store(mutex: threading.Lock, reading: threading.Lock, shielded: Shielded) -> Store:
-            return opening(mutex, reading, others=Others(_is_sound, announce), shielded=shielded)
-
         with naming_paths(self._path):
-            group = OpenQueue(open_store, lock_timeout, partial(setattr, self, "_open_queue"), self._disk)
+            group = OpenQueue(opening, lock_timeout, partial(setattr, self, "_open_queue"), self._disk)
         self._maintenance = Maintenance(group)
         if isinstance(memory_bytes, MemoryBudget):
             group.resize(memory_bytes, None)
@@ -780,6 +773,9 @@ def _is_sound(directory: str) -> bool:
         with suppress(RuntimeError):  # the set changed: another thread opened or closed a queue
             stores = [queue._open_queue.store for queue in _OPEN if queue._open_queue is not None and not queue.closed]
             return any(store.directory == directory and store.broken is None for store in stores)
+
+
+_OTHERS = Others(_is_sound, announce)
 
 
 def _disown_all(*_: Any) -> None:

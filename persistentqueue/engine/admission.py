@@ -15,17 +15,19 @@ from __future__ import annotations
 
 from ..core.block import BLOCK_BYTES, BLOCK_HEADER_BYTES, BLOCK_ITEMS, LENGTH_BYTES, PIECE_BYTES, TAG_BYTES
 from ..core.header import HEADER_BYTES
-from ..core.state import State
 from ..errors import QueueFullError, ResourceError
-from ..system.disk import Disk
-from ..system.quota import OverLimitError, Quota
+from ..system.quota import OverLimitError
+from .context import Context
 from .subscriptions import Subscriptions
-from .transaction import Settings, Transaction
+from .transaction import Transaction
 
 LOGS_LEAST = 5
 """Least ratio of ``max_disk_bytes`` to ``log_bytes``: for the log, its spare, the reserve for both, and items."""
 _RESERVED = 8
 """Divisor of ``max_disk_bytes``: this part is reserved for the log and its spare to grow."""
+_LOGS_PER_LIMIT = 16
+"""Divisor of ``max_disk_bytes``: a log that grows with the rate of commits, or a frame with blocks, stays below this
+part."""
 
 
 def measure_bytes(transaction: Transaction, envelope_bytes: int = 0) -> int:
@@ -47,15 +49,13 @@ class Limits:
     thread computes without the mutex may be outdated.
     """
 
-    def __init__(
-        self, disk: Disk, directory: str, settings: Settings, subscriptions: Subscriptions, state: State, quota: Quota
-    ) -> None:
-        self._disk = disk
-        self.directory = directory
-        self._settings = settings
-        self.state = state
+    def __init__(self, context: Context, subscriptions: Subscriptions) -> None:
+        self._disk = context.disk
+        self.directory = context.places.directory
+        self._settings = settings = context.settings
+        self.state = context.state
         self._subscriptions = subscriptions
-        self._quota = quota
+        self._quota = context.quota
         self.envelope_bytes = settings.envelopes.most_bytes if settings.envelopes is not None else 0
         self.max_items, self.max_bytes = settings.max_items, settings.max_bytes
 
@@ -83,6 +83,14 @@ class Limits:
     def reserve_bytes(self, log_bytes: int) -> int:
         """Return the bytes of the quota that only dequeues may use, for a log of this length and its spare to grow."""
         return max(2 * log_bytes, (self._settings.max_disk_bytes or 0) // _RESERVED)
+
+    def bounded_bytes(self, log_bytes: int) -> int:
+        """Return this length of a log or of a frame with blocks, or a part of ``max_disk_bytes`` if that is less.
+
+        Neither the log nor the reserve for it to grow may take much of the limit.
+        """
+        most_bytes = self._settings.max_disk_bytes
+        return log_bytes if most_bytes is None else min(log_bytes, most_bytes // _LOGS_PER_LIMIT)
 
     def refuse(self, transaction: Transaction, limit: str, directory: str = "") -> QueueFullError:
         """Return the error for a transaction that ``limit`` leaves no room for.

@@ -43,7 +43,6 @@ from typing import Protocol
 
 from ..core.header import HEADER_BYTES
 from ..core.operations import Adoption
-from ..core.state import State
 from ..errors import (
     CorruptionError,
     MemoryShortageError,
@@ -53,6 +52,7 @@ from ..errors import (
     unless_lacking,
 )
 from ..storage.layout import DAMAGED_SUFFIX, names_in, set_aside
+from ..storage.locations import INBOX_DIRECTORY
 from ..storage.publication import (
     DRAFT_SUFFIX,
     PRODUCER,
@@ -66,13 +66,13 @@ from ..storage.publication import (
     read_publication,
 )
 from ..storage.segment_files import Piece, Segments
-from ..system.disk import DIRECTORY, READ, Disk, basename, join, names_of, sync_directory
+from ..system.disk import DIRECTORY, READ, basename, join, names_of, sync_directory
 from ..system.event_log import LOGGER
-from ..system.quota import OverLimitError, Quota
+from ..system.quota import OverLimitError
 from ..system.trust import need_regular
 from .admission import Limits
 from .commit import Committer
-from .reader import Guard
+from .context import Context
 from .subscriptions import Subscriptions
 from .transaction import Transaction
 from .trim import Generations
@@ -88,7 +88,6 @@ class Writing(Protocol):
     committer: Committer
     generations: Generations
     limits: Limits
-    state: State
     subscriptions: Subscriptions
 
     def check(self) -> None:
@@ -110,12 +109,13 @@ class Writing(Protocol):
 class Inbox:
     """Commits the published files of a queue's inbox."""
 
-    def __init__(self, store: Writing, mutex: Guard, sync: bool) -> None:
+    def __init__(self, context: Context, store: Writing) -> None:
+        self._state = context.state
+        self._mutex = context.guards.mutex
+        self._sync = context.settings.sync
         self._store = store
         self._adopter, self._committer, self._generations = store.adopter, store.committer, store.generations
-        self._state, self._subscriptions, self._limits = store.state, store.subscriptions, store.limits
-        self._mutex = mutex
-        self._sync = sync
+        self._subscriptions, self._limits = store.subscriptions, store.limits
         self.adopted = 0
         """Number of published transactions that were adopted."""
         self._told = ""
@@ -306,11 +306,11 @@ _SEQUENCES = 2**63
 class Adopter:
     """The inbox of a queue, as its owner sees it: lists, reads, sets aside, renames and deletes its files."""
 
-    def __init__(self, disk: Disk, directory: str, segments: Segments, quota: Quota) -> None:
-        self._disk = disk
-        self.directory = directory
+    def __init__(self, context: Context, segments: Segments) -> None:
+        self._disk = disk = context.disk
+        self.directory = context.places.path(INBOX_DIRECTORY)
+        self._quota = context.quota
         self._segments = segments
-        self._quota = quota
         self._seen_ns = -1
         """Time of the directory's last change, when it was listed."""
         self._is_doubtful = False

@@ -53,15 +53,15 @@ from ..core.operations import (
     encode_lone_enqueue,
 )
 from ..core.page_cache import ITEM_OVERHEAD_BYTES, Pages
-from ..core.state import State, StateError
+from ..core.state import StateError
 from ..errors import InvalidTransactionError, ResourceError, SubscriptionNotFoundError, lacking
 from ..storage.log import Log
 from ..storage.segment_files import DEFERRED_BYTES, Segments
-from ..system.disk import LACKING, NO_FILES, NO_SPACE, Disk
-from ..system.signal_shield import Shielded, call_once, is_interruption
+from ..system.disk import LACKING, NO_FILES, NO_SPACE
+from ..system.signal_shield import is_interruption
 from .admission import Limits, Tally
-from .reader import Guard
-from .transaction import Settings, Transaction
+from .context import Context
+from .transaction import Transaction
 
 _LENGTH_BYTES = attrgetter("length_bytes")
 
@@ -82,32 +82,30 @@ class Committer:
 
     def __init__(
         self,
-        disk: Disk,
-        settings: Settings,
-        state: State,
-        pages: Pages,
+        context: Context,
         segments: Segments,
-        mutex: Guard,
+        pages: Pages,
         limits: Limits,
+        *,
         make_room: Callable[[OSError], bool],
         rebuild: Callable[[], None],
-        shielded: Shielded = call_once,
     ) -> None:
-        self._disk = disk
-        self._settings = settings
-        self._state = state
-        self._pages = pages
+        self._disk = context.disk
+        self._settings = context.settings
+        self._state = context.state
+        self._mutex = context.guards.mutex
+        self._shielded = context.guards.shielded
         self._segments = segments
-        self._mutex = mutex
+        self._pages = pages
         self._limits = limits
         self._counted = limits if (limits.max_items, limits.max_bytes) != (None, None) else None
         self._block_bytes = BLOCK_HEADER_BYTES + segments.envelopes.most_bytes
-        self._short_bytes = min(settings.inline_bytes, BLOCK_BYTES)
+        self._inline_bytes = limits.bounded_bytes(context.settings.inline_bytes)
+        self._short_bytes = min(self._inline_bytes, BLOCK_BYTES)
         self._make_room = make_room
         """Gives back space when the disk is full. Takes the error; returns whether trying again is worth it."""
         self._rebuild = rebuild
         """Rebuilds the state in memory from the log, with the mutex held."""
-        self._shielded = shielded
         self.syncs = 0
         """Number of frames that were written durably."""
         self.enqueued_bytes = 0
@@ -215,7 +213,7 @@ class Committer:
             self._append(log, written.body, *counts)
             self.apply(group, written.operations)
         except BaseException as error:
-            self._finish(error, group, log, before, written.body, *counts)
+            self._finish(error, group, partial(log.append_again, before, written.body, *counts))
             raise
 
     def apply(self, group: Sequence[Transaction], operations: list[list[Operation]]) -> None:
@@ -255,22 +253,14 @@ class Committer:
         for transaction in group:
             transaction.settled = True
 
-    def _finish(
-        self,
-        error: BaseException,
-        group: Sequence[Transaction],
-        log: Log,
-        before: int,
-        body: bytes,
-        transactions: int,
-        operations: int,
-    ) -> None:
+    def _finish(self, error: BaseException, group: Sequence[Transaction], append_again: Callable[[], None]) -> None:
         """Complete steps 3 and 4 after an interruption; do nothing after a failure of the disk."""
         if not is_interruption(error) or all(transaction.settled for transaction in group):
             return
 
         def finish() -> None:
-            log.append_again(before, body, transactions, operations)
+            """Write the frame again, then release the pins of the group and do step 4 from the log."""
+            append_again()
             self._segments.unlogged, self._segments.touched = [], set()
             with self._mutex:
                 for transaction in group:
@@ -345,7 +335,7 @@ class Committer:
                     self._shielded(partial(self._settle, group))  # before another thread sees a partial change
                     raise
         except BaseException as error:
-            self._finish(error, group, log, before, body, len(group), 1)
+            self._finish(error, group, partial(log.append_again, before, body, len(group), 1))
             raise
         return True
 
@@ -384,7 +374,7 @@ class Committer:
                     self._shielded(partial(self._settle, group))  # before another thread sees a partial change
                     raise
         except BaseException as error:
-            self._finish(error, group, log, before, body, len(group), 1)
+            self._finish(error, group, partial(log.append_again, before, body, len(group), 1))
             raise
         return True
 
@@ -457,7 +447,7 @@ class Committer:
                 first.staged = self._segments.stage(items, payload_bytes, time_ns)
             staged_bytes = sum(piece.length_bytes for transaction in group for piece in transaction.staged)
             was_spilled = any(transaction.pieces for transaction in group)
-            is_small = may_defer and not was_spilled and staged_bytes <= self._settings.inline_bytes
+            is_small = may_defer and not was_spilled and staged_bytes <= self._inline_bytes
             self._segments.write(may_defer=is_small)
         except OSError as error:
             self._segments.unstage()

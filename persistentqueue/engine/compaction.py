@@ -50,7 +50,7 @@ from ..errors import CorruptionError, unless_lacking
 from ..storage.segment import Ahead, Segment
 from ..storage.segment_files import SEGMENT_BYTES_FIRST, Segments
 from ..system.disk import LACKING, NO_SPACE, Disk, sync_directory
-from .reader import Guard
+from .context import Context
 from .subscriptions import Subscriptions
 
 HOLE_ITEMS = 64
@@ -72,6 +72,7 @@ def share(info: SegmentInfo) -> float:
 
 def choose_sources(
     state: State,
+    *,
     below: float,
     small_bytes: float,
     few: int,
@@ -212,14 +213,12 @@ class _Writer:
 class Compactor:
     """Begins and ends the compactions of a queue. For the writer."""
 
-    def __init__(
-        self, disk: Disk, state: State, subscriptions: Subscriptions, segments: Segments, mutex: Guard
-    ) -> None:
-        self._disk = disk
-        self._state = state
-        self._subscriptions = subscriptions
+    def __init__(self, context: Context, segments: Segments, subscriptions: Subscriptions) -> None:
+        self._context = context
+        self._state = context.state
+        self._mutex = context.guards.mutex
         self._segments = segments
-        self._mutex = mutex
+        self._subscriptions = subscriptions
         self._unreadable: set[int] = set()
         """Segments that cannot be compacted: damaged, unreadable on the device, or encrypted without a given key."""
         self.compacted = self.copied_bytes = 0
@@ -236,14 +235,19 @@ class Compactor:
         with self._mutex:
             left_alone = self._segments.pinned | self._unreadable | ({current.number} if current is not None else set())
             left_alone.update(number for number in self._state.segments if before is not None and number >= before)
-            position = self._subscriptions.position if settled_only else None
-            small_bytes = below * min(limit_bytes, SEGMENT_BYTES_FIRST)
-            few = SMALL_SEGMENTS if settled_only else 1
-            sources = choose_sources(self._state, below, small_bytes, few, left_alone, position, limit_bytes)
+            sources = choose_sources(
+                self._state,
+                below=below,
+                small_bytes=below * min(limit_bytes, SEGMENT_BYTES_FIRST),
+                few=SMALL_SEGMENTS if settled_only else 1,
+                left_alone=left_alone,
+                position=self._subscriptions.position if settled_only else None,
+                limit_bytes=limit_bytes,
+            )
         if not sources:
             return None
         limit_bytes = max(limit_bytes, sources[0].live_bytes)
-        return Copy(self._disk, self._state, self._segments, self._mutex, sources, limit_bytes, hole_items)
+        return Copy(self._context, self._segments, sources, limit_bytes, hole_items)
 
     def end(self, copy: Copy, is_known: bool) -> None:
         """Release the sources and the target.
@@ -272,19 +276,12 @@ class Copy:
     """
 
     def __init__(
-        self,
-        disk: Disk,
-        state: State,
-        segments: Segments,
-        mutex: Guard,
-        sources: list[SegmentInfo],
-        limit_bytes: int,
-        hole_items: int,
+        self, context: Context, segments: Segments, sources: list[SegmentInfo], limit_bytes: int, hole_items: int
     ) -> None:
-        self._disk = disk
-        self._state = state
+        self._disk = disk = context.disk
+        self._state = context.state
+        self._mutex = context.guards.mutex
         self._segments = segments
-        self._mutex = mutex
         self._left = sources[::-1]
         self._limit_bytes = limit_bytes
         disk.failpoint("compact.1 make target")

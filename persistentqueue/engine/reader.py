@@ -20,12 +20,11 @@ clock decides, so that a wall clock that was set back delays no item.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
 from functools import partial
 from heapq import heappop, heappush
 
 from ..core.availability import Availability
-from ..core.encryption import UNOPENED, Envelopes
+from ..core.encryption import UNOPENED
 from ..core.intervals import Run
 from ..core.operations import ExtentRow
 from ..core.page_cache import Page, Pages
@@ -35,8 +34,7 @@ from ..storage.segment import NO_BOUND, Ahead, Loaded, Segment
 from ..storage.segment_files import Segments
 from ..system.disk import Disk
 from ..system.signal_shield import Shielded, call_once
-
-Guard = AbstractContextManager[object]
+from .context import Context
 
 Cursors = dict[int, tuple[int, int]]
 """Read positions: by segment, the offset and the ordinal of the block where the next read begins."""
@@ -52,15 +50,13 @@ class UnreadableError(Exception):
 class Reader:
     """Reads the ready items of one subscription from the segments, through the page cache."""
 
-    def __init__(
-        self, state: State, ready: Availability, segments: Segments, pages: Pages, mutex: Guard, reading: Guard
-    ) -> None:
-        self._state = state
+    def __init__(self, context: Context, ready: Availability, segments: Segments, pages: Pages) -> None:
+        self._state = context.state
+        self._mutex = context.guards.mutex
+        self._reading = context.guards.reading
         self.ready = ready
         self._segments = segments
         self._pages = pages
-        self._mutex = mutex
-        self._reading = reading
         self._cursors: Cursors = {}
         self._hits = 0
         self.page_reads = 0
@@ -287,7 +283,7 @@ class Reader:
                     self._pages.read_ahead_bytes,
                 )
             try:
-                loaded = self._load(segment, row, at, sequence - base, ahead, self._segments.envelopes)
+                loaded = self._load(segment, row, at, sequence - base, ahead)
             finally:
                 with self._mutex:
                     self._segments.unpin([row.segment])
@@ -309,16 +305,13 @@ class Reader:
                 )
             return page
 
-    @staticmethod
-    def _load(
-        segment: Segment, row: ExtentRow, at: tuple[int, int], wanted: int, ahead: Ahead, envelopes: Envelopes
-    ) -> Loaded:
+    def _load(self, segment: Segment, row: ExtentRow, at: tuple[int, int], wanted: int, ahead: Ahead) -> Loaded:
         """Read the ordinal ``wanted`` of an extent, and what follows it: from ``at`` if that is not behind it."""
         end, end_ordinal = row.offset + row.length_bytes, row.ordinal + row.count
         offset, ordinal = at
         if not (row.offset <= offset < end and row.ordinal <= ordinal <= wanted):
             offset, ordinal = row.offset, row.ordinal
-        return segment.load(offset, ordinal, end, end_ordinal, wanted, ahead, envelopes)
+        return segment.load(offset, ordinal, end, end_ordinal, wanted, ahead, self._segments.envelopes)
 
     def _give_back(self, runs: list[Run], count: int) -> None:
         with self._mutex:
@@ -399,10 +392,8 @@ class CountedAvailability(Availability):
 class CountedReader(Reader):
     """Reads the ready items of one subscription, in a queue that counts delivery attempts."""
 
-    def __init__(
-        self, state: State, ready: CountedAvailability, segments: Segments, pages: Pages, mutex: Guard, reading: Guard
-    ) -> None:
-        super().__init__(state, ready, segments, pages, mutex, reading)
+    def __init__(self, context: Context, ready: CountedAvailability, segments: Segments, pages: Pages) -> None:
+        super().__init__(context, ready, segments, pages)
         self.counted = ready
 
     def _first_page(self) -> Page | None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from ..core.encryption import PLAIN
@@ -35,7 +35,7 @@ from ..errors import (
     TooManyFilesError,
     unless_lacking,
 )
-from ..storage.locations import DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, Places
+from ..storage.locations import DATA_DIRECTORY, LOG_DIRECTORY, Places
 from ..storage.lock import Lock
 from ..storage.log import Log, read_log
 from ..storage.pool import Pool
@@ -43,19 +43,17 @@ from ..storage.segment_files import SEGMENT_BYTES_FIRST, Segments
 from ..system.disk import LACKING, NO_SPACE, Disk, StatResult
 from ..system.event_log import LOGGER
 from ..system.quota import OverLimitError, Quota
-from ..system.signal_shield import Shielded, T, call_once, is_interruption
+from ..system.signal_shield import T, is_interruption
 from .admission import Limits
 from .adoption import Adopter, Inbox
 from .commit import Committer, Written
 from .compaction import HOLE_ITEMS, Compactor, Copy
-from .reader import Guard, Reader
+from .context import Context, Guards
+from .reader import Reader
 from .subscriptions import Subscriptions
 from .transaction import Settings, Transaction
-from .trim import LOG_BYTES_MAX, Generations
+from .trim import Generations
 
-_LOGS_PER_LIMIT = 16
-"""Divisor of ``max_disk_bytes``: a log that grows with the rate of commits, or a frame with blocks, stays below this
-part."""
 _DRAINED_SEGMENTS_MAX = 16
 """Number of drained segments that is worth a trim, in a queue of few segments."""
 _DRAINED_SEGMENTS_WORTH = 2
@@ -106,69 +104,43 @@ class Store:
     """An open queue. ``opening.open_store`` makes one."""
 
     def __init__(
-        self,
-        disk: Disk,
-        places: Places,
-        settings: Settings,
-        lock: Lock,
-        state: State,
-        mutex: Guard,
-        reading: Guard,
-        shielded: Shielded = call_once,
+        self, disk: Disk, places: Places, settings: Settings, lock: Lock, state: State, guards: Guards
     ) -> None:
-        self._shielded = shielded
-        self.quota = Quota(disk, settings.max_disk_bytes, settings.min_free_bytes, mutex)
-        log_bytes_max = LOG_BYTES_MAX
-        if settings.max_disk_bytes is not None:
-            # Neither the log nor the reserve for it to grow may take much of the limit.
-            part_bytes = settings.max_disk_bytes // _LOGS_PER_LIMIT
-            if settings.inline_bytes > part_bytes:
-                settings = replace(settings, inline_bytes=part_bytes)
-            log_bytes_max = part_bytes
-        disk = self.quota.disk
+        self._shielded = guards.shielded
+        self._mutex = guards.mutex
+        self.quota = Quota(disk, settings.max_disk_bytes, settings.min_free_bytes, guards.mutex)
+        self.disk = disk = self.quota.disk
         self.places = places
         self.directory = places.directory
         self.settings = settings
         self.state = state
         self.recovery = NOTHING_FOUND
-        self.disk = disk
         self.lock = lock
-        self._mutex = mutex
         self.pool = Pool(disk, places.pool_directory(settings.shared_pool), settings.pool_max_bytes)
-        pool = self.pool if settings.pool_max_bytes else None
-        arguments = (state.next_segment, mutex, pool, settings.wipe, settings.envelopes or PLAIN, self.shielded)
-        self.segments = Segments(disk, places.path(DATA_DIRECTORY), settings.segment_bytes, *arguments)
-        self.subscriptions = Subscriptions(disk, settings, state, self.segments, mutex, reading)
+        self.segments = Segments(
+            disk,
+            places.path(DATA_DIRECTORY),
+            segment_bytes=settings.segment_bytes,
+            next_number=state.next_segment,
+            mutex=guards.mutex,
+            pool=self.pool if settings.pool_max_bytes else None,
+            wipe=settings.wipe,
+            envelopes=settings.envelopes or PLAIN,
+            shielded=self.shielded,
+        )
+        guards = guards._replace(shielded=self.shielded)
+        self.context = context = Context(disk, places, settings, state, self.quota, guards)
+        """Values that the parts of the store share."""
+        self.subscriptions = Subscriptions(context, self.segments)
         self.pages = self.subscriptions.pages
-        self.limits = Limits(disk, self.directory, settings, self.subscriptions, state, self.quota)
+        self.limits = Limits(context, self.subscriptions)
         self.committer = Committer(
-            disk,
-            settings,
-            state,
-            self.pages,
-            self.segments,
-            mutex,
-            self.limits,
-            self._make_room,
-            self._rebuild,
-            self.shielded,
+            context, self.segments, self.pages, self.limits, make_room=self._make_room, rebuild=self._rebuild
         )
-        self.adopter = Adopter(disk, self.places.path(INBOX_DIRECTORY), self.segments, self.quota)
-        self.compactor = Compactor(disk, state, self.subscriptions, self.segments, mutex)
-        self.generations = Generations(
-            disk,
-            places,
-            settings,
-            log_bytes_max,
-            state,
-            self.segments,
-            self.subscriptions,
-            self.limits,
-            self.quota,
-            mutex,
-            self.break_off,
-        )
-        self.inbox = Inbox(self, mutex, settings.sync)
+        self.adopter = Adopter(context, self.segments)
+        self.compactor = Compactor(context, self.segments, self.subscriptions)
+        self.generations = Generations(context, self.segments, self.subscriptions, self.limits, to_break=self.break_off)
+        self.inbox = Inbox(context, self)
         self.broken: BaseException | None = None
         """Error that broke the store; None while it works."""
 
@@ -568,6 +540,7 @@ class Store:
         """
 
         def call_or_break() -> T:
+            """Make the call, and break the store for an error that the caller does not handle."""
             try:
                 return call()
             except (PersistentQueueError, OSError):

@@ -8,28 +8,21 @@ from __future__ import annotations
 
 from ..core.availability import Availability, Remaining
 from ..core.page_cache import Pages
-from ..core.state import State
 from ..errors import SubscriptionNotFoundError
 from ..storage.segment_files import Segments
-from ..system.disk import Disk
-from .reader import CountedAvailability, CountedReader, Guard, Reader
-from .transaction import Settings
+from .context import Context
+from .reader import CountedAvailability, CountedReader, Reader
 
 
 class Subscriptions:
     """The readers of all subscriptions in a state."""
 
-    def __init__(
-        self, disk: Disk, settings: Settings, state: State, segments: Segments, mutex: Guard, reading: Guard
-    ) -> None:
-        self._disk = disk
-        self._counts = settings.counts_attempts
-        self._state = state
+    def __init__(self, context: Context, segments: Segments) -> None:
+        self._context = context
+        self._state = context.state
         self._segments = segments
-        self._mutex = mutex
-        self._reading = reading
-        self.pages = Pages(settings.memory_bytes, self.front)
-        self._readers = {number: self._consumer(number) for number in state.subscriptions}
+        self.pages = Pages(context.settings.memory_bytes, self.front)
+        self._readers = {number: self._consumer(number) for number in context.state.subscriptions}
         self._past_hits = self._past_reads = 0
         """Page hits and page reads of the subscriptions that were removed."""
 
@@ -113,10 +106,10 @@ class Subscriptions:
             reader.forget(number)
 
     def _consumer(self, number: int) -> Reader:
-        if not self._counts:
+        if not self._context.settings.counts_attempts:
             return self._reader(Availability(self._state, number))
-        ready = CountedAvailability(self._disk, self._state, number)
-        return CountedReader(self._state, ready, self._segments, self.pages, self._mutex, self._reading)
+        ready = CountedAvailability(self._context.disk, self._state, number)
+        return CountedReader(self._context, ready, self._segments, self.pages)
 
     def _reader(self, ready: Availability) -> Reader:
-        return Reader(self._state, ready, self._segments, self.pages, self._mutex, self._reading)
+        return Reader(self._context, ready, self._segments, self.pages)

@@ -27,19 +27,16 @@ from contextlib import contextmanager, suppress
 from ..core.frame import DOUBTED, FRAME_HEADER_BYTES, SEALED, SYNCED
 from ..core.header import Header
 from ..core.operations import Operation, Resolution, SegmentRow, encode_transaction
-from ..core.state import State
 from ..errors import BrokenQueueError, lacking
 from ..storage.layout import delete_file, set_aside
-from ..storage.locations import DATA_DIRECTORY, LOG_DIRECTORY, Places
+from ..storage.locations import DATA_DIRECTORY, LOG_DIRECTORY
 from ..storage.log import OVERHEAD_BYTES, Log, Replay, log_name
 from ..storage.pool import Spare
 from ..storage.segment_files import Segments
-from ..system.disk import NO_SPACE, Disk, join, sync_directory
-from ..system.quota import Quota
+from ..system.disk import NO_SPACE, join, sync_directory
 from .admission import Limits
-from .reader import Guard
+from .context import Context
 from .subscriptions import Subscriptions
-from .transaction import Settings
 
 LOG_BYTES_MAX = 64 * 1024 * 1024
 _GROUPS_PER_LOG = (2048, 8192)
@@ -79,30 +76,25 @@ class Generations:
 
     def __init__(
         self,
-        disk: Disk,
-        places: Places,
-        settings: Settings,
-        log_bytes_max: int,
-        state: State,
+        context: Context,
         segments: Segments,
         subscriptions: Subscriptions,
         limits: Limits,
-        quota: Quota,
-        mutex: Guard,
+        *,
         to_break: Callable[[OSError], BrokenQueueError],
     ) -> None:
-        self._disk = disk
-        self._places = places
-        self._settings = settings
-        self._state = state
+        self._disk = context.disk
+        self._places = context.places
+        self._settings = settings = context.settings
+        self._state = context.state
+        self._quota = context.quota
+        self._mutex = context.guards.mutex
         self._segments = segments
         self._subscriptions = subscriptions
         self._limits = limits
-        self._quota = quota
-        self._mutex = mutex
         self._to_break = to_break
-        self._log_bytes_max = max(min(LOG_BYTES_MAX, log_bytes_max), settings.log_bytes)
-        self.spare = Spare(disk, places.spare_directory)
+        self._log_bytes_max = max(limits.bounded_bytes(LOG_BYTES_MAX), settings.log_bytes)
+        self.spare = Spare(context.disk, context.places.spare_directory)
         self.log: Log | None = None
         """Log that frames are written to; None before the first commit after a clean close."""
         self.path: str | None = None
@@ -202,7 +194,9 @@ class Generations:
             operations = [checkpoint, *self._state.supplement()]
         mode = flags | (SYNCED if self._settings.sync else 0) | (DOUBTED if keep_old else 0)
         number = self._last_frame if old is None else old.number
-        log = self._write_generation(operations, mode, number + 1, extra_bytes, enqueues, keep_old)
+        log = self._write_generation(
+            operations, mode, number + 1, extra_bytes=extra_bytes, enqueues=enqueues, keep_old=keep_old
+        )
         try:
             log.publish(self.spare.path)
         except BaseException as error:
@@ -317,7 +311,7 @@ class Generations:
                 self._segments.delete(self.retired.popleft()[0])
 
     def _write_generation(
-        self, operations: list[Operation], mode: int, number: int, extra_bytes: int, enqueues: bool, keep_old: bool
+        self, operations: list[Operation], mode: int, number: int, *, extra_bytes: int, enqueues: bool, keep_old: bool
     ) -> Log:
         """Do step 2 of a trim; return the log, which is not published yet. Raises the errors of ``trim``."""
         path = join(self._places.path(LOG_DIRECTORY), log_name(self.number + 1))

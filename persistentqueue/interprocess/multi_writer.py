@@ -19,9 +19,9 @@ from hashlib import sha256
 from ..core.encryption import Encryption, Envelopes
 from ..core.header import HEADER_BYTES
 from ..core.items import Batch, checked_marker
-from ..engine.inbox_limits import Bounds, Load, load_of
 from ..engine.transaction import SPILL_BYTES
 from ..errors import CorruptionError, PersistentQueueError
+from ..storage.inbox_limits import Bounds, Load, load_of
 from ..storage.layout import names_in, queue_directory
 from ..storage.publication import SUFFIX, Draft, Part, is_published, parse_name, read_publication, time_behind
 from ..system.disk import DISK, Disk, StrPath, abspath, join, sync_directory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from itertools import chain
 from types import TracebackType
 from typing import Any, Generic, cast, overload
@@ -12,7 +12,6 @@ from typing import Any, Generic, cast, overload
 from ..codecs import BYTES, Codec, T, checked_codec, encode
 from ..core.encryption import Encryption, Envelopes
 from ..core.items import Batch, Buffer, as_bytes, checked_marker, chunks
-from ..engine.inbox_limits import Bounds, Load, load_of
 from ..engine.transaction import SPILL_BYTES, Settings
 from ..errors import (
     BrokenQueueError,
@@ -34,6 +33,7 @@ from ..errors import (
 )
 from ..recovery.opening import open_store
 from ..storage.inbox_access import is_shared, publication_mode
+from ..storage.inbox_limits import Bounds, Load, load_of
 from ..storage.layout import believed, find_generations, names_in, queue_directory
 from ..storage.locations import INBOX_DIRECTORY, read_places
 from ..storage.publication import Draft, is_published, read_publication, time_behind
@@ -554,10 +554,10 @@ class Versions:
 
 def _create(disk: Disk, directory: str, trust: bool) -> None:
     """Make the queue, unless it exists or another process makes it meanwhile. Raises ``QueueLockedError``."""
-    free, tries = nullcontext(), 0
+    tries = 0
     while not _is_made(disk, directory):
         try:
-            open_store(disk, directory, Settings(trust=trust), True, _TRY_SECONDS, free, free).close()
+            open_store(disk, directory, Settings(trust=trust), create=True, lock_timeout_seconds=_TRY_SECONDS).close()
         except QueueLockedError:
             tries += 1
             if tries == _CREATION_TRIES:

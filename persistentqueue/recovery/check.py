@@ -12,7 +12,6 @@ does. It writes nothing else. A repair that is cut short loses nothing: it can b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 from ..core.header import HEADER_BYTES
@@ -394,8 +393,7 @@ def repair(
             salvaged.recovered.state.identity = b""  # an opening gives a new identity to a queue without one
         return salvaged.recovered
 
-    free = nullcontext()
-    store = open_store(disk, directory, Settings(trust=trust), True, 0.0, free, free, read)
+    store = open_store(disk, directory, Settings(trust=trust), create=True, read=read)
     try:
         if renew:
             store.trim()  # writes the new identity to the log, also after a clean close

@@ -18,8 +18,7 @@ The steps of an opening. Only the steps from 6 on write to the queue, apart from
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
-from dataclasses import replace
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 from logging import ERROR, WARNING
@@ -28,8 +27,7 @@ from typing import NamedTuple
 from ..core.frame import DOUBTED
 from ..core.operations import IDENTITY_BYTES, SubscriptionClosed
 from ..core.state import State
-from ..engine.inbox_limits import record_limits
-from ..engine.reader import Guard
+from ..engine.context import UNGUARDED, Guards
 from ..engine.store import RecoveryReport, Store
 from ..engine.transaction import Settings
 from ..errors import (
@@ -41,6 +39,7 @@ from ..errors import (
     ResourceError,
     unless_lacking,
 )
+from ..storage.inbox_limits import record_limits
 from ..storage.layout import believed, delete_all, find_generations, need_own_directory, set_all_aside
 from ..storage.locations import DATA_DIRECTORY, LOG_DIRECTORY, OWN, Places
 from ..storage.lock import LOCK_NAME, Lock
@@ -58,7 +57,6 @@ from ..system.disk import (
     sync_names,
 )
 from ..system.event_log import LOGGER
-from ..system.signal_shield import Shielded, call_once
 from ..system.trust import need_trusted
 from .in_doubt import Decide, ask, find_copy, forget_settled
 from .replay import Recovered, finish_adoptions, recover
@@ -107,15 +105,14 @@ def open_store(
     disk: Disk,
     directory: str,
     settings: Settings,
+    guards: Guards = UNGUARDED,
+    *,
     create: bool,
-    lock_timeout_seconds: float,
-    mutex: Guard,
-    reading: Guard,
+    lock_timeout_seconds: float = 0.0,
     read: Callable[[Disk, Places, Decide], Recovered | None] = recover,
     data_path: str | None = None,
     others: Others = UNKNOWN,
     adopts: bool = True,
-    shielded: Shielded = call_once,
 ) -> Store:
     """Take the lock, then recover the queue with ``read``, or make a new one with its segments at ``data_path``.
 
@@ -161,11 +158,11 @@ def open_store(
                     f"{directory}: this queue was made without fan_out, which cannot be changed: open it without "
                     "fan_out"
                 )
-            store = Store(own, places, settings, lock, state, mutex, reading, shielded)
+            store = Store(own, places, settings, lock, state, guards)
             _begin(store, recovered)
             lock.settle()
             if adopts:
-                record_limits(own, directory, settings)
+                record_limits(own, directory, vars(settings))
                 _adopt(store)
         except BaseException:
             if store is not None:
@@ -197,10 +194,9 @@ def _recover_other(disk: Disk, others: Others, trust: bool, directory: str) -> b
     """Open and close the queue in this directory, which makes its whole log durable; return False if it is owned."""
     # The settings of its owner are not known. So this opening has no limits: they could keep the queue from answering.
     # It takes as little disk space as possible. It wipes what it frees, since the owner may have asked for that.
-    settings, free = Settings(log_bytes=PAGE_BYTES, wipe=True), nullcontext()
-    settings = replace(settings, trust=trust)
+    settings = Settings(log_bytes=PAGE_BYTES, wipe=True, trust=trust)
     try:
-        store = open_store(disk, directory, settings, False, 0.0, free, free, others=others, adopts=False)
+        store = open_store(disk, directory, settings, create=False, others=others, adopts=False)
     except QueueLockedError:
         return False
     others.tell(directory, store.recovery)

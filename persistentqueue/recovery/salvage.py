@@ -165,7 +165,7 @@ def _salvage_log(disk: Disk, places: Places, decide: Decide) -> Salvaged:
     while (frame := find_frame(data, at, header.salt, path)) is not None:
         doubted = doubted or frame.offset > at
         operations = unfolding.counting_anyway(frame, state.next_sequence)
-        _salvage_frame(disk, places, salvaged, frame, operations, doubted, inbox)
+        _salvage_frame(disk, places, salvaged, frame, operations, doubted=doubted, inbox=inbox)
         replay.frames.append(frame)
         at = frame.end
     salvaged.recovered.prepared = unfolding.prepared
@@ -183,6 +183,7 @@ def _salvage_frame(
     salvaged: Salvaged,
     frame: Frame,
     operations: Iterable[Operation],
+    *,
     doubted: bool,
     inbox: Mapping[str, str],
 ) -> None:
@@ -269,9 +270,14 @@ def _read_blocks(disk: Disk, places: Places, salvaged: Salvaged) -> None:
     salvaged.recovered.state = _rebuild(state, rows, consumed)
 
 
+def _segments(disk: Disk, places: Places) -> Segments:
+    """Return the segments, for writing to those that there are."""
+    return Segments(disk, places.path(DATA_DIRECTORY), segment_bytes=0, next_number=0, mutex=nullcontext())
+
+
 def _write_carried(disk: Disk, places: Places, salvaged: Salvaged) -> None:
     """Write the blocks that the log carries to the segments, durably: then the segments hold all items."""
-    segments = Segments(disk, places.path(DATA_DIRECTORY), 0, 0, nullcontext())
+    segments = _segments(disk, places)
     recovered = salvaged.recovered
     for number in dict.fromkeys(operation.segment for operation in recovered.redo):
         salvaged.copies[segments.path(number)] = keep_copy(disk, segments.path(number))
@@ -288,7 +294,7 @@ def _mend(disk: Disk, places: Places, salvaged: Salvaged) -> None:
 
     The log knows everything that a header holds.
     """
-    segments = Segments(disk, places.path(DATA_DIRECTORY), 0, 0, nullcontext())
+    segments = _segments(disk, places)
     headers: list[int] = []
     for number, info in salvaged.recovered.state.segments.items():
         path = segments.path(number)

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 from ..core.page_cache import Pages
 from ..core.state import State
-from ..engine.reader import Guard
+from ..engine.context import Guard
 from ..system.disk import after_fork_in_child
 from ..system.uncopyable import Uncopyable
 

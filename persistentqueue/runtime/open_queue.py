@@ -39,6 +39,7 @@ from typing import TypeVar
 from ..core.availability import Availability
 from ..core.intervals import Run
 from ..engine.adoption import LOOK_NAMES, STEP_NAMES
+from ..engine.context import Guards
 from ..engine.reader import CountedAvailability, Reader
 from ..engine.store import Store
 from ..engine.transaction import Transaction
@@ -55,7 +56,7 @@ from ..errors import (
 from ..storage.publication import LATEST
 from ..system.disk import DISK, Disk
 from ..system.event_log import telling
-from ..system.signal_shield import Shielded, is_exposed
+from ..system.signal_shield import is_exposed
 from ..system.wakeup import LONGEST_SECONDS
 from .background import BACKGROUND
 from .call_guard import outermost
@@ -65,8 +66,8 @@ from .space import SpaceKeeper
 from .waiting import ItemWaiters
 
 T = TypeVar("T")
-OpenStore = Callable[[threading.Lock, threading.Lock, Shielded], Store]
-"""Opens a store. Its arguments are the mutex, the lock of the readers, and the function that makes shielded calls."""
+OpenStore = Callable[[Guards], Store]
+"""Opens a store with the guards of its owner."""
 _SETTLED = attrgetter("settled")
 _now = time.monotonic
 get_ident = threading.get_ident
@@ -142,7 +143,7 @@ class OpenQueue(SpaceKeeper):
         """Open the store by a shielded call. Only the wait for the lock may be interrupted."""
 
         def attempt() -> None:
-            self.store = open_store(self.mutex, self._reading, self.shielded)
+            self.store = open_store(Guards(self.mutex, self._reading, self.shielded))
 
         deadline = disk.monotonic() + timeout_seconds
         while True:

@@ -64,6 +64,7 @@ class Segments:
         self,
         disk: Disk,
         directory: str,
+        *,
         segment_bytes: int,
         next_number: int,
         mutex: AbstractContextManager[object],

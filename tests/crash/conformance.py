@@ -21,7 +21,6 @@ import os
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -43,7 +42,6 @@ STEPS = 40
 CALLS = "openat,close,pwritev,pwritev2,fdatasync,fsync,ftruncate,fallocate,/^(rename|unlink|mkdir|rmdir)"
 """Calls that strace traces."""
 _PATIENCE_SECONDS = 60.0
-_FREE = nullcontext()
 _PATH = re.compile(r'((?P<fd>\d+|AT_FDCWD), )?"(?P<path>[^"]*)"')
 """A path, and the descriptor of the directory from which it is resolved."""
 _OFFSET = re.compile(r"\], \d+, (\d+)(, [\w|]+)?$")
@@ -148,7 +146,7 @@ class Program:
         )
 
     def _open(self) -> Store:
-        self._store = store = open_store(self._disk, self._directory, self._settings, True, 0.0, _FREE, _FREE)
+        self._store = store = open_store(self._disk, self._directory, self._settings, create=True)
         self._works = [Transaction(), Transaction()]
         self.results.append(store.recovery)
         return store

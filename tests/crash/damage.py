@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable
-from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain, pairwise
 from typing import NamedTuple
@@ -26,8 +25,6 @@ from .disk import SimulatedDisk
 from .explorer import DIRECTORY, content_of
 from .exploring import ViolationError
 from .images import Image
-
-_FREE = nullcontext()
 
 
 class Report(NamedTuple):
@@ -137,7 +134,7 @@ def mount(image: Image, changed: dict[str, bytes]) -> SimulatedDisk:
 
 def open_queue(image: Image, disk: Disk, memory_bytes: int = 1 << 20) -> Store:
     settings = replace(image.settings, memory_bytes=memory_bytes)
-    return open_store(disk, DIRECTORY, settings, False, 0.0, _FREE, _FREE)
+    return open_store(disk, DIRECTORY, settings, create=False)
 
 
 def read_all(store: Store, how: int) -> tuple[Content, list[tuple[str, int]]]:

@@ -8,7 +8,6 @@ allowed outcomes, is not opened again.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import nullcontext
 from functools import lru_cache, partial
 from itertools import chain, product
 from operator import itemgetter
@@ -24,7 +23,6 @@ from .disk import Inode, Names, Pending, Pick, SimulatedDisk, after_cut, paths_o
 from .explorer import DIRECTORY, content_of
 from .exploring import ViolationError
 
-_FREE = nullcontext()
 SETTINGS = (
     Settings(segment_bytes=150 + HEADER_BYTES, log_bytes=300, memory_bytes=0),
     Settings(segment_bytes=10, log_bytes=8192, memory_bytes=1000, inline_bytes=0, pool_max_bytes=600),
@@ -182,7 +180,7 @@ class Exhaustive:
             crashed = make()
             if self._nested and depth == 0:
                 crashed.on_tick = lambda crashed=crashed: self._crash(crashed, allowed, 1)
-            store = open_store(crashed.disk, DIRECTORY, self.settings, True, 0.0, _FREE, _FREE)
+            store = open_store(crashed.disk, DIRECTORY, self.settings, create=True)
             crashed.on_tick = None
             found = content_of(store)
             store.abandon()
@@ -204,7 +202,7 @@ class _Run:
         return [self.content, *self.under_way]
 
     def open(self, disk: SimulatedDisk) -> None:
-        self.store = open_store(disk.disk, DIRECTORY, self.settings, True, 0.0, _FREE, _FREE)
+        self.store = open_store(disk.disk, DIRECTORY, self.settings, create=True)
 
     def commit(self, transactions: list[Transaction], items: tuple[bytes, ...]) -> None:
         self.under_way = [Content(items)]

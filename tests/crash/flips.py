@@ -17,7 +17,6 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
 from functools import lru_cache
 from itertools import accumulate, chain
 from random import Random
@@ -47,7 +46,6 @@ from .damage import (
 from .exploring import ViolationError
 from .images import Image, image
 
-_FREE = nullcontext()
 _WHOLE_EVERY = 61
 """One in this number of flips goes through opening and reading everything; a prime, so that each bit has its turn."""
 _UNUSED_EVERY = 509
@@ -110,7 +108,7 @@ class _Probe:
         runs, expected = self.around(piece, behind)
         store, ready = self._store, self._ready
         ready.returned, ready.damaged = Intervals(runs), Intervals()
-        reader = Reader(store.state, ready, store.segments, Pages(0), _FREE, _FREE)
+        reader = Reader(store.context, ready, store.segments, Pages(0))
         items: list[bytes] = []
         damages: list[tuple[str, int]] = []
         while len(ready):

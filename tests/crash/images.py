@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate, chain, pairwise
@@ -24,8 +23,6 @@ from persistentqueue.storage.segment import segment_name
 from .content import Content
 from .disk import SimulatedDisk
 from .explorer import DIRECTORY, WAYS
-
-_FREE = nullcontext()
 
 _Batch = tuple[list[bytes], list[int]]
 """Items that become a block, and their sequences, once they have them."""
@@ -92,7 +89,7 @@ class _Maker:
         self.settings = Settings(True, segment_bytes + HEADER_BYTES, 1 << 20, self.longest_bytes * 3 // 4, log_bytes)
         self._envelopes = WAYS[-1] if encloses else None
         self.settings = replace(self.settings, envelopes=self._envelopes)
-        self.store = open_store(self.disk.disk, DIRECTORY, self.settings, True, 0.0, _FREE, _FREE)
+        self.store = open_store(self.disk.disk, DIRECTORY, self.settings, create=True)
         self.items: list[bytes] = []
         self.live: list[int] = []
         self.markers: dict[str, int] = {}

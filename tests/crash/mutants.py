@@ -173,9 +173,9 @@ MUTANTS = (
     Mutant("files may outgrow their limit", "system/quota", "            if end > file.size_bytes:\n                return self._grow(", "            if False:\n                return self._grow(", "random", 27),
     # --- several queues
     Mutant("what is prepared is not durable when it is decided", "engine/two_phase", "        store.write_frame(half.written)\n", "        log = store.generations.log\n        kept = log._flags, log._direct\n        if half.settling is not None:\n            log._flags, log._direct = 0, None\n        store.write_frame(half.written)\n        log._flags, log._direct = kept\n", "several"),
-    Mutant("a coordinator is believed that may be in the page cache only", "recovery/opening", "    settings, free = Settings(log_bytes=PAGE_BYTES, wipe=True), nullcontext()\n", "    settings, free = Settings(log_bytes=PAGE_BYTES, wipe=True), nullcontext()\n    return True\n", "several"),
-    Mutant("what a coordinator gives back is not wiped", "recovery/opening", "Settings(log_bytes=PAGE_BYTES, wipe=True)", "Settings(log_bytes=PAGE_BYTES)", "several", 22),
-    Mutant("a coordinator is opened as the asker is", "recovery/opening", "Settings(log_bytes=PAGE_BYTES, wipe=True)", "Settings(log_bytes=PAGE_BYTES, wipe=True, fan_out=True)", "several"),
+    Mutant("a coordinator is believed that may be in the page cache only", "recovery/opening", "    settings = Settings(log_bytes=PAGE_BYTES, wipe=True, trust=trust)\n", "    settings = Settings(log_bytes=PAGE_BYTES, wipe=True, trust=trust)\n    return True\n", "several"),
+    Mutant("what a coordinator gives back is not wiped", "recovery/opening", "Settings(log_bytes=PAGE_BYTES, wipe=True, trust=trust)", "Settings(log_bytes=PAGE_BYTES, trust=trust)", "several", 22),
+    Mutant("a coordinator is opened as the asker is", "recovery/opening", "Settings(log_bytes=PAGE_BYTES, wipe=True, trust=trust)", "Settings(log_bytes=PAGE_BYTES, wipe=True, trust=trust, fan_out=True)", "several"),
     Mutant("nobody says that nothing was decided", "recovery/in_doubt", "    return False if is_sound and newest.last_number == prepare.number - 1 else None\n", "    return None\n", "several faults"),
     Mutant("a decision is never forgotten", "recovery/in_doubt", "        if newest is not None and not any(", "        if False and not any(", "several"),
     Mutant("a decision is never forgotten for who is gone", "recovery/in_doubt", "    if gone and find_unsettled(", "    if False and find_unsettled(", "several", 420),
@@ -244,7 +244,7 @@ MUTANTS = (
     Mutant("a producer goes by a relative path", "interprocess/producer", "        self._directory = abspath(queue_directory(path, name))", "        self._directory = queue_directory(path, name)", "tests/misuse/test_inboxes.py::test_row_07_relative_path_of_a_producer"),
     Mutant("holes are bytes", "storage/publication", "        if size_bytes > _HOLES_FACTOR * real_bytes + _HOLES_BYTES:\n", "        if False:\n", "tests/misuse/test_inboxes.py::test_row_10_a_part_of_holes"),
     Mutant("an adoption does not end when the time is over", "runtime/open_queue", "if is_there or not self.store.inbox.is_cut or (deadline is not None and _now() >= deadline):", "if is_there or not self.store.inbox.is_cut:", "tests/misuse/test_inbox_limits.py::test_row_24_a_time_out_ends_the_adoption"),
-    Mutant("what waits in the inbox is not limited", "engine/inbox_limits", "                if holds + more > most:\n", "                if more > most:\n", "tests/misuse/test_inbox_limits.py::test_row_24_what_waits_is_limited"),
+    Mutant("what waits in the inbox is not limited", "storage/inbox_limits", "                if holds + more > most:\n", "                if more > most:\n", "tests/misuse/test_inbox_limits.py::test_row_24_what_waits_is_limited"),
     # --- failing calls
     Mutant("who finds no descriptor breaks the queue", "engine/commit", "            if error.errno not in LACKING:\n", "            if error.errno not in NO_SPACE:\n", "faults", 14),
     Mutant("a log that finds no room for its name breaks the queue", "storage/log", "            with unless_lacking(directory, _FOR_ITS_NAME):  # a rename that failed so has not happened\n", "            with ExitStack():\n", "faults"),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from contextlib import nullcontext
 
 from persistentqueue.engine.store import Store
 from persistentqueue.engine.transaction import Settings
@@ -28,7 +27,6 @@ MOVES = "moves"
 _ODDS = 0.2
 _MOVE_ODDS, _MOVE_ODDS_ASKED = 0.4, 0.8
 _UNMOUNT_ODDS = 0.2
-_FREE = nullcontext()
 
 
 class Places:
@@ -95,7 +93,7 @@ class Places:
         return self.has_strangers and error.expected.startswith("nothing of another queue")
 
     def _open(self, disk: SimulatedDisk, settings: Settings, data_path: str | None) -> Store:
-        return open_store(disk.disk, self._directory, settings, True, 0.0, _FREE, _FREE, data_path=data_path)
+        return open_store(disk.disk, self._directory, settings, create=True, data_path=data_path)
 
     def _unmount(self, disk: SimulatedDisk, settings: Settings) -> None:
         """Try one call while the place is not mounted: it must raise an error and change nothing."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from typing import NamedTuple
@@ -31,7 +31,6 @@ RENAMES = "renames"
 """Style of programs of all kinds whose directories are renamed and deleted."""
 STEP_ODDS, TICK_ODDS = 0.06, 0.01
 _STRANGERS_MAX = 3
-_FREE = nullcontext()
 Files = dict[str, tuple[int, bytes]]
 
 
@@ -257,7 +256,7 @@ class Renames:
 
     def _open(self, disk: SimulatedDisk, settings: Settings, path: str, data_path: str | None = None) -> Store:
         settings = replace(settings, sync=True, max_items=None, max_bytes=None, max_disk_bytes=None)
-        return open_store(disk.disk, path, settings, True, 0.0, _FREE, _FREE, data_path=data_path)
+        return open_store(disk.disk, path, settings, create=True, data_path=data_path)
 
     def _guard(self, disk: SimulatedDisk) -> None:
         """Note the files in the directories of the strangers, and in the pools that are not the owner's."""

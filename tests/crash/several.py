@@ -19,7 +19,7 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -69,7 +69,6 @@ _DEAL_ODDS = 0.3
 _SUBSCRIPTION = "s"
 _INTRUSION_ODDS = 0.002
 _GROWTH_ODDS = 0.1
-_FREE = nullcontext()
 
 World = tuple[Content, ...]
 """Contents of the queues, in the order of their names."""
@@ -254,7 +253,7 @@ class SeveralExplorer:
 
         others = Others(is_sound, lambda _directory, _report: None)
         door = replace(disk.disk, unlink=unlink)
-        return open_store(door, f"{PATH}/{name}", self._settings[name], True, 0.0, _FREE, _FREE, others=others)
+        return open_store(door, f"{PATH}/{name}", self._settings[name], create=True, others=others)
 
     def _subscribe(self, store: Store) -> None:
         """Add a subscription to a queue with ``fan_out``. It replaces the plain queue that the other queues have."""

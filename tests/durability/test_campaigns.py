@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import errno
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -41,7 +41,7 @@ SYNCED, UNSYNCED = Settings(log_bytes=700), Settings(sync=False, log_bytes=700)
 def opened(disk: SimulatedDisk, settings: Settings = SYNCED, failpoint: Callable[[str], None] | None = None) -> Store:
     """Open the queue on the disk."""
     door = disk.disk if failpoint is None else replace(disk.disk, failpoint=failpoint)
-    return open_store(door, DIRECTORY, settings, True, 0.0, nullcontext(), nullcontext())
+    return open_store(door, DIRECTORY, settings, create=True)
 
 
 def enqueuing(*items: bytes) -> Transaction:

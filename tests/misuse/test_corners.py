@@ -35,12 +35,12 @@ from persistentqueue.core.operations import (
     SubscriptionOpened,
     encode_transaction,
 )
-from persistentqueue.engine import adoption, inbox_limits
+from persistentqueue.engine import adoption
 from persistentqueue.engine.adoption import Adopter
-from persistentqueue.engine.inbox_limits import Load
 from persistentqueue.interprocess import producer
-from persistentqueue.storage import log, publication
+from persistentqueue.storage import inbox_limits, log, publication
 from persistentqueue.storage.inbox_access import is_shared, make_readable, publication_mode
+from persistentqueue.storage.inbox_limits import Load
 from persistentqueue.storage.log import Log
 from persistentqueue.storage.publication import open_dense, read_publication
 from persistentqueue.storage.segment_files import Segments

@@ -12,9 +12,9 @@ import pytest
 from persistentqueue import CorruptionError, Producer, QueueFullError, delete_queue
 from persistentqueue.core.checksum import crc32
 from persistentqueue.engine.adoption import LOOK_NAMES, STEP_NAMES
-from persistentqueue.engine.inbox_limits import read_limits
 from persistentqueue.interprocess.multi_writer import PartWriter, publish_parts
 from persistentqueue.runtime import open_queue as runtime_of_queue
+from persistentqueue.storage.inbox_limits import read_limits
 from persistentqueue.storage.publication import Part
 from persistentqueue.system.disk import DISK, Disk
 from tests.conftest import QueueFactory

@@ -57,11 +57,11 @@ TABLE = (
     _folder("system", "disk event_log startup uncopyable wakeup directory_handles quota signal_shield trust"),
     _folder(
         "storage",
-        "inbox_access locations lock log pool segment publication segment_files layout relocation",
+        "inbox_access locations lock log pool segment publication segment_files layout inbox_limits relocation",
     ),
     _folder(
         "engine",
-        "reader transaction inbox_limits subscriptions admission compaction segment_use commit settings trim adoption "
+        "transaction context reader subscriptions admission compaction segment_use commit settings trim adoption "
         "store two_phase",
     ),
     _folder("recovery", "in_doubt location_repair catalog replay opening salvage check"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from .queues import IN_CACHE, wait_for
 
 SECONDS = 30.0  # a limit for work that should take milliseconds
 KIB, MIB = 1024, 1024 * 1024
-_FREE = nullcontext()
 
 
 def transaction(*items: bytes, marker: tuple[str, int] | None = None) -> Transaction:
@@ -43,7 +42,7 @@ def content(store: Store) -> list[bytes]:
 @contextmanager
 def opened(disk: Disk = IN_CACHE, directory: str = "/queues/q", **settings: Any) -> Iterator[Store]:
     """Yield a store without threads, and close it."""
-    store = open_store(disk, directory, Settings(**settings), True, 0.0, _FREE, _FREE)
+    store = open_store(disk, directory, Settings(**settings), create=True)
     try:
         yield store
     finally:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import shutil
 from collections import Counter
-from contextlib import nullcontext
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -46,8 +45,7 @@ def _run(path: Path, disk: Disk, groups: list[list[tuple[list[bytes], int, int]]
     """Commit the groups to a new store that then crashes. Return the bytes of its files, except those of the lock and
     the spare."""
     settings = {"log_bytes": 4096, "segment_bytes": 600, **settings}
-    free = nullcontext()
-    store = open_store(_deterministic(disk), str(path), Settings(**settings), True, 0.0, free, free)
+    store = open_store(_deterministic(disk), str(path), Settings(**settings), create=True)
     for group in groups:
         transactions = []
         for items, takes, version in group:

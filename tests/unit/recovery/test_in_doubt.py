@@ -6,7 +6,6 @@ import errno
 import os
 import shutil
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,7 +52,7 @@ def named(name: str) -> Participant:
 def elsewhere(path: Path, name: str) -> Store:
     """Open the queue as another process does, which knows nothing of the queues that this process owns. Return its
     store."""
-    return open_store(PATIENT, str(path / name), Settings(), True, 0.0, nullcontext(), nullcontext())
+    return open_store(PATIENT, str(path / name), Settings(), create=True)
 
 
 def items(store: Store) -> list[bytes]:
@@ -233,7 +232,7 @@ def test_owner_who_ends_meanwhile(open_queue: QueueFactory, path: Path) -> None:
         if len(asked) == 3:
             crash(a)
 
-    store = open_store(replace(DISK, sleep=sleep), str(path / "b"), Settings(), True, 0.0, nullcontext(), nullcontext())
+    store = open_store(replace(DISK, sleep=sleep), str(path / "b"), Settings(), create=True)
     assert (items(store), len(asked)) == ([b"1"], 3)
 
 
@@ -283,13 +282,13 @@ def test_owned_log_that_cannot_be_read(open_queue: QueueFactory, path: Path) -> 
 
     a_salt = Path(log).read_bytes()[24:32]
     disk = replace(PATIENT, pread=spoil(3))
-    store = open_store(disk, str(path / "b"), Settings(), True, 0.0, nullcontext(), nullcontext())
+    store = open_store(disk, str(path / "b"), Settings(), create=True)
     store.release()
     move(a, c := open_queue("c"))
     crash(c)
     disk = replace(PATIENT, pread=spoil(1000))
     with pytest.raises(InDoubtError, match="cannot be read"):
-        open_store(disk, str(path / "c"), Settings(), True, 0.0, nullcontext(), nullcontext())
+        open_store(disk, str(path / "c"), Settings(), create=True)
 
 
 def test_full_disk_while_asking(open_queue: QueueFactory, path: Path) -> None:

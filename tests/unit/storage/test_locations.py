@@ -11,7 +11,7 @@ import os
 import shutil
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -403,7 +403,7 @@ def test_move_interrupted_at_every_call(way: str) -> None:
     def opened(disk: SimulatedDisk) -> Store:
         place = f"{source}/q" if source and not disk.names.get(DIRECTORY) else None
         settings = Settings(segment_bytes=300, log_bytes=700)
-        return open_store(disk.disk, DIRECTORY, settings, True, 0.0, nullcontext(), nullcontext(), data_path=place)
+        return open_store(disk.disk, DIRECTORY, settings, create=True, data_path=place)
 
     filled = SimulatedDisk()
     store = opened(filled)
@@ -440,7 +440,7 @@ def test_full_target_anywhere(call: int) -> None:
     """A move that finds no room leaves the queue as it was and nothing at the target, and can be tried again."""
     disk = SimulatedDisk()
     settings = Settings(segment_bytes=300, log_bytes=700)
-    store = open_store(disk.disk, DIRECTORY, settings, True, 0.0, nullcontext(), nullcontext())
+    store = open_store(disk.disk, DIRECTORY, settings, create=True)
     for item in ITEMS:
         store.commit([transaction(item)])
     store.close()
@@ -459,7 +459,7 @@ def test_full_target_anywhere(call: int) -> None:
     assert not [path for path in disk.names if path.startswith("/other") and path.endswith(".seg")]
     assert read_record(disk.disk, DIRECTORY).place == OWN
     move_data("/queues", "q", data_path="/other", disk=disk.disk)
-    store = open_store(disk.disk, DIRECTORY, settings, False, 0.0, nullcontext(), nullcontext())
+    store = open_store(disk.disk, DIRECTORY, settings, create=False)
     assert list(content_of(store).items) == ITEMS
     store.close()
 
@@ -549,8 +549,7 @@ def test_new_queue_interrupted_at_every_call() -> None:
     """A new queue with its segments elsewhere can be opened there after a crash at any call of its making."""
 
     def opened(disk: SimulatedDisk, data_path: str = "/other/q") -> Store:
-        free = nullcontext()
-        return open_store(disk.disk, DIRECTORY, Settings(), True, 0.0, free, free, data_path=data_path)
+        return open_store(disk.disk, DIRECTORY, Settings(), create=True, data_path=data_path)
 
     def make(disk: SimulatedDisk) -> None:
         opened(disk).close()
@@ -604,7 +603,7 @@ def test_deletion_interrupted_at_every_call(then: str) -> None:
     settings = Settings(segment_bytes=300, log_bytes=700)
 
     def opened(disk: SimulatedDisk) -> Store:
-        return open_store(disk.disk, DIRECTORY, settings, True, 0.0, nullcontext(), nullcontext(), data_path="/other/q")
+        return open_store(disk.disk, DIRECTORY, settings, create=True, data_path="/other/q")
 
     filled = SimulatedDisk()
     store = opened(filled)

@@ -18,17 +18,17 @@ about to name it (see ``multi_writer``).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..core.block import BLOCK_HEADER_BYTES, LENGTH_BYTES
 from ..core.header import HEADER_BYTES
 from ..errors import CorruptionError, MemoryShortageError, PersistentQueueError, QueueFullError, UnsupportedFormatError
-from ..storage.layout import names_in, sizes_in
-from ..storage.locations import LIMITS_NAME, Places, read_fields, remove_file, write_fields
-from ..storage.publication import is_published, read_publication
 from ..system.disk import Disk, dirname, join
-from .transaction import Settings
+from .layout import names_in, sizes_in
+from .locations import LIMITS_NAME, Places, read_fields, remove_file, write_fields
+from .publication import is_published, read_publication
 
 LIMITS = ("max_items", "max_bytes", "max_disk_bytes")
 _PART = 64
@@ -49,12 +49,12 @@ def load_of(count: int, payload_bytes: int) -> Load:
     return Load(count, length_bytes, HEADER_BYTES + length_bytes)
 
 
-def record_limits(disk: Disk, directory: str, settings: Settings) -> None:
-    """Record the limits of the queue in this directory, if the recorded ones differ.
+def record_limits(disk: Disk, directory: str, settings: Mapping[str, Any]) -> None:
+    """Record the limits among the settings of the queue in this directory, if the recorded ones differ.
 
     Never raises ``OSError``: only producers need the record, and the owner enforces its limits in any case.
     """
-    limits = {name: value for name in LIMITS if (value := getattr(settings, name)) is not None}
+    limits = {name: value for name in LIMITS if (value := settings[name]) is not None}
     path = join(directory, LIMITS_NAME)
     with suppress(OSError):
         if limits != read_limits(disk, directory):

@@ -33,13 +33,13 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
   files. ``inbox_access``, ``locations``, ``lock``, ``log``, ``pool``, ``segment``, ``publication``, ``segment_files``,
   ``layout``, ``inbox_limits``, ``relocation``.
 - ``engine/`` The engine of one queue, without threads of its own: commits, reading, trims, compaction, and adoption.
-  ``transaction``, ``context``, ``reader``, ``subscriptions``, ``admission``, ``compaction``, ``segment_use``,
-  ``commit``, ``settings``, ``trim``, ``adoption``, ``store``, ``two_phase``.
+  ``settings``, ``transaction``, ``context``, ``reader``, ``subscriptions``, ``admission``, ``compaction``,
+  ``segment_use``, ``commit``, ``trim``, ``adoption``, ``store``, ``two_phase``.
 - ``recovery/`` Opening and repair: from a directory to an open store, and the salvage of data from a damaged queue.
   ``in_doubt``, ``location_repair``, ``catalog``, ``replay``, ``opening``, ``salvage``, ``check``.
 - ``runtime/`` Threads around one engine, or around several: group commit, waiting, maintenance, retries.
   ``background``, ``call_guard``, ``group_commit``, ``memory_budget``, ``metrics``, ``waiting``, ``space``,
-  ``open_queue``, ``maintenance``, ``multi_queue``, ``requeue``, ``retries``, ``session_state``.
+  ``open_queue``, ``maintenance``, ``multi_queue``, ``requeue``, ``retries``, ``options``, ``session_state``.
 - ``interprocess/`` Operations of other processes than the owner, without the lock of the queue: enqueue, consume and
   look. ``splits``, ``producer``, ``snapshot_view``, ``consumer_requests``, ``multi_writer``.
 - ``persistentqueue/`` What people import. ``session``, ``stats``, ``subscription``, ``typed``, ``queue``,
@@ -114,6 +114,7 @@ from .recovery.check import CheckReport, RepairReport, check, repair
 from .runtime.maintenance import Compacted, Maintained
 from .runtime.memory_budget import MemoryBudget
 from .runtime.metrics import Histogram
+from .runtime.options import OptionArguments, Options
 from .session import Session
 from .stats import Stats
 from .storage.lock import Owner
@@ -132,6 +133,8 @@ __all__ = [
     "Snapshot",
     "SegmentSnapshot",
     "Owner",
+    "Options",
+    "OptionArguments",
     "MemoryBudget",
     "MemoryShortageError",
     "DeadLetter",

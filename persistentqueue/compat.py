@@ -26,7 +26,7 @@ from contextlib import suppress
 from queue import Empty, Full
 from time import monotonic
 from types import TracebackType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from persistentqueue import (
     CodecError,
@@ -37,10 +37,11 @@ from persistentqueue import (
     codecs,
     delete_queue,
 )
+from persistentqueue.runtime.options import Options, PlainOptionArguments, chosen_options
 from persistentqueue.system.disk import DISK, StrPath, abspath, after_fork_in_child, fspath
 
 from .faces.lifecycle import Lifecycle, T, oldest
-from .faces.refusals import UncopyableFace, refuse_retries
+from .faces.refusals import UncopyableFace, require_no_retries
 
 if sys.version_info >= (3, 13):
     from queue import ShutDown
@@ -51,6 +52,9 @@ else:
 
 
 __all__ = ["Queue", "FifoQueue", "Empty", "Full", "ShutDown"]
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _IDLE_SESSIONS = 64
 """Upper bound for the number of idle sessions that are kept for later calls."""
@@ -96,12 +100,12 @@ class Queue(UncopyableFace, queue.Queue[T]):
         maxsize: Upper bound for the number of items in the queue, without those that ``get`` returned. Default 0; 0 or
             less: no limit. It can be changed at any time.
         codec: Converts items to bytes and back (see ``persistentqueue.codecs``). Default: JSON.
-        sync: Whether each call syncs before it returns. Default True. If False, a power cut may take the latest calls.
-        **settings: All other settings of ``PersistentQueue``, except ``max_attempts``, ``dead_letter`` and
-            ``retry_delay_seconds``.
+        options: Options as one value. A keyword argument has precedence over its field. Default None.
+        **arguments: The other keyword arguments of ``PersistentQueue``, except ``max_attempts``, ``dead_letter`` and
+            ``retry_delay_seconds``. With ``sync=False``, a power cut may take the latest calls.
 
     Raises:
-        ValueError: A setting is not valid, or counts deliveries.
+        TypeError, ValueError: An option has the wrong type or range, or counts deliveries.
         PersistentQueueError, OSError: The queue cannot be opened; see ``PersistentQueue``.
 
     - ``put`` is durable on return. Concurrent calls share one sync.
@@ -120,11 +124,18 @@ class Queue(UncopyableFace, queue.Queue[T]):
     """
 
     def __init__(
-        self, path: StrPath, maxsize: int = 0, *, codec: codecs.Codec[T] = _JSON, sync: bool = True, **settings: Any
+        self,
+        path: StrPath,
+        maxsize: int = 0,
+        *,
+        codec: codecs.Codec[T] = _JSON,
+        options: Options | None = None,
+        **arguments: Unpack[PlainOptionArguments],
     ) -> None:
-        refuse_retries(settings, "persistentqueue.compat")
-        self._persistent: PersistentQueue[T] = PersistentQueue(path, codec=codec, sync=sync, **settings)
-        self._blocks = settings.get("full") == "block"
+        chosen = chosen_options(options, arguments)
+        require_no_retries(chosen, "persistentqueue.compat")
+        self._persistent: PersistentQueue[T] = PersistentQueue(path, codec=codec, options=chosen)
+        self._blocks = chosen.full == "block"
         self._make_locks()
         _OPEN.add(self)
         self._lifecycle = Lifecycle()
@@ -535,20 +546,24 @@ class FifoQueue(UncopyableFace):
 
     Args:
         path: Directory of the queue; made if it does not exist.
-        **settings: Settings of ``PersistentQueue``, except ``max_attempts``, ``dead_letter`` and
+        options: Options as one value. A keyword argument has precedence over its field. Default None.
+        **arguments: Keyword arguments of ``PersistentQueue``, except ``max_attempts``, ``dead_letter`` and
             ``retry_delay_seconds``.
 
     Raises:
-        ValueError: A setting is not valid, or counts deliveries.
+        TypeError, ValueError: An option has the wrong type or range, or counts deliveries.
         PersistentQueueError, OSError: The queue cannot be opened; see ``PersistentQueue``.
 
     Every method raises ``ClosedError`` after ``close``, and ``BrokenQueueError`` after a failed sync.
     """
 
-    def __init__(self, path: StrPath, **settings: Any) -> None:
+    def __init__(
+        self, path: StrPath, *, options: Options | None = None, **arguments: Unpack[PlainOptionArguments]
+    ) -> None:
         self._path = abspath(fspath(path))  # close() deletes it; the working directory may change before
-        refuse_retries(settings, "persistentqueue.compat")
-        self._persistent = PersistentQueue(self._path, **settings)
+        chosen = chosen_options(options, arguments)
+        require_no_retries(chosen, "persistentqueue.compat")
+        self._persistent = PersistentQueue(self._path, options=chosen)
         self._session = self._persistent.session()
 
     def __enter__(self) -> FifoQueue:

@@ -7,21 +7,20 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 from math import inf
 from types import TracebackType
-from typing import Any, Generic, cast
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 from .codecs import BYTES, Codec, T, checked_codec, decode_each
-from .core.encryption import Encryption, Envelopes
+from .core.encryption import Encryption
 from .core.items import checked_name
 from .engine.reader import Reader
 from .engine.segment_use import SegmentUse, explain
-from .engine.settings import check_settings, check_some
+from .engine.settings import Settings
 from .engine.store import RecoveryReport
-from .engine.transaction import Settings, Transaction
+from .engine.transaction import Transaction
 from .errors import CorruptionError, MissingExtraError, SubscriptionNotFoundError, WrongKeyError, naming_paths
 from .interprocess.snapshot_view import View
 from .recovery.opening import Others, announce, open_store
@@ -29,16 +28,20 @@ from .runtime.maintenance import Compacted, Maintained, Maintenance
 from .runtime.memory_budget import MemoryBudget
 from .runtime.multi_queue import introduce, require_neighbours
 from .runtime.open_queue import OpenQueue, OpenStore
+from .runtime.options import OptionArguments, Options, Start, check_numbers, chosen_options, settings_of
 from .runtime.requeue import requeue
-from .runtime.retries import Delay, Retries, counts_attempts, require_fitting
+from .runtime.retries import Retries, require_fitting
 from .runtime.session_state import checked_timeout
 from .session import Session, flush_all
 from .stats import Stats, look
 from .storage.layout import place_path, queue_directory
 from .subscription import Subscription
-from .system.disk import DISK, Disk, StrPath, abspath, after_fork_in_child, basename, dirname, fspath
+from .system.disk import StrPath, abspath, after_fork_in_child, basename, current_disk, dirname, fspath, using_disk
 from .system.uncopyable import Uncopyable, uncopyable_block
 from .typed import TypedSession
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _OPEN: weakref.WeakSet[PersistentQueue[Any]] = weakref.WeakSet()
 
@@ -113,7 +116,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
         compression: ``"zstd"`` compresses each block that becomes smaller. Default None. Needs the extra
             ``compression``.
         encryption: The ``Encryption`` of new and existing blocks. Default None. Needs the extra ``encryption``.
-        disk: The operating system calls that the queue uses. Default: the real ones. Tests pass a simulated disk.
+        options: The options above as one value. A keyword argument has precedence over its field. Default None.
 
     Raises:
         TypeError, ValueError: A setting has the wrong type or range, or contradicts another one or the queue.
@@ -149,68 +152,24 @@ class PersistentQueue(Uncopyable, Generic[T]):
         name: str | None = None,
         *,
         codec: Codec[T] = cast(Any, BYTES),  # noqa: B008 - a constant
-        data_path: StrPath | None = None,
-        sync: bool = True,
-        create: bool = True,
-        lock_timeout: float = 0.0,
-        segment_bytes: int = Settings.segment_bytes,
-        memory_bytes: int | MemoryBudget = Settings.memory_bytes,
-        inline_bytes: int = Settings.inline_bytes,
-        log_bytes: int = Settings.log_bytes,
-        pool_min_bytes: int = Settings.pool_min_bytes,
-        pool_max_bytes: int | None = None,
-        shared_pool: bool = Settings.shared_pool,
-        wipe: bool = Settings.wipe,
-        fan_out: bool = Settings.fan_out,
-        compact_below: float = Settings.compact_below,
-        compact_bytes_per_second: int = Settings.compact_bytes_per_second,
-        max_items: int | None = None,
-        max_bytes: int | None = None,
-        max_disk_bytes: int | None = None,
-        min_free_bytes: int = 0,
-        full: str = "raise",
-        trust: bool = False,
-        max_attempts: int | None = None,
-        dead_letter: str | PersistentQueue[Any] | None = None,
-        retry_delay_seconds: Delay = 0.0,
-        compression: str | None = None,
-        encryption: Encryption | None = None,
-        disk: Disk = DISK,
+        options: Options | None = None,
+        **arguments: Unpack[OptionArguments],
     ) -> None:
         self._codec, self._sessions = checked_codec(codec), weakref.WeakSet[Session[T]]()
         directory = abspath(queue_directory(path, name))  # the working directory may change while the queue is open
-        place = None if data_path is None else place_path(directory, name, data_path)
-        settings = Settings(
-            sync=sync,
-            segment_bytes=segment_bytes,
-            memory_bytes=0 if isinstance(memory_bytes, MemoryBudget) else memory_bytes,
-            inline_bytes=inline_bytes,
-            log_bytes=log_bytes,
-            pool_min_bytes=pool_min_bytes,
-            pool_max_bytes=pool_min_bytes if pool_max_bytes is None else pool_max_bytes,
-            shared_pool=shared_pool,
-            wipe=wipe,
-            fan_out=fan_out,
-            compact_below=compact_below,
-            compact_bytes_per_second=compact_bytes_per_second,
-            max_items=max_items,
-            max_bytes=max_bytes,
-            max_disk_bytes=max_disk_bytes,
-            min_free_bytes=min_free_bytes,
-            full=full,
-            trust=trust,
-            counts_attempts=counts_attempts(max_attempts, dead_letter is not None, retry_delay_seconds, sync),
+        chosen = chosen_options(options, arguments)
+        place = None if chosen.data_path is None else place_path(directory, name, chosen.data_path)
+        settings = settings_of(chosen, threading.Lock())
+        self._path, self._name, self._disk = fspath(path), name, current_disk()
+        opening = partial(
+            open_store, self._disk, directory, settings, create=chosen.create, data_path=place, others=_OTHERS
         )
-        check_settings(settings, lock_timeout)
-        settings = replace(settings, envelopes=Envelopes(compression, encryption, threading.Lock()))
-        self._path, self._name, self._disk = fspath(path), name, disk
-        opening = partial(open_store, disk, directory, settings, create=create, data_path=place, others=_OTHERS)
         try:
-            group = self._open_group(opening, lock_timeout, memory_bytes)
-            self._try_key(encryption)
+            group = self._open_group(opening, chosen.lock_timeout, chosen.memory_bytes)
+            self._try_key(chosen.encryption)
             if settings.counts_attempts:
-                self._retries = Retries(disk, group, max_attempts, retry_delay_seconds)
-                self._bury_in(dead_letter, lock_timeout=lock_timeout, compression=compression, encryption=encryption)
+                self._retries = Retries(self._disk, group, chosen.max_attempts, chosen.retry_delay_seconds)
+                self._bury_in(chosen)
         except BaseException:
             self._undo_opening()
             raise
@@ -408,7 +367,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
         if self._open_queue is not None:
             self._open_queue.wake()
 
-    def subscribe(self, name: str, start: str = "earliest") -> Subscription[T]:
+    def subscribe(self, name: str, start: Start = "earliest") -> Subscription[T]:
         """Return the subscription of this name; make it if it does not exist.
 
         A new subscription is durable on return. The plain ``session()`` remains a consumer of its own, unless the queue
@@ -646,7 +605,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
         """
         group = self._open()
         chosen = {"memory_bytes": memory_bytes, "segment_bytes": segment_bytes}
-        check_some({name: value for name, value in chosen.items() if not isinstance(value, MemoryBudget | None)})
+        check_numbers({name: value for name, value in chosen.items() if value is not None})
         group.resize(memory_bytes, segment_bytes)
 
     def view(self) -> View:
@@ -660,7 +619,8 @@ class PersistentQueue(Uncopyable, Generic[T]):
         """
         store = self._open().store
         store.need_name()
-        view = View(store.directory, disk=self._disk)
+        with using_disk(self._disk):
+            view = View(store.directory)
         view.envelopes = store.settings.envelopes or view.envelopes
         return view
 
@@ -714,11 +674,12 @@ class PersistentQueue(Uncopyable, Generic[T]):
             if self._owns_dead_letters and self._dead_letters is not None:
                 self._dead_letters.close()
 
-    def _bury_in(self, dead_letter: str | PersistentQueue[Any] | None, **settings: Any) -> None:
-        """Set the dead-letter queue; open it with ``settings`` if it is a name. On an error, close this queue.
+    def _bury_in(self, options: Options) -> None:
+        """Set the dead-letter queue; open it if the options have its name. On an error, close this queue.
 
         Raises what the opening raises, and ``ValueError`` if that queue cannot take the dead letters of this one.
         """
+        dead_letter = options.dead_letter
         if dead_letter is None:
             return
         try:
@@ -726,9 +687,16 @@ class PersistentQueue(Uncopyable, Generic[T]):
             if dead_letter == basename(store.directory):
                 raise ValueError(f"{store.directory}: its dead letters must go to another queue, not to itself")
             if isinstance(dead_letter, str):
-                settings |= {"memory_bytes": 0, "wipe": store.settings.wipe, "disk": self._disk}
-                settings["trust"] = store.settings.trust
-                dead_letter = PersistentQueue(dirname(store.directory), dead_letter, **settings)
+                shared = Options(
+                    lock_timeout=options.lock_timeout,
+                    memory_bytes=0,
+                    wipe=options.wipe,
+                    trust=options.trust,
+                    compression=options.compression,
+                    encryption=options.encryption,
+                )
+                with using_disk(self._disk):
+                    dead_letter = PersistentQueue(dirname(store.directory), dead_letter, options=shared)
                 self._owns_dead_letters = True
             elif not isinstance(dead_letter, PersistentQueue):
                 raise TypeError(f"dead_letter must be a queue's name, or an open queue, not {dead_letter!r}")

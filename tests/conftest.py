@@ -25,6 +25,7 @@ from persistentqueue.storage.locations import ID_NAME
 from persistentqueue.system.disk import DISK
 from persistentqueue.system.signal_shield import THREAD_NAME as HELPER_NAME
 from persistentqueue.system.signal_shield import end_helper
+from tests.support.disks import call_on
 from tests.support.queues import receive_signals
 
 if TYPE_CHECKING:
@@ -156,7 +157,8 @@ def open_queue(tmp_path: Path, threads: ThreadPoolExecutor) -> Iterator[QueueFac
     opened: list[PersistentQueue] = []
 
     def factory(name: str | None = "orders", **settings: Any) -> PersistentQueue:
-        queue = PersistentQueue(settings.pop("path", tmp_path / "queues"), name, **settings)
+        path, disk = settings.pop("path", tmp_path / "queues"), settings.pop("disk", DISK)
+        queue = call_on(disk, PersistentQueue, path, name, **settings)
         opened.append(queue)
         return queue
 

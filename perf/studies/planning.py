@@ -21,7 +21,7 @@ from statistics import median
 
 from persistentqueue import PersistentQueue
 from persistentqueue.interprocess.splits import look, partition, plan
-from persistentqueue.system.disk import DISK
+from persistentqueue.system.disk import DISK, using_disk
 
 from .. import harness
 from ..harness import Row
@@ -42,7 +42,8 @@ _UNSYNCED = replace(DISK, fdatasync=_ignore, fsync=_ignore)
 
 
 def _fill(directory: Path, data: Path, segments: int) -> PersistentQueue:
-    queue = PersistentQueue(directory, data_path=data, segment_bytes=1, sync=False, memory_bytes=0, disk=_UNSYNCED)
+    with using_disk(_UNSYNCED):
+        queue = PersistentQueue(directory, data_path=data, segment_bytes=1, sync=False, memory_bytes=0)
     with queue.session() as session:
         for number in range(segments):
             session.enqueue(_ITEM)

@@ -20,7 +20,7 @@ from statistics import median, quantiles
 from typing import Any
 
 from persistentqueue import PersistentQueue
-from persistentqueue.system.disk import CREATE_NEW, DISK, Disk, read_all, write_all, write_zeros
+from persistentqueue.system.disk import CREATE_NEW, DISK, Disk, read_all, using_disk, write_all, write_zeros
 
 from ..harness import Row, spread
 
@@ -59,9 +59,10 @@ class Contender:
         self.watch = Watch()
         segment_bytes = _PER_SEGMENT * (_MIB + 4096)
         pool_bytes = 2 * segments * segment_bytes if is_pooled else 0
-        self.queue = PersistentQueue(
-            directory, segment_bytes=segment_bytes, pool_max_bytes=pool_bytes, memory_bytes=0, disk=self.watch.disk
-        )
+        with using_disk(self.watch.disk):
+            self.queue = PersistentQueue(
+                directory, segment_bytes=segment_bytes, pool_max_bytes=pool_bytes, memory_bytes=0
+            )
         self.seconds: list[float] = []
 
     def round(self, items: list[bytes]) -> float:

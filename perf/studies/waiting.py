@@ -17,7 +17,7 @@ from pathlib import Path
 from persistentqueue import ClosedError, PersistentQueue, Producer, Session
 from persistentqueue.runtime import maintenance
 from persistentqueue.runtime.background import THREAD_NAME
-from persistentqueue.system.disk import DISK, Disk
+from persistentqueue.system.disk import DISK, Disk, using_disk
 
 from ..harness import Row, met, percentile
 
@@ -33,14 +33,14 @@ _PAUSE_SECONDS = 0.001
 def wake_ups(directory: Path, count: int) -> list[float]:
     """Return the seconds from commit to wake-up for this number of commits, sorted."""
     disk, committed = _recording("commit.4 apply")
-    with PersistentQueue(directory, disk=disk) as queue, queue.session() as session:
+    with using_disk(disk), PersistentQueue(directory) as queue, queue.session() as session:
         return _until_woken(queue, session, committed, count)
 
 
 def adoptions(directory: Path, count: int) -> list[float]:
     """Return the seconds from a publication to the wake-up of a consumer in the owner's process, sorted."""
     disk, published = _recording("publish.4 sync name")
-    with PersistentQueue(directory) as queue, Producer(directory, disk=disk) as producer:
+    with PersistentQueue(directory) as queue, using_disk(disk), Producer(directory) as producer:
         return _until_woken(queue, producer, published, count)
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from persistentqueue import PersistentQueue
-from persistentqueue.system.disk import DISK, Buffers
+from persistentqueue.system.disk import DISK, Buffers, using_disk
 
 from ..harness import Row, met
 from ..workloads import ITEM_BYTES
@@ -60,7 +60,7 @@ def best(directory: Path, rounds: int) -> dict[tuple[int, str], float]:
     found = {}
     for count in (1, 1_000):
         # The items taken must be in memory, because no device exists to read them from.
-        with PersistentQueue(directory / str(count), disk=_NO_DEVICE) as queue:
+        with using_disk(_NO_DEVICE), PersistentQueue(directory / str(count)) as queue:
             for way, seconds in _best_seconds(queue, count, rounds).items():
                 found[count, way] = seconds
     return found

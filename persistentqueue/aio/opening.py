@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import copy_context
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 from persistentqueue import ClosedError
+from persistentqueue.runtime.options import Options
 from persistentqueue.system.disk import StrPath, abspath
 
-from ..faces.refusals import refuse_retries
+from ..faces.refusals import require_no_retries
 
 Q = TypeVar("Q")
 
 
-def prepare(make: Callable[..., Q], path: StrPath, *arguments: Any, **settings: Any) -> Callable[[], Q]:
-    """Return the call that opens a queue later, in a thread. The working directory may change before.
+def prepare(make: Callable[..., Q], options: Options, path: StrPath, *arguments: Any, **named: Any) -> Callable[[], Q]:
+    """Return the call that opens a queue later, in a thread, in the context of this caller.
 
-    Raises ``ValueError`` if the settings count deliveries.
+    The working directory may change before. Raises ``ValueError`` if the options count deliveries.
     """
-    refuse_retries(settings, "asyncio")
-    if settings.get("data_path") is not None:
-        settings["data_path"] = abspath(settings["data_path"])
-    return partial(make, abspath(path), *arguments, **settings)
+    require_no_retries(options, "asyncio")
+    if options.data_path is not None:
+        options = replace(options, data_path=abspath(options.data_path))
+    opening = partial(make, abspath(path), *arguments, options=options, **named)
+    return partial(copy_context().run, opening)
 
 
 def not_open() -> ClosedError:

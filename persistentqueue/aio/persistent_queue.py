@@ -9,11 +9,12 @@ from contextlib import asynccontextmanager
 from functools import partial
 from itertools import islice
 from types import TracebackType
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import persistentqueue
-from persistentqueue import Compacted, Maintained, RecoveryReport, SegmentUse, Stats, codecs
+from persistentqueue import Compacted, Maintained, MemoryBudget, RecoveryReport, SegmentUse, Stats, codecs
 from persistentqueue.codecs import T
+from persistentqueue.runtime.options import Options, PlainOptionArguments, Start, chosen_options
 from persistentqueue.system.disk import StrPath, fspath
 from persistentqueue.system.uncopyable import Uncopyable
 
@@ -22,6 +23,9 @@ from .futures import Landing, launch, over
 from .item_waiter import Watch
 from .opening import not_open, prepare
 from .session import Session, check_timeout
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 R = TypeVar("R")
 _THREADS = 4
@@ -44,11 +48,13 @@ class PersistentQueue(Uncopyable, Generic[T]):
         path: Directory of the queue, or, if ``name`` is given, the directory above it.
         name: Name of the queue. Default None: no name.
         codec: Converts items to bytes and back (see ``codecs``). Default ``codecs.BYTES``.
-        **settings: All other settings of ``persistentqueue.PersistentQueue``, except ``max_attempts``, ``dead_letter``
-            and ``retry_delay_seconds``.
+        options: Options as one value. A keyword argument has precedence over its field. Default None.
+        **arguments: The other keyword arguments of ``persistentqueue.PersistentQueue``, except ``max_attempts``,
+            ``dead_letter`` and ``retry_delay_seconds``.
 
     Raises:
-        ValueError: A setting counts deliveries, which this class does not support.
+        TypeError, ValueError: An option has the wrong type or range, or counts deliveries, which this class does not
+            support.
 
     The queue belongs to the event loop in which it was opened; in another loop, its methods raise ``RuntimeError``.
     After ``close``, any loop may open it again. If it is dropped without ``close``, its lock is freed with a
@@ -67,12 +73,14 @@ class PersistentQueue(Uncopyable, Generic[T]):
         name: str | None = None,
         *,
         codec: codecs.Codec[T] = cast(Any, codecs.BYTES),  # noqa: B008 - a constant
-        **settings: Any,
+        options: Options | None = None,
+        **arguments: Unpack[PlainOptionArguments],
     ) -> None:
+        chosen = chosen_options(options, arguments)
         self._path = fspath(path)
         self._name = name
-        self._opening = prepare(persistentqueue.PersistentQueue[T], path, name, codec=codec, **settings)
-        self._blocks = settings.get("full") == "block"
+        self._opening = prepare(persistentqueue.PersistentQueue[T], chosen, path, name, codec=codec)
+        self._blocks = chosen.full == "block"
         self._core: persistentqueue.PersistentQueue[T] | None = None
         self._is_opening = self._is_closing = False
         self._subscriptions: dict[str, Subscription[T]] = {}
@@ -209,7 +217,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
             yield session
             await session.flush()
 
-    async def subscribe(self, name: str, start: str = "earliest") -> Subscription[T]:
+    async def subscribe(self, name: str, start: Start = "earliest") -> Subscription[T]:
         """Return the subscription of this name; make it if it does not exist. Durable on return.
 
         Args:
@@ -331,16 +339,18 @@ class PersistentQueue(Uncopyable, Generic[T]):
         maintained: Maintained = await self._do("maintain")
         return maintained
 
-    async def resize(self, **settings: Any) -> None:
-        """Change settings of the open queue.
+    async def resize(self, *, memory_bytes: int | MemoryBudget | None = None, segment_bytes: int | None = None) -> None:
+        """Change options of the open queue, for all its tasks.
 
         Args:
-            **settings: ``memory_bytes`` and ``segment_bytes`` of ``persistentqueue.PersistentQueue.resize``.
+            memory_bytes: Upper bound in bytes for the items in memory, or a ``MemoryBudget`` that the queue joins.
+                Default None: no change.
+            segment_bytes: Size in bytes of data files, from the next one on. Default None: no change.
 
         Raises:
-            TypeError, ValueError: A setting has the wrong name, type or range. Nothing was changed.
+            TypeError, ValueError: An option has the wrong type or range. Nothing was changed.
         """
-        await self._do("resize", **settings)
+        await self._do("resize", memory_bytes=memory_bytes, segment_bytes=segment_bytes)
 
     async def explain(self) -> list[SegmentUse]:
         """Return why each data file exists, oldest first."""

@@ -22,9 +22,10 @@ from contextlib import suppress
 from functools import partial
 from math import inf
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from persistentqueue import BrokenQueueError, ClosedError, CorruptionError, PersistentQueue, Session, codecs
+from persistentqueue.runtime.options import Options, PlainOptionArguments, chosen_options
 from persistentqueue.system.disk import StrPath, fspath
 
 from ..faces.lifecycle import Lifecycle, T, oldest
@@ -41,6 +42,8 @@ else:
         """Raised by ``put`` and ``get`` after ``shutdown``. From Python 3.13 on, it is ``asyncio.QueueShutDown``."""
 
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 AT_HAND_ITEMS = 1000
 AT_HAND_BYTES = 8 * 1024 * 1024
 """Upper bounds for what is kept at hand; one item is at hand in any case."""
@@ -63,11 +66,13 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
             less: no limit.
         codec: Converts items to bytes and back (see ``persistentqueue.codecs``). Default JSON, which returns a tuple as
             a list.
-        **settings: All other settings of ``persistentqueue.PersistentQueue``, except ``max_attempts``, ``dead_letter``
-            and ``retry_delay_seconds``.
+        options: Options as one value. A keyword argument has precedence over its field. Default None.
+        **arguments: The other keyword arguments of ``persistentqueue.PersistentQueue``, except ``max_attempts``,
+            ``dead_letter`` and ``retry_delay_seconds``.
 
     Raises:
-        ValueError: A setting counts deliveries, which this class does not support.
+        TypeError, ValueError: An option has the wrong type or range, or counts deliveries, which this class does not
+            support.
 
     - ``put`` is durable on return. Puts of many tasks share a sync. ``put_nowait`` is durable soon, and at the latest
       when ``flush``, ``join`` or ``close`` returns.
@@ -96,11 +101,17 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
     _get_loop: Callable[[], asyncio.AbstractEventLoop]
 
     def __init__(
-        self, path: StrPath, maxsize: int = 0, *, codec: codecs.Codec[T] = codecs.JSON, **settings: Any
+        self,
+        path: StrPath,
+        maxsize: int = 0,
+        *,
+        codec: codecs.Codec[T] = codecs.JSON,
+        options: Options | None = None,
+        **arguments: Unpack[PlainOptionArguments],
     ) -> None:
         self._path = fspath(path)
         self._codec = codec
-        self._opening = prepare(PersistentQueue[bytes], path, **settings)
+        self._opening = prepare(PersistentQueue[bytes], chosen_options(options, arguments), path)
         self._core: PersistentQueue[bytes] | None = None
         self._reset()
         super().__init__(maxsize)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from ..errors import CorruptionError, MissingExtraError, WrongKeyError
 from .block import (
@@ -66,6 +66,10 @@ class RandomSource(Protocol):
     @property
     def urandom(self) -> Callable[[int], bytes]:
         """The function that returns a number of random bytes that are fit for cryptography."""
+
+
+Compression = Literal["zstd"]
+"""Method that compresses blocks."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,7 @@ class Envelopes:
 
     def __init__(
         self,
-        compression: str | None = None,
+        compression: Compression | None = None,
         encryption: Encryption | None = None,
         guard: AbstractContextManager[object] | None = None,
     ) -> None:

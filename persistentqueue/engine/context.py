@@ -14,7 +14,7 @@ from ..storage.locations import Places
 from ..system.disk import Disk
 from ..system.quota import Quota
 from ..system.signal_shield import Shielded, call_once
-from .transaction import Settings
+from .settings import Settings
 
 Guard = AbstractContextManager[object]
 

@@ -50,8 +50,9 @@ from .commit import Committer, Written
 from .compaction import HOLE_ITEMS, Compactor, Copy
 from .context import Context, Guards
 from .reader import Reader
+from .settings import Settings
 from .subscriptions import Subscriptions
-from .transaction import Settings, Transaction
+from .transaction import Transaction
 from .trim import Generations
 
 _DRAINED_SEGMENTS_MAX = 16

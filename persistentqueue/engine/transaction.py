@@ -1,12 +1,10 @@
-"""The transaction, which a session hands to the store, and the settings of an owner."""
+"""The transaction, which a session hands to the store."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ..core.availability import Availability
-from ..core.encryption import Envelopes
 from ..core.intervals import Run
 from ..core.operations import Adoption, Operation
 from ..core.page_cache import ITEM_OVERHEAD_BYTES, cost
@@ -15,36 +13,6 @@ from ..storage.segment_files import Piece
 
 SPILL_BYTES = 4 * 1024 * 1024
 """Bytes of items that a session keeps in memory before it spills them."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The settings of an owner. A name that ends in ``_bytes`` is a number of bytes."""
-
-    sync: bool = True
-    segment_bytes: int = 64 * 1024 * 1024
-    memory_bytes: int = 64 * 1024 * 1024
-    inline_bytes: int = 128 * 1024
-    log_bytes: int = 1024 * 1024
-    pool_min_bytes: int = 0
-    pool_max_bytes: int = 0
-    shared_pool: bool = False
-    wipe: bool = False
-    fan_out: bool = False
-    compact_below: float = 0.3
-    compact_bytes_per_second: int = 16 * 1024 * 1024
-    max_items: int | None = None
-    max_bytes: int | None = None
-    max_disk_bytes: int | None = None
-    min_free_bytes: int = 0
-    full: str = "raise"
-    """Reaction of a flush that a limit leaves no room for: ``"raise"`` an error, or ``"block"`` until there is room."""
-    trust: bool = False
-    """Whether to open a queue that another user has prepared (see ``trust``)."""
-    counts_attempts: bool = False
-    """Whether to count delivery attempts (see ``retries``)."""
-    envelopes: Envelopes | None = None
-    """Compression and encryption of blocks; None: blocks are neither compressed nor encrypted, and there is no key."""
 
 
 class Transaction:

@@ -1,10 +1,8 @@
-"""The refusals of the queues of ``compat`` and ``aio``: of copies, and of settings that count deliveries."""
+"""The refusals of the queues of ``compat`` and ``aio``: of copies, and of options that count deliveries."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from persistentqueue.runtime.options import Options
 from persistentqueue.system.uncopyable import Uncopyable
 
 
@@ -14,14 +12,14 @@ class UncopyableFace(Uncopyable):
     _elsewhere = "pass its path, and open a Producer there, with the codec that the queue has"
 
 
-def refuse_retries(settings: Mapping[str, Any], face: str) -> None:
-    """Raise ``ValueError`` if the settings count delivery attempts, which ``face`` does not support.
+def require_no_retries(options: Options, face: str) -> None:
+    """Raise ``ValueError`` if the options count delivery attempts, which ``face`` does not support.
 
     Such an interface dequeues items ahead of its users, so that these items would count as delivered.
     """
-    chosen = [name for name in ("max_attempts", "dead_letter", "retry_delay_seconds") if settings.get(name)]
-    if chosen:
+    counting = [name for name in ("max_attempts", "dead_letter", "retry_delay_seconds") if getattr(options, name)]
+    if counting:
         raise ValueError(
-            f"{chosen[0]} cannot be used with {face}, which takes items ahead of its users, so that they count as "
+            f"{counting[0]} cannot be used with {face}, which takes items ahead of its users, so that they count as "
             "delivered: use persistentqueue.PersistentQueue"
         )

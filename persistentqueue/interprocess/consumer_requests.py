@@ -9,11 +9,11 @@ from __future__ import annotations
 from ..core.items import checked_name
 from ..storage.layout import queue_directory
 from ..storage.publication import LATEST, Draft, Request
-from ..system.disk import DISK, Disk, StrPath
+from ..system.disk import Disk, StrPath, current_disk
 from .producer import explained, find_inbox
 
 
-def request_subscription(path: StrPath, name: str | None, subscription: str, first: int, *, disk: Disk = DISK) -> None:
+def request_subscription(path: StrPath, name: str | None, subscription: str, first: int) -> None:
     """Request a subscription that begins with the sequence ``first``.
 
     An existing subscription of this name is left unchanged.
@@ -24,7 +24,6 @@ def request_subscription(path: StrPath, name: str | None, subscription: str, fir
         subscription: The name of the subscription, of 1 to 65,535 bytes in UTF-8.
         first: The first sequence that a new subscription gets, from 0 to 2**64 - 1. ``LATEST`` means the items that
             are enqueued after the owner has answered.
-        disk: The access to the file system. Tests replace it.
 
     Raises:
         QueueNotFoundError: There is no queue at the path.
@@ -42,10 +41,11 @@ def request_subscription(path: StrPath, name: str | None, subscription: str, fir
     On return, the request is durable. The owner may not have answered it yet. Any number of threads and processes may
     call it at the same time.
     """
+    disk = current_disk()
     _ask(path, name, Request(checked_name(subscription), _checked_sequence(first)), disk)
 
 
-def acknowledge(path: StrPath, name: str | None, subscription: str, end: int, *, disk: Disk = DISK) -> None:
+def acknowledge(path: StrPath, name: str | None, subscription: str, end: int) -> None:
     """Tell the owner that the subscription has consumed everything below the sequence ``end``.
 
     Items that a session holds are excepted. The request does nothing if there is no such subscription, or if the
@@ -57,7 +57,6 @@ def acknowledge(path: StrPath, name: str | None, subscription: str, end: int, *,
         subscription: The name of the subscription, of 1 to 65,535 bytes in UTF-8.
         end: The first sequence that is not consumed, from 0 to 2**64 - 1. The caller must have read it with ``look(…,
             durably=True)``. For 0 nothing is published.
-        disk: The access to the file system. Tests replace it.
 
     Raises:
         QueueNotFoundError: There is no queue at the path.
@@ -75,6 +74,7 @@ def acknowledge(path: StrPath, name: str | None, subscription: str, end: int, *,
     On return, the request is durable. The owner may not have answered it yet. Any number of threads and processes may
     call it at the same time.
     """
+    disk = current_disk()
     request = Request(checked_name(subscription), 0, _checked_sequence(end))
     if end:
         _ask(path, name, request, disk)

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 
-from ..core.encryption import Encryption, Envelopes
+from ..core.encryption import Compression, Encryption, Envelopes
 from ..core.header import HEADER_BYTES
 from ..core.items import Batch, checked_marker
 from ..engine.transaction import SPILL_BYTES
@@ -24,7 +24,7 @@ from ..errors import CorruptionError, PersistentQueueError
 from ..storage.inbox_limits import Bounds, Load, load_of
 from ..storage.layout import names_in, queue_directory
 from ..storage.publication import SUFFIX, Draft, Part, is_published, parse_name, read_publication, time_behind
-from ..system.disk import DISK, Disk, StrPath, abspath, join, sync_directory
+from ..system.disk import Disk, StrPath, abspath, current_disk, join, sync_directory
 from ..system.trust import need_regular
 from .producer import Versions, explained, find_inbox
 
@@ -45,7 +45,6 @@ class PartWriter:
         name: The name of the queue. None, the default, means the queue that lies in ``path`` itself.
         compression: ``"zstd"`` or None, the default, as for ``PersistentQueue``.
         encryption: The key of the queue, or None, the default, as for ``PersistentQueue``.
-        disk: The access to the file system. Tests replace it.
 
     Raises:
         QueueNotFoundError: There is no queue at the path.
@@ -69,10 +68,10 @@ class PartWriter:
         path: StrPath,
         name: str | None = None,
         *,
-        compression: str | None = None,
+        compression: Compression | None = None,
         encryption: Encryption | None = None,
-        disk: Disk = DISK,
     ) -> None:
+        disk = current_disk()
         self._disk = disk
         self._encode = Envelopes(compression, encryption).encoder(disk)
         self._directory = abspath(queue_directory(path, name))  # absolute: the process may change its working directory
@@ -151,7 +150,7 @@ class PartWriter:
 
 
 def publish_parts(
-    path: StrPath, name: str | None, parts: Sequence[Part], marker: tuple[str, int] | None = None, *, disk: Disk = DISK
+    path: StrPath, name: str | None, parts: Sequence[Part], marker: tuple[str, int] | None = None
 ) -> bool:
     """Publish the items of these parts, in their order, as one atomic transaction.
 
@@ -160,7 +159,6 @@ def publish_parts(
         name: The name of the queue. None means the queue that lies in ``path`` itself.
         parts: The parts, in the order of their items. Without parts and without a marker, the call does nothing.
         marker: A name and a version, to commit repeated work once. Default: None.
-        disk: The access to the file system. Tests replace it.
 
     Returns:
         False if this process knows that the marker was reached before. Nothing is published then. The parts are
@@ -188,6 +186,7 @@ def publish_parts(
 
     On return, the transaction is durable. Any number of threads and processes may call it at the same time.
     """
+    disk = current_disk()
     directory = abspath(queue_directory(path, name))
     inbox = find_inbox(disk, directory)
     producer = disk.urandom(8).hex()
@@ -195,7 +194,7 @@ def publish_parts(
         marker = checked_marker(marker)
         producer = sha256(marker[0].encode()).hexdigest()[:16]
         if _is_waiting(disk, inbox, producer, *marker):
-            remove_parts(path, name, parts, disk=disk)
+            remove_parts(path, name, parts)
             return False
     elif not parts:
         return True
@@ -205,7 +204,7 @@ def publish_parts(
     except CorruptionError:
         if marker is not None and Versions(disk, directory).is_reached(inbox, *marker):
             # These parts reached the marker, and the owner has adopted them.
-            remove_parts(path, name, parts, disk=disk)
+            remove_parts(path, name, parts)
             return False
         raise
     count, length_bytes = sum(part.count for part in parts), sum(part.length_bytes for part in parts)
@@ -223,18 +222,18 @@ def publish_parts(
             draft.drop()  # deletes nothing that is published
 
 
-def remove_parts(path: StrPath, name: str | None, parts: Iterable[Part], *, disk: Disk = DISK) -> None:
+def remove_parts(path: StrPath, name: str | None, parts: Iterable[Part]) -> None:
     """Delete these parts, except those that a manifest names or may name.
 
     Args:
         path: The directory that holds the queue.
         name: The name of the queue. None means the queue that lies in ``path`` itself.
         parts: The parts. No process may be about to publish one of them.
-        disk: The access to the file system. Tests replace it.
 
     The call raises no error of the file system and no error of this package. A part that stays is swept when it is
     old. The deletion is not durable on return. Any number of threads and processes may call it at the same time.
     """
+    disk = current_disk()
     with suppress(OSError, PersistentQueueError):
         inbox = find_inbox(disk, queue_directory(path, name))
         manifests = []
@@ -248,13 +247,12 @@ def remove_parts(path: StrPath, name: str | None, parts: Iterable[Part], *, disk
                     disk.unlink(join(inbox, part.name))
 
 
-def count_published(path: StrPath, name: str | None, *, disk: Disk = DISK) -> int:
+def count_published(path: StrPath, name: str | None) -> int:
     """Return how many transactions wait in the inbox.
 
     Args:
         path: The directory that holds the queue.
         name: The name of the queue. None means the queue that lies in ``path`` itself.
-        disk: The access to the file system. Tests replace it.
 
     Returns:
         The number of published files that the owner has not adopted, requests among them.
@@ -268,6 +266,7 @@ def count_published(path: StrPath, name: str | None, *, disk: Disk = DISK) -> in
 
     The call only reads. Any number of threads and processes may call it at the same time.
     """
+    disk = current_disk()
     return sum(map(is_published, names_in(disk, find_inbox(disk, queue_directory(path, name)))))
 
 

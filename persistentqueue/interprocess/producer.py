@@ -10,9 +10,10 @@ from types import TracebackType
 from typing import Any, Generic, cast, overload
 
 from ..codecs import BYTES, Codec, T, checked_codec, encode
-from ..core.encryption import Encryption, Envelopes
+from ..core.encryption import Compression, Encryption, Envelopes
 from ..core.items import Batch, Buffer, as_bytes, checked_marker, chunks
-from ..engine.transaction import SPILL_BYTES, Settings
+from ..engine.settings import Settings
+from ..engine.transaction import SPILL_BYTES
 from ..errors import (
     BrokenQueueError,
     ClosedError,
@@ -37,7 +38,7 @@ from ..storage.inbox_limits import Bounds, Load, load_of
 from ..storage.layout import believed, find_generations, names_in, queue_directory
 from ..storage.locations import INBOX_DIRECTORY, read_places
 from ..storage.publication import Draft, is_published, read_publication, time_behind
-from ..system.disk import DISK, LACKING, Disk, StrPath, abspath, dirname, join, sync_directory
+from ..system.disk import LACKING, Disk, StrPath, abspath, current_disk, dirname, join, sync_directory
 from ..system.trust import need_trusted
 from ..system.uncopyable import Uncopyable
 from .splits import Onlooker
@@ -75,7 +76,6 @@ class Producer(Uncopyable, Generic[T]):
             producer writes.
         trust: Whether to accept a queue that another user has prepared or may write to. Default: False. A queue whose
             user shares it with a group (see ``inbox_access``) is accepted in any case.
-        disk: The access to the file system. Tests replace it.
 
     Raises:
         QueueNotFoundError: There is no queue at the path, and ``create`` is False.
@@ -128,11 +128,11 @@ class Producer(Uncopyable, Generic[T]):
         *,
         codec: Codec[T] = cast(Any, BYTES),  # noqa: B008 - a constant
         create: bool = True,
-        compression: str | None = None,
+        compression: Compression | None = None,
         encryption: Encryption | None = None,
         trust: bool = False,
-        disk: Disk = DISK,
     ) -> None:
+        disk = current_disk()
         self._is_busy = False
         """Whether a call is under way. The flag is tested and set without a call in between. So only one of two
         threads, or only a call and not the code that interrupts it, finds the producer free."""

@@ -26,7 +26,7 @@ from ..storage.log import log_name
 from ..storage.pool import SPARE_NAME, Pool
 from ..storage.publication import is_published
 from ..storage.segment import segment_name
-from ..system.disk import DISK, Disk, StrPath, abspath, join
+from ..system.disk import Disk, StrPath, abspath, current_disk, join
 from ..system.uncopyable import Uncopyable
 from .splits import Found, Onlooker, Split, find_behind, plan, read
 
@@ -199,7 +199,6 @@ class View(Uncopyable):
         path: The directory that holds the queue.
         name: The name of the queue. None, the default, means the queue that lies in ``path`` itself.
         encryption: The key of the queue. It is needed only for the items of an encrypted queue. Default: None.
-        disk: The access to the file system. Tests replace it.
 
     Raises:
         InvalidNameError: The name cannot be a queue's.
@@ -227,9 +226,8 @@ class View(Uncopyable):
 
     _elsewhere = "pass its path, and make another View there"
 
-    def __init__(
-        self, path: StrPath, name: str | None = None, *, encryption: Encryption | None = None, disk: Disk = DISK
-    ) -> None:
+    def __init__(self, path: StrPath, name: str | None = None, *, encryption: Encryption | None = None) -> None:
+        disk = current_disk()
         self._disk = disk
         self._directory = abspath(queue_directory(path, name))
         self._onlooker = Onlooker(disk, self._directory)

@@ -22,18 +22,17 @@ from ..storage.layout import (
 from ..storage.locations import LOG_DIRECTORY, OWN, read_places
 from ..storage.lock import LOCK_NAME, Lock
 from ..storage.log import parse_log_name
-from ..system.disk import DISK, Disk, StrPath, abspath, dirname, fspath, join, sync_directory
+from ..system.disk import Disk, StrPath, abspath, current_disk, dirname, fspath, join, sync_directory
 from ..system.trust import need_trusted
 from .in_doubt import find_unsettled
 
 
 @naming_paths()
-def list_queues(path: StrPath, *, disk: Disk = DISK) -> list[str]:
+def list_queues(path: StrPath) -> list[str]:
     """Return the names of the queues under ``path``, open or not.
 
     Args:
         path: The directory that holds the queues. If it does not exist, the result is empty.
-        disk: The access to the file system. Tests replace it.
 
     Returns:
         The names, sorted. A queue without a name, which lies in ``path`` itself, is not among them.
@@ -44,6 +43,7 @@ def list_queues(path: StrPath, *, disk: Disk = DISK) -> list[str]:
 
     The call only reads and takes no lock. Any number of threads and processes may call it at the same time.
     """
+    disk = current_disk()
     path = fspath(path)
     return [
         name
@@ -54,9 +54,7 @@ def list_queues(path: StrPath, *, disk: Disk = DISK) -> list[str]:
 
 
 @naming_paths()
-def delete_queue(
-    path: StrPath, name: str | None = None, *, lock_timeout: float = 0.0, trust: bool = False, disk: Disk = DISK
-) -> None:
+def delete_queue(path: StrPath, name: str | None = None, *, lock_timeout: float = 0.0, trust: bool = False) -> None:
     """Delete a queue and all its items permanently.
 
     The call takes the lock of the queue, and deletes only files of the queue. A directory that holds other files
@@ -67,7 +65,6 @@ def delete_queue(
         name: The name of the queue. None, the default, means the queue that lies in ``path`` itself.
         lock_timeout: Seconds to wait for the lock. The default 0.0 means not to wait.
         trust: Whether to accept a directory that another user has prepared or may write to. Default: False.
-        disk: The access to the file system. Tests replace it.
 
     Raises:
         QueueNotFoundError: There is no queue at the path, or another process deleted it in the meantime.
@@ -88,6 +85,7 @@ def delete_queue(
     queue, or no queue and files that the next opening in this directory deletes. Any number of threads and processes
     may call it at the same time.
     """
+    disk = current_disk()
     directory = abspath(queue_directory(path, name))
     with unless_lacking(directory, "to delete the queue", "then delete it again"):
         _delete_queue(disk, directory, name, lock_timeout, trust)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from ..core.header import HEADER_BYTES
 from ..core.state import Extent, State
 from ..engine.adoption import MEND, READABLE
-from ..engine.transaction import Settings
+from ..engine.settings import Settings
 from ..errors import (
     CorruptionError,
     DataMissingError,
@@ -42,7 +42,7 @@ from ..storage.locations import DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, 
 from ..storage.log import parse_log_name
 from ..storage.publication import Part, is_published, parse_name, read_publication
 from ..storage.segment import PUBLISHED, Segment, parse_segment_name, segment_name
-from ..system.disk import DISK, Disk, StrPath, abspath, dirname, join
+from ..system.disk import Disk, StrPath, abspath, current_disk, dirname, join
 from ..system.trust import distrusted, need_trusted
 from .in_doubt import Decide
 from .location_repair import mend_places, set_stray_id_aside
@@ -85,13 +85,12 @@ class CheckReport:
 
 
 @naming_paths()
-def check(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> CheckReport:
+def check(path: StrPath, name: str | None = None) -> CheckReport:
     """Inspect the queue at ``path/name`` without changing it.
 
     Args:
         path: The directory that holds the queue.
         name: The name of the queue. None, the default, means the queue that lies in ``path`` itself.
-        disk: The access to the file system. Tests replace it.
 
     Returns:
         The report. Damage is a problem in the report, and not an error. A location of the segments that is not there
@@ -114,6 +113,7 @@ def check(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> Check
         for problem in report.problems:
             print(problem)
     """
+    disk = current_disk()
     directory = queue_directory(path, name)
     try:
         if not find_generations(disk, directory):
@@ -322,7 +322,6 @@ def repair(
     data_path: StrPath | None = None,
     renew: bool = False,
     trust: bool = False,
-    disk: Disk = DISK,
 ) -> RepairReport:
     """Make a damaged queue open again, with everything that is provably intact, in its order.
 
@@ -341,7 +340,6 @@ def repair(
         renew: Whether the queue gets a new identity. Default: False. A copy of a queue needs a new one before it can
             be open beside the original.
         trust: Whether to accept a directory that another user has prepared or may write to. Default: False.
-        disk: The access to the file system. Tests replace it.
 
     Returns:
         The report. It names the problems, the lost sequences, and the files that were kept.
@@ -366,6 +364,7 @@ def repair(
     On return, the queue is durable, closed and consistent. Nothing is deleted: damaged files stay as ``*.damaged``.
     Any thread may call it. A call raises ``QueueLockedError`` while another repair of the queue runs.
     """
+    disk = current_disk()
     directory = abspath(queue_directory(path, name))
     if not trust:
         need_trusted(disk, believed(disk, directory))
@@ -400,7 +399,7 @@ def repair(
         inbox_problems = [str(problem) for problem in store.adopter.damage]
     finally:
         store.close()
-    items = check(directory, disk=disk).items  # without a key: checksums cover the encrypted bytes
+    items = check(directory).items  # without a key: checksums cover the encrypted bytes
     salvaged = found[0]
     kept = sorted(_damaged_files(disk, places) - before)
     problems, kept = (*mended.problems, *salvaged.problems, *inbox_problems), [*mended.kept, *kept]

@@ -28,8 +28,8 @@ from ..core.frame import DOUBTED
 from ..core.operations import IDENTITY_BYTES, SubscriptionClosed
 from ..core.state import State
 from ..engine.context import UNGUARDED, Guards
+from ..engine.settings import Settings
 from ..engine.store import RecoveryReport, Store
-from ..engine.transaction import Settings
 from ..errors import (
     BrokenQueueError,
     CopiedQueueError,

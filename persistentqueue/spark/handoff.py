@@ -31,6 +31,7 @@ from persistentqueue import (
     Subscription,
     SubscriptionNotFoundError,
 )
+from persistentqueue.runtime.options import Start
 
 from .payload import payloads
 from .progress import Report, reporting
@@ -341,7 +342,7 @@ class StageHandoff:
             self._payloads.set_aside(manifest.directory)
         return True
 
-    def subscribe(self, name: str, start: str = "earliest") -> None:
+    def subscribe(self, name: str, start: Start = "earliest") -> None:
         """Add a consumer that takes every stage; do nothing if it exists.
 
         On return, the subscription is durable. It may be called from any thread.

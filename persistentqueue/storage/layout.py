@@ -41,12 +41,12 @@ from stat import S_ISREG
 
 from ..errors import CorruptionError, DataPathError, InvalidNameError, QueueNotFoundError
 from ..system.disk import (
-    DISK,
     Disk,
     StrPath,
     abspath,
     basename,
     copy_file,
+    current_disk,
     dirname,
     fspath,
     join,
@@ -169,15 +169,14 @@ def believed(disk: Disk, root: str) -> Iterator[str]:
     yield from (join(logs, name) for name in names_in(disk, logs) if parse_log_name(name) is not None)
 
 
-def open_pool(
-    path: StrPath, name: str | None, *, shared: bool, max_bytes: int, create: bool = True, disk: Disk = DISK
-) -> Pool:
+def open_pool(path: StrPath, name: str | None, *, shared: bool, max_bytes: int, create: bool = True) -> Pool:
     """Return the pool of a queue, owned or not, or the one that the queues of ``path`` share.
 
     Its directory is made if it is missing, unless ``create`` is false. A pool of queues that share a ``data_path`` is
     found by the name of one of them, or by that path. Raises ``QueueNotFoundError``, ``DataMissingError`` and
     ``InvalidNameError``.
     """
+    disk = current_disk()
     if shared and name is None:
         pool = join(abspath(queue_directory(path, None)), SHARED_POOL)
     else:

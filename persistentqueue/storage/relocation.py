@@ -34,12 +34,12 @@ from ..errors import (
     naming_paths,
 )
 from ..system.disk import (
-    DISK,
     LACKING,
     Disk,
     StrPath,
     abspath,
     copy_file,
+    current_disk,
     join,
     make_directory,
     sync_directory,
@@ -106,7 +106,6 @@ def move_data(
     data_path: StrPath | None,
     lock_timeout: float = 0.0,
     trust: bool = False,
-    disk: Disk = DISK,
 ) -> Moved:
     """Move the segments of a closed queue to another location, or back into its own directory.
 
@@ -119,7 +118,6 @@ def move_data(
         data_path: The new location, on other media for instance. None means the queue's own directory.
         lock_timeout: Seconds to wait for the queue's lock, 0 or more. Default: 0, do not wait.
         trust: Whether to accept files and directories that another user may have prepared. Default: False.
-        disk: The interface to the operating system, for tests. Default: the real one.
 
     Returns:
         Where the segments were and are, what was copied, and which locations could not be swept.
@@ -153,6 +151,7 @@ def move_data(
         moved = move_data("queues", "orders", data_path="/mnt/fast")
         print(moved.source, moved.target, moved.copied_bytes)
     """
+    disk = current_disk()
     directory = abspath(queue_directory(path, name))
     target = place_path(directory, name, data_path)
     missing = QueueNotFoundError(f"{directory}: no queue here to move")

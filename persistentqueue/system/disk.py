@@ -24,6 +24,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -655,3 +656,24 @@ if hasattr(os, "RWF_DSYNC") and hasattr(os, "pwritev"):
     DISK = replace(DISK, pwritev=os.pwritev, fdatasync=os.fdatasync, start_sync=_start_sync, fallocate=_fallocate)
 if hasattr(os, "O_DIRECT"):
     DISK = replace(DISK, open_direct=_open_direct)
+
+_CURRENT: ContextVar[Disk] = ContextVar("disk", default=DISK)
+
+
+def current_disk() -> Disk:
+    """Return the disk for the public call that is under way: ``DISK``, except inside ``using_disk``."""
+    return _CURRENT.get()
+
+
+@contextmanager
+def using_disk(disk: Disk) -> Iterator[None]:
+    """Let the public calls inside the block, and the objects that they make, use this disk.
+
+    The block holds for the calling thread and task, as a context variable does. It is no part of the public interface:
+    tests put a simulated or failing disk in the place of the real one.
+    """
+    token = _CURRENT.set(disk)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)

@@ -36,9 +36,11 @@ from persistentqueue.core.operations import (
     encode_transaction,
 )
 from persistentqueue.core.state import State, StateError
+from persistentqueue.runtime.options import Start
 from persistentqueue.subscription import Subscription
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
+from tests.support.disks import call_on
 from tests.support.queues import crash, drain, flip, log_file, put, put_each, segment_files, wait_for
 
 
@@ -382,7 +384,7 @@ def test_names_that_cannot_be(open_queue: QueueFactory, name: object) -> None:
 def test_starts_that_cannot_be(open_queue: QueueFactory) -> None:
     """A start other than ``earliest`` and ``latest`` is refused."""
     with pytest.raises(ValueError, match="earliest"):
-        open_queue().subscribe("a", start="now")
+        open_queue().subscribe("a", start="now")  # type: ignore[arg-type]
 
 
 # --- against a model -------------------------------------------------------------------------------------------------
@@ -420,7 +422,8 @@ def test_random_programs(directory: Path, seed: int) -> None:
                 model[name] = held + model[name][len(held) + len(taken) :]
                 keeper.rollback()
         elif step < 0.82:
-            name, start = chance.choice("abcd"), chance.choice(["earliest", "latest"])
+            name = chance.choice("abcd")
+            start: Start = chance.choice(["earliest", "latest"])
             if name not in model:
                 model[name] = [item for item in items if item in kept] if start == "earliest" else []
             queue.subscribe(name, start=start)
@@ -519,7 +522,7 @@ def test_a_disk_that_fails(directory: Path, call: str, error: BaseException) -> 
         return DISK.pwritev(*arguments)
 
     disk = replace(DISK, pwritev=pwritev, open_direct=lambda path: None)
-    queue = PersistentQueue(directory, disk=disk)
+    queue = call_on(disk, PersistentQueue, directory)
     change = (lambda: queue.subscribe("b")) if call == "subscribe" else (lambda: queue.unsubscribe("a"))
     queue.subscribe("a")
     store = queue._open().store

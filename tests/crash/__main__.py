@@ -10,7 +10,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
-from persistentqueue.engine.transaction import Settings
+from persistentqueue.engine.settings import Settings
 
 from .cuts import CutsUnavailable, run_cuts
 from .damage import add_reports

@@ -25,13 +25,15 @@ from dataclasses import replace
 from functools import partial
 
 from persistentqueue import check, repair
+from persistentqueue.engine.settings import Settings
 from persistentqueue.engine.store import Store
-from persistentqueue.engine.transaction import Settings, Transaction
+from persistentqueue.engine.transaction import Transaction
 from persistentqueue.errors import PersistentQueueError
 from persistentqueue.recovery.opening import open_store
 from persistentqueue.storage.layout import names_in
 from persistentqueue.storage.locations import DATA_DIRECTORY, LOG_DIRECTORY
 from persistentqueue.system.disk import CREATE, CREATE_NEW, DISK, DSYNC, WRITE, Disk, join, write_all
+from tests.support.disks import call_on
 
 from .disk import SimulatedDisk
 from .explorer import content_of
@@ -117,7 +119,7 @@ class Program:
             (3, lambda store: store.trim()),
             (2, lambda store: store.give_back()),
             (4, self._reopen),
-            (2, lambda store: check(self._directory, disk=self._disk)),
+            (2, lambda store: call_on(self._disk, check, self._directory)),
             (1, self._damage),
         ]
         weights, actions = zip(*steps, strict=True)
@@ -125,7 +127,7 @@ class Program:
             self._step(action)
         self._step(self._browse)
         self._step(lambda store: store.close())
-        self.results.append(check(self._directory, disk=self._disk))
+        self.results.append(call_on(self._disk, check, self._directory))
 
     def _step(self, action: Callable[[Store], object]) -> None:
         store = self._store or self._open()
@@ -228,8 +230,8 @@ class Program:
             spoilt = self._disk.pread(fd, 1, at)[0] ^ 1 << self._random.randrange(8)
             write_all(self._disk, fd, [bytes([spoilt])], 1, at)
             self._disk.close(fd)
-        found = check(self._directory, disk=self._disk)
-        repaired = repair(self._directory, disk=self._disk)
+        found = call_on(self._disk, check, self._directory)
+        repaired = call_on(self._disk, repair, self._directory)
         return found, repaired, self._open().recovery
 
 

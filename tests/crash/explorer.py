@@ -28,8 +28,9 @@ from persistentqueue.core.header import HEADER_BYTES
 from persistentqueue.engine.admission import LOGS_LEAST
 from persistentqueue.engine.compaction import Copy
 from persistentqueue.engine.reader import Reader
+from persistentqueue.engine.settings import Settings
 from persistentqueue.engine.store import Store
-from persistentqueue.engine.transaction import Settings, Transaction
+from persistentqueue.engine.transaction import Transaction
 from persistentqueue.errors import (
     BrokenQueueError,
     CorruptionError,
@@ -41,6 +42,7 @@ from persistentqueue.errors import (
 )
 from persistentqueue.recovery import check
 from persistentqueue.recovery.catalog import delete_queue
+from tests.support.disks import call_on
 
 from .content import SUBSCRIBES, Content
 from .disk import SimulatedDisk
@@ -425,7 +427,7 @@ class Explorer:
         if self.settings.sync and self.random.random() < 0.02:
             now = self._renames.at(crashed)
             can = _has_log(crashed, now.path) and not now.is_elsewhere
-            report = check.check(now.path, disk=crashed.disk) if can else None
+            report = call_on(crashed.disk, check.check, now.path) if can else None
             if report is not None and not report.ok:
                 raise ViolationError(f"check: {report.problems}")
         # Without syncs, an earlier power cut may have taken a header, and its file is read only now.
@@ -473,7 +475,7 @@ class Explorer:
             if self.random.random() < 0.5:
                 self._open(disk)
             else:
-                delete_queue(now.path, disk=disk.disk)
+                call_on(disk.disk, delete_queue, now.path)
         except (QueueLockedError, QueueNotFoundError):
             pass
         else:
@@ -513,7 +515,7 @@ class Explorer:
         directory = self._renames.at(disk).path
         above, _, name = directory.rpartition("/")
         with self._renames.busy(True):
-            delete_queue(*self.random.choice([(above, name), (directory, None)]), disk=disk.disk)
+            call_on(disk.disk, delete_queue, *self.random.choice([(above, name), (directory, None)]))
         if disk.on_tick is come:
             model.others.published.clear()
             model.settle(self._nothing, durable=True)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from persistentqueue.engine.transaction import Transaction
 from persistentqueue.errors import InvalidTransactionError
 from persistentqueue.recovery import check
+from tests.support.disks import call_on
 
 from .disk import SimulatedDisk
 
@@ -106,7 +107,7 @@ def require_sound(disk: SimulatedDisk, path: str, names: Sequence[str]) -> None:
     skipped."""
     for name in names:
         if any(each.startswith(f"{path}/{name}/log/") for each in disk.names):
-            report = check.check(path, name, disk=disk.disk)
+            report = call_on(disk.disk, check.check, path, name)
             if not report.ok:
                 raise ViolationError(f"check of {name}: {report.problems}")
 

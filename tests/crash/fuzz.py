@@ -23,6 +23,7 @@ from persistentqueue.engine.transaction import Transaction
 from persistentqueue.errors import PersistentQueueError, UnsupportedFormatError
 from persistentqueue.recovery import check
 from persistentqueue.system.disk import Buffers, Disk
+from tests.support.disks import call_on
 
 from .content import Content
 from .damage import (
@@ -152,11 +153,11 @@ def _damage(queue: Image, path: str, data: bytes, how: int) -> Expected:
     """
     changed = changed_pieces(queue, path, data)
     expected, disk = check_case(queue, path, data, changed, how), mount(queue, {path: data})
-    report = check.check(DIRECTORY, disk=disk.disk)
+    report = call_on(disk.disk, check.check, DIRECTORY)
     require(is_as_it_was(queue, disk, {path: data}), "a check that changes nothing", disk.names)
     if expected.outcome in {"refused", "damaged"} or not changed:
         require(report.ok == (not changed), expected, report)
-    repaired = check.repair(DIRECTORY, disk=disk.disk)
+    repaired = call_on(disk.disk, check.repair, DIRECTORY)
     found = _reopen(queue, disk)
     require(repaired.items == len(found.items), repaired, found)
     if expected.refused_at is None:
@@ -177,7 +178,7 @@ def _damage(queue: Image, path: str, data: bytes, how: int) -> Expected:
 
 def _reopen(queue: Image, disk: SimulatedDisk) -> Content:
     """Return the content after a repair. ``check`` must find no problem."""
-    report = check.check(DIRECTORY, disk=disk.disk)
+    report = call_on(disk.disk, check.check, DIRECTORY)
     require(report.ok, "a queue that is in order after its repair", report)
     store = open_queue(queue, disk.disk)
     found, damages = read_all(store, 2)
@@ -207,8 +208,8 @@ def _forged(queue: Image, files: dict[str, bytes]) -> None:
             store.release()
     disk = mount(queue, files)
     with suppress(UnsupportedFormatError):
-        check.check(DIRECTORY, disk=_limited(disk.disk))
-        check.repair(DIRECTORY, disk=_limited(disk.disk))
+        call_on(_limited(disk.disk), check.check, DIRECTORY)
+        call_on(_limited(disk.disk), check.repair, DIRECTORY)
         _reopen(queue, disk)
 
 

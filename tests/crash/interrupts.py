@@ -32,6 +32,7 @@ from persistentqueue.errors import PersistentQueueError, QueueFullError
 from persistentqueue.runtime.maintenance import Maintenance
 from persistentqueue.system.disk import Disk
 from persistentqueue.system.signal_shield import end_helper
+from tests.support.disks import call_on
 
 from .disk import SimulatedDisk
 
@@ -172,7 +173,7 @@ class World:
     def open(self, name: str, *items: bytes, **settings: Any) -> PersistentQueue[Any]:
         """Open a queue that holds these items."""
         self.settings[name] = _SMALL | settings
-        queue = self.queues[name] = PersistentQueue(PATH, name, disk=self.disk, **self.settings[name])
+        queue = self.queues[name] = call_on(self.disk, PersistentQueue, PATH, name, **self.settings[name])
         if items:
             with queue.transaction() as session:
                 session.enqueue_many(items)
@@ -181,7 +182,7 @@ class World:
     def again(self, name: str) -> PersistentQueue[Any]:
         """Close the queue, and open it again: nothing is in memory."""
         self.queues[name].close()
-        queue = self.queues[name] = PersistentQueue(PATH, name, disk=self.disk, **self.settings[name])
+        queue = self.queues[name] = call_on(self.disk, PersistentQueue, PATH, name, **self.settings[name])
         return queue
 
     def session(self, name: str) -> Session[Any]:
@@ -405,7 +406,7 @@ def _open(world: World, is_clean: bool) -> Case:
 
     def call() -> None:
         if "q" not in world.queues:
-            world.queues["q"] = PersistentQueue(PATH, "q", disk=world.disk, **_SMALL)
+            world.queues["q"] = call_on(world.disk, PersistentQueue, PATH, "q", **_SMALL)
 
     return Case(call, call, [{"q": _MANY}])
 
@@ -415,7 +416,7 @@ def _close(world: World) -> Case:
 
     def again() -> None:
         queue.close()
-        world.queues["q"] = PersistentQueue(PATH, "q", disk=world.disk, **_SMALL)
+        world.queues["q"] = call_on(world.disk, PersistentQueue, PATH, "q", **_SMALL)
 
     return Case(queue.close, again, [{"q": _MANY}])
 
@@ -474,7 +475,7 @@ def _retries(world: World, what: str) -> Case:
 
 def _adopt(world: World) -> Case:
     queue = world.open("q")
-    producer = Producer(PATH, "q", disk=world.disk)
+    producer = call_on(world.disk, Producer, PATH, "q")
     producer.enqueue_many([A, B])
     producer.flush()
     session = world.session("q")
@@ -588,7 +589,7 @@ def require_idle(queue: PersistentQueue[Any], sessions: Sequence[Session[Any]]) 
 
 
 def _drain(disk: Disk, name: str) -> list[bytes]:
-    with PersistentQueue[bytes](PATH, name, disk=disk, **_SMALL) as queue:
+    with call_on(disk, PersistentQueue[bytes], PATH, name, **_SMALL) as queue:
         return list(queue.browse_all())
 
 

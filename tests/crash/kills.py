@@ -31,6 +31,7 @@ from typing import NamedTuple, ParamSpec, TypeVar
 
 from persistentqueue import PersistentQueue, PersistentQueueError, check
 from persistentqueue.system.disk import DISK, Disk
+from tests.support.disks import call_on
 
 _LIVES_PER_QUEUE = 200
 _LIVES_PER_CLOSING = 25
@@ -102,13 +103,14 @@ def live(
     """
     chance = random.Random(seed)
     choose = chance.choice
-    queue = PersistentQueue(
+    queue = call_on(
+        disk,
+        PersistentQueue,
         directory,
         segment_bytes=choose([1000, 4096, 16384]),
         inline_bytes=choose([0, 200, 2000, 65536]),
         memory_bytes=choose([0, 10_000, 1 << 20]),
         log_bytes=choose([4096, 8192]),
-        disk=disk,
     )
     stats, found = queue.stats(), queue.recovery
     first, end = stats.dequeued, stats.enqueued

@@ -10,14 +10,15 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from persistentqueue.engine.settings import Settings
 from persistentqueue.engine.store import Store
-from persistentqueue.engine.transaction import Settings
 from persistentqueue.errors import DataMissingError, DataPathError, QueueNotFoundError, ResourceError
 from persistentqueue.recovery import check
 from persistentqueue.recovery.catalog import delete_queue
 from persistentqueue.recovery.opening import open_store
 from persistentqueue.storage.locations import OWN, read_record
 from persistentqueue.storage.relocation import move_data
+from tests.support.disks import call_on
 
 from .disk import SimulatedDisk
 
@@ -82,7 +83,7 @@ class Places:
             self._unmount(disk, settings)
         if self._random.random() < self._odds:
             try:
-                move_data(self._path, self._name, data_path=self._random.choice([None, *MEDIA]), disk=disk.disk)
+                call_on(disk.disk, move_data, self._path, self._name, data_path=self._random.choice([None, *MEDIA]))
             except (QueueNotFoundError, ResourceError):
                 return
             except DataPathError as error:
@@ -107,9 +108,9 @@ class Places:
         before = set(disk.names) | {f"{self._directory}/lock"}
         calls: list[Callable[[], object]] = [
             lambda: self._open(disk, settings, self._data_path if self._data_path == place.path else None),
-            lambda: delete_queue(self._path, self._name, disk=disk.disk),
-            lambda: check.repair(self._path, self._name, disk=disk.disk),
-            lambda: move_data(self._path, self._name, data_path=None, disk=disk.disk),
+            lambda: call_on(disk.disk, delete_queue, self._path, self._name),
+            lambda: call_on(disk.disk, check.repair, self._path, self._name),
+            lambda: call_on(disk.disk, move_data, self._path, self._name, data_path=None),
         ]
         try:
             self._random.choice(calls)()

@@ -28,6 +28,7 @@ from persistentqueue.core.header import HEADER_BYTES
 from persistentqueue.queue import PersistentQueue
 from persistentqueue.runtime.open_queue import OpenQueue
 from persistentqueue.session import Session
+from tests.support.disks import call_on
 
 from .disk import SimulatedDisk
 from .exploring import LIVES, SCHEDULES_MAX, ViolationError, crash, exploring, living, require_sound
@@ -158,12 +159,13 @@ class RetriesExplorer:
     def _open(self, life: Life) -> None:
         """Open both queues, and compare their content, which decides between the possible ones."""
         door = replace(life.disk.disk, time_ns=lambda: life.now_ns, monotonic=lambda: life.now_ns / _NS)
-        dead: PersistentQueue[bytes] = PersistentQueue(PATH, self._dead, disk=door, **self._settings[0])
+        dead: PersistentQueue[bytes] = call_on(door, PersistentQueue, PATH, self._dead, **self._settings[0])
         life.queues = [dead]
-        queue: PersistentQueue[bytes] = PersistentQueue(
+        queue: PersistentQueue[bytes] = call_on(
+            door,
+            PersistentQueue,
             PATH,
             NAME,
-            disk=door,
             max_attempts=self._max_attempts,
             dead_letter=dead,
             retry_delay_seconds=self._delay,

@@ -25,8 +25,9 @@ from functools import partial
 
 from persistentqueue.core.header import HEADER_BYTES
 from persistentqueue.engine.reader import Reader
+from persistentqueue.engine.settings import Settings
 from persistentqueue.engine.store import Store
-from persistentqueue.engine.transaction import Settings, Transaction
+from persistentqueue.engine.transaction import Transaction
 from persistentqueue.engine.two_phase import Part, commit_several
 from persistentqueue.errors import (
     BrokenQueueError,
@@ -42,6 +43,7 @@ from persistentqueue.recovery.catalog import delete_queue
 from persistentqueue.recovery.opening import Others, open_store
 from persistentqueue.storage.layout import DELETED_DIRECTORY
 from persistentqueue.system.disk import basename
+from tests.support.disks import call_on
 
 from .content import Content
 from .disk import SimulatedDisk
@@ -332,7 +334,7 @@ class SeveralExplorer:
         watch, disk.on_tick = disk.on_tick, None
         try:
             if self._intrusions.random() < 0.3:
-                delete_queue(PATH, name, disk=disk.disk)
+                call_on(disk.disk, delete_queue, PATH, name)
                 found = None
             else:
                 store = self._opened(life, name, lambda _directory: False)
@@ -496,7 +498,7 @@ class SeveralExplorer:
         at = NAMES.index(name)
         life.under_way = [(*world[:at], Content(), *world[at + 1 :]) for world in life.worlds]
         try:
-            delete_queue(PATH, name, disk=life.disk.disk)
+            call_on(life.disk.disk, delete_queue, PATH, name)
         except (InDoubtError, QueueNotFoundError):
             life.under_way.clear()
             return

@@ -44,6 +44,7 @@ from typing import Any, NamedTuple
 from persistentqueue import BrokenQueueError, PersistentQueue, PersistentQueueError, QueueLockedError, ResourceError
 from persistentqueue.session import Session
 from persistentqueue.system.disk import DISK
+from tests.support.disks import call_on
 
 from .exploring import ViolationError
 from .kills import Ledger, close_and_check, fast_directory, fork, item
@@ -327,7 +328,7 @@ class _Child:
         if self._queue is None:
             # A clock that stands still: then the queue scans the inbox as often as in the run that counted the calls.
             disk = replace(DISK, time_ns=lambda: 0)
-            self._queue = PersistentQueue(self._directory, disk=disk, **self._case.program.settings)
+            self._queue = call_on(disk, PersistentQueue, self._directory, **self._case.program.settings)
         if not self._is_known:
             group = self._queue._open_queue
             assert group is not None

@@ -31,6 +31,7 @@ from persistentqueue import (
 from persistentqueue.compat import ShutDown
 from persistentqueue.core.block import ITEM_BYTES_MAX
 from persistentqueue.system.disk import DISK
+from tests.support.disks import call_on
 
 from .exploring import ViolationError
 
@@ -369,7 +370,7 @@ class World:
         if program.style == "retries":
             settings |= {"max_attempts": 3, "dead_letter": self.b, "retry_delay_seconds": self._delay}
         disk = replace(DISK, failpoint=self._failpoint)
-        self.a: PersistentQueue[Any] = PersistentQueue(root, "a", disk=disk, **settings)
+        self.a: PersistentQueue[Any] = call_on(disk, PersistentQueue, root, "a", **settings)
         self.s = self.a.subscribe("s")
         codec = settings.get("codec", codecs.BYTES)
         self.producers = [Producer(root, "a", codec=codec) for _ in program.threads]

@@ -17,8 +17,9 @@ import pytest
 
 from persistentqueue.core.frame import SEALED
 from persistentqueue.core.header import HEADER_BYTES
+from persistentqueue.engine.settings import Settings
 from persistentqueue.engine.store import Store
-from persistentqueue.engine.transaction import Settings, Transaction
+from persistentqueue.engine.transaction import Transaction
 from persistentqueue.errors import BrokenQueueError, QueueNotFoundError
 from persistentqueue.recovery.catalog import delete_queue
 from persistentqueue.recovery.opening import open_store
@@ -34,6 +35,7 @@ from tests.crash.kills import run_kills
 from tests.crash.mutants import MUTANTS, PACKAGE, Mutant
 from tests.crash.renames import RENAMES
 from tests.crash.several import SeveralExplorer
+from tests.support.disks import call_on
 
 SYNCED, UNSYNCED = Settings(log_bytes=700), Settings(sync=False, log_bytes=700)
 
@@ -239,7 +241,7 @@ def test_deletion_at_any_call(foreign: bool) -> None:
         found.update(tuple(items_of(crashed)) for crashed in [*every_kill(disk), *every_cut(disk)])
 
     disk.on_tick = look
-    delete_queue(DIRECTORY, disk=disk.disk)
+    call_on(disk.disk, delete_queue, DIRECTORY)
     disk.on_tick = None
     assert found == {(b"0", b"1", b"2"), ()}
     assert {tuple(items_of(crashed)) for crashed in every_cut(disk)} == {()}
@@ -255,7 +257,7 @@ def test_deletion_that_another_finishes() -> None:
     store.commit([enqueuing(b"x")])
     store.close()
     with pytest.raises(Crash):
-        delete_queue(DIRECTORY, disk=replace(disk.disk, failpoint=crash_at("delete.2 sync name")))
+        call_on(replace(disk.disk, failpoint=crash_at("delete.2 sync name")), delete_queue, DIRECTORY)
     disk = every_kill(disk)[0]
     disk.on_tick = lambda: found.update(tuple(items_of(crashed)) for crashed in every_cut(disk))
     assert items_of(disk) == []
@@ -271,7 +273,7 @@ def test_deleted_by_two(where: tuple[str, str | None]) -> None:
     """
     disk = SimulatedDisk()
     opened(disk).close()
-    others = [partial(delete_queue, *where, disk=disk.disk)]
+    others = [partial(call_on, disk.disk, delete_queue, *where)]
 
     def lock(fd: int) -> bool:
         while others:
@@ -279,7 +281,7 @@ def test_deleted_by_two(where: tuple[str, str | None]) -> None:
         return disk.lock(fd)
 
     with pytest.raises(QueueNotFoundError):
-        delete_queue(*where, lock_timeout=1.0, disk=replace(disk.disk, lock=lock))
+        call_on(replace(disk.disk, lock=lock), delete_queue, *where, lock_timeout=1.0)
     assert {"/", "/queues"} <= disk.names.keys() <= {"/", "/queues", DIRECTORY}
 
 

@@ -21,6 +21,7 @@ from tests.crash.conformance import (
 )
 from tests.crash.kills import in_a_process_of_its_own
 from tests.crash.syscalls import SyscallsUnavailable
+from tests.support.disks import call_on
 
 DOORS = {"direct": DISK, "through the cache": DISK, "portable": PORTABLE}
 PROGRAMS = [("direct", seed) for seed in range(20)]
@@ -87,6 +88,6 @@ def test_deleted_queue_is_gone(tmp_path: Path) -> None:
     directory = str(tmp_path / "queue")
     other = simulated(directory, True)
     for disk in (real(True), other.disk):
-        PersistentQueue(directory, disk=disk).close()
-        delete_queue(directory, disk=disk)
+        call_on(disk, PersistentQueue, directory).close()
+        call_on(disk, delete_queue, directory)
     assert real_files_of(directory) == {} == files_of(other, directory)

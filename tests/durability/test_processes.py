@@ -24,6 +24,7 @@ import pytest
 from persistentqueue import ClosedError, PersistentQueue, QueueLockedError, Session, check, delete_queue
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
+from tests.support.disks import call_on
 from tests.support.queues import IN_CACHE, drain, put
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and signals")
@@ -158,7 +159,7 @@ def test_second_process_is_refused_at_once(tmp_path: Path) -> None:
         pid = owner.hear()
         for call in (PersistentQueue, delete_queue):
             with pytest.raises(QueueLockedError) as caught:
-                call(tmp_path, disk=replace(DISK, sleep=forbid))
+                call_on(replace(DISK, sleep=forbid), call, tmp_path)
             assert (caught.value.pid, caught.value.host) == (pid, socket.gethostname())
             assert before <= datetime.fromisoformat(str(caught.value.since)) <= datetime.now(timezone.utc)
             assert f"process {pid} on" in str(caught.value)
@@ -181,7 +182,7 @@ def test_waiting_for_the_lock_gets_it(tmp_path: Path) -> None:
             told.append(seconds)
             time.sleep(seconds)
 
-        with PersistentQueue(tmp_path, lock_timeout=TIMEOUT_SECONDS, disk=replace(DISK, sleep=sleep)) as queue:
+        with call_on(replace(DISK, sleep=sleep), PersistentQueue, tmp_path, lock_timeout=TIMEOUT_SECONDS) as queue:
             assert drain(queue) == [b"held"]
         owner.finish()
     assert told
@@ -198,7 +199,7 @@ def test_waiting_for_the_lock_ends(tmp_path: Path) -> None:
     with Child(hold, tmp_path) as owner:
         pid = owner.hear()
         with pytest.raises(QueueLockedError) as caught:
-            PersistentQueue(tmp_path, lock_timeout=5, disk=replace(DISK, sleep=sleep, monotonic=lambda: now))
+            call_on(replace(DISK, sleep=sleep, monotonic=lambda: now), PersistentQueue, tmp_path, lock_timeout=5)
         assert caught.value.pid == pid
         assert 5 <= now < 6
         owner.tell("let go")
@@ -220,7 +221,7 @@ def test_killed_owner_leaves_no_lock(tmp_path: Path, forks: Forks) -> None:
     for count in range(1, 4):
         _, code = forks.run(own_and_die, tmp_path)
         assert code == -signal.SIGKILL
-        with PersistentQueue(tmp_path, disk=replace(DISK, sleep=forbid)) as queue:
+        with call_on(replace(DISK, sleep=forbid), PersistentQueue, tmp_path) as queue:
             assert not queue.recovery.clean
             assert queue.peek(9) == [b"acknowledged"] * count
 
@@ -237,7 +238,7 @@ def test_text_of_the_lock_file_means_nothing(tmp_path: Path, forks: Forks, owner
     if owner == b"ours":
         owner = b'{"pid": %d, "host": "%s", "since": "s"}' % (os.getpid(), socket.gethostname().encode())
     (tmp_path / "lock").write_bytes(owner)
-    with PersistentQueue(tmp_path, disk=replace(DISK, sleep=forbid)) as queue:
+    with call_on(replace(DISK, sleep=forbid), PersistentQueue, tmp_path) as queue:
         assert drain(queue) == [b"acknowledged"]
 
 
@@ -307,7 +308,7 @@ def test_forked_child_neither_uses_nor_keeps_the_queue(tmp_path: Path) -> None:
         parent.tell("go on")
         assert parent.hear() == "flushed"
         parent.kill()
-        with PersistentQueue(tmp_path, disk=replace(DISK, sleep=forbid)) as queue:
+        with call_on(replace(DISK, sleep=forbid), PersistentQueue, tmp_path) as queue:
             pipe.send("are you there")
             assert hear(pipe) == "still here"
             assert drain(queue) == [b"b", b"d"]
@@ -378,7 +379,7 @@ def keep_writing(ledger: int, path: Path, tail: int, seed: int) -> None:
     """Enqueue from number ``tail`` on, and dequeue, until killed. Record each flush before and after it."""
     chance = random.Random(seed)
     settings = {"log_bytes": 4096, "segment_bytes": 2000, "inline_bytes": chance.choice([0, 1000, 65536])}
-    queue = PersistentQueue(path, disk=IN_CACHE, **settings)  # type: ignore[arg-type]
+    queue = call_on(IN_CACHE, PersistentQueue, path, **settings)
     with Session(queue._open(), spill_bytes=chance.choice([500, 100_000])) as session:
         while True:
             count = chance.randrange(8)
@@ -409,7 +410,7 @@ def test_kill_9_over_and_over(tmp_path: Path, forks: Forks) -> None:
             else:
                 count, taken = line.split()
                 pending = int(count), int(taken)
-        with PersistentQueue(path, disk=IN_CACHE) as queue:
+        with call_on(IN_CACHE, PersistentQueue, path) as queue:
             assert queue.recovery.torn_bytes == 0
             found = list(queue.browse())
             allowed = [(head, tail), (head + pending[1], tail + pending[0])]

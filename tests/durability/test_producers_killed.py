@@ -14,6 +14,7 @@ import pytest
 
 from persistentqueue import PersistentQueue, Producer, check
 from tests.predecessors.test_diskqueue_kills import Deadly
+from tests.support.disks import call_on
 from tests.support.queues import IN_CACHE, drain
 
 from .test_processes import Child, Forks
@@ -63,7 +64,7 @@ def forks() -> Iterator[Forks]:
 def publish_and_die(ledger: int, directory: Path, last: int, half: bool) -> None:
     """Publish three times under a disk that kills; the ledger gets each acknowledged flush, and the number of steps."""
     deadly = Deadly(last, half)
-    with Producer(directory, create=False, disk=deadly.disk) as producer:
+    with call_on(deadly.disk, Producer, directory, create=False) as producer:
         for number in range(3):
             producer.enqueue_many([b"%d %d" % (number, n) for n in range(2)])
             if number == 1:
@@ -94,7 +95,7 @@ def test_a_producer_is_killed_at_every_step(
     halves = 0
     for last in range(1, steps + 1):
         directory = tmp_path / f"{last}"
-        with PersistentQueue(directory, disk=IN_CACHE) as queue:
+        with call_on(IN_CACHE, PersistentQueue, directory) as queue:
             ledger, code = forks.run(publish_and_die, directory, last, half)
             assert code == -signal.SIGKILL
             found, done = drain(queue), len(ledger)

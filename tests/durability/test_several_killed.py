@@ -12,6 +12,7 @@ import pytest
 
 from persistentqueue import PersistentQueue, transaction
 from tests.predecessors.test_diskqueue_kills import ENOUGH, Deadly
+from tests.support.disks import call_on
 from tests.support.queues import IN_CACHE, put
 from tests.unit.engine.test_two_phase import contents
 
@@ -25,8 +26,8 @@ MOVES = ("ab", "cab", "bc")
 def tell(ledger: int, root: Path, last: int, half: bool) -> None:
     """Move items under a disk that kills at one step; the ledger gets each move, and the number of steps."""
     deadly = Deadly(last, half)
-    settings: dict[str, Any] = {"log_bytes": 4096, "segment_bytes": 2000, "inline_bytes": 100, "disk": deadly.disk}
-    queues = {name: PersistentQueue(root, name, **settings) for name in "abc"}
+    settings: dict[str, Any] = {"log_bytes": 4096, "segment_bytes": 2000, "inline_bytes": 100}
+    queues = {name: call_on(deadly.disk, PersistentQueue, root, name, **settings) for name in "abc"}
     for name, queue in queues.items():
         put(queue, *[f"{name}{number}".encode() * 30 for number in range(4)])
         os.write(ledger, b"put\n")
@@ -80,7 +81,7 @@ def test_killed_at_every_step(tmp_path: Path, forks: Forks, half: bool) -> None:
             copy = root.with_name(f"{last} {number}")
             if root.exists():
                 shutil.copytree(root, copy)
-            queues = {name: PersistentQueue(copy, name, log_bytes=4096, disk=IN_CACHE) for name in order}
+            queues = {name: call_on(IN_CACHE, PersistentQueue, copy, name, log_bytes=4096) for name in order}
             resolved |= {queue.recovery.resolved for queue in queues.values()}
             assert contents(*[queues[name] for name in "abc"]) in allowed[done : done + 2], (last, order)
             for queue in queues.values():

@@ -29,7 +29,9 @@ from persistentqueue import (
     aio,
     codecs,
 )
+from persistentqueue.engine.settings import Full
 from persistentqueue.system.disk import DISK
+from tests.support.disks import call_on
 from tests.support.queues import segment_files, without_descriptors
 from tests.unit.runtime.test_open_queue import Gate
 
@@ -170,7 +172,7 @@ def test_the_loop_goes_on_while_the_disk_writes(place: Path) -> None:
     gate = Gate()
 
     async def main() -> None:
-        async with aio.PersistentQueue(place, disk=replace(DISK, failpoint=gate.failpoint)) as queue:
+        async with call_on(replace(DISK, failpoint=gate.failpoint), aio.PersistentQueue, place) as queue:
             await put(queue, b"a", b"b")
             groups = (await queue.stats()).groups
             gate.armed = True
@@ -267,7 +269,7 @@ def test_what_cannot_be_read_for_now(place: Path) -> None:
     disk, failing = without_descriptors()
 
     async def main() -> None:
-        async with aio.PersistentQueue(place, disk=disk) as queue, queue.session() as session:
+        async with call_on(disk, aio.PersistentQueue, place) as queue, queue.session() as session:
             waiting = asyncio.create_task(session.dequeue(None))
             await until(lambda: queue._core._open_queue._waiters.count == 1)  # type: ignore[union-attr]
             failing[0] = True
@@ -420,7 +422,7 @@ def test_a_flush_that_waits_for_room_is_cancelled(place: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["raise", "block"])
-def test_arguments_that_make_no_sense(place: Path, how: str) -> None:
+def test_arguments_that_make_no_sense(place: Path, how: Full) -> None:
     """Invalid arguments are refused as by the core, and the session goes on."""
 
     async def main() -> None:
@@ -580,7 +582,7 @@ def test_breaking_is_told_to_all(place: Path) -> None:
         return DISK.pwritev(fd, buffers, offset, flags)
 
     async def main() -> None:
-        async with aio.PersistentQueue(place, disk=replace(DISK, pwritev=pwritev)) as queue:
+        async with call_on(replace(DISK, pwritev=pwritev), aio.PersistentQueue, place) as queue:
             waiting = asyncio.create_task(queue.session().dequeue(None))
             await until(lambda: queue._core._open_queue._waiters.count == 1)  # type: ignore[union-attr]
             failing[0] = True

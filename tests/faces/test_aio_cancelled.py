@@ -16,6 +16,7 @@ from persistentqueue import (
     aio,
 )
 from persistentqueue.system.disk import DISK
+from tests.support.disks import call_on
 from tests.unit.runtime.test_open_queue import Gate
 
 from .test_aio import SECONDS, CancelledAt, drain, put, run, until
@@ -201,7 +202,7 @@ def test_a_flush_is_cancelled_while_it_is_written(place: Path) -> None:
     gate = Gate()
 
     async def main() -> None:
-        async with aio.PersistentQueue(place, disk=replace(DISK, failpoint=gate.failpoint)) as queue:
+        async with call_on(replace(DISK, failpoint=gate.failpoint), aio.PersistentQueue, place) as queue:
             gate.armed = True
             async with queue.session() as session:
                 await session.enqueue(b"x")

@@ -30,6 +30,7 @@ from persistentqueue import (
 )
 from persistentqueue.aio import standard_queue
 from persistentqueue.system.disk import DISK
+from tests.support.disks import call_on
 from tests.support.queues import crash, segment_files, without_descriptors
 from tests.unit.runtime.test_open_queue import Gate
 
@@ -407,7 +408,7 @@ def test_done_before_it_is_saved(place: Path) -> None:
     gate = Gate()
 
     async def main() -> None:
-        async with aio.Queue[Any](place, disk=replace(DISK, failpoint=gate.failpoint)) as queue:
+        async with call_on(replace(DISK, failpoint=gate.failpoint), aio.Queue[Any], place) as queue:
             gate.armed = True
             putting = [asyncio.create_task(queue.put(1))]
             await until(gate.reached.is_set)
@@ -438,7 +439,7 @@ def test_who_puts_while_it_breaks(place: Path) -> None:
     putting: list[asyncio.Task[None]] = []
 
     async def main() -> None:
-        queue = await aio.Queue[Any](place, disk=replace(DISK, pwritev=pwritev)).open()
+        queue = await call_on(replace(DISK, pwritev=pwritev), aio.Queue[Any], place).open()
         putting.append(asyncio.create_task(queue.put(1)))
         await until(began.is_set)
         putting.append(asyncio.create_task(queue.put(2)))
@@ -461,7 +462,7 @@ def test_what_cannot_be_taken_for_now(place: Path) -> None:
     disk, failing = without_descriptors()
 
     async def main() -> None:
-        async with aio.Queue[Any](place, disk=disk) as queue:
+        async with call_on(disk, aio.Queue[Any], place) as queue:
             getting = [asyncio.create_task(queue.get()) for _ in range(2)]
             await until(lambda: queue._is_watching)
             failing[0] = True
@@ -513,7 +514,7 @@ def test_a_broken_queue(place: Path) -> None:
     disk, failing = failing_disk(errno.EIO)
 
     async def main() -> None:
-        queue = aio.Queue[Any](place, disk=disk)
+        queue = call_on(disk, aio.Queue[Any], place)
         await queue.open()
         await queue.put(1)
         assert await queue.get() == 1

@@ -30,6 +30,7 @@ from persistentqueue import (
 )
 from persistentqueue.compat import Empty, FifoQueue, Full, Queue, ShutDown
 from persistentqueue.system.disk import DISK
+from tests.support.disks import call_on
 from tests.support.queues import crash, flip, segment_files, wait_for
 from tests.unit.runtime.test_open_queue import Gate
 
@@ -135,7 +136,7 @@ def test_what_was_left_is_unfinished(opened: OpenFace) -> None:
 def test_concurrent_puts_share_syncs(tmp_path: Path) -> None:
     """Puts that come while another put is synced share the next sync."""
     gate = Gate()
-    with Queue[int](tmp_path / "queue", disk=replace(DISK, failpoint=gate.failpoint)) as queue:
+    with call_on(replace(DISK, failpoint=gate.failpoint), Queue[int], tmp_path / "queue") as queue:
         queue.put(0)
         groups, group = queue.persistent.stats().groups, queue.persistent._open_queue
         assert group is not None
@@ -307,7 +308,7 @@ def test_place_is_taken_while_an_item_is_written(tmp_path: Path) -> None:
             go.wait()
         return DISK.pwritev(fd, buffers, offset, flags)
 
-    with Queue[int](tmp_path / "queue", 2, disk=replace(DISK, pwritev=pwritev)) as queue:
+    with call_on(replace(DISK, pwritev=pwritev), Queue[int], tmp_path / "queue", 2) as queue:
         queue.put(0)
         queue.get()
         writing.set()
@@ -610,7 +611,7 @@ def test_broken_queue_tells_all(tmp_path: Path) -> None:
             raise OSError(errno.EIO, "broken")
         return DISK.pwritev(fd, buffers, offset, flags)
 
-    with Queue[int](tmp_path / "queue", disk=replace(DISK, pwritev=pwritev)) as queue:
+    with call_on(replace(DISK, pwritev=pwritev), Queue[int], tmp_path / "queue") as queue:
         queue.put_many([1, 2])
         assert [queue.get(), queue.get()] == [1, 2]
         waiting = Waiting(queue.get)

@@ -34,6 +34,7 @@ from persistentqueue.interprocess.multi_writer import PartWriter, publish_parts
 from persistentqueue.runtime.maintenance import Maintenance
 from persistentqueue.storage.log import replay
 from persistentqueue.system.disk import DISK, Disk
+from tests.support.disks import call_on
 
 ROOT = "/golden"
 """Directory of the queues, as they see it."""
@@ -128,7 +129,7 @@ class Maker:
 
     def open(self, name: str | None, path: str = QUEUES, **settings: Any) -> PersistentQueue:
         """Open a queue with small files."""
-        return PersistentQueue(path, name, disk=self.disk, **TINY | settings)
+        return call_on(self.disk, PersistentQueue, path, name, **TINY | settings)
 
     def log_of(self, name: str) -> Path:
         """Return the log of the highest generation."""
@@ -363,19 +364,19 @@ def several(maker: Maker) -> dict[str, Queue]:
 def _publish(maker: Maker) -> None:
     """Publish everything that other processes can: two transactions, a manifest of two parts, a request to
     subscribe."""
-    with Producer(QUEUES, "orders", disk=maker.disk) as producer:
+    with call_on(maker.disk, Producer, QUEUES, "orders") as producer:
         for number in (1, 2):
             producer.enqueue(b"published %d" % number)
             producer.flush(marker=("producer", number))
     parts = []
     for items in ([b"part 1, one", b"part 1, two"], [b"part 2"]):
-        writer = PartWriter(QUEUES, "orders", disk=maker.disk)
+        writer = call_on(maker.disk, PartWriter, QUEUES, "orders")
         writer.write(items)
         part = writer.end()
         assert part is not None
         parts.append(part)
-    assert publish_parts(QUEUES, "orders", parts, ("stage", 1), disk=maker.disk)
-    request_subscription(QUEUES, "orders", "asked", 0, disk=maker.disk)
+    assert call_on(maker.disk, publish_parts, QUEUES, "orders", parts, ("stage", 1))
+    call_on(maker.disk, request_subscription, QUEUES, "orders", "asked", 0)
 
 
 _PUBLISHED = ["published 1", "published 2", "part 1, one", "part 1, two", "part 2"]

@@ -78,6 +78,7 @@ from persistentqueue.engine.reader import UnreadableError
 from persistentqueue.interprocess.splits import GoneError
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
+from tests.support.disks import call_on
 from tests.support.queues import put
 
 
@@ -674,7 +675,7 @@ def test_row_18_it_is_of_the_kind_that_it_was(tmp_path: Path, kind: type[Unusabl
 
     calls: dict[str, Any] = {"open": refuse} if built_in is not FileNotFoundError else {"mkdir": refuse}
     with pytest.raises(built_in, match=rf"^{path}: {os.strerror(number)}: \w+") as caught:
-        PersistentQueue(tmp_path, "q", disk=replace(DISK, **calls))
+        call_on(replace(DISK, **calls), PersistentQueue, tmp_path, "q")
     for error in (caught.value, pickle.loads(pickle.dumps(caught.value)), copy.copy(caught.value)):
         assert type(error) is kind
         assert (error.errno, error.filename, error.path) == (number, path, path)
@@ -688,7 +689,7 @@ def test_row_18_what_is_not_the_paths_fault_comes_as_it_is(tmp_path: Path) -> No
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with pytest.raises(OSError, match="Input/output error") as caught:
-        PersistentQueue(tmp_path, "q", disk=replace(DISK, open=fail))
+        call_on(replace(DISK, open=fail), PersistentQueue, tmp_path, "q")
     assert type(caught.value) is OSError
 
 

@@ -18,6 +18,7 @@ from persistentqueue.storage.inbox_limits import read_limits
 from persistentqueue.storage.publication import Part
 from persistentqueue.system.disk import DISK, Disk
 from tests.conftest import QueueFactory
+from tests.support.disks import call_on
 from tests.support.queues import drain
 
 PUBLISHED = 3 * LOOK_NAMES
@@ -25,7 +26,7 @@ PUBLISHED = 3 * LOOK_NAMES
 
 def publish_many(directory: Path, count: int) -> None:
     """Make ``count`` flushes of one producer, without their syncs."""
-    with Producer(directory, disk=replace(DISK, fdatasync=lambda fd: None, fsync=lambda fd: None)) as producer:
+    with call_on(replace(DISK, fdatasync=lambda fd: None, fsync=lambda fd: None), Producer, directory) as producer:
         for number in range(count):
             producer.enqueue(b"%d" % number)
             producer.flush()

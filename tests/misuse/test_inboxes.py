@@ -21,6 +21,7 @@ from persistentqueue.interprocess.splits import Onlooker, look, plan, read
 from persistentqueue.storage.layout import open_pool
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
+from tests.support.disks import call_on
 from tests.support.hostile import aside, consume_in_little_memory, forge, hostile_name, innocent
 from tests.support.queues import drain, put
 
@@ -289,7 +290,7 @@ def test_row_10_what_is_set_aside_is_counted_not_listed(attacked: Path, director
         calls.append(path)
         return os.lstat(path)
 
-    with PersistentQueue(directory, disk=replace(DISK, lstat=lstat)) as queue:
+    with call_on(replace(DISK, lstat=lstat), PersistentQueue, directory) as queue:
         assert len(calls) < 150
         assert queue.stats().damage_found == 1
     for path in attacked.iterdir():

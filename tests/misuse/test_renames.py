@@ -31,6 +31,7 @@ from persistentqueue.interprocess.splits import look
 from persistentqueue.system.directory_handles import Roots
 from persistentqueue.system.disk import DIRECTORY, DISK, PORTABLE, READ, Below, Disk, Root, below
 from tests.conftest import QueueFactory
+from tests.support.disks import call_on
 from tests.support.queues import crash, drain, put, put_each, wait_for
 from tests.unit.recovery.test_in_doubt import in_doubt
 
@@ -304,7 +305,7 @@ def test_row_02_replaced_while_the_lock_is_taken(is_made_again: bool, path: Path
                     put(queue, b"new")
         return DISK.lock(fd)
 
-    with PersistentQueue(path, "q", disk=replace(DISK, lock=lock), lock_timeout=60) as queue:
+    with call_on(replace(DISK, lock=lock), PersistentQueue, path, "q", lock_timeout=60) as queue:
         assert drain(queue) == [b"new"] * is_made_again
     with PersistentQueue(path / "q.bak") as queue:
         assert drain(queue) == [b"old"]
@@ -323,7 +324,7 @@ def test_row_02_renamed_while_it_is_opened(step: str, path: Path) -> None:
             with PersistentQueue(path, "q") as new:
                 put(new, b"new")
 
-    with PersistentQueue(path, "q", disk=replace(DISK, failpoint=failpoint)) as queue:
+    with call_on(replace(DISK, failpoint=failpoint), PersistentQueue, path, "q") as queue:
         assert drain(queue) == [b"old"]
     with PersistentQueue(path, "q") as queue:
         assert drain(queue) == [b"new"]
@@ -337,7 +338,7 @@ def test_row_02_renamed_while_it_is_made(path: Path) -> None:
         if name.startswith("trim.2") and path.exists():
             path.rename(path.parent / "away")
 
-    with PersistentQueue(path, "q", disk=replace(DISK, failpoint=failpoint)) as queue:
+    with call_on(replace(DISK, failpoint=failpoint), PersistentQueue, path, "q") as queue:
         put(queue, b"1")
     assert not path.exists() and check(path.parent / "away", "q").items == 1
 
@@ -354,7 +355,7 @@ def test_row_02_renamed_while_it_is_deleted(step: str, path: Path) -> None:
             with PersistentQueue(path, "q") as new:
                 put(new, b"new")
 
-    delete_queue(path, "q", disk=replace(DISK, failpoint=failpoint))
+    call_on(replace(DISK, failpoint=failpoint), delete_queue, path, "q")
     with PersistentQueue(path, "q") as queue:
         assert drain(queue) == [b"new"]
     assert not tree(path / "q.bak")
@@ -372,7 +373,7 @@ def test_row_02_renamed_while_its_segments_are_moved(step: str, path: Path, tmp_
             with PersistentQueue(path, "q", **SMALL) as new:
                 put_each(new, NEW)
 
-    move_data(path, "q", data_path=tmp_path / "media", disk=replace(DISK, failpoint=failpoint))
+    call_on(replace(DISK, failpoint=failpoint), move_data, path, "q", data_path=tmp_path / "media")
     with PersistentQueue(path, "q") as queue:
         assert queue.data_path == str(path / "q") and drain(queue) == NEW
     with PersistentQueue(path / "q.bak") as queue:

@@ -9,6 +9,7 @@ import pytest
 
 from persistentqueue import PersistentQueue, Producer, ResourceError, Session, check
 from persistentqueue.core.header import HEADER_BYTES
+from tests.support.disks import call_on
 from tests.support.queues import crash
 
 from .test_scarce_resources import LACKS, Scarce
@@ -42,7 +43,7 @@ class Story:
 
     def open(self) -> PersistentQueue:
         """Open the queue."""
-        return PersistentQueue("/queues", "q", disk=self.scarce.disk, **self.settings)
+        return call_on(self.scarce.disk, PersistentQueue, "/queues", "q", **self.settings)
 
     def items(self, count: int, size_bytes: int = 120) -> list[bytes]:
         """Return new items, each of which differs from all others."""
@@ -70,7 +71,7 @@ class Story:
 
     def publish(self, items: list[bytes], spill: bool) -> None:
         """Publish the items with a producer."""
-        with self.step(lambda: Producer("/queues", "q", disk=self.scarce.disk)) as producer:
+        with self.step(lambda: call_on(self.scarce.disk, Producer, "/queues", "q")) as producer:
             for item in items:
                 self.step(lambda item=item: producer.enqueue(item))  # type: ignore[misc]
                 if spill:
@@ -117,7 +118,7 @@ class Story:
         self.take(queue, len(self.expected))
         self.scarce.heal()
         queue.close()
-        report = check("/queues/q", disk=self.scarce.sound)
+        report = call_on(self.scarce.sound, check, "/queues/q")
         assert (report.problems, report.items, report.published) == ((), 0, 0)
         assert not self.scarce.simulated.descriptors
 

@@ -31,6 +31,7 @@ from persistentqueue.storage.log import replay
 from persistentqueue.system.disk import DSYNC, Buffers, Disk
 from tests.conftest import QueueFactory
 from tests.crash.disk import SimulatedDisk
+from tests.support.disks import call_on
 from tests.support.queues import IN_CACHE, crash, drain, put, put_each
 
 T = TypeVar("T")
@@ -229,7 +230,7 @@ def test_row_12_a_compaction_without_memory_to_read() -> None:
     and is compacted later."""
     simulated = SimulatedDisk()
     settings = {"segment_bytes": 600, "memory_bytes": 0, "log_bytes": 4096}
-    with PersistentQueue("/queues", "q", disk=simulated.disk, **settings) as queue:  # type: ignore[arg-type]
+    with call_on(simulated.disk, PersistentQueue, "/queues", "q", **settings) as queue:
         put_each(queue, [b"%d" % number * 100 for number in range(20)])
         with queue.session() as session:
             items = session.dequeue_many(9)
@@ -296,7 +297,7 @@ LOG, SPARE = "/queues/q/log", "/queues/q/pool/log.free"
 
 def on_small_disk(small: Small, **settings: Any) -> PersistentQueue:
     """Return a queue on the disk, with a log that ``ITEMS`` dequeues fill several times."""
-    return PersistentQueue("/queues", "q", disk=small.disk, log_bytes=4096, segment_bytes=1 << 20, **settings)
+    return call_on(small.disk, PersistentQueue, "/queues", "q", log_bytes=4096, segment_bytes=1 << 20, **settings)
 
 
 def put_many(queue: PersistentQueue) -> None:
@@ -428,7 +429,7 @@ def test_row_21_what_is_adopted_finds_no_room_for_its_name(ends: Callable[[Persi
     small = Small()
     queue = on_small_disk(small)
     small.refuses = lambda target: "/data/" in target
-    with Producer("/queues", "q", disk=small.disk) as producer:
+    with call_on(small.disk, Producer, "/queues", "q") as producer:
         for item in (b"one", b"two", b"three"):
             producer.enqueue(item)
             producer.flush()
@@ -439,7 +440,7 @@ def test_row_21_what_is_adopted_finds_no_room_for_its_name(ends: Callable[[Persi
     assert len(small.sound.listdir("/queues/q/inbox")) == 3
     with pytest.raises(DiskFullError, match="for the names of adopted files"):
         queue.trim()
-    with Producer("/queues", "q", disk=small.disk) as producer:
+    with call_on(small.disk, Producer, "/queues", "q") as producer:
         producer.enqueue(b"four")
         producer.flush()
     with queue.session() as session:
@@ -454,7 +455,7 @@ def test_row_21_what_is_adopted_finds_no_room_for_its_name(ends: Callable[[Persi
         assert drain(queue) == [b"three", b"four"]
         assert len(queue) == 0
     assert small.sound.listdir("/queues/q/inbox") == []
-    assert check("/queues/q", disk=small.sound).ok
+    assert call_on(small.sound, check, "/queues/q").ok
 
 
 @pytest.mark.parametrize("written_ahead", [False, True], ids=["in memory", "written ahead"])
@@ -463,7 +464,7 @@ def test_row_21_a_producer_finds_no_room_for_a_name(written_ahead: bool) -> None
     small = Small()
     with on_small_disk(small) as queue:
         small.refuses = lambda target: target.endswith(".seg")
-        with Producer("/queues", "q", disk=small.disk) as producer:
+        with call_on(small.disk, Producer, "/queues", "q") as producer:
             producer.enqueue_many([b"one", b"two"])
             if written_ahead:
                 producer._spill()
@@ -490,8 +491,8 @@ def test_row_21_a_directory_that_cannot_be_made_or_deleted() -> None:
             scarce = Scarce(frozenset({kind}), at, errno.ENOSPC, lasting=True)
             failed = 0
             for call in (
-                lambda disk=scarce.disk: PersistentQueue("/queues", "q", disk=disk).close(),
-                lambda disk=scarce.disk: delete_queue("/queues", "q", disk=disk),
+                lambda disk=scarce.disk: call_on(disk, PersistentQueue, "/queues", "q").close(),
+                lambda disk=scarce.disk: call_on(disk, delete_queue, "/queues", "q"),
             ):
                 try:
                     call()  # type: ignore[no-untyped-call]
@@ -517,7 +518,7 @@ def test_row_21_a_sync_that_finds_no_room_breaks_the_queue() -> None:
                 raise OSError(code, os.strerror(code))
             disk.fdatasync(fd)
 
-        queue = PersistentQueue("/queues", "q", disk=replace(simulated.disk, fdatasync=sync), inline_bytes=0)
+        queue = call_on(replace(simulated.disk, fdatasync=sync), PersistentQueue, "/queues", "q", inline_bytes=0)
         armed.append(1)
         with pytest.raises(BrokenQueueError):
             put(queue, b"item")

@@ -37,6 +37,7 @@ from persistentqueue import (
 from persistentqueue.compat import FifoQueue, Full, Queue
 from persistentqueue.system.disk import DISK
 from tests.crash.disk import Crash, SimulatedDisk
+from tests.support.disks import call_on
 from tests.support.queues import crash, flip, log_file, put_each, segment_files, wait_for
 
 SOURCES = Path(persistentqueue.__file__).parents[1]
@@ -76,12 +77,12 @@ def test_01_power_cut_leaves_a_queue_that_opens() -> None:
     """
     chance, numbers = Random(1), itertools.count()
     disk = SimulatedDisk()
-    with Queue[int](PATH, disk=disk.disk):
+    with call_on(disk.disk, Queue[int], PATH):
         pass
     allowed: list[list[int]] = [[]]
     for _ in range(50):
         disk = disk.cut_power(chance.randrange)
-        queue = Queue[int](PATH, disk=disk.disk)
+        queue = call_on(disk.disk, Queue[int], PATH)
         found = queue.persistent.peek(1_000)
         assert found in allowed
         allowed = [found]
@@ -200,7 +201,7 @@ def test_06_never_locked_nor_busy(tmp_path: Path) -> None:
     def refuse(_: float) -> None:
         raise AssertionError("somebody slept to try again")
 
-    with Queue[int](tmp_path / "queue", disk=replace(DISK, sleep=refuse)) as queue:
+    with call_on(replace(DISK, sleep=refuse), Queue[int], tmp_path / "queue") as queue:
 
         def work() -> None:
             for number in range(50):
@@ -220,7 +221,7 @@ def test_07_nothing_is_renamed_while_it_is_open(tmp_path: Path) -> None:
 
     calls: dict[str, Callable[..., None]] = {"rename": DISK.rename, "unlink": DISK.unlink}
     doors: dict[str, Any] = {name: lambda *names, name=name: calls[name](*names) for name in calls}
-    with Queue[int](tmp_path / "queue", disk=replace(DISK, **doors)) as queue:
+    with call_on(replace(DISK, **doors), Queue[int], tmp_path / "queue") as queue:
         calls.update(rename=refuse, unlink=refuse)
         for number in range(300):
             queue.put(number)
@@ -248,7 +249,7 @@ def test_08_temporary_files_are_beside_it(tmp_path: Path, monkeypatch: pytest.Mo
 
     path = tmp_path / "queue"
     for _ in range(2):
-        with Queue[int](path, disk=replace(DISK, rename=rename, open=opened), segment_bytes=4096) as queue:
+        with call_on(replace(DISK, rename=rename, open=opened), Queue[int], path, segment_bytes=4096) as queue:
             queue.put_many(range(5_000))
             queue.get_many(5_000)
             for _ in range(5_000):
@@ -303,7 +304,7 @@ def test_11_limits_and_a_full_disk(tmp_path: Path) -> None:
     if not os.path.isdir("/proc/self/fd"):
         pytest.skip("finds the files of descriptors in /proc")
     disk = replace(DISK, pwritev=pwritev, open_direct=lambda _: None)
-    with Queue[str](tmp_path / "queue", disk=disk, max_bytes=1000, inline_bytes=0) as queue:
+    with call_on(disk, Queue[str], tmp_path / "queue", max_bytes=1000, inline_bytes=0) as queue:
         queue.put("x" * 800)
         with pytest.raises(Full, match="max_bytes=1000"):
             queue.put("y" * 800)

@@ -19,6 +19,7 @@ import pytest
 
 import persistentqueue
 from persistentqueue import aio, check, codecs
+from tests.support.disks import call_on
 from tests.support.queues import IN_CACHE
 
 STEPS = "counts the steps of the event loop, of which a put, or a join, that is durable takes more than one"
@@ -52,7 +53,7 @@ class Queue(aio.Queue[Any]):
     def __init__(self, maxsize: Any = 0) -> None:
         self._directory = tempfile.mkdtemp()
         super().__init__(self._directory, maxsize, codec=codecs.JSON)
-        self._begin(persistentqueue.PersistentQueue(self._directory, disk=IN_CACHE))
+        self._begin(call_on(IN_CACHE, persistentqueue.PersistentQueue, self._directory))
         opened.append(self)
 
     def end(self) -> None:

@@ -19,6 +19,7 @@ from persistentqueue import CorruptionError, PersistentQueue, check
 from persistentqueue.core.header import HEADER_BYTES
 from persistentqueue.storage.log import read_log
 from persistentqueue.system.disk import DISK
+from tests.support.disks import call_on
 from tests.support.queues import IN_CACHE, crash, drain, flip, log_file, put, segment_files
 
 pytestmark = pytest.mark.damages
@@ -28,7 +29,7 @@ BITS = tuple(1 << bit for bit in range(8))
 
 def open_small(directory: Path, inline_bytes: int) -> PersistentQueue:
     """Open a queue whose files are small, so that many copies of them take little time."""
-    return PersistentQueue(directory, disk=IN_CACHE, log_bytes=6144, segment_bytes=4096, inline_bytes=inline_bytes)
+    return call_on(IN_CACHE, PersistentQueue, directory, log_bytes=6144, segment_bytes=4096, inline_bytes=inline_bytes)
 
 
 @dataclass(frozen=True)

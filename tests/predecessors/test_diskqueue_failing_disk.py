@@ -16,6 +16,7 @@ import pytest
 from persistentqueue import BrokenQueueError, DiskFullError, PersistentQueue, Session, check
 from persistentqueue.system.disk import DISK, Buffers, Disk
 from tests.conftest import QueueFactory
+from tests.support.disks import call_on
 from tests.support.queues import IN_CACHE, crash, drain, put, put_each
 
 CHANGING = ("open", "pwritev", "fdatasync", "fsync", "fallocate", "ftruncate", "rename", "unlink", "mkdir")
@@ -75,7 +76,7 @@ class Witness:
     def run(self) -> str:
         """Run the whole story, and return its outcome."""
         try:
-            queue = PersistentQueue(self.path, disk=self.faulty.disk, **self.settings)  # type: ignore[arg-type]
+            queue = call_on(self.faulty.disk, PersistentQueue, self.path, **self.settings)
         except (DiskFullError, BrokenQueueError, OSError):
             return self.reopen([self.ready], "not opened")
         try:
@@ -154,7 +155,7 @@ class Witness:
     def reopen(self, allowed: list[list[bytes]], outcome: str) -> str:
         """Open the queue again. Assert that it is in an allowed state, works, and leaves a consistent directory. Return
         ``outcome``."""
-        with PersistentQueue(self.path, disk=IN_CACHE, **self.settings) as queue:  # type: ignore[arg-type]
+        with call_on(IN_CACHE, PersistentQueue, self.path, **self.settings) as queue:
             found = list(queue.browse())
             assert found in allowed
             put(queue, b"the next life")

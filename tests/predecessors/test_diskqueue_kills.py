@@ -30,6 +30,7 @@ from persistentqueue import (
 from persistentqueue.system.disk import Buffers, Disk
 from tests.conftest import QueueFactory
 from tests.durability.test_processes import Forks
+from tests.support.disks import call_on
 from tests.support.queues import IN_CACHE, crash, drain, flip, log_file, put, put_each, segment_files
 
 CHANGING = ("pwritev", "fallocate", "ftruncate", "rename", "unlink", "mkdir", "rmdir")
@@ -65,7 +66,7 @@ class Story:
 
     def open(self, root: Path, disk: Disk = IN_CACHE) -> PersistentQueue:
         """Open the queue of the story."""
-        return PersistentQueue(root, NAME, disk=disk, **self.settings)  # type: ignore[arg-type]
+        return call_on(disk, PersistentQueue, root, NAME, **self.settings)
 
 
 class Deadly:
@@ -126,7 +127,7 @@ def live(ledger: int, root: Path, story: Story, last: int, half: bool) -> None:
     queue.close()
     os.write(ledger, b"closed\n")
     if story.deletes:
-        delete_queue(root, NAME, disk=deadly.disk)
+        call_on(deadly.disk, delete_queue, root, NAME)
     os.write(ledger, b"%d\n" % deadly.steps)
 
 

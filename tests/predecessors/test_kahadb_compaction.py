@@ -21,8 +21,9 @@ import pytest
 from persistentqueue import PersistentQueue
 from persistentqueue.core.header import HEADER_BYTES
 from persistentqueue.engine.compaction import Copy
+from persistentqueue.engine.settings import Settings
 from persistentqueue.engine.store import Store
-from persistentqueue.engine.transaction import Settings, Transaction
+from persistentqueue.engine.transaction import Transaction
 from tests.conftest import QueueFactory
 from tests.crash.disk import SimulatedDisk
 from tests.durability.test_campaigns import enqueuing, opened

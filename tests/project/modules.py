@@ -61,14 +61,14 @@ TABLE = (
     ),
     _folder(
         "engine",
-        "transaction context reader subscriptions admission compaction segment_use commit settings trim adoption "
+        "settings transaction context reader subscriptions admission compaction segment_use commit trim adoption "
         "store two_phase",
     ),
     _folder("recovery", "in_doubt location_repair catalog replay opening salvage check"),
     _folder(
         "runtime",
         "background call_guard group_commit memory_budget metrics waiting space open_queue maintenance multi_queue "
-        "requeue retries session_state",
+        "requeue retries options session_state",
     ),
     _folder("interprocess", "splits producer snapshot_view consumer_requests multi_writer __init__"),
     _folder("top", "session stats subscription typed queue transactions __init__", "What people import."),
@@ -96,6 +96,7 @@ FACES_MAY_IMPORT = {
     "persistentqueue",
     "persistentqueue.codecs",
     "persistentqueue.interprocess",
+    "persistentqueue.runtime.options",
     "persistentqueue.storage.layout",
     "persistentqueue.storage.pool",
     "persistentqueue.system.disk",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from persistentqueue import queue as queue_module
+from persistentqueue import Options
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -59,7 +59,7 @@ def test_modules_that_contributing_names_exist() -> None:
 def test_settings_table_is_complete() -> None:
     """The README's table names every setting, and no other."""
     named = set(re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE))
-    arguments = set(queue_module.PersistentQueue.__init__.__annotations__) - {"return", "path", "name", "disk"}
+    arguments = {"codec", *Options.__dataclass_fields__}
     assert named == arguments
 
 

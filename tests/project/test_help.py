@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import persistentqueue
-from persistentqueue import PersistentQueue, Producer, Session, View, aio, compat
+from persistentqueue import OptionArguments, Options, PersistentQueue, Producer, Session, View, aio, compat
 from persistentqueue.spark import StageHandoff
 
 CALLABLES = [getattr(persistentqueue, name) for name in persistentqueue.__all__]
@@ -41,8 +41,23 @@ def test_help_of_the_queue_begins_with_an_example() -> None:
     assert any("with PersistentQueue(" in line for line in first)
     assert any(line.strip(" |") == "Args:" for line in first)
     documented = inspect.getdoc(PersistentQueue) or ""
-    for parameter in list(inspect.signature(PersistentQueue.__init__).parameters)[1:]:
-        assert parameter == "disk" or re.search(rf"^ +{parameter}: ", documented, re.MULTILINE), parameter
+    parameters = {*inspect.signature(PersistentQueue).parameters, *inspect.signature(Options).parameters}
+    for parameter in parameters - {"arguments"}:
+        assert re.search(rf"^ +{parameter}: ", documented, re.MULTILINE), parameter
+
+
+def test_no_disk_is_a_public_parameter() -> None:
+    """No public callable takes the disk: only tests replace it, by ``using_disk``."""
+    callables: list[Callable[..., Any]] = [*CLASSES, *(method for _, method in methods())]
+    for each in callables:
+        assert "disk" not in inspect.signature(each).parameters, each
+
+
+def test_options_and_their_keyword_arguments_are_the_same() -> None:
+    """Each field of ``Options`` is a keyword argument of the same type, and there is no other argument."""
+    assert OptionArguments.__annotations__.keys() == Options.__dataclass_fields__.keys()
+    types = {name: field.type for name, field in Options.__dataclass_fields__.items()}
+    assert {name: each.__forward_arg__ for name, each in OptionArguments.__annotations__.items()} == types
 
 
 def test_help_of_flush_says_all() -> None:
@@ -62,7 +77,7 @@ def test_help_shows_no_address(name: str) -> None:
 def test_each_parameter_is_described(name: str, method: Callable[..., Any]) -> None:
     """``Args`` names each parameter of a public method or function."""
     documented = inspect.getdoc(method) or ""
-    parameters = [each for each in inspect.signature(method).parameters if each not in {"self", "cls", "disk"}]
+    parameters = [each for each in inspect.signature(method).parameters if each not in {"self", "cls"}]
     if parameters:
         assert "Args:" in documented, name
     for parameter in parameters:

@@ -10,6 +10,7 @@ import pytest
 from persistentqueue import PersistentQueue
 from persistentqueue.core.page_cache import ITEM_OVERHEAD_BYTES, TAIL_PAGE_BYTES, Page, Pages, cost
 from persistentqueue.system.disk import DISK
+from tests.support.disks import call_on
 from tests.support.queues import put
 
 ITEM = b"x" * (100 - ITEM_OVERHEAD_BYTES)  # costs 100 bytes in all
@@ -197,7 +198,7 @@ def test_read_ahead_is_kept_and_what_is_taken_whole_is_not(tmp_path: Path) -> No
         return DISK.pread(fd, length_bytes, offset)
 
     for _ in range(2):
-        with PersistentQueue(tmp_path, disk=replace(DISK, pread=pread)) as queue:
+        with call_on(replace(DISK, pread=pread), PersistentQueue, tmp_path) as queue:
             if len(queue) == 0:
                 put(queue, *[b"%d" % n for n in range(1000)])
                 put(queue, b"x" * 600_000, b"y" * 600_000)

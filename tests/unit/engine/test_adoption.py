@@ -19,6 +19,7 @@ from persistentqueue.interprocess.multi_writer import PartWriter, publish_parts
 from persistentqueue.storage.publication import LATEST, Draft, Part, TooManyPartsError
 from persistentqueue.system.disk import DISK, Disk
 from tests.conftest import QueueFactory
+from tests.support.disks import call_on
 from tests.support.queues import drain, flip, put, wait_for
 
 PRODUCER = f"{7:016x}"
@@ -32,7 +33,7 @@ def inbox(directory: Path) -> list[str]:
 def publish(directory: Path, *items: bytes, disk: Disk = DISK) -> None:
     """Publish the items by one flush of a new producer, which knows no limits."""
     (directory / "queue.limits").unlink(missing_ok=True)
-    with Producer(directory, disk=disk) as producer:
+    with call_on(disk, Producer, directory) as producer:
         producer.enqueue_many(items)
         producer.flush()
 

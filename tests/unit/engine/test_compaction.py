@@ -24,8 +24,9 @@ from persistentqueue.core.intervals import join_runs
 from persistentqueue.core.operations import Compaction, Operation
 from persistentqueue.engine import compaction
 from persistentqueue.engine.compaction import Copy
+from persistentqueue.engine.settings import Settings
 from persistentqueue.engine.store import Store
-from persistentqueue.engine.transaction import Settings, Transaction
+from persistentqueue.engine.transaction import Transaction
 from persistentqueue.storage.log import replay
 from tests.conftest import QueueFactory
 from tests.crash.disk import SimulatedDisk

@@ -39,6 +39,7 @@ from persistentqueue.storage.log import replay
 from tests.conftest import QueueFactory
 from tests.crash.disk import SimulatedDisk
 from tests.durability.test_campaigns import enqueuing, opened
+from tests.support.disks import call_on
 from tests.support.queues import IN_CACHE, crash, drain, flip, put, put_each, segment_files, wait_for
 from tests.unit.core.test_formats import SALT, encode, forge_frame
 from tests.unit.core.test_state import enqueue, rows, segment, state_of
@@ -147,7 +148,9 @@ def on_simulated(disk: SimulatedDisk) -> PersistentQueue:
         disk.ftruncate(fd, size_bytes)
 
     door = replace(disk.disk, ftruncate=ftruncate)
-    return PersistentQueue("/queues", "q", disk=door, segment_bytes=1000 + HEADER_BYTES, memory_bytes=0, log_bytes=4096)
+    return call_on(
+        door, PersistentQueue, "/queues", "q", segment_bytes=1000 + HEADER_BYTES, memory_bytes=0, log_bytes=4096
+    )
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO], ids=errno.errorcode.get)
@@ -194,7 +197,7 @@ def test_every_call_of_a_compaction_failing_once(code: int) -> None:
             assert queue.compact().segments == (6 if after == before else 0)
         assert list(queue.browse()) == left
         queue.close()
-        report = check("/queues", "q", disk=disk.disk)
+        report = call_on(disk.disk, check, "/queues", "q")
         assert report.ok, report.problems
         assert report.items == len(left)
     full = "DiskFullError" if code != errno.EIO else "OSError"
@@ -388,7 +391,7 @@ def test_repair_with_a_lost_frame_around_a_compaction(hole_items: int, monkeypat
     for frame in frames[1:-1]:
         damaged = disk.kill(lambda _: 0)
         damaged.inodes[damaged.names[log]].cache[frame.offset + FRAME_HEADER_BYTES + 5] ^= 1
-        report = repair("/queues", "q", disk=damaged.disk)
+        report = call_on(damaged.disk, repair, "/queues", "q")
         found = items_in(opened(damaged, settings))
         operations = [operation for done in frame.transactions for operation in done]
         lost = {n for o in operations if isinstance(o, Enqueue) for n in range(o.first, o.first + o.count)}
@@ -397,7 +400,7 @@ def test_repair_with_a_lost_frame_around_a_compaction(hole_items: int, monkeypat
             again |= set(range(first, first + count)) if lost & set(range(first, first + count)) else set()
         expected = [item for n, item in enumerate(items) if n not in lost and (item in whole or n in again)]
         assert found == expected, (frame, report)
-        assert check("/queues", "q", disk=damaged.disk).ok
+        assert call_on(damaged.disk, check, "/queues", "q").ok
 
 
 @pytest.mark.parametrize("hole_items", [0, 64])
@@ -413,7 +416,7 @@ def test_repair_without_a_log_after_a_compaction(hole_items: int) -> None:
     store.close()
     for name in [name for name in disk.names if name.endswith(".log")]:
         disk.unlink(name)
-    report = repair("/queues", "q", disk=disk.disk)
+    report = call_on(disk.disk, repair, "/queues", "q")
     assert report.without_log
     found = items_in(opened(disk))
     again = [item for item in found if item not in left]  # without the log it is unknown that these were consumed
@@ -470,8 +473,9 @@ def test_dropped_while_it_is_compacted(open_queue: QueueFactory, directory: Path
     """Dropping the queue waits for no compaction, and closes no file under it. Then the compaction gives up, and the
     lock is free."""
     stop = Stop(point)
-    options: dict[str, Any] = {"segment_bytes": 1000, "disk": replace(IN_CACHE, failpoint=stop.failpoint)}
-    queue = PersistentQueue(directory.parent, directory.name, **options)
+    options: dict[str, Any] = {"segment_bytes": 1000}
+    disk = replace(IN_CACHE, failpoint=stop.failpoint)
+    queue = call_on(disk, PersistentQueue, directory.parent, directory.name, **options)
     left = sparse(queue)
     with ThreadPoolExecutor(1) as pool:
         # As in maintenance, which keeps no reference to the queue.

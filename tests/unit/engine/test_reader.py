@@ -26,6 +26,7 @@ from persistentqueue.core.page_cache import ITEM_OVERHEAD_BYTES, Page, Pages, co
 from persistentqueue.storage.segment import NO_BOUND, READ_AHEAD_BYTES, Ahead, Segment
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
+from tests.support.disks import call_on
 from tests.support.queues import IN_CACHE, crash, drain, put, put_each
 
 ITEM_BYTES = 1000
@@ -144,7 +145,7 @@ def test_bound_is_never_exceeded(memory_bytes: int, steps: list[tuple[str, Any, 
 def test_content_is_right_and_the_bound_holds_whatever_is_done(memory_bytes: int, steps: list[tuple[str, int]]) -> None:
     """A queue with a bound below its load answers like a list, and is within the bound after each step."""
     with tempfile.TemporaryDirectory() as directory:
-        open_again = partial(PersistentQueue, directory, memory_bytes=memory_bytes, disk=IN_CACHE)
+        open_again = partial(call_on, IN_CACHE, PersistentQueue, directory, memory_bytes=memory_bytes)
         queue = open_again()
         model: list[bytes] = []
         held: list[bytes] = []

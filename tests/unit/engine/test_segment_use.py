@@ -14,6 +14,7 @@ from persistentqueue import CorruptionError, Holder, PersistentQueue, Session
 from persistentqueue.core.header import HEADER_BYTES
 from persistentqueue.runtime.open_queue import OpenQueue
 from tests.conftest import QueueFactory
+from tests.support.disks import call_on
 from tests.support.queues import IN_CACHE, drain, flip, put, put_each, segment_files
 
 TEN: dict[str, Any] = {"segment_bytes": 1500 + HEADER_BYTES, "memory_bytes": 0, "disk": IN_CACHE}
@@ -196,7 +197,9 @@ def add_up(queue: PersistentQueue) -> None:
 @settings(max_examples=60)
 def test_it_adds_up(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]]) -> None:
     """The numbers of ``explain`` add up to those of ``stats`` after any program of sessions, compactions and trims."""
-    with PersistentQueue(tmp_path_factory.mktemp("explain"), segment_bytes=300, memory_bytes=0, disk=IN_CACHE) as queue:
+    with call_on(
+        IN_CACHE, PersistentQueue, tmp_path_factory.mktemp("explain"), segment_bytes=300, memory_bytes=0
+    ) as queue:
         sessions = [queue.session(str(number)) for number in range(3)]
         for what, number, count in steps:
             session = sessions[number]

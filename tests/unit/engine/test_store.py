@@ -20,6 +20,7 @@ from tests.conftest import QueueFactory
 from tests.crash.disk import SimulatedDisk
 from tests.crash.explorer import DIRECTORY
 from tests.durability.test_campaigns import SYNCED, enqueuing, opened, take
+from tests.support.disks import call_on
 from tests.support.queues import IN_CACHE, crash, drain, log_file, put, put_each, segment_files
 
 
@@ -291,7 +292,7 @@ def test_full_disk_at_every_limit(tmp_path: Path) -> None:
         acknowledged: list[bytes] = []
         refused = 0
         try:
-            queue = PersistentQueue(path, disk=full.disk, segment_bytes=300, log_bytes=4096, inline_bytes=150)
+            queue = call_on(full.disk, PersistentQueue, path, segment_bytes=300, log_bytes=4096, inline_bytes=150)
         except DiskFullError:
             assert left_bytes < 9_600
             continue
@@ -336,10 +337,10 @@ def test_opening_on_a_full_disk(tmp_path: Path) -> None:
     """Making a queue without room raises ``DiskFullError``. A crashed queue opens without room, since its spare file
     exists."""
     with pytest.raises(DiskFullError, match="no room"):
-        PersistentQueue(tmp_path / "new", disk=FullDisk(5000).disk)
+        call_on(FullDisk(5000).disk, PersistentQueue, tmp_path / "new")
     put_each(queue := PersistentQueue(tmp_path / "old", log_bytes=4096), [b"a", b"b"])
     crash(queue)
-    with PersistentQueue(tmp_path / "old", log_bytes=4096, disk=FullDisk(0).disk) as queue:
+    with call_on(FullDisk(0).disk, PersistentQueue, tmp_path / "old", log_bytes=4096) as queue:
         assert drain(queue) == [b"a", b"b"]
 
 
@@ -404,7 +405,7 @@ def test_every_call_failing_once(tmp_path: Path, code: int) -> None:
     """Whichever call fails, all acknowledged items are there afterwards, and at most the one failed flush as well."""
     settings: dict[str, Any] = {"segment_bytes": 500, "log_bytes": 4096, "inline_bytes": 300}
     counting = FailingDisk(None, code)
-    with PersistentQueue(tmp_path / "count", disk=counting.disk, **settings) as queue:
+    with call_on(counting.disk, PersistentQueue, tmp_path / "count", **settings) as queue:
         opening = counting.calls
         work(queue, [], [])
     assert counting.calls > 60
@@ -415,7 +416,7 @@ def test_every_call_failing_once(tmp_path: Path, code: int) -> None:
         done: list[bytes] = []
         taken: list[bytes] = []
         error: Exception | None = None
-        queue = PersistentQueue(path, disk=failing.disk, **settings)
+        queue = call_on(failing.disk, PersistentQueue, path, **settings)
         try:
             work(queue, done, taken)
         except (BrokenQueueError, DiskFullError, OSError) as failure:

@@ -25,6 +25,7 @@ from persistentqueue.storage.publication import LATEST, Draft, Request, read_pub
 from persistentqueue.subscription import Subscription
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
+from tests.support.disks import call_on
 from tests.support.queues import crash, drain, put, put_each, segment_files, wait_for
 
 
@@ -216,7 +217,7 @@ def test_a_request_that_fails(open_queue: QueueFactory, directory: Path) -> None
         doors: dict[str, Any] = {call: fails}
         disk = replace(DISK, **doors)
         with pytest.raises(raised):
-            request_subscription(directory, None, call, 0, disk=disk)
+            call_on(disk, request_subscription, directory, None, call, 0)
     assert open_queue().subscriptions() == ["fsync"]
     with pytest.raises(QueueNotFoundError):
         acknowledge(directory / "nowhere", None, "a", 1)
@@ -262,7 +263,7 @@ def test_a_request_without_room(
 
     doors: dict[str, Any] = {call: fails}
     with pytest.raises(raised, match="ask once more"):
-        acknowledge(directory, None, "a", 1, disk=replace(DISK, **doors))
+        call_on(replace(DISK, **doors), acknowledge, directory, None, "a", 1)
     assert os.listdir(directory / "inbox") == []
 
 

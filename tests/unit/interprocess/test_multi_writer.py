@@ -47,6 +47,7 @@ from persistentqueue.storage.layout import names_in
 from persistentqueue.storage.publication import Draft, Part, is_part, is_published, read_publication
 from persistentqueue.system.disk import DISK, Disk
 from tests.conftest import QueueFactory
+from tests.support.disks import call_on
 from tests.support.queues import IN_CACHE, crash, drain, flip, log_file, put
 
 LISTS = ([b"a", b"b"], [b"c"], [b"d", b"e", b"f"])
@@ -57,7 +58,7 @@ def write(directory: Path, *lists: Sequence[bytes], disk: Disk = DISK) -> list[P
     """Write a part for each list of items; return the parts."""
     parts = []
     for items in lists:
-        writer = PartWriter(directory, disk=disk)
+        writer = call_on(disk, PartWriter, directory)
         writer.write(items)
         part = writer.end()
         assert part is not None
@@ -199,7 +200,7 @@ def test_what_is_skipped_and_cannot_be_deleted_is_swept(directory: Path) -> None
             raise PermissionError(errno.EPERM, "Operation not permitted", path)
         DISK.unlink(path)
 
-    with PersistentQueue(directory, disk=replace(DISK, unlink=fails)) as queue:
+    with call_on(replace(DISK, unlink=fails), PersistentQueue, directory) as queue:
         with queue.session() as session:
             session.flush(("app", 1))
         publish(directory, [b"x"], marker=("app", 1))
@@ -221,7 +222,7 @@ def test_manifests_with_one_marker_come_in_their_order(made: Path) -> None:
     clocks = iter([now_ns + 10**12] * 2 + [now_ns] * 9)  # the second value is for the age of the part
     for version in range(3):
         parts = write(made, [b"%d" % version])
-        assert publish_parts(made, None, parts, ("app", version), disk=replace(DISK, time_ns=lambda: next(clocks)))
+        assert call_on(replace(DISK, time_ns=lambda: next(clocks)), publish_parts, made, None, parts, ("app", version))
     with PersistentQueue(made) as queue:
         assert drain(queue) == [b"0", b"1", b"2"]
         assert queue.marker("app") == 2
@@ -242,13 +243,13 @@ def test_two_markers_whose_names_make_the_same_producer(made: Path) -> None:
 def test_two_that_publish_at_the_same_moment(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A publisher does not take the name of another one that is about to publish, or that published while it looked."""
     disk = replace(DISK, time_ns=lambda: 10**18)
-    assert publish_parts(made, None, [], ("app", 1), disk=disk)
+    assert call_on(disk, publish_parts, made, None, [], ("app", 1))
     (first,) = inbox(made)
     producer = first[17:33]
     abandoned = Draft(disk, str(made / "inbox"), producer, 10**18 + 1)
     early, real = iter([False, True]), names_in  # the first listing is too early to show the other name
     monkeypatch.setattr(room, "names_in", lambda disk, path: [] if next(early, False) else real(disk, path))
-    assert publish_parts(made, None, [], ("app", 2), disk=disk)
+    assert call_on(disk, publish_parts, made, None, [], ("app", 2))
     names = [name for name in inbox(made) if is_published(name)]
     assert names == [first, f"{10**18 + 2:016x}-{producer}.seg"]
     abandoned.drop()
@@ -326,7 +327,7 @@ def test_a_part_that_fails(made: Path, call: str, error: int, expected: type[Exc
     def fails(*arguments: Any) -> Any:
         raise OSError(error, os.strerror(error))
 
-    writer = PartWriter(made, disk=replace(DISK, **{call: fails}))
+    writer = call_on(replace(DISK, **{call: fails}), PartWriter, made)
     writer.write([b"x"])
     with pytest.raises(expected):
         writer.end()
@@ -387,7 +388,7 @@ def test_a_publication_that_fails(made: Path, call: str, error: int, expected: t
 
     parts = write(made, *LISTS)
     with pytest.raises(expected):
-        publish_parts(made, None, parts, ("app", 1), disk=replace(DISK, **{call: fails}))
+        call_on(replace(DISK, **{call: fails}), publish_parts, made, None, parts, ("app", 1))
     is_unknown = expected is BrokenQueueError
     assert len(inbox(made)) == 3 + is_unknown
     assert publish_parts(made, None, parts, ("app", 1)) is not is_unknown
@@ -595,7 +596,7 @@ def test_killed_among_the_renames(directory: Path, renamed: int) -> None:
                 raise KeyboardInterrupt
             left[0] -= 1
 
-    queue = PersistentQueue(directory, disk=replace(DISK, failpoint=failpoint))
+    queue = call_on(replace(DISK, failpoint=failpoint), PersistentQueue, directory)
     put(queue, b"x")
     publish(directory, *LISTS, marker=("app", 1))
     with pytest.raises(KeyboardInterrupt), queue.session() as session:
@@ -682,6 +683,6 @@ def test_a_manifest_that_cannot_be_begun(made: Path, error: int, raised: type[Ex
         return DISK.open(path, flags, mode)
 
     with pytest.raises(raised, match="write it once more"):
-        publish_parts(made, None, [part], disk=replace(DISK, open=opens))
+        call_on(replace(DISK, open=opens), publish_parts, made, None, [part])
     assert inbox(made) == [part.name]
     assert publish_parts(made, None, [part])

@@ -36,12 +36,13 @@ from persistentqueue.interprocess.producer import Versions
 from persistentqueue.storage.publication import parse_name
 from persistentqueue.system.disk import DISK, Disk
 from tests.conftest import QueueFactory
+from tests.support.disks import call_on
 from tests.support.queues import drain, put, wait_for
 
 
 def publish(directory: Path, *items: bytes, marker: tuple[str, int] | None = None, disk: Disk = DISK) -> bool:
     """Publish the items by one flush of a new producer; return what the flush returns."""
-    with Producer(directory, disk=disk) as producer:
+    with call_on(disk, Producer, directory) as producer:
         producer.enqueue_many(items)
         return producer.flush(marker)
 
@@ -170,7 +171,7 @@ def test_each_producers_order_is_kept(open_queue: QueueFactory, directory: Path)
     queue = open_queue()
     clocks = iter(range(10**9, 0, -7))
     backwards = replace(DISK, time_ns=lambda: next(clocks))
-    with Producer(directory, disk=backwards) as one, Producer(directory) as other:
+    with call_on(backwards, Producer, directory) as one, Producer(directory) as other:
         for number in range(30):
             for name, producer in ((b"one", one), (b"other", other)):
                 producer.enqueue(b"%s %d" % (name, number))
@@ -304,7 +305,7 @@ def test_closed(directory: Path) -> None:
 def test_another_process_is_refused(directory: Path) -> None:
     """A producer refuses calls in another process than the one that made it."""
     pid = [1]
-    producer = Producer(directory, disk=replace(DISK, getpid=lambda: pid[0]))
+    producer = call_on(replace(DISK, getpid=lambda: pid[0]), Producer, directory)
     pid[0] = 2
     with pytest.raises(ClosedError, match="parent"):
         producer.enqueue(b"a")
@@ -410,7 +411,7 @@ def test_a_full_disk_for_the_producer(directory: Path) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
         return DISK.pwritev(fd, buffers, offset, flags)
 
-    with PersistentQueue(directory) as queue, Producer(directory, disk=replace(DISK, pwritev=pwritev)) as producer:
+    with PersistentQueue(directory) as queue, call_on(replace(DISK, pwritev=pwritev), Producer, directory) as producer:
         full[0] = True
         producer.enqueue(b"a")
         for _ in range(2):
@@ -449,7 +450,7 @@ def test_a_failing_disk_for_the_producer(directory: Path, call: str) -> None:
         return getattr(DISK, call)(*arguments)
 
     with PersistentQueue(directory) as queue:
-        with Producer(directory, disk=replace(DISK, **{call: fails})) as producer:
+        with call_on(replace(DISK, **{call: fails}), Producer, directory) as producer:
             producer.enqueue(b"a")
             failing[0] = True
             with pytest.raises(BrokenQueueError if call == "fsync" else OSError):

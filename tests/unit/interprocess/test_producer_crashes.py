@@ -34,6 +34,7 @@ from persistentqueue.storage.publication import read_publication
 from persistentqueue.system.disk import DISK
 from persistentqueue.system.wakeup import Wakeup, _watch
 from tests.conftest import QueueFactory
+from tests.support.disks import call_on
 from tests.support.queues import crash, drain, log_file, put, wait_for
 
 from .test_producer import inbox, publish
@@ -51,7 +52,7 @@ def test_adopted_and_not_renamed(directory: Path) -> None:
         if name == "adopt.3 rename":
             raise KeyboardInterrupt
 
-    queue = PersistentQueue(directory, disk=replace(DISK, failpoint=failpoint))
+    queue = call_on(replace(DISK, failpoint=failpoint), PersistentQueue, directory)
     put(queue, b"x")
     publish(directory, b"a", b"b")
     with pytest.raises(KeyboardInterrupt), queue.session() as session:
@@ -119,7 +120,7 @@ def test_a_move_that_is_cut_short_opens_the_inbox_again(directory: Path, tmp_pat
         producer.enqueue(b"a")
         producer.flush()
         with pytest.raises(KeyboardInterrupt):
-            move_data(directory, data_path=tmp_path / "elsewhere", disk=replace(DISK, failpoint=failpoint))
+            call_on(replace(DISK, failpoint=failpoint), move_data, directory, data_path=tmp_path / "elsewhere")
         producer.enqueue(b"b")
         with pytest.raises(DataPathError, match=r"being moved.*flush again"):
             producer.flush()
@@ -184,7 +185,7 @@ def test_a_draft_that_cannot_be_locked(directory: Path) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
     PersistentQueue(directory).close()
-    with Producer(directory, disk=replace(DISK, lock=lock)) as producer:
+    with call_on(replace(DISK, lock=lock), Producer, directory) as producer:
         producer.enqueue(b"a")
         with pytest.raises(OSError, match="No locks"):
             producer.flush()
@@ -251,7 +252,7 @@ def test_markers_while_the_log_is_trimmed(open_queue: QueueFactory, directory: P
             raise FileNotFoundError(errno.ENOENT, "trimmed meanwhile")
         return DISK.pread(fd, length_bytes, offset)
 
-    with Producer(directory, disk=replace(DISK, pread=pread)) as producer:
+    with call_on(replace(DISK, pread=pread), Producer, directory) as producer:
         looks[0] = 0
         producer.enqueue(b"x")
         assert not producer.flush(("app", 5))
@@ -278,7 +279,7 @@ def test_markers_of_a_log_that_cannot_be_read(directory: Path) -> None:
             raise FileNotFoundError(errno.ENOENT, "trimmed meanwhile")
         return DISK.pread(fd, length_bytes, offset)
 
-    with Producer(directory) as other, Producer(directory, disk=replace(DISK, pread=pread)) as producer:
+    with Producer(directory) as other, call_on(replace(DISK, pread=pread), Producer, directory) as producer:
         other.enqueue_many([bytes(1024 * 1024)] * 6)
         failing[0] = True
         assert producer.flush(("app", 5))
@@ -356,7 +357,7 @@ def test_what_cannot_be_read_stays(directory: Path) -> None:
         return DISK.open(path, flags, mode)
 
     disk = replace(DISK, open=opens)
-    with PersistentQueue(directory, disk=disk) as queue:
+    with call_on(disk, PersistentQueue, directory) as queue:
         for item in (b"a", b"b", b"c"):
             publish(directory, item)
         unreadable.append(inbox(directory)[1])
@@ -369,7 +370,7 @@ def test_what_cannot_be_read_stays(directory: Path) -> None:
             put(queue, b"own")
             assert session.dequeue() == b"own"
             session.flush()
-    with PersistentQueue(directory, disk=disk) as queue:
+    with call_on(disk, PersistentQueue, directory) as queue:
         assert queue.stats().published == 2
         unreadable.clear()
         assert drain(queue) == [b"b", b"c"]
@@ -460,7 +461,7 @@ def test_a_look_that_fails_fails_no_flush(directory: Path, call: str) -> None:
     times = iter(range(0, 10**15, 10**9))  # each call is late enough to look again
     doors: dict[str, Any] = {call: fails, "time_ns": lambda: next(times)}
     disk = replace(DISK, **doors)
-    with PersistentQueue(directory, disk=disk) as queue:
+    with call_on(disk, PersistentQueue, directory) as queue:
         failing[0] = True
         put(queue, b"a", b"b")
         assert len(queue) == 2

@@ -31,6 +31,7 @@ from persistentqueue.storage.layout import find_generations
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
 from tests.crash.disk import SimulatedDisk
+from tests.support.disks import call_on
 from tests.support.queues import crash, drain, log_file, put, wait_for
 
 from .test_producer import inbox, publish
@@ -94,7 +95,7 @@ def test_whatever_fails_a_transaction_comes_once_or_not_at_all(tmp_path: Path, e
     for at in range(1, 40):
         stumbling = Stumbling(at, error)
         directory = tmp_path / f"{at}"
-        with PersistentQueue(directory) as queue, Producer(directory, disk=stumbling.disk) as producer:
+        with PersistentQueue(directory) as queue, call_on(stumbling.disk, Producer, directory) as producer:
             producer.enqueue_many(items)
             try:
                 with stumbling.stumbles():
@@ -239,11 +240,11 @@ def test_a_large_inbox_is_listed_a_few_times(directory: Path) -> None:
         return DISK.listdir(path)
 
     PersistentQueue(directory).close()
-    with Producer(directory, disk=replace(DISK, fdatasync=lambda fd: None, fsync=lambda fd: None)) as producer:
+    with call_on(replace(DISK, fdatasync=lambda fd: None, fsync=lambda fd: None), Producer, directory) as producer:
         for number in range(10 * ADOPTED_MAX):
             producer.enqueue(b"%d" % number)
             producer.flush()
-    with PersistentQueue(directory, disk=replace(DISK, listdir=listdir)) as queue:
+    with call_on(replace(DISK, listdir=listdir), PersistentQueue, directory) as queue:
         assert len(queue) == 10 * ADOPTED_MAX
         assert listings[0] <= 6
         assert drain(queue) == [b"%d" % number for number in range(10 * ADOPTED_MAX)]
@@ -276,7 +277,7 @@ def test_a_listing_that_misses_what_came_before(directory: Path) -> None:
     publish(directory, b"44", marker=("app", 44))
     first, second = inbox(directory)
     answers += [[first, second], [second]]  # to sweep, then to adopt
-    with PersistentQueue(directory, disk=replace(DISK, listdir=listdir)) as queue:
+    with call_on(replace(DISK, listdir=listdir), PersistentQueue, directory) as queue:
         assert drain(queue) == [b"43", b"44"]
         assert queue.marker("app") == 44
 
@@ -287,7 +288,7 @@ def test_a_version_is_reached_only_durably(tmp_path: Path) -> None:
     The owner may not have synced that frame yet.
     """
     machine = SimulatedDisk()
-    queue = PersistentQueue("/queues", "a", disk=machine.disk)
+    queue = call_on(machine.disk, PersistentQueue, "/queues", "a")
     for number in range(2):
         put(queue, b"%d" % number)
     answers: list[bool] = []
@@ -299,7 +300,7 @@ def test_a_version_is_reached_only_durably(tmp_path: Path) -> None:
         log = machine.inodes[machine.names[store.generations.path or ""]]
         if not answers and log.pending:
             answers.append(True)
-            with Producer("/queues", "a", disk=machine.disk) as producer:
+            with call_on(machine.disk, Producer, "/queues", "a") as producer:
                 producer.enqueue(b"2")
                 answers[:] = [producer.flush(marker=("app", 2))]
             after.append(machine.cut_power(lambda _: 0))
@@ -311,7 +312,7 @@ def test_a_version_is_reached_only_durably(tmp_path: Path) -> None:
     machine.on_tick = lambda: None
     queue.close()
     assert answers == [False]
-    with PersistentQueue("/queues", "a", disk=after[0].disk) as queue:
+    with call_on(after[0].disk, PersistentQueue, "/queues", "a") as queue:
         assert queue.marker("app") == 2
         assert drain(queue) == [b"0", b"1", b"2"]
 
@@ -325,7 +326,7 @@ def test_what_waits_is_read_once(directory: Path) -> None:
         opened.append(path)
         return DISK.open(path, flags, mode)
 
-    with Producer(directory, disk=replace(DISK, open=opens)) as producer, Producer(directory) as other:
+    with call_on(replace(DISK, open=opens), Producer, directory) as producer, Producer(directory) as other:
         for number in range(60):
             producer.enqueue(b"%d" % number)
             assert producer.flush(("app", 2 * number))
@@ -370,7 +371,7 @@ def test_what_is_listed_beside_published_files(directory: Path) -> None:
     def listdir(path: str) -> list[str]:
         return answers.pop() if answers and path.endswith("inbox") else DISK.listdir(path)
 
-    with Producer(directory, disk=replace(DISK, listdir=listdir)) as producer:
+    with call_on(replace(DISK, listdir=listdir), Producer, directory) as producer:
         assert not producer.flush(("app", 1))
         assert producer.flush(("app", 2))
     assert queue.marker("app") == 1

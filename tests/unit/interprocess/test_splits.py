@@ -19,6 +19,7 @@ from persistentqueue.core.intervals import Run
 from persistentqueue.interprocess.splits import GoneError, Onlooker, Split, find_behind, look, partition, plan, read
 from persistentqueue.system.disk import DISK, Disk
 from tests.conftest import QueueFactory
+from tests.support.disks import call_on
 from tests.support.queues import crash, drain, flip, log_file, put, put_each, segment_files
 
 from .test_multi_writer import LISTS
@@ -217,7 +218,7 @@ def test_published_and_adopted_and_not_renamed(directory: Path) -> None:
         if name == "adopt.3 rename":
             raise KeyboardInterrupt
 
-    queue = PersistentQueue(directory, disk=replace(DISK, failpoint=failpoint))
+    queue = call_on(replace(DISK, failpoint=failpoint), PersistentQueue, directory)
     publish(directory, b"x")
     publish_manifest(directory, *LISTS)
     with pytest.raises(KeyboardInterrupt), queue.session() as session:
@@ -465,7 +466,7 @@ def killed_before_the_rename(directory: Path, sync: bool) -> PersistentQueue:
         if name == "adopt.3 rename":
             raise KeyboardInterrupt
 
-    queue = PersistentQueue(directory, sync=sync, disk=replace(DISK, failpoint=failpoint))
+    queue = call_on(replace(DISK, failpoint=failpoint), PersistentQueue, directory, sync=sync)
     put(queue, b"0")
     publish(directory, b"1", b"2")
     with pytest.raises(KeyboardInterrupt), queue.session() as session:

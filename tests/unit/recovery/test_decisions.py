@@ -33,6 +33,7 @@ from persistentqueue.core.state import Prepared, State, StateError, Unfolding
 from persistentqueue.recovery.in_doubt import forget_settled
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
+from tests.support.disks import call_on
 from tests.support.queues import crash, flip, log_file, put, put_each, segment_files
 from tests.unit.core.test_formats import SALT, forge_frame
 from tests.unit.engine.test_two_phase import contents, decisions, failing, move
@@ -348,7 +349,7 @@ def test_settled_by_whoever_opens(open_queue: QueueFactory, path: Path) -> None:
                 raise Killed
 
         try:
-            b = PersistentQueue(path, "b", disk=replace(DISK, failpoint=failpoint))
+            b = call_on(replace(DISK, failpoint=failpoint), PersistentQueue, path, "b")
         except Killed:
             continue
         break

@@ -28,13 +28,14 @@ from persistentqueue.core.operations import (
     Participant,
 )
 from persistentqueue.core.state import State
+from persistentqueue.engine.settings import Settings
 from persistentqueue.engine.store import Store
-from persistentqueue.engine.transaction import Settings
 from persistentqueue.interprocess.splits import look
 from persistentqueue.recovery.in_doubt import find_unsettled, read_newest
 from persistentqueue.recovery.opening import open_store
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
+from tests.support.disks import call_on
 from tests.support.queues import crash, flip, log_file, put, put_each, segment_files
 from tests.unit.engine.test_two_phase import contents, failing, move
 
@@ -588,7 +589,7 @@ def test_deletion_syncs_nothing_of_its_neighbours(open_queue: QueueFactory, path
         synced.append(os.fstat(fd).st_ino)
         DISK.fsync(fd)
 
-    delete_queue(path, "d", disk=replace(DISK, fsync=fsync))
+    call_on(replace(DISK, fsync=fsync), delete_queue, path, "d")
     assert not set(synced) & {(path / name / "log").stat().st_ino for name in "abc"}
 
 

@@ -14,6 +14,7 @@ from persistentqueue import (
     PersistentQueue,
 )
 from persistentqueue.system.disk import DISK
+from tests.support.disks import call_on
 from tests.support.queues import crash, drain, put, segment_files
 
 
@@ -25,7 +26,7 @@ def test_opening_where_nothing_can_be_made(tmp_path: Path) -> None:
         raise OSError(28, "No space left on device")
 
     with pytest.raises(DiskFullError, match="then open it"):
-        PersistentQueue(tmp_path / "q", disk=replace(DISK, mkdir=refuse))
+        call_on(replace(DISK, mkdir=refuse), PersistentQueue, tmp_path / "q")
     opened = [0]
 
     def open_(path: str, flags: int, mode: int) -> int:
@@ -35,10 +36,10 @@ def test_opening_where_nothing_can_be_made(tmp_path: Path) -> None:
         return DISK.open(path, flags, mode)
 
     with pytest.raises(DiskFullError):
-        PersistentQueue(tmp_path / "q", disk=replace(DISK, open=open_))
+        call_on(replace(DISK, open=open_), PersistentQueue, tmp_path / "q")
     opened[0] = 2
     with pytest.raises(DiskFullError):
-        PersistentQueue(tmp_path / "r", disk=replace(DISK, open=open_))
+        call_on(replace(DISK, open=open_), PersistentQueue, tmp_path / "r")
     PersistentQueue(tmp_path / "q").close()
 
 
@@ -55,5 +56,5 @@ def test_leftover_that_goes_meanwhile(tmp_path: Path) -> None:
             spare.unlink(missing_ok=True)
         return DISK.open(name, flags, mode)
 
-    with PersistentQueue(path, disk=replace(DISK, open=open_)) as queue:
+    with call_on(replace(DISK, open=open_), PersistentQueue, path) as queue:
         assert drain(queue) == [b"x"]

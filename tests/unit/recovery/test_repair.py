@@ -26,6 +26,7 @@ from persistentqueue.system.disk import DISK
 from tests.crash.disk import SimulatedDisk
 from tests.crash.explorer import DIRECTORY, content_of
 from tests.durability.test_campaigns import SYNCED, enqueuing, opened, take
+from tests.support.disks import call_on
 from tests.support.queues import crash, drain, flip, log_file, put, put_each, segment_files
 
 from .test_replay import replay_of
@@ -75,7 +76,7 @@ def test_a_check_writes_to_nothing(crashed: Path) -> None:
         assert flags & os.O_ACCMODE == os.O_RDONLY
         return DISK.open(path, flags, mode)
 
-    report = check(crashed, disk=replace(DISK, open=open_to_read))
+    report = call_on(replace(DISK, open=open_to_read), check, crashed)
     assert (report.problems, report.items, report.published) == ((), 55, 1)
 
 
@@ -303,13 +304,13 @@ def test_repair_that_is_cut_short(ending: str, offset: int, inline_bytes: int, l
             cut_short.append(killed if how == "kill" else killed.cut_power(chance.randrange))
 
     disk.on_tick = crash_copies
-    report = repair(DIRECTORY, disk=disk.disk)
+    report = call_on(disk.disk, repair, DIRECTORY)
     disk.on_tick = None
     assert (report.items, len(report.problems) > 0) == (left, True)
     items = content_of(opened(disk)).items
     for crashed in cut_short:
-        repair(DIRECTORY, disk=crashed.disk)
-        assert check(DIRECTORY, disk=crashed.disk).ok
+        call_on(crashed.disk, repair, DIRECTORY)
+        assert call_on(crashed.disk, check, DIRECTORY).ok
         assert content_of(opened(crashed)).items == items
         kept = [crashed.inodes[number] for name, number in crashed.names.items() if name.endswith(".damaged")]
         assert evidence in [bytes(inode.cache) for inode in kept]

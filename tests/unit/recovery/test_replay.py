@@ -19,6 +19,7 @@ from persistentqueue.core.header import HEADER_BYTES, decode_header, encode_head
 from persistentqueue.storage.log import Replay, read_log
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
+from tests.support.disks import call_on
 from tests.support.queues import IN_CACHE, crash, drain, flip, log_file, put, put_each, segment_files
 
 ITEMS = [b"item %d" % n for n in range(20)]
@@ -26,7 +27,7 @@ ITEMS = [b"item %d" % n for n in range(20)]
 
 def reopen(path: Path, **settings: Any) -> tuple[PersistentQueue, list[bytes]]:
     """Open the queue, and return it with all items, which are dequeued."""
-    queue = PersistentQueue(path, disk=IN_CACHE, **settings)
+    queue = call_on(IN_CACHE, PersistentQueue, path, **settings)
     return queue, drain(queue)
 
 
@@ -90,8 +91,8 @@ def test_recovery_run_twice_or_cut_short_gives_the_same(crashed: Path, tmp_path:
         pass
 
     steps: list[str] = []
-    with PersistentQueue(
-        shutil.copytree(crashed, tmp_path / "count" / "queue"), disk=replace(DISK, failpoint=steps.append)
+    with call_on(
+        replace(DISK, failpoint=steps.append), PersistentQueue, shutil.copytree(crashed, tmp_path / "count" / "queue")
     ):
         count = len(steps)
     assert count >= 6
@@ -105,7 +106,7 @@ def test_recovery_run_twice_or_cut_short_gives_the_same(crashed: Path, tmp_path:
                 raise DeathError
 
         with pytest.raises(DeathError):
-            PersistentQueue(path, disk=replace(DISK, failpoint=failpoint))
+            call_on(replace(DISK, failpoint=failpoint), PersistentQueue, path)
         queue, items = reopen(path)
         queue.close()
         assert items == ITEMS
@@ -336,7 +337,7 @@ def test_recycled_log_hides_its_former_life(tmp_path: Path) -> None:
     """Frames of an older generation that a recycled file still contains are never read."""
     path = tmp_path / "recycled"
     through_cache = replace(DISK, open_direct=lambda path: None)  # a direct write overwrites the rest of its page
-    queue = PersistentQueue(path, log_bytes=8192, disk=through_cache)
+    queue = call_on(through_cache, PersistentQueue, path, log_bytes=8192)
     for n in range(10, 0, -2):
         put_each(queue, ITEMS[:n])
         queue.trim()
@@ -446,7 +447,7 @@ def test_every_byte_of_a_segment(tmp_path: Path) -> None:
     for offset in range(0, used, 3):
         path = shutil.copytree(tmp_path / "original", tmp_path / "flipped" / "queue")
         flip(path / "data" / segment.name, offset, 1 << offset % 8)
-        with PersistentQueue(path, disk=IN_CACHE) as queue:
+        with call_on(IN_CACHE, PersistentQueue, path) as queue:
             found, errors = survivors(queue)
             assert len(errors) == 1, offset
             assert errors[0].file == str(path / "data" / segment.name)
@@ -600,6 +601,6 @@ def test_a_sync_that_fails_while_opening(directory: Path) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
     with pytest.raises(BrokenQueueError):
-        PersistentQueue(directory, sync=False, disk=replace(DISK, fdatasync=fdatasync))
+        call_on(replace(DISK, fdatasync=fdatasync), PersistentQueue, directory, sync=False)
     with PersistentQueue(directory) as queue:
         assert drain(queue) == [bytes(500_000)]

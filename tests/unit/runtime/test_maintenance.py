@@ -26,6 +26,7 @@ from persistentqueue.runtime.background import BACKGROUND, THREAD_NAME, Backgrou
 from persistentqueue.system.disk import DISK
 from persistentqueue.system.signal_shield import THREAD_NAME as HELPER_NAME
 from tests.conftest import QueueFactory
+from tests.support.disks import call_on
 from tests.support.queues import crash, drain, log_file, put, put_each, segment_files, wait_for
 
 SECONDS = 30.0  # a limit for calls that should take milliseconds
@@ -444,7 +445,7 @@ def test_dropped_while_it_is_tidied(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             reached.set()
             assert go_on.wait(SECONDS)
 
-    queue = PersistentQueue(tmp_path / "q", log_bytes=4096, disk=replace(DISK, failpoint=failpoint))
+    queue = call_on(replace(DISK, failpoint=failpoint), PersistentQueue, tmp_path / "q", log_bytes=4096)
     while True:
         put(queue, *[bytes(MIB)] * 4)
         drain(queue)

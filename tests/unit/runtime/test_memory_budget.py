@@ -18,6 +18,7 @@ from persistentqueue import MemoryBudget, PersistentQueue
 from persistentqueue.core.page_cache import Pages
 from persistentqueue.runtime.memory_budget import split
 from tests.conftest import QueueFactory
+from tests.support.disks import call_on
 from tests.support.queues import IN_CACHE, crash, drain, put
 
 TOTAL_BYTES = 100_000
@@ -214,7 +215,7 @@ def test_many_threads_and_queues_stay_within_the_budget(tmp_path: Path) -> None:
     def work(name: str) -> None:
         try:
             for turn in range(6):
-                with PersistentQueue(tmp_path, name, memory_bytes=budget, disk=IN_CACHE) as queue:
+                with call_on(IN_CACHE, PersistentQueue, tmp_path, name, memory_bytes=budget) as queue:
                     count = 15 * (turn + 1)
                     for number in range(count):
                         put(queue, b"%d" % number + bytes(1000))
@@ -243,7 +244,7 @@ def test_hundreds_of_named_queues_share_a_budget(tmp_path: Path) -> None:
     budget = MemoryBudget(TOTAL_BYTES)
     with ExitStack() as stack:
         queues = [
-            stack.enter_context(PersistentQueue(tmp_path, f"q{n}", memory_bytes=budget, disk=IN_CACHE))
+            stack.enter_context(call_on(IN_CACHE, PersistentQueue, tmp_path, f"q{n}", memory_bytes=budget))
             for n in range(200)
         ]
         for number, queue in enumerate(queues):

@@ -20,6 +20,7 @@ from persistentqueue import (
 )
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
+from tests.support.disks import call_on
 from tests.support.queues import crash, drain, flip, log_file, put, put_each
 
 
@@ -115,7 +116,7 @@ def test_delete_cut_short(tmp_path: Path, call: int, then: str) -> None:
         DISK.rename(source, target)
 
     try:
-        delete_queue(tmp_path, "q", disk=replace(DISK, unlink=dying, rename=dying_rename))
+        call_on(replace(DISK, unlink=dying, rename=dying_rename), delete_queue, tmp_path, "q")
     except DeathError:
         pass
     else:
@@ -148,7 +149,7 @@ def test_waiting_for_a_queue_that_is_deleted(tmp_path: Path) -> None:
             delete_queue(tmp_path, "q")
         return DISK.lock(fd)
 
-    with PersistentQueue(tmp_path, "q", disk=replace(DISK, lock=lock), lock_timeout=5) as queue:
+    with call_on(replace(DISK, lock=lock), PersistentQueue, tmp_path, "q", lock_timeout=5) as queue:
         assert len(queue) == 0
         put(queue, b"new")
         with pytest.raises(QueueLockedError):

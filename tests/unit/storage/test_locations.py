@@ -37,14 +37,15 @@ from persistentqueue import (
     repair,
 )
 from persistentqueue.cli import main
+from persistentqueue.engine.settings import Settings
 from persistentqueue.engine.store import Store
-from persistentqueue.engine.transaction import Settings
 from persistentqueue.recovery.opening import open_store
 from persistentqueue.storage.layout import open_pool
 from persistentqueue.storage.locations import OWN, Place, Places, read_record, write_places
 from persistentqueue.system.disk import DISK
 from tests.crash.disk import Crash, SimulatedDisk
 from tests.crash.explorer import DIRECTORY, Explorer, content_of
+from tests.support.disks import call_on
 from tests.support.limits import transaction
 from tests.support.queues import crash, drain, flip, log_file, put, put_each, segment_files, tmpfs
 
@@ -178,7 +179,7 @@ def test_existing_queue_costs_no_call_more(root: Path) -> None:
         opened.append(path)
         return DISK.open(path, flags, mode)
 
-    PersistentQueue(root, "q", disk=replace(DISK, open=open_)).close()
+    call_on(replace(DISK, open=open_), PersistentQueue, root, "q").close()
     asked = [path for path in opened if path.endswith(("data.path", "queue.id"))]
     assert opened and not asked
 
@@ -414,12 +415,12 @@ def test_move_interrupted_at_every_call(way: str) -> None:
     while True:
         at += 1
         disk = filled.kill(chance.randrange)
-        if not dies(disk, at, partial(move_data, "/queues", "q", data_path=target, disk=disk.disk)):
+        if not dies(disk, at, partial(call_on, disk.disk, move_data, "/queues", "q", data_path=target)):
             assert at > 40
             return
         for crashed in (disk.kill(chance.randrange), *(disk.cut_power(chance.randrange) for _ in range(6))):
             if chance.random() < 0.3:
-                move_data("/queues", "q", data_path=chance.choice([source, target]), disk=crashed.disk)
+                call_on(crashed.disk, move_data, "/queues", "q", data_path=chance.choice([source, target]))
             store = opened(crashed)
             assert list(content_of(store).items) == ITEMS
             store.close()
@@ -454,11 +455,11 @@ def test_full_target_anywhere(call: int) -> None:
 
     disk.fault = fault
     with pytest.raises(DiskFullError, match="move again"):
-        move_data("/queues", "q", data_path="/other", disk=disk.disk)
+        call_on(disk.disk, move_data, "/queues", "q", data_path="/other")
     disk.fault = None
     assert not [path for path in disk.names if path.startswith("/other") and path.endswith(".seg")]
     assert read_record(disk.disk, DIRECTORY).place == OWN
-    move_data("/queues", "q", data_path="/other", disk=disk.disk)
+    call_on(disk.disk, move_data, "/queues", "q", data_path="/other")
     store = open_store(disk.disk, DIRECTORY, settings, create=False)
     assert list(content_of(store).items) == ITEMS
     store.close()
@@ -475,7 +476,7 @@ def test_move_that_dies(root: Path, media: Path, step: str, then: str) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        move_data(root, "q", data_path=media, disk=replace(DISK, failpoint=failpoint))
+        call_on(replace(DISK, failpoint=failpoint), move_data, root, "q", data_path=media)
     if then == "check":
         leftovers = [name for name in check(root, "q").leftovers if name.endswith(".seg")]
         assert bool(leftovers) == (step in {"move.4", "move.5"})
@@ -500,7 +501,7 @@ def test_old_place_that_cannot_be_swept(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        move_data(root, "q", data_path=tmp_path / "new", disk=replace(DISK, failpoint=failpoint))
+        call_on(replace(DISK, failpoint=failpoint), move_data, root, "q", data_path=tmp_path / "new")
     media.rename(tmp_path / "away")
     assert main(["move", str(root), "q", "--data-path", str(tmp_path / "new")]) == 1
     assert f"left: {media}/q is missing, or could not be swept" in capsys.readouterr().out
@@ -526,8 +527,8 @@ def test_old_place_while_the_disk_of_the_log_is_full(root: Path, media: Path) ->
         return DISK.open(path, flags, mode)
 
     with pytest.raises(KeyboardInterrupt):
-        move_data(root, "q", data_path=media.parent / "new", disk=replace(DISK, failpoint=failpoint))
-    assert content(root, disk=replace(DISK, open=open_)) == ITEMS
+        call_on(replace(DISK, failpoint=failpoint), move_data, root, "q", data_path=media.parent / "new")
+    assert call_on(replace(DISK, open=open_), content, root) == ITEMS
     assert not segment_files(media / "q") and (media / "q" / "queue.id").exists()
     assert content(root) == ITEMS
     assert not (media / "q" / "queue.id").exists()
@@ -576,13 +577,13 @@ def test_new_queue_may_still_choose(root: Path, media: Path, tmp_path: Path) -> 
         raise KeyboardInterrupt(name)
 
     with suppress(KeyboardInterrupt):
-        PersistentQueue(root, "q", data_path=media, disk=replace(DISK, failpoint=failpoint))
+        call_on(replace(DISK, failpoint=failpoint), PersistentQueue, root, "q", data_path=media)
     assert (media / "q" / "queue.id").exists()
     fill(root, data_path=tmp_path / "new")
     assert content(root) == ITEMS
     assert not (media / "q" / "queue.id").exists()
     with suppress(KeyboardInterrupt):
-        PersistentQueue(root, "r", data_path=media, disk=replace(DISK, failpoint=failpoint))
+        call_on(replace(DISK, failpoint=failpoint), PersistentQueue, root, "r", data_path=media)
     fill(root, "r", data_path=root)
     assert segment_files(root / "r") and not (root / "r" / "data.path").exists()
 
@@ -613,14 +614,14 @@ def test_deletion_interrupted_at_every_call(then: str) -> None:
     while True:
         at += 1
         disk = filled.kill(chance.randrange)
-        if not dies(disk, at, partial(delete_queue, "/queues", "q", disk=disk.disk)):
+        if not dies(disk, at, partial(call_on, disk.disk, delete_queue, "/queues", "q")):
             assert at > 20
             assert not [path for path in disk.names if path.startswith("/other/")]
             return
         for crashed in (disk.kill(chance.randrange), *(disk.cut_power(chance.randrange) for _ in range(5))):
             if then == "delete":
                 with suppress(QueueNotFoundError):
-                    delete_queue("/queues", "q", disk=crashed.disk)
+                    call_on(crashed.disk, delete_queue, "/queues", "q")
             store = opened(crashed)
             assert list(content_of(store).items) in ([[]] if then == "delete" else [[], ITEMS])
             store.close()
@@ -731,7 +732,7 @@ def test_limits_count_both_places(root: Path, media: Path) -> None:
         assert queue.stats().disk_bytes <= 100 * KIB
     free = {str(media): 5000, str(root): MIB}
     disk = replace(DISK, free_bytes=lambda path: free[next(each for each in free if path.startswith(each))])
-    with PersistentQueue(root, "r", data_path=media, min_free_bytes=4000, disk=disk, inline_bytes=0) as queue:
+    with call_on(disk, PersistentQueue, root, "r", data_path=media, min_free_bytes=4000, inline_bytes=0) as queue:
         with pytest.raises(QueueFullError, match=f"{media}/r/data: .* file system has 5000 free"):
             put(queue, b"x" * 3000)
         free[str(media)] = MIB

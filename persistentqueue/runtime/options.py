@@ -1,0 +1,205 @@
+"""The options of an opening as one value, ``Options``; their keyword arguments; and all their checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+from typing import Any, Literal, Protocol, TypedDict
+
+from ..core.encryption import Compression, Encryption, Envelopes
+from ..engine.admission import LOGS_LEAST
+from ..engine.settings import Full, Settings
+from ..system.disk import StrPath
+from .memory_budget import MemoryBudget
+from .retries import Delay, counts_attempts
+
+Start = Literal["earliest", "latest"]
+"""Place where a new subscription begins."""
+
+
+class DeadLetterQueue(Protocol):
+    """An open ``PersistentQueue`` that gets dead letters."""
+
+    @property
+    def closed(self) -> bool:
+        """True if the queue is closed."""
+
+    def peek(self, n: int = 1) -> list[Any]:
+        """Return the first ready items."""
+
+
+class PlainOptionArguments(TypedDict, total=False):
+    """Keyword arguments of ``PersistentQueue`` that its other interfaces accept, too; all but ``codec``."""
+
+    data_path: StrPath | None
+    sync: bool
+    create: bool
+    lock_timeout: float
+    segment_bytes: int
+    memory_bytes: int | MemoryBudget
+    inline_bytes: int
+    log_bytes: int
+    pool_min_bytes: int
+    pool_max_bytes: int | None
+    shared_pool: bool
+    wipe: bool
+    fan_out: bool
+    compact_below: float
+    compact_bytes_per_second: int
+    max_items: int | None
+    max_bytes: int | None
+    max_disk_bytes: int | None
+    min_free_bytes: int
+    full: Full
+    trust: bool
+    compression: Compression | None
+    encryption: Encryption | None
+
+
+class OptionArguments(PlainOptionArguments, total=False):
+    """Keyword arguments of ``PersistentQueue``, for ``**options: Unpack[OptionArguments]``. See ``Options``."""
+
+    max_attempts: int | None
+    dead_letter: str | DeadLetterQueue | None
+    retry_delay_seconds: Delay
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The options of an opening, as a value that several openings can share::
+
+        small = Options(memory_bytes=1024 * 1024, log_bytes=64 * 1024)
+        orders = PersistentQueue("queues", "orders", options=small)
+        events = PersistentQueue("queues", "events", options=small, max_items=1000)
+
+    Each field is also a keyword argument of ``PersistentQueue``, which describes it. A keyword argument has precedence
+    over the field. Options never change; ``dataclasses.replace`` makes others from them.
+
+    Raises:
+        TypeError, ValueError: An option has the wrong type or range, or contradicts another one.
+    """
+
+    data_path: StrPath | None = None
+    sync: bool = Settings.sync
+    create: bool = True
+    lock_timeout: float = 0.0
+    segment_bytes: int = Settings.segment_bytes
+    memory_bytes: int | MemoryBudget = Settings.memory_bytes
+    inline_bytes: int = Settings.inline_bytes
+    log_bytes: int = Settings.log_bytes
+    pool_min_bytes: int = Settings.pool_min_bytes
+    pool_max_bytes: int | None = None
+    shared_pool: bool = Settings.shared_pool
+    wipe: bool = Settings.wipe
+    fan_out: bool = Settings.fan_out
+    compact_below: float = Settings.compact_below
+    compact_bytes_per_second: int = Settings.compact_bytes_per_second
+    max_items: int | None = None
+    max_bytes: int | None = None
+    max_disk_bytes: int | None = None
+    min_free_bytes: int = Settings.min_free_bytes
+    full: Full = "raise"
+    trust: bool = Settings.trust
+    max_attempts: int | None = None
+    dead_letter: str | DeadLetterQueue | None = None
+    retry_delay_seconds: Delay = 0.0
+    compression: Compression | None = None
+    encryption: Encryption | None = None
+
+    def __post_init__(self) -> None:
+        check_numbers({name: getattr(self, name) for name in _PLAIN})
+        low_bytes, high_bytes = self.pool_min_bytes, self.pool_max_bytes
+        if not self.compact_below <= 1:
+            raise ValueError(f"compact_below must be a share from 0 to 1, got {self.compact_below}")
+        if self.full not in {"raise", "block"}:
+            raise ValueError(f'full must be "raise" or "block", got {self.full!r}')
+        if high_bytes is not None and high_bytes < low_bytes:
+            raise ValueError(f"pool_max_bytes must be at least pool_min_bytes, {low_bytes}, got {high_bytes}")
+        if self.compression not in {None, "zstd"}:
+            raise ValueError(f'compression must be None or "zstd", got {self.compression!r}')
+        if not isinstance(self.encryption, Encryption | None):
+            raise TypeError(f"encryption must be None or an Encryption, not {self.encryption!r}")
+        counts_attempts(self.max_attempts, self.dead_letter is not None, self.retry_delay_seconds, self.sync)
+
+
+_NAMES = [field.name for field in fields(Options)]
+_OTHERS = {"data_path", "max_attempts", "dead_letter", "retry_delay_seconds", "compression", "encryption"}
+_PLAIN = [name for name in _NAMES if name not in _OTHERS]
+"""Options that are numbers, truth values or words."""
+_DEFAULTS = {field.name: field.default for field in fields(Options)}
+_LEAST = {
+    "segment_bytes": 1,
+    "memory_bytes": 0,
+    "inline_bytes": 0,
+    "log_bytes": 4096,
+    "pool_min_bytes": 0,
+    "compact_below": 0,
+    "compact_bytes_per_second": 1,
+    "max_items": 1,
+    "max_bytes": 1,
+    "min_free_bytes": 0,
+    "lock_timeout": 0,
+}
+_BYTES_MAX = 2**63 - 1
+"""Largest size and offset of a file. An option above it is refused."""
+_KINDS: tuple[tuple[Any, str], ...] = (
+    (bool, "True or False"),
+    (int, "a whole number"),
+    (int | float, "a number"),
+    (str, "text"),
+)
+"""Types and their names in messages. An option must have the first type that its default is an instance of."""
+
+
+def check_numbers(options: Mapping[str, Any]) -> None:
+    """Raise ``TypeError`` for an option of the wrong type, and ``ValueError`` for a number out of its range.
+
+    The options are numbers, truth values or words, by name. A memory budget has checked itself.
+    """
+    options = {name: value for name, value in options.items() if not isinstance(value, MemoryBudget)}
+    for name, value in options.items():
+        default = _DEFAULTS[name]
+        if default is None and value is None:
+            continue
+        kind, what = next((kind, what) for kind, what in _KINDS if isinstance(0 if default is None else default, kind))
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} must be {what}, not {value!r}")
+    least_of = _LEAST | {"max_disk_bytes": LOGS_LEAST * options.get("log_bytes", 0)}
+    for name, least in least_of.items():
+        value = options.get(name)
+        if value is not None and not value >= least:
+            raise ValueError(f"{name} must be at least {least}, got {value}")
+    for name, value in options.items():
+        if name.endswith("_bytes") and value is not None and value > _BYTES_MAX:
+            raise ValueError(f"{name} must be at most 2**63 - 1, got a number of {value.bit_length()} bits")
+
+
+def chosen_options(options: Options | None, arguments: Mapping[str, Any]) -> Options:
+    """Return the options with the keyword arguments in the place of their fields. Raises ``TypeError`` for an unknown
+    argument, and the errors of ``Options``."""
+    if not isinstance(options, Options | None):
+        raise TypeError(f"options must be Options, not {options!r}")
+    for name in arguments:
+        if name not in _DEFAULTS:
+            near = get_close_matches(name, _NAMES, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(_NAMES)}"
+            raise TypeError(f"a queue has no option {name!r}: {hint}")
+    return replace(options if options is not None else Options(), **arguments)
+
+
+def settings_of(options: Options, guard: AbstractContextManager[object]) -> Settings:
+    """Return what the engine needs of the options. ``guard`` is that of ``Envelopes``, and its errors are raised."""
+    shared: dict[str, Any] = {
+        field.name: getattr(options, field.name) for field in fields(Settings) if field.name in _DEFAULTS
+    }
+    if isinstance(options.memory_bytes, MemoryBudget):
+        shared["memory_bytes"] = 0
+    if options.pool_max_bytes is None:
+        shared["pool_max_bytes"] = options.pool_min_bytes
+    counts = counts_attempts(
+        options.max_attempts, options.dead_letter is not None, options.retry_delay_seconds, options.sync
+    )
+    envelopes = Envelopes(options.compression, options.encryption, guard)
+    return Settings(**shared, counts_attempts=counts, envelopes=envelopes)

@@ -6,7 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # The rooms of which every branch is tested; only they are watched, since that takes its time.
 COVERED := core.header core.operations codecs typed runtime.options core.block core.encryption core.frame \
-	storage.log core.state engine.commit engine.compaction engine.store recovery.replay system.quota engine.admission \
+	storage.log storage.log_reader core.state engine.commit engine.compaction engine.store recovery.replay \
+	system.quota engine.admission \
 	engine.segment_use storage.publication engine.adoption interprocess.producer interprocess.multi_writer \
 	interprocess.splits interprocess.consumer_requests interprocess.snapshot_view core.intervals core.availability \
 	engine.subscriptions subscription recovery.in_doubt engine.two_phase transactions runtime.multi_queue \

@@ -30,8 +30,8 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
   users. ``disk``, ``event_log``, ``startup``, ``uncopyable``, ``wakeup``, ``directory_handles``, ``quota``,
   ``signal_shield``, ``trust``.
 - ``storage/`` One module for each kind of file: segments, the log, the pool of empty files, the lock, and published
-  files. ``inbox_access``, ``locations``, ``lock``, ``log``, ``pool``, ``segment``, ``publication``, ``segment_files``,
-  ``layout``, ``inbox_limits``, ``relocation``.
+  files. ``inbox_access``, ``locations``, ``lock``, ``log``, ``log_reader``, ``pool``, ``segment``, ``publication``,
+  ``segment_files``, ``layout``, ``inbox_limits``, ``relocation``.
 - ``engine/`` The engine of one queue, without threads of its own: commits, reading, trims, compaction, and adoption.
   ``settings``, ``transaction``, ``context``, ``reader``, ``subscriptions``, ``admission``, ``compaction``,
   ``segment_use``, ``commit``, ``trim``, ``adoption``, ``store``, ``two_phase``.

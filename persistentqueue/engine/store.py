@@ -37,7 +37,8 @@ from ..errors import (
 )
 from ..storage.locations import DATA_DIRECTORY, LOG_DIRECTORY, Places
 from ..storage.lock import Lock
-from ..storage.log import Log, read_log
+from ..storage.log import Log
+from ..storage.log_reader import read_log
 from ..storage.pool import Pool
 from ..storage.segment_files import SEGMENT_BYTES_FIRST, Segments
 from ..system.disk import LACKING, NO_SPACE, Disk, StatResult

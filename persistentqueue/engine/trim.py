@@ -30,7 +30,8 @@ from ..core.operations import Operation, Resolution, SegmentRow, encode_transact
 from ..errors import BrokenQueueError, lacking
 from ..storage.layout import delete_file, set_aside
 from ..storage.locations import DATA_DIRECTORY, LOG_DIRECTORY
-from ..storage.log import OVERHEAD_BYTES, Log, Replay, log_name
+from ..storage.log import OVERHEAD_BYTES, Log, log_name
+from ..storage.log_reader import Replay
 from ..storage.pool import Spare
 from ..storage.segment_files import Segments
 from ..system.disk import NO_SPACE, join, sync_directory

@@ -23,8 +23,6 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from ..core.encryption import PLAIN, Envelopes
-from ..core.frame import END, LOG_MAGIC
-from ..core.header import HEADER_BYTES, encode_header
 from ..core.intervals import Run, within
 from ..core.operations import Enqueue
 from ..core.state import Extent
@@ -32,12 +30,11 @@ from ..errors import CorruptionError, PersistentQueueError, QueueNotFoundError
 from ..recovery.replay import Recovered, recover
 from ..storage.layout import find_generations
 from ..storage.locations import DATA_DIRECTORY, Places, read_places
-from ..storage.log import Replay, read_steadily
+from ..storage.log_reader import SNAPSHOT, Replay, is_unchanged, read_steadily
 from ..storage.segment import NO_BOUND, Segment, find_salt, segment_name
 from ..system.disk import READ, Disk, abspath, dirname, join, read_all, sync_directory
 from ..system.trust import open_plain
 
-_LOOKS = 10
 _RELOCATIONS = 10
 
 
@@ -124,25 +121,14 @@ def look(disk: Disk, directory: str, durably: bool = False) -> tuple[Places, Rec
     With ``durably``, the state is durable on return. Any number of threads and processes may call it at the same time.
     """
     directory = abspath(directory)  # a split may be read by a process that has another working directory
-    looks = _LOOKS
-    while True:
-        looks -= 1
-        try:
-            found = read_steadily(partial(_newest, disk, directory), lambda _: _look(disk, directory, durably))
-            break
-        except (CorruptionError, FileNotFoundError):  # a file that is just being written may look damaged
-            if not looks:
-                raise
+    find = partial(find_generations, disk, directory)
+    found = read_steadily(find, lambda _: _look(disk, directory, durably), SNAPSHOT)
     if found is None:
         raise TimeoutError(errno.ETIMEDOUT, "the owner replaced the log during each look: look again", directory)
     places, recovered = found
     if recovered is None:
         raise QueueNotFoundError(f"{directory}: no queue here to read")
     return places, recovered
-
-
-def _newest(disk: Disk, directory: str) -> int:
-    return max(find_generations(disk, directory), default=0)
 
 
 def _look(disk: Disk, directory: str, durably: bool) -> tuple[Places, Recovered | None]:
@@ -230,15 +216,9 @@ class Onlooker:
         disk, replay = self._disk, recovered.replay
         if replay.torn_bytes or recovered.lost_transactions:  # more of it may be there by now
             return False
-        fd = open_plain(disk, replay.file, READ)
-        try:
-            header = read_all(disk, fd, HEADER_BYTES, 0)
-            behind = read_all(disk, fd, len(END), replay.end)
-        finally:
-            disk.close(fd)
-        is_same = header == encode_header(LOG_MAGIC, replay.header) and behind == END[: len(behind)]
-        newest = _newest(disk, self._directory)
-        return is_same and newest == replay.header.number and read_places(disk, self._directory) == places
+        is_same = is_unchanged(disk, replay)
+        newest = find_generations(disk, self._directory)[-1:]
+        return is_same and newest == [replay.header.number] and read_places(disk, self._directory) == places
 
 
 def plan(disk: Disk, places: Places, recovered: Recovered, runs: Iterable[Run]) -> list[Split]:

@@ -44,11 +44,10 @@ from ..storage.publication import Part, is_published, parse_name, read_publicati
 from ..storage.segment import PUBLISHED, Segment, parse_segment_name, segment_name
 from ..system.disk import Disk, StrPath, abspath, current_disk, dirname, join
 from ..system.trust import distrusted, need_trusted
-from .in_doubt import Decide
 from .location_repair import mend_places, set_stray_id_aside
-from .opening import open_store
+from .opening import UNKNOWN, asking, begin, take
 from .replay import Recovered, look_into_inbox, recover
-from .salvage import Salvaged, salvage
+from .salvage import salvage
 
 
 @dataclass(frozen=True)
@@ -381,18 +380,12 @@ def repair(
         return RepairReport(mended.problems, 0, (), False, mended.kept)
     if not names_in(disk, places.path(LOG_DIRECTORY)) and not names_in(disk, places.path(DATA_DIRECTORY)):
         raise QueueNotFoundError(f"{directory}: no queue here to repair")
-    found: list[Salvaged] = []
     before = _damaged_files(disk, places)
-
-    def read(disk: Disk, places: Places, decide: Decide) -> Recovered:
-        """Salvage the queue for the opening, and keep the result for the report."""
-        salvaged = salvage(disk, places, decide)
-        found.append(salvaged)
+    with take(disk, directory, Settings(trust=trust), create=True) as taken:
+        salvaged = salvage(taken.lock.disk, taken.places, asking(disk, directory, UNKNOWN, trust))
         if renew:
             salvaged.recovered.state.identity = b""  # an opening gives a new identity to a queue without one
-        return salvaged.recovered
-
-    store = open_store(disk, directory, Settings(trust=trust), create=True, read=read)
+        store = begin(taken, salvaged.recovered)
     try:
         if renew:
             store.trim()  # writes the new identity to the log, also after a clean close
@@ -400,7 +393,6 @@ def repair(
     finally:
         store.close()
     items = check(directory).items  # without a key: checksums cover the encrypted bytes
-    salvaged = found[0]
     kept = sorted(_damaged_files(disk, places) - before)
     problems, kept = (*mended.problems, *salvaged.problems, *inbox_problems), [*mended.kept, *kept]
     return RepairReport(problems, items, tuple(salvaged.lost), salvaged.without_log, tuple(kept))

@@ -41,14 +41,11 @@ from contextlib import suppress
 from functools import partial
 from stat import S_ISDIR
 
-from ..core.frame import END
 from ..core.operations import Decision, Identity, Operation, Prepare
 from ..core.state import State
 from ..errors import CorruptionError, InDoubtError, PersistentQueueError, QueueNotFoundError
-from ..storage.locations import LOG_DIRECTORY
-from ..storage.log import Replay, log_name, parse_log_name, read_steadily, read_whole, replay
-from ..system.disk import READ, Disk, StatResult, abspath, basename, dirname, join, read_all, sync_directory
-from ..system.trust import open_plain
+from ..storage.log_reader import HEAD, NEIGHBOUR, Replay, read_newest
+from ..system.disk import Disk, StatResult, abspath, basename, dirname, join
 
 Decide = Callable[[Prepare], bool]
 """Returns whether a prepared transaction is committed. Raises ``InDoubtError``."""
@@ -56,8 +53,6 @@ Decide = Callable[[Prepare], bool]
 _NOBODY = Identity(b"", 0)
 _TRIES = 100
 _POLL_SECONDS = 0.01
-_LITTLE_BYTES = 64 * 1024
-"""Bytes of a log that are read at first: most logs are shorter."""
 _REPAIR = "or run repair on this queue, which drops the transaction and keeps the log of it as *.damaged"
 
 
@@ -96,7 +91,7 @@ def ask(
             raise doubt(f"that queue is itself in doubt ({error}): open that one first") from error
         disk.failpoint("doubt.2 read coordinator")
         try:
-            newest = read_newest(disk, coordinator)
+            newest = read_newest(disk, coordinator, NEIGHBOUR)
         except (CorruptionError, FileNotFoundError) as error:  # a log that is just being written may look like this
             newest, reason = None, f"that log cannot be read ({error}): close that queue, or repair it, then try again"
         if newest is not None:
@@ -113,7 +108,7 @@ def ask(
 def _read_sealed(disk: Disk, coordinator: str, prepare: Prepare) -> Replay | None:
     """Return the coordinator's log if it was closed cleanly after the decision; else None. Its answer is durable."""
     try:
-        newest = read_newest(disk, coordinator)
+        newest = read_newest(disk, coordinator, NEIGHBOUR)
     except (OSError, PersistentQueueError):  # the opening of that queue, which follows, raises the error
         return None
     return newest if newest is not None and newest.sealed and newest.last_number >= prepare.number else None
@@ -171,7 +166,7 @@ def forget_settled(disk: Disk, directory: str, state: State, last_number: int) -
     neighbours, gone = dirname(directory), []
     for name, transaction in list(state.asked_for.items()):
         try:
-            newest = read_newest(disk, join(neighbours, name.name))
+            newest = read_newest(disk, join(neighbours, name.name), NEIGHBOUR)
         except (OSError, PersistentQueueError):
             if _is_gone(disk, join(neighbours, name.name)):
                 gone.append((transaction, name))
@@ -205,7 +200,7 @@ def find_copy(disk: Disk, directory: str, identity: bytes, is_own: Callable[[Sta
     for name in sorted(disk.listdir(neighbours)):
         path = join(neighbours, name)
         with suppress(OSError, PersistentQueueError):  # not a queue, or one that cannot be opened
-            newest = read_newest(disk, path, hurried=True)
+            newest = read_newest(disk, path, HEAD)
             if newest is not None and _identity(newest).queue == identity:
                 found = disk.lstat(path)
                 if S_ISDIR(found.st_mode) and not is_own(found):  # a link may point to the queue itself
@@ -222,10 +217,10 @@ def find_unsettled(disk: Disk, directory: str, names: Iterable[str]) -> tuple[st
     neighbours, own = dirname(directory), basename(directory)
     log = None
     with suppress(OSError, PersistentQueueError):  # a damaged queue can be asked once it is repaired
-        log = read_newest(disk, directory, hurried=True)
+        log = read_newest(disk, directory, HEAD)
     for name in names:
         try:
-            newest = read_newest(disk, join(neighbours, name), hurried=True) if name != own else None
+            newest = read_newest(disk, join(neighbours, name), HEAD) if name != own else None
         except (OSError, PersistentQueueError):
             continue  # a foreign or damaged directory must not block the caller for ever
         for prepare in _unsettled(newest) if newest is not None else ():
@@ -239,47 +234,3 @@ def _unsettled(newest: Replay) -> Iterator[Prepare]:
     for frame in newest.frames[-2:]:
         for transaction in frame.transactions:
             yield from (each for each in transaction if isinstance(each, Prepare))
-
-
-def read_newest(disk: Disk, directory: str, hurried: bool = False) -> Replay | None:
-    """Return the newest generation of a neighbour's log, owned or not; its name is durable then.
-
-    Return None if there is no log, or if a new generation appears at each try. With ``hurried``, read only the
-    beginning of a log that ends soon.
-
-    Raises ``CorruptionError``, also for a log that is just being written, ``FileNotFoundError`` and
-    ``UnsupportedFormatError``.
-    """
-    path = join(directory, LOG_DIRECTORY)
-    generations: list[int] = []
-
-    def newest() -> int:
-        """Return the newest generation; 0 if there is none."""
-        generations[:] = _generations(disk, path)
-        return generations[-1] if generations else 0
-
-    def read(generation: int) -> Replay | None:
-        """Return the content of this generation; None for generation 0."""
-        if len(generations) > 1:  # the older one is deleted only after the name of the newer one is durable
-            sync_directory(disk, path)
-        return _read(disk, join(path, log_name(generation)), hurried) if generation else None
-
-    return read_steadily(newest, read)
-
-
-def _generations(disk: Disk, path: str) -> list[int]:
-    return sorted(number for name in disk.listdir(path) if (number := parse_log_name(name)) is not None)
-
-
-def _read(disk: Disk, path: str, hurried: bool) -> Replay:
-    fd = open_plain(disk, path, READ)
-    try:
-        if hurried:
-            data = read_all(disk, fd, _LITTLE_BYTES, 0)
-            with suppress(CorruptionError):  # the part that was read may end inside a frame
-                little = replay(data, path)
-                if not little.torn_bytes and little.end + len(END) <= len(data):
-                    return little
-        return replay(read_whole(disk, fd, path), path)
-    finally:
-        disk.close(fd)

@@ -30,7 +30,7 @@ from ..storage.locations import (
     write_places,
 )
 from ..storage.lock import LOCK_NAME, Lock
-from ..storage.log import log_name, parse_log_name, read_log
+from ..storage.log_reader import STRICT, read_newest
 from ..storage.segment import find_salt, segment_name
 from ..system.disk import Disk, abspath, basename, join
 
@@ -142,11 +142,11 @@ def _holds(disk: Disk, directory: str, root: str) -> bool:
 
 def _salts(disk: Disk, directory: str) -> dict[int, int] | None:
     """Return the salts of the segments that the log names, by number; None if the log cannot be read."""
-    logs = [parse_log_name(name) for name in names_in(disk, directory, LOG_DIRECTORY)]
-    newest = max((number for number in logs if number is not None), default=0)
     try:
-        replay = read_log(disk, join(join(directory, LOG_DIRECTORY), log_name(newest)))
+        replay = read_newest(disk, directory, STRICT)
     except (CorruptionError, FileNotFoundError):
+        return None
+    if replay is None:
         return None
     salts = {row.number: row.salt for row in replay.checkpoint.segments}
     for frame in replay.frames[1:]:

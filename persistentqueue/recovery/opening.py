@@ -1,6 +1,8 @@
 """The opening of a queue: take its lock, recover it or make a new one, and adopt the published files.
 
-The steps of an opening. Only the steps from 6 on write to the queue, apart from its directory and its lock file.
+The steps of an opening. ``take`` makes the steps 1 and 2 and finds the location, ``recover`` reads the log, and
+``begin`` makes the steps from 5 on. ``repair`` does the same with ``salvage`` in place of ``recover``. Only the steps
+from 6 on write to the queue, apart from its directory and its lock file.
 
 1. Check the directory: its name, and that no other user has prepared it (see ``trust``).
 2. Take the lock. From here on the owner uses the descriptors of its directories.
@@ -17,8 +19,8 @@ The steps of an opening. Only the steps from 6 on write to the queue, apart from
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain
 from logging import ERROR, WARNING
@@ -101,6 +103,19 @@ UNKNOWN = Others(lambda _directory: False, announce)
 """Access for a caller that knows no other open queue."""
 
 
+class Taken(NamedTuple):
+    """A queue whose lock is held, and of which nothing but its locations was read yet."""
+
+    disk: Disk
+    """Access to the neighbours of the queue, by their names. ``lock.disk`` reaches the queue, even if it is renamed."""
+    directory: str
+    settings: Settings
+    data_path: str | None
+    """Location of the segments that the caller asks for."""
+    lock: Lock
+    places: Places
+
+
 def open_store(
     disk: Disk,
     directory: str,
@@ -109,15 +124,13 @@ def open_store(
     *,
     create: bool,
     lock_timeout_seconds: float = 0.0,
-    read: Callable[[Disk, Places, Decide], Recovered | None] = recover,
     data_path: str | None = None,
     others: Others = UNKNOWN,
-    adopts: bool = True,
 ) -> Store:
-    """Take the lock, then recover the queue with ``read``, or make a new one with its segments at ``data_path``.
+    """Take the lock, then recover the queue, or make a new one with its segments at ``data_path``.
 
-    ``others`` gives access to the queues that this one may have to ask. With ``adopts=False`` published files are left
-    to a later opening. A directory that another user has prepared is opened only if the settings say ``trust``.
+    ``others`` gives access to the queues that this one may have to ask. A directory that another user has prepared is
+    opened only if the settings say ``trust``.
 
     On return, the whole state is durable (with ``settings.sync``).
 
@@ -125,6 +138,28 @@ def open_store(
     ``DataMissingError``, ``CorruptionError``, ``UnsupportedFormatError``, ``CopiedQueueError``, ``InDoubtError``,
     ``ResourceError``, ``BrokenQueueError``, ``ValueError`` for ``fan_out`` and ``OSError``. The lock is then free.
     Nothing is lost: an opening only writes what the log said, and a later one can write it again.
+    """
+    with take(
+        disk, directory, settings, create=create, lock_timeout_seconds=lock_timeout_seconds, data_path=data_path
+    ) as taken:
+        recovered = recover(taken.lock.disk, taken.places, asking(disk, directory, others, settings.trust))
+        return begin(taken, recovered, guards)
+
+
+@contextmanager
+def take(
+    disk: Disk,
+    directory: str,
+    settings: Settings,
+    *,
+    create: bool,
+    lock_timeout_seconds: float = 0.0,
+    data_path: str | None = None,
+) -> Iterator[Taken]:
+    """Take the lock and find the locations, so that the caller can read the queue and then ``begin`` it.
+
+    If the caller raises, the lock is freed. Otherwise it stays, and belongs to the store that ``begin`` has made.
+    Raises the errors that ``open_store`` lists.
     """
     with unless_lacking(directory, "to open the queue", "then open it"):
         need_own_directory(disk, directory)
@@ -137,38 +172,46 @@ def open_store(
             with suppress(FileNotFoundError):  # the queue was being deleted, and its directory with it
                 lock.acquire(lock_timeout_seconds)
                 break
-        store = None
-        own = lock.disk  # reaches this queue even if it is renamed; its neighbours are reached by their names
         try:
+            own = lock.disk
             _need_trusted(own, settings, directory, None)  # again: under the lock no other process replaces it
             places = open_places(own, directory, data_path)
             _need_trusted(own, settings, places.data_root, None)
-            recover_other = partial(_recover_other, disk, others, settings.trust)
-            recovered = read(own, places, lambda prepare: ask(disk, directory, prepare, recover_other, others.is_sound))
-            if recovered is not None and lock.is_moved:
-                _need_original(disk, lock, directory, recovered.state.identity)
-            if recovered is not None and recovered.state.decisions and lock.is_named():
-                forget_settled(disk, directory, recovered.state, recovered.replay.last_number)
-            places = sweep_others(own, settle(own, places, data_path, recovered is None))
-            state = _new_state(settings) if recovered is None else recovered.state
-            # The first frame of this opening records the identity.
-            state.identity = state.identity or disk.urandom(IDENTITY_BYTES)
-            if settings.fan_out and 0 in state.subscriptions:
-                raise ValueError(
-                    f"{directory}: this queue was made without fan_out, which cannot be changed: open it without "
-                    "fan_out"
-                )
-            store = Store(own, places, settings, lock, state, guards)
-            _begin(store, recovered)
-            lock.settle()
-            if adopts:
-                record_limits(own, directory, vars(settings))
-                _adopt(store)
+            yield Taken(disk, directory, settings, data_path, lock, places)
         except BaseException:
-            if store is not None:
-                store.abandon()
             lock.release()
             raise
+
+
+def begin(taken: Taken, recovered: Recovered | None, guards: Guards = UNGUARDED, *, adopts: bool = True) -> Store:
+    """Return a store that writes on behind what was read of the queue, or a new queue if that is None.
+
+    With ``adopts=False`` published files are left to a later opening. Raises the errors that ``open_store`` lists.
+    """
+    disk, directory, settings, data_path, lock, places = taken
+    own = lock.disk
+    if recovered is not None and lock.is_moved:
+        _need_original(disk, lock, directory, recovered.state.identity)
+    if recovered is not None and recovered.state.decisions and lock.is_named():
+        forget_settled(disk, directory, recovered.state, recovered.replay.last_number)
+    places = sweep_others(own, settle(own, places, data_path, recovered is None))
+    state = _new_state(settings) if recovered is None else recovered.state
+    # The first frame of this opening records the identity.
+    state.identity = state.identity or disk.urandom(IDENTITY_BYTES)
+    if settings.fan_out and 0 in state.subscriptions:
+        raise ValueError(
+            f"{directory}: this queue was made without fan_out, which cannot be changed: open it without fan_out"
+        )
+    store = Store(own, places, settings, lock, state, guards)
+    try:
+        _begin_log(store, recovered)
+        lock.settle()
+        if adopts:
+            record_limits(own, directory, vars(settings))
+            _adopt(store)
+    except BaseException:
+        store.abandon()
+        raise
     return store
 
 
@@ -190,13 +233,27 @@ def _need_original(disk: Disk, lock: Lock, directory: str, identity: bytes) -> N
             raise CopiedQueueError(directory, other)
 
 
+def asking(disk: Disk, directory: str, others: Others, trust: bool) -> Decide:
+    """Return a function that asks the neighbours of the queue in this directory for the outcome of a transaction."""
+    recover_other = partial(_recover_other, disk, others, trust)
+    return lambda prepare: ask(disk, directory, prepare, recover_other, others.is_sound)
+
+
 def _recover_other(disk: Disk, others: Others, trust: bool, directory: str) -> bool:
-    """Open and close the queue in this directory, which makes its whole log durable; return False if it is owned."""
+    """Open the neighbour in this directory, so that it can be asked, and close it; return False if it is owned.
+
+    Its whole log is durable then. If the neighbour is in doubt itself, it asks its own coordinator through this
+    function. A loop in place of this recursion would need a stack: each queue stays locked until its coordinator has
+    answered. The recursion ends, since the name of a coordinator sorts before those of its participants. After renames
+    there may be a circle. Then the last one in it finds the first one locked, which counts as owned.
+    """
     # The settings of its owner are not known. So this opening has no limits: they could keep the queue from answering.
     # It takes as little disk space as possible. It wipes what it frees, since the owner may have asked for that.
     settings = Settings(log_bytes=PAGE_BYTES, wipe=True, trust=trust)
     try:
-        store = open_store(disk, directory, settings, create=False, others=others, adopts=False)
+        with take(disk, directory, settings, create=False) as taken:
+            recovered = recover(taken.lock.disk, taken.places, asking(disk, directory, others, trust))
+            store = begin(taken, recovered, adopts=False)
     except QueueLockedError:
         return False
     others.tell(directory, store.recovery)
@@ -205,7 +262,7 @@ def _recover_other(disk: Disk, others: Others, trust: bool, directory: str) -> b
     return True
 
 
-def _begin(store: Store, recovered: Recovered | None) -> None:
+def _begin_log(store: Store, recovered: Recovered | None) -> None:
     """Make the missing directories, and the log that the store will write to."""
     disk, parts, roots = store.disk, store.places.parts(), store.lock.roots
     if store.settings.shared_pool:

@@ -2,7 +2,7 @@
 
 1. Choose the highest generation of the log. A generation gets its name when it is complete, so the lower ones are
    leftovers.
-2. Replay it: apply every frame after the checkpoint, up to the end or a torn tail (``log.replay`` tells a torn tail
+2. Replay it: apply every frame after the checkpoint, up to the end or a torn tail (``log_reader`` tells a torn tail
    from damage).
 3. If the log is not synced, end it before the first frame whose blocks are not all there: its writes may have reached
    the disk in any order. Even the blocks that are there may be in the operating system's page cache only. This also
@@ -31,7 +31,8 @@ from ..core.state import Prepared, State, StateError, Unfolding
 from ..errors import CorruptionError, PersistentQueueError
 from ..storage.layout import find_generations, names_in
 from ..storage.locations import CLOSED_DIRECTORY, DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, Places
-from ..storage.log import Replay, log_name, read_log
+from ..storage.log import log_name
+from ..storage.log_reader import Replay, read_log
 from ..storage.publication import read_publication
 from ..storage.segment import PUBLISHED, Segment, parse_segment_name, segment_name
 from ..system.disk import READ, Disk, join, read_all

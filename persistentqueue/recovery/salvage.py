@@ -19,8 +19,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from itertools import pairwise
 
-from ..core.frame import SYNCED, Frame, find_frame
+from ..core.frame import SYNCED, Frame
 from ..core.header import HEADER_BYTES, Header
 from ..core.intervals import Intervals, Run
 from ..core.operations import Checkpoint, Compaction, Enqueue, ExtentRow, Operation, Prepare, SegmentCreated
@@ -28,11 +29,12 @@ from ..core.state import Extent, State, StateError, Unfolding
 from ..errors import CorruptionError, InDoubtError
 from ..storage.layout import find_generations, keep_copy, names_in, set_aside
 from ..storage.locations import DATA_DIRECTORY, LOG_DIRECTORY, Places
-from ..storage.log import Replay, first_frame, log_name, parse_log_name, read_whole
+from ..storage.log import log_name, parse_log_name
+from ..storage.log_reader import SALVAGE, Replay, decode_log, read_bytes
 from ..storage.segment import Segment, find_salt, parse_segment_name, segment_name
 from ..storage.segment_files import Segments
-from ..system.disk import READ, Disk, join
-from ..system.trust import need_regular, open_plain
+from ..system.disk import Disk, join
+from ..system.trust import need_regular
 from .in_doubt import Decide
 from .replay import Recovered, finish_adoptions, look_into_inbox, recover
 
@@ -145,29 +147,18 @@ def _salvage_log(disk: Disk, places: Places, decide: Decide) -> Salvaged:
     except CorruptionError:
         generation = 0
     path = places.path(join(LOG_DIRECTORY, log_name(generation)))
-    data = b""
-    if generation:
-        fd = open_plain(disk, path, READ)
-        try:
-            data = read_whole(disk, fd, path)
-        finally:
-            disk.close(fd)
+    data = read_bytes(disk, path) if generation else b""
     try:
-        header, first, checkpoint = first_frame(data, path)
-        state = State.restore(checkpoint, first.transactions[0][1:])
+        intact = decode_log(data, path, SALVAGE)
+        state = State.restore(intact.checkpoint, intact.supplement)
     except (CorruptionError, StateError):
         return _salvage_segments(disk, places, generation, path, len(data))
-    # The seal is removed, so that the opening writes a new generation and sets this one aside.
-    header = header._replace(flags=header.flags & SYNCED)
-    replay = Replay(path, header, checkpoint, [first], first.end, len(data) - first.end, 0)
-    salvaged = Salvaged(Recovered(state, replay))
-    at, doubted, inbox, unfolding = first.end, False, look_into_inbox(disk, places), Unfolding()
-    while (frame := find_frame(data, at, header.salt, path)) is not None:
-        doubted = doubted or frame.offset > at
+    salvaged = Salvaged(Recovered(state, intact))
+    doubted, inbox, unfolding = False, look_into_inbox(disk, places), Unfolding()
+    for before, frame in pairwise(intact.frames):
+        doubted = doubted or frame.offset > before.end
         operations = unfolding.counting_anyway(frame, state.next_sequence)
         _salvage_frame(disk, places, salvaged, frame, operations, doubted=doubted, inbox=inbox)
-        replay.frames.append(frame)
-        at = frame.end
     salvaged.recovered.prepared = unfolding.prepared
     if unfolding.prepared is not None:
         try:

@@ -74,7 +74,7 @@ from .locations import (
     remove_file,
 )
 from .lock import LOCK_NAME
-from .log import parse_log_name
+from .log import generations_of, parse_log_name
 from .pool import SPARE_NAME, Pool, parse_pool_name
 from .publication import is_part, is_published, parse_name
 from .segment import parse_segment_name
@@ -212,8 +212,7 @@ def find_generations(disk: Disk, directory: str, places: Places | None = None) -
     Raises ``CorruptionError`` if there are segments and no log, since that was a queue. Raises ``DataPathError`` if the
     directory is the location of another queue's segments, and ``DataMissingError`` like ``read_places``.
     """
-    numbers = [parse_log_name(name) for name in names_in(disk, directory, LOG_DIRECTORY)]
-    found = sorted(number for number in numbers if number is not None)
+    found = generations_of(names_in(disk, directory, LOG_DIRECTORY))
     if found:
         return found
     names = names_in(disk, directory)

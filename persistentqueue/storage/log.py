@@ -1,4 +1,4 @@
-"""The transaction log: ``log/<generation>.log``, in the format of ``frame``.
+"""The writing of the transaction log: ``log/<generation>.log``, in the format of ``frame``.
 
 A generation gets its name only when its header and its checkpoint are complete and synced. So anything invalid under
 such a name was damaged, and the highest generation is the one that counts. Not synchronized: a log belongs to the
@@ -21,33 +21,18 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 from contextlib import ExitStack
-from typing import NamedTuple, TypeVar
 
-from ..core.frame import (
-    END,
-    FRAME_HEADER_BYTES,
-    LOG_MAGIC,
-    SEALED,
-    SYNCED,
-    Frame,
-    decode_frame,
-    encode_frame,
-    find_frame,
-)
-from ..core.header import HEADER_BYTES, Header, decode_header, encode_header
-from ..core.operations import Checkpoint, Operation
-from ..errors import CorruptionError, MemoryShortageError, unless_lacking
-from ..system.disk import DSYNC, PAGE_BYTES, READ, Disk, basename, dirname, names_of, page_memory, read_all, write_all
-from ..system.trust import open_plain
+from ..core.frame import END, FRAME_HEADER_BYTES, LOG_MAGIC, SEALED, SYNCED, Frame, encode_frame
+from ..core.header import HEADER_BYTES, Header, encode_header
+from ..errors import unless_lacking
+from ..system.disk import DSYNC, PAGE_BYTES, Disk, dirname, names_of, page_memory, read_all, write_all
 
-T = TypeVar("T")
 SUFFIX = ".log"
 _NAME = re.compile(r"([0-9]{12}|[1-9][0-9]{12,})\.log")
 OVERHEAD_BYTES = HEADER_BYTES + FRAME_HEADER_BYTES + len(END)
 """Bytes that a log of one frame needs in addition to its body."""
-_TRIES = 100
 _FOR_ITS_NAME = "for the name of a generation of the log"
 
 
@@ -60,6 +45,11 @@ def parse_log_name(name: str) -> int | None:
     """Return the generation in a log's file name; None for any other name."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else None
+
+
+def generations_of(names: Iterable[str]) -> list[int]:
+    """Return the generations among these file names, lowest first."""
+    return sorted(number for name in names if (number := parse_log_name(name)) is not None)
 
 
 class Log:
@@ -177,139 +167,6 @@ class Log:
         finally:
             if self._direct is not None:
                 self._direct.close()
-
-
-class Replay(NamedTuple):
-    """The content of a log: its checkpoint, the transactions after it, and how it ends.
-
-    ``end`` is the offset after the last valid frame. ``torn_bytes`` counts the bytes after it that began a frame and
-    are none; it is 0 at a clean end. ``missing_bytes`` is how much shorter the file is than it was made.
-    """
-
-    file: str
-    header: Header
-    checkpoint: Checkpoint
-    frames: list[Frame]
-    end: int
-    torn_bytes: int
-    missing_bytes: int
-
-    @property
-    def sealed(self) -> bool:
-        """Whether the log was closed cleanly."""
-        return bool(self.header.flags & SEALED)
-
-    @property
-    def synced(self) -> bool:
-        """Whether its frames were made durable before they were acknowledged."""
-        return bool(self.header.flags & SYNCED)
-
-    @property
-    def supplement(self) -> Sequence[Operation]:
-        """The operations that follow the checkpoint in its frame, and are a part of it."""
-        return self.frames[0].transactions[0][1:] if self.frames[0].transactions else ()
-
-    @property
-    def last_number(self) -> int:
-        """The number of the last valid frame."""
-        return self.frames[-1].number
-
-
-def read_log(disk: Disk, path: str) -> Replay:
-    """Read and check the log at ``path``, and change nothing.
-
-    Raises ``CorruptionError``, ``UnsupportedFormatError``, ``MemoryShortageError`` and ``OSError``.
-    """
-    fd = open_plain(disk, path, READ)
-    try:
-        return replay(read_whole(disk, fd, path), path)
-    finally:
-        disk.close(fd)
-
-
-def read_whole(disk: Disk, fd: int, path: str) -> bytes:
-    """Return the content of the open log. Raises ``MemoryShortageError``."""
-    size_bytes = disk.fstat(fd).st_size
-    try:
-        return read_all(disk, fd, size_bytes, 0)
-    except MemoryError:
-        raise MemoryShortageError(path, 0, size_bytes) from None
-
-
-def read_steadily(newest: Callable[[], int], read: Callable[[int], T]) -> T | None:
-    """Return what ``read`` makes of the newest log, if its generation is still the ``newest`` one afterwards.
-
-    A log that was superseded meanwhile may have been cut or overwritten during the reading, so the newest one is read
-    again. Returns None if a new generation comes each time. Raises what both callables raise.
-    """
-    generation = newest()
-    for _ in range(_TRIES):
-        result, damage, before = None, None, generation
-        try:
-            result = read(before)
-        except (CorruptionError, FileNotFoundError) as error:
-            damage = error
-        generation = newest()
-        if generation == before:
-            if damage is not None:
-                raise damage
-            return result
-    return None
-
-
-def replay(data: bytes, file: str) -> Replay:
-    """Check and decode a whole log. This function reads no file.
-
-    An invalid frame ends the log if no valid one follows it: a torn tail. Otherwise it is damage, and so is any invalid
-    byte in the header, in the checkpoint, or in a sealed log. Then this raises ``CorruptionError``.
-    """
-    header, first, checkpoint = first_frame(data, file)
-    frames = [first]
-    end = first.end
-    torn_bytes = 0
-    if not header.flags & SEALED:
-        while True:
-            try:
-                frame = decode_frame(data, end, header.salt, file)
-                if (frame.number, frame.previous) != (frames[-1].number + 1, frames[-1].checksum):
-                    raise CorruptionError(file, end, f"frame {frames[-1].number + 1}", f"frame {frame.number}")
-            except CorruptionError as damage:
-                torn_bytes = _judge_end(data, end, header, file, damage)
-                break
-            frames.append(frame)
-            end = frame.end
-    return Replay(file, header, checkpoint, frames, end, torn_bytes, max(header.size_bytes - len(data), 0))
-
-
-def first_frame(data: bytes, file: str) -> tuple[Header, Frame, Checkpoint]:
-    """Return the header, the first frame and its checkpoint. Raises like ``replay``."""
-    header = decode_header(data, LOG_MAGIC, file)
-    if parse_log_name(basename(file)) != header.number:
-        raise CorruptionError(file, 0, "the generation that the file is named by", f"{header.number}")
-    first = decode_frame(data, HEADER_BYTES, header.salt, file)
-    operation = first.transactions[0][0] if first.transactions and first.transactions[0] else None
-    if not isinstance(operation, Checkpoint):
-        raise CorruptionError(file, HEADER_BYTES, "a checkpoint", f"{operation}")
-    return header, first, operation
-
-
-def _judge_end(data: bytes, end: int, header: Header, file: str, damage: CorruptionError) -> int:
-    """Return 0 for a clean end, and the number of bytes for a torn tail. Raises ``CorruptionError`` for damage."""
-    if header.flags & SYNCED:
-        later = find_frame(data, end, header.salt, file)
-        if later is not None:
-            raise CorruptionError(
-                file,
-                end,
-                damage.expected,
-                damage.found,
-                f"frame {later.number} at offset {later.offset} is valid, so this is no torn tail, but damage to "
-                "acknowledged transactions; nothing was changed: restore the file, or copy the directory, then repair",
-            )
-    behind = data[end : end + len(END)]
-    if behind == END[: len(behind)]:
-        return 0
-    return len(data[end:].rstrip(b"\0"))
 
 
 _MEMORY_BYTES = 256 * 1024

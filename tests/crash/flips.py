@@ -27,7 +27,7 @@ from persistentqueue.core.intervals import Intervals
 from persistentqueue.core.page_cache import Pages
 from persistentqueue.engine.reader import Reader
 from persistentqueue.errors import CorruptionError
-from persistentqueue.storage.log import read_log
+from persistentqueue.storage.log_reader import read_log
 from persistentqueue.system.disk import Disk
 
 from .damage import (

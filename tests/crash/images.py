@@ -18,7 +18,7 @@ from persistentqueue.core.operations import Compaction, Enqueue, encode_operatio
 from persistentqueue.engine.settings import Settings
 from persistentqueue.engine.transaction import Transaction
 from persistentqueue.recovery.opening import open_store
-from persistentqueue.storage.log import replay
+from persistentqueue.storage.log_reader import decode_log
 from persistentqueue.storage.segment import segment_name
 
 from .content import Content
@@ -177,7 +177,7 @@ class _Maker:
             (body_bytes,) = struct.unpack_from("<I", files[log], HEADER_BYTES + 16)
             self.frames = [HEADER_BYTES + FRAME_HEADER_BYTES + body_bytes]
             self.moments, self.enqueued = self.moments[-1:], [range(0)]
-        operations = (o for frame in replay(files[log], log).frames for done in frame.transactions for o in done)
+        operations = (o for frame in decode_log(files[log], log).frames for done in frame.transactions for o in done)
         enqueues = (operation for operation in operations if isinstance(operation, Enqueue) and operation.inline)
         carried = {(f"{DIRECTORY}/data/{segment_name(enqueue.segment)}", enqueue.offset) for enqueue in enqueues}
         blocks: dict[str, list[Block]] = {}

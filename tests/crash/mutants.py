@@ -180,7 +180,7 @@ MUTANTS = (
     Mutant("a decision is never forgotten", "recovery/in_doubt", "        if newest is not None and not any(", "        if False and not any(", "several"),
     Mutant("a decision is never forgotten for who is gone", "recovery/in_doubt", "    if gone and find_unsettled(", "    if False and find_unsettled(", "several", 420),
     Mutant("an owned log is believed to its last frame", "recovery/in_doubt", "is_sound or at + 1 < len(newest.frames)", "True", "several faults"),
-    Mutant("the name of a neighbour's log is not made durable", "recovery/in_doubt", "            sync_directory(disk, path)\n", "            pass\n", "several", 164),
+    Mutant("the name of a neighbour's log is not made durable", "storage/log_reader", "            sync_directory(disk, path)", "            pass", "several", 164),
     Mutant("a resolution is not logged", "engine/trim", "        return [Resolution(settling.transaction, settling.committed)]\n", "        return []\n", "several"),
     Mutant("a decision is forgotten by a checkpoint", "core/state", "            return rest\n", "            return rest[:1]\n", "several"),
     Mutant("a decision is forgotten by an opening", "recovery/in_doubt", " and not any(each.transaction == transaction for each in _unsettled(newest)):", ":", "several"),

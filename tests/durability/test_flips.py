@@ -14,7 +14,7 @@ import pytest
 
 from persistentqueue.core import block
 from persistentqueue.engine.reader import Reader
-from persistentqueue.storage import log
+from persistentqueue.storage import log_reader
 from persistentqueue.storage.segment import Segment
 from tests.crash import damage, flips, fuzz
 from tests.crash.content import Content
@@ -116,7 +116,7 @@ def test_a_flip_that_is_served_is_noticed(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_silent_loss_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The campaign finds a log that takes damage for a torn tail, and so loses acknowledged items."""
-    monkeypatch.setattr(log, "_judge_end", lambda *arguments: 1)
+    monkeypatch.setattr(log_reader, "_judge_end", lambda *arguments: 1)
     with pytest.raises(ViolationError, match="it was read"):
         flips.flip_unsealed(400)
 
@@ -130,7 +130,7 @@ def test_a_block_too_many_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_unreported_cut_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The campaign finds a dropped tail that is not reported, although the prefix is right."""
-    monkeypatch.setattr(log, "_judge_end", lambda *arguments: 0)
+    monkeypatch.setattr(log_reader, "_judge_end", lambda *arguments: 0)
     with pytest.raises(ViolationError, match=r"(?s)cut at \d+.*python -m tests.crash truncate --bytes 400"):
         flips.cut(400, parts=8)
 

@@ -32,7 +32,7 @@ from persistentqueue import Encryption, PersistentQueue, Producer, Session, tran
 from persistentqueue.interprocess.consumer_requests import request_subscription
 from persistentqueue.interprocess.multi_writer import PartWriter, publish_parts
 from persistentqueue.runtime.maintenance import Maintenance
-from persistentqueue.storage.log import replay
+from persistentqueue.storage.log_reader import decode_log
 from persistentqueue.system.disk import DISK, Disk
 from tests.support.disks import call_on
 
@@ -217,11 +217,11 @@ def torn(maker: Maker) -> dict[str, Queue]:
     queue = maker.open("orders")
     put(queue, *names(0, 5))
     log = maker.log_of("orders")
-    end = replay(log.read_bytes(), str(log)).end
+    end = decode_log(log.read_bytes(), str(log)).end
     put(queue, *names(5, 9))
     crash(queue)
     data = bytearray(log.read_bytes())
-    half = (end + replay(bytes(data), str(log)).end) // 2
+    half = (end + decode_log(bytes(data), str(log)).end) // 2
     data[half:] = bytes(len(data) - half)
     log.write_bytes(data)
     for segment in Path(maker.real(f"{QUEUES}/orders/data")).glob("*.seg"):  # the blocks were not written that far

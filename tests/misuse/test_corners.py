@@ -38,7 +38,7 @@ from persistentqueue.core.operations import (
 from persistentqueue.engine import adoption
 from persistentqueue.engine.adoption import Adopter
 from persistentqueue.interprocess import producer
-from persistentqueue.storage import inbox_limits, log, publication
+from persistentqueue.storage import inbox_limits, log_reader, publication
 from persistentqueue.storage.inbox_access import is_shared, make_readable, publication_mode
 from persistentqueue.storage.inbox_limits import Load
 from persistentqueue.storage.log import Log
@@ -424,7 +424,7 @@ def test_a_log_that_the_memory_is_too_small_for(open_queue: QueueFactory, monkey
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(log, "read_all", lacks)
+        patch.setattr(log_reader, "read_all", lacks)
         for call in (open_queue, lambda: check(directory_of(queue)), lambda: repair(directory_of(queue))):
             with pytest.raises(MemoryShortageError, match="needs at least 1048576 bytes of memory"):
                 call()

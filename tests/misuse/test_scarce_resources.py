@@ -27,7 +27,7 @@ from persistentqueue import (
     delete_queue,
 )
 from persistentqueue.errors import lacking
-from persistentqueue.storage.log import replay
+from persistentqueue.storage.log_reader import decode_log
 from persistentqueue.system.disk import DSYNC, Buffers, Disk
 from tests.conftest import QueueFactory
 from tests.crash.disk import SimulatedDisk
@@ -324,7 +324,7 @@ def tear(small: Small) -> None:
     """Write bytes that are no frame behind the last frame of the log."""
     path = f"{LOG}/{logs_of(small)[-1]}"
     inode = small.simulated.inodes[small.simulated.names[path]]
-    end = replay(bytes(inode.cache), path).end
+    end = decode_log(bytes(inode.cache), path).end
     for content in (inode.cache, inode.durable):
         content[end : end + 8] = b"torn...."
 

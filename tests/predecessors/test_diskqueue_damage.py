@@ -17,7 +17,7 @@ import pytest
 
 from persistentqueue import CorruptionError, PersistentQueue, check
 from persistentqueue.core.header import HEADER_BYTES
-from persistentqueue.storage.log import read_log
+from persistentqueue.storage.log_reader import read_log
 from persistentqueue.system.disk import DISK
 from tests.support.disks import call_on
 from tests.support.queues import IN_CACHE, crash, drain, flip, log_file, put, segment_files

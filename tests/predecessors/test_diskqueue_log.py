@@ -18,7 +18,7 @@ from persistentqueue import CorruptionError, PersistentQueue
 from persistentqueue.core.block import BLOCK_MAGIC
 from persistentqueue.core.frame import END, FRAME_HEADER_BYTES, FRAME_MAGIC
 from persistentqueue.core.header import HEADER_BYTES
-from persistentqueue.storage.log import read_log
+from persistentqueue.storage.log_reader import read_log
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
 from tests.support.queues import crash, drain, log_file, put, put_each, segment_files

@@ -57,7 +57,8 @@ TABLE = (
     _folder("system", "disk event_log startup uncopyable wakeup directory_handles quota signal_shield trust"),
     _folder(
         "storage",
-        "inbox_access locations lock log pool segment publication segment_files layout inbox_limits relocation",
+        "inbox_access locations lock log log_reader pool segment publication segment_files layout inbox_limits "
+        "relocation",
     ),
     _folder(
         "engine",

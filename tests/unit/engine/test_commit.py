@@ -22,7 +22,8 @@ from persistentqueue.engine.commit import Committer
 from persistentqueue.engine.settings import Settings
 from persistentqueue.engine.transaction import Transaction
 from persistentqueue.recovery.opening import open_store
-from persistentqueue.storage.log import DirectAppender, replay
+from persistentqueue.storage.log import DirectAppender
+from persistentqueue.storage.log_reader import decode_log
 from persistentqueue.storage.segment_files import DEFERRED_BYTES
 from persistentqueue.system.disk import DISK, PAGE_BYTES, WRITE, Disk
 from tests.conftest import QueueFactory
@@ -166,7 +167,8 @@ def test_direct_and_cached_logs_are_equal(tmp_path: Path) -> None:
     direct, cached = (_run(tmp_path / name, disk, groups) for name, disk in (("d", DISK), ("c", THROUGH_CACHE)))
     assert direct.keys() == cached.keys()
     for name, content in direct.items():
-        end = replay(content, name).end if name.startswith("log") else len(content)  # the rest of a page may be zeros
+        is_log = name.startswith("log")
+        end = decode_log(content, name).end if is_log else len(content)  # the rest of a page may be zeros
         assert content[:end] == cached[name][:end]
 
 

@@ -27,7 +27,7 @@ from persistentqueue.engine.compaction import Copy
 from persistentqueue.engine.settings import Settings
 from persistentqueue.engine.store import Store
 from persistentqueue.engine.transaction import Transaction
-from persistentqueue.storage.log import replay
+from persistentqueue.storage.log_reader import decode_log
 from tests.conftest import QueueFactory
 from tests.crash.disk import SimulatedDisk
 from tests.crash.explorer import content_of
@@ -178,7 +178,7 @@ def test_compaction_in_the_log(open_queue: QueueFactory, directory: Path) -> Non
     store = queue._open_queue.store  # type: ignore[union-attr]
     assert compact_store(store, 0.3) is not None
     crash(queue)
-    frames = replay(log_file(directory).read_bytes(), log_file(directory).name).frames
+    frames = decode_log(log_file(directory).read_bytes(), log_file(directory).name).frames
     operations = [operation for frame in frames for done in frame.transactions for operation in done]
     assert sum(isinstance(operation, Compaction) for operation in operations) == 1
     assert check(directory).ok

@@ -35,7 +35,7 @@ from persistentqueue.core.state import State, StateError
 from persistentqueue.engine.store import Store
 from persistentqueue.recovery.check import _check_state
 from persistentqueue.runtime.open_queue import OpenQueue
-from persistentqueue.storage.log import replay
+from persistentqueue.storage.log_reader import decode_log
 from tests.conftest import QueueFactory
 from tests.crash.disk import SimulatedDisk
 from tests.durability.test_campaigns import enqueuing, opened
@@ -383,7 +383,7 @@ def test_repair_with_a_lost_frame_around_a_compaction(hole_items: int, monkeypat
     whole = items_in(store)
     store.release()
     log = max(name for name in disk.names if name.endswith(".log"))
-    frames = replay(bytes(disk.inodes[disk.names[log]].cache), log).frames
+    frames = decode_log(bytes(disk.inodes[disk.names[log]].cache), log).frames
     everything = [operation for frame in frames for done in frame.transactions for operation in done]
     assert sum(isinstance(operation, Compaction) for operation in everything) == 2
     dequeued = [(o.first, o.count) for o in everything if isinstance(o, Dequeue)]

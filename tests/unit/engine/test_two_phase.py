@@ -26,7 +26,7 @@ from persistentqueue import (
     transaction,
 )
 from persistentqueue.core.operations import Decision, Prepare, Resolution
-from persistentqueue.storage.log import read_log
+from persistentqueue.storage.log_reader import read_log
 from persistentqueue.system.disk import DISK, Disk
 from tests.conftest import QueueFactory
 from tests.support.limits import SECONDS

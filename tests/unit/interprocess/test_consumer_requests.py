@@ -21,6 +21,7 @@ from persistentqueue import (
 )
 from persistentqueue.interprocess.consumer_requests import acknowledge, request_subscription
 from persistentqueue.interprocess.splits import look
+from persistentqueue.storage.log_reader import SNAPSHOT
 from persistentqueue.storage.publication import LATEST, Draft, Request, read_publication
 from persistentqueue.subscription import Subscription
 from persistentqueue.system.disk import DISK
@@ -196,7 +197,7 @@ def test_looking_without_the_lock(open_queue: QueueFactory, directory: Path, mon
 
     monkeypatch.setattr(splits, "recover", recover)
     assert look(DISK, str(directory))[1].state.next_sequence == 2
-    failing += [CorruptionError("log", 0, "it", "another")] * vars(splits)["_LOOKS"]
+    failing += [CorruptionError("log", 0, "it", "another")] * SNAPSHOT.looks
     with pytest.raises(CorruptionError):
         look(DISK, str(directory))
     with pytest.raises(QueueNotFoundError):

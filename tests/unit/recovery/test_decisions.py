@@ -249,6 +249,15 @@ def append(path: Path, *operations: Operation) -> int:
     return log.number
 
 
+def test_queues_that_ask_each_other(open_queue: QueueFactory, path: Path) -> None:
+    """A circle of queues in doubt, which only renames can make, ends in an error and not in endless asking."""
+    for name, other in ("ab", "ba"):
+        open_queue(name).close()
+        append(path / name, Prepare(NAME, 9, other))
+    with pytest.raises(InDoubtError, match="that queue is itself in doubt"):
+        open_queue("a", disk=replace(DISK, sleep=lambda _: None))
+
+
 @pytest.mark.damages
 def test_prepare_that_contradicts_the_queue(open_queue: QueueFactory, path: Path) -> None:
     """A prepared transaction that contradicts its queue is damage once it is committed, and ``check`` reports it

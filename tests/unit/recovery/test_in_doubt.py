@@ -31,8 +31,9 @@ from persistentqueue.core.state import State
 from persistentqueue.engine.settings import Settings
 from persistentqueue.engine.store import Store
 from persistentqueue.interprocess.splits import look
-from persistentqueue.recovery.in_doubt import find_unsettled, read_newest
+from persistentqueue.recovery.in_doubt import find_unsettled
 from persistentqueue.recovery.opening import open_store
+from persistentqueue.storage.log_reader import NEIGHBOUR, read_newest
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
 from tests.support.disks import call_on
@@ -240,7 +241,7 @@ def test_owner_who_ends_meanwhile(open_queue: QueueFactory, path: Path) -> None:
 def test_log_that_is_trimmed_meanwhile(open_queue: QueueFactory, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log that was trimmed while it was read is read again, since it may have been overwritten."""
     a = open_queue("a")
-    before = read_newest(DISK, str(path / "a"))
+    before = read_newest(DISK, str(path / "a"), NEIGHBOUR)
     looks: list[str] = []
 
     def listdir(directory: str) -> list[str]:
@@ -249,17 +250,18 @@ def test_log_that_is_trimmed_meanwhile(open_queue: QueueFactory, path: Path, mon
             a.trim()
         return DISK.listdir(directory)
 
-    newest = read_newest(replace(DISK, listdir=listdir), str(path / "a"))
+    newest = read_newest(replace(DISK, listdir=listdir), str(path / "a"), NEIGHBOUR)
     assert before is not None
     assert newest is not None
     assert newest.header.number == before.header.number + 2
     assert len(looks) == 4
     always = iter(range(10**6))
-    assert read_newest(replace(DISK, listdir=lambda _: [f"{next(always) + 1:012d}.log"]), str(path / "a")) is None
+    restless = replace(DISK, listdir=lambda _: [f"{next(always) + 1:012d}.log"])
+    assert read_newest(restless, str(path / "a"), NEIGHBOUR) is None
     a.close()
     shutil.rmtree(path / "a" / "log")
     (path / "a" / "log").mkdir()
-    assert read_newest(DISK, str(path / "a")) is None
+    assert read_newest(DISK, str(path / "a"), NEIGHBOUR) is None
     shutil.rmtree(path / "a")
 
 

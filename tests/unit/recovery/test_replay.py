@@ -16,7 +16,7 @@ from persistentqueue import BrokenQueueError, CorruptionError, PersistentQueue, 
 from persistentqueue.core import header as header_format
 from persistentqueue.core.frame import LOG_MAGIC
 from persistentqueue.core.header import HEADER_BYTES, decode_header, encode_header
-from persistentqueue.storage.log import Replay, read_log
+from persistentqueue.storage.log_reader import Replay, read_log
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
 from tests.support.disks import call_on

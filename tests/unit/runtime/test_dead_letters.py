@@ -26,7 +26,7 @@ from persistentqueue import (
     repair,
 )
 from persistentqueue.core.operations import Delayed, Delivered
-from persistentqueue.storage.log import read_log
+from persistentqueue.storage.log_reader import read_log
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
 from tests.support.queues import crash, drain, flip, log_file, put, wait_for

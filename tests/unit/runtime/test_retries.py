@@ -29,7 +29,7 @@ from persistentqueue import (
 )
 from persistentqueue.codecs import JSON
 from persistentqueue.core.operations import Delivered
-from persistentqueue.storage.log import read_log
+from persistentqueue.storage.log_reader import read_log
 from persistentqueue.system.disk import DISK, Disk
 from tests.conftest import QueueFactory
 from tests.support.queues import crash, drain, flip, log_file, put, segment_files

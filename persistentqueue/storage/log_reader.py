@@ -1,0 +1,294 @@
+"""The reading of the transaction log: the mechanics, which all uses share, and a policy for each use.
+
+A log is read in three steps. ``read_steadily`` finds the generations, of which the newest one counts. It reads again if
+the owner may have replaced that one meanwhile. ``read_log`` reads the bytes of the file. ``decode_log`` decodes them,
+and judges how they end. Nothing here changes a file.
+
+A policy says how a use of the log meets each condition:
+
+| Policy    | Newer log    | Damage           | Torn tail | Seal     | Shortage | Bytes  | Name     | In doubt         |
+|-----------|--------------|------------------|-----------|----------|----------|--------|----------|------------------|
+| STRICT    | unexpected   | error            | the end   | believed | counted  | all    | as it is | asked or left    |
+| SALVAGE   | unexpected   | skipped          | skipped   | ignored  | ignored  | all    | as it is | asked or dropped |
+| SNAPSHOT  | read instead | error, 10th time | the end   | believed | counted  | all    | as it is | left             |
+| NEIGHBOUR | read instead | error            | the end   | believed | counted  | all    | durable  | left             |
+| HEAD      | read instead | error            | the end   | believed | ignored  | 64 KiB | durable  | left             |
+
+*Newer log* means that a generation appears during the reading. *Shortage* means that the file is shorter than it was
+made. ``decode_log`` tells a torn tail from damage. A log with a seal ends behind its checkpoint. Damage to the header
+or to the checkpoint is an error for ``SALVAGE``, too. A missing file counts as damage. ``HEAD`` reads all bytes if the
+log does not end in the first ones. *Name* says whether the name of the newest generation is made durable. *In doubt* is
+for the callers: an operation is applied by ``recovery.replay``, and never here.
+
+The uses of each policy, and what the result of each may lack:
+
+- ``STRICT``: An opening holds the lock, and asks for the outcome. The result lacks a torn tail and missing bytes, and
+  counts both. The repair of locations, and a store that rebuilds its state, hold the lock as well. ``check`` holds no
+  lock, and leaves the transaction in doubt. A log that is replaced meanwhile may look damaged or missing to ``check``.
+- ``SALVAGE``: A repair of a damaged log holds the lock, and asks for the outcome. If no queue can know the outcome any
+  more, the transaction is dropped. The result lacks the damaged frames.
+- ``SNAPSHOT``: Views and splits read beside the owner, and leave the transaction in doubt. The last frame may not be
+  durable yet.
+- ``NEIGHBOUR``: The settlement of a transaction in doubt looks for prepares and decisions in the log of another queue.
+  It applies no operation. The last frame may not be durable yet.
+- ``HEAD``: A search among all neighbours does what ``NEIGHBOUR`` does, and reads less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NamedTuple, TypeVar
+
+from ..core.frame import END, LOG_MAGIC, SEALED, SYNCED, Frame, decode_frame, find_frame
+from ..core.header import HEADER_BYTES, Header, decode_header, encode_header
+from ..core.operations import Checkpoint, Operation
+from ..errors import CorruptionError, MemoryShortageError
+from ..system.disk import READ, Disk, basename, join, read_all, sync_directory
+from ..system.trust import open_plain
+from .locations import LOG_DIRECTORY
+from .log import generations_of, log_name, parse_log_name
+
+T = TypeVar("T")
+_TRIES = 100
+
+
+class Policy(NamedTuple):
+    """A row of the table above: how one use of the log meets each condition."""
+
+    is_live: bool = False
+    """Whether an owner may replace the log meanwhile. Then the newest generation is read again, up to 100 times."""
+    looks: int = 1
+    """Number of times that damage, or a missing file, must be found before it is an error.
+
+    A single look may meet a file that is being replaced."""
+    skips_damage: bool = False
+    """Whether every intact frame counts, wherever it stands. Otherwise damage is an error."""
+    head_bytes: int = 0
+    """Bytes that are read at first. The rest is read only if the log does not end there. 0 means to read all."""
+    syncs_name: bool = False
+    """Whether to make the name of the newest generation durable before the log is read."""
+
+
+STRICT = Policy()
+SALVAGE = Policy(skips_damage=True)
+SNAPSHOT = Policy(is_live=True, looks=10)
+NEIGHBOUR = Policy(is_live=True, syncs_name=True)
+HEAD = NEIGHBOUR._replace(head_bytes=64 * 1024)
+
+
+class Replay(NamedTuple):
+    """The content of a log: its checkpoint, the transactions after it, and how it ends.
+
+    ``end`` is the offset after the last valid frame. ``torn_bytes`` counts the bytes after it that began a frame and
+    are none; it is 0 at a clean end. ``missing_bytes`` is how much shorter the file is than it was made.
+    """
+
+    file: str
+    header: Header
+    checkpoint: Checkpoint
+    frames: list[Frame]
+    end: int
+    torn_bytes: int
+    missing_bytes: int
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the log was closed cleanly."""
+        return bool(self.header.flags & SEALED)
+
+    @property
+    def synced(self) -> bool:
+        """Whether its frames were made durable before they were acknowledged."""
+        return bool(self.header.flags & SYNCED)
+
+    @property
+    def supplement(self) -> Sequence[Operation]:
+        """The operations that follow the checkpoint in its frame, and are a part of it."""
+        return self.frames[0].transactions[0][1:] if self.frames[0].transactions else ()
+
+    @property
+    def last_number(self) -> int:
+        """The number of the last valid frame."""
+        return self.frames[-1].number
+
+
+def read_newest(disk: Disk, directory: str, policy: Policy) -> Replay | None:
+    """Return the newest generation of the log of the queue in this directory.
+
+    Return None if there is no log, or if a new generation appears at each try.
+
+    Raises ``CorruptionError``, also for a log that is just being written, ``FileNotFoundError``,
+    ``UnsupportedFormatError``, ``MemoryShortageError`` and ``OSError``.
+    """
+    path = join(directory, LOG_DIRECTORY)
+
+    def find() -> list[int]:
+        return generations_of(disk.listdir(path))
+
+    def read(generations: list[int]) -> Replay | None:
+        if policy.syncs_name and len(generations) > 1:
+            sync_directory(disk, path)  # the older one is deleted only after the name of the newer one is durable
+        return read_log(disk, join(path, log_name(generations[-1])), policy) if generations else None
+
+    return read_steadily(find, read, policy)
+
+
+def read_steadily(find: Callable[[], list[int]], read: Callable[[list[int]], T], policy: Policy) -> T | None:
+    """Return what ``read`` makes of the generations that ``find`` returns, lowest first; the last one counts.
+
+    Return None if the policy expects an owner, and a new generation appears at each try. Raises what both callables
+    raise.
+    """
+    if not policy.is_live:
+        return read(find())
+    looks = policy.looks
+    while True:
+        looks -= 1
+        try:
+            return _read_live(find, read)
+        except (CorruptionError, FileNotFoundError):
+            if not looks:
+                raise
+
+
+def _read_live(find: Callable[[], list[int]], read: Callable[[list[int]], T]) -> T | None:
+    """Return what ``read`` makes of the generations, if the newest one is still the newest one afterwards.
+
+    A log that was superseded meanwhile may have been cut or overwritten during the reading. So what was read of it
+    counts no more than the damage that was found in it.
+    """
+    generations = find()
+    for _ in range(_TRIES):
+        result, damage, newest = None, None, generations[-1:]
+        try:
+            result = read(generations)
+        except (CorruptionError, FileNotFoundError) as error:
+            damage = error
+        generations = find()
+        if generations[-1:] == newest:
+            if damage is not None:
+                raise damage
+            return result
+    return None
+
+
+def read_log(disk: Disk, path: str, policy: Policy = STRICT) -> Replay:
+    """Read and check the log at ``path``, and change nothing.
+
+    Raises ``CorruptionError``, ``UnsupportedFormatError``, ``MemoryShortageError`` and ``OSError``.
+    """
+    fd = open_plain(disk, path, READ)
+    try:
+        if policy.head_bytes:
+            head = read_all(disk, fd, policy.head_bytes, 0)
+            with suppress(CorruptionError):  # the part that was read may end inside a frame
+                short = decode_log(head, path)
+                if not short.torn_bytes and short.end + len(END) <= len(head):
+                    return short
+        return decode_log(_read_open(disk, fd, path), path, policy)
+    finally:
+        disk.close(fd)
+
+
+def read_bytes(disk: Disk, path: str) -> bytes:
+    """Return the bytes of the log at ``path``. Raises ``CorruptionError``, ``MemoryShortageError`` and ``OSError``."""
+    fd = open_plain(disk, path, READ)
+    try:
+        return _read_open(disk, fd, path)
+    finally:
+        disk.close(fd)
+
+
+def _read_open(disk: Disk, fd: int, path: str) -> bytes:
+    """Return the content of the open log. Raises ``MemoryShortageError``."""
+    size_bytes = disk.fstat(fd).st_size
+    try:
+        return read_all(disk, fd, size_bytes, 0)
+    except MemoryError:
+        raise MemoryShortageError(path, 0, size_bytes) from None
+
+
+def decode_log(data: bytes, file: str, policy: Policy = STRICT) -> Replay:
+    """Check and decode a whole log. This function reads no file.
+
+    An invalid frame ends the log if no valid one follows it: a torn tail. Otherwise it is damage, and so is any invalid
+    byte in the header, in the checkpoint, or in a sealed log. Then this raises ``CorruptionError``.
+
+    If the policy skips damage, only the header and the checkpoint must be valid.
+    """
+    header, first, checkpoint = _first_frame(data, file)
+    if policy.skips_damage:
+        # The seal is removed, and all bytes behind the checkpoint count as torn. So the opening writes a new generation
+        # and sets this one aside.
+        unsealed = header._replace(flags=header.flags & SYNCED)
+        frames = _intact_frames(data, file, header.salt, first)
+        return Replay(file, unsealed, checkpoint, frames, first.end, len(data) - first.end, 0)
+    frames = [first]
+    end = first.end
+    torn_bytes = 0
+    if not header.flags & SEALED:
+        while True:
+            try:
+                frame = decode_frame(data, end, header.salt, file)
+                if (frame.number, frame.previous) != (frames[-1].number + 1, frames[-1].checksum):
+                    raise CorruptionError(file, end, f"frame {frames[-1].number + 1}", f"frame {frame.number}")
+            except CorruptionError as damage:
+                torn_bytes = _judge_end(data, end, header, file, damage)
+                break
+            frames.append(frame)
+            end = frame.end
+    return Replay(file, header, checkpoint, frames, end, torn_bytes, max(header.size_bytes - len(data), 0))
+
+
+def _first_frame(data: bytes, file: str) -> tuple[Header, Frame, Checkpoint]:
+    """Return the header, the first frame and its checkpoint. Raises like ``decode_log``."""
+    header = decode_header(data, LOG_MAGIC, file)
+    if parse_log_name(basename(file)) != header.number:
+        raise CorruptionError(file, 0, "the generation that the file is named by", f"{header.number}")
+    first = decode_frame(data, HEADER_BYTES, header.salt, file)
+    operation = first.transactions[0][0] if first.transactions and first.transactions[0] else None
+    if not isinstance(operation, Checkpoint):
+        raise CorruptionError(file, HEADER_BYTES, "a checkpoint", f"{operation}")
+    return header, first, operation
+
+
+def _intact_frames(data: bytes, file: str, salt: int, first: Frame) -> list[Frame]:
+    """Return the first frame, and every valid frame behind it, wherever it stands."""
+    frames = [first]
+    while (frame := find_frame(data, frames[-1].end, salt, file)) is not None:
+        frames.append(frame)
+    return frames
+
+
+def _judge_end(data: bytes, end: int, header: Header, file: str, damage: CorruptionError) -> int:
+    """Return 0 for a clean end, and the number of bytes for a torn tail. Raises ``CorruptionError`` for damage."""
+    if header.flags & SYNCED:
+        later = find_frame(data, end, header.salt, file)
+        if later is not None:
+            raise CorruptionError(
+                file,
+                end,
+                damage.expected,
+                damage.found,
+                f"frame {later.number} at offset {later.offset} is valid, so this is no torn tail, but damage to "
+                "acknowledged transactions; nothing was changed: restore the file, or copy the directory, then repair",
+            )
+    behind = data[end : end + len(END)]
+    if behind == END[: len(behind)]:
+        return 0
+    return len(data[end:].rstrip(b"\0"))
+
+
+def is_unchanged(disk: Disk, read: Replay) -> bool:
+    """Return whether the log is still the file that was read, with nothing behind its last frame.
+
+    Raises ``CorruptionError`` and ``OSError``.
+    """
+    fd = open_plain(disk, read.file, READ)
+    try:
+        header = read_all(disk, fd, HEADER_BYTES, 0)
+        behind = read_all(disk, fd, len(END), read.end)
+    finally:
+        disk.close(fd)
+    return header == encode_header(LOG_MAGIC, read.header) and behind == END[: len(behind)]

@@ -11,8 +11,8 @@ COVERED := core.header core.operations codecs typed runtime.options core.block c
 	engine.segment_use storage.publication engine.adoption interprocess.producer interprocess.multi_writer \
 	interprocess.splits interprocess.consumer_requests interprocess.snapshot_view core.intervals core.availability \
 	engine.subscriptions subscription recovery.in_doubt engine.two_phase transactions runtime.multi_queue \
-	core.delivery_counts engine.reader core.dead_letter runtime.retries runtime.requeue runtime.metrics \
-	system.event_log engine.context storage.inbox_limits storage.inbox_access recovery.opening \
+	core.delivery_counts engine.reader core.dead_letter runtime.retries runtime.metrics runtime.inspection \
+	runtime.session_state system.event_log engine.context storage.inbox_limits storage.inbox_access recovery.opening \
 	faces.lifecycle faces.refusals
 # The tests that do so; the others run unwatched.
 COVERING := $(patsubst %,tests/unit/engine/test_%.py,store reader_races trim spill commit admission compaction compaction_faults segment_use adoption \

@@ -39,10 +39,10 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
   ``in_doubt``, ``location_repair``, ``catalog``, ``replay``, ``opening``, ``salvage``, ``check``.
 - ``runtime/`` Threads around one engine, or around several: group commit, waiting, maintenance, retries.
   ``background``, ``call_guard``, ``group_commit``, ``memory_budget``, ``metrics``, ``waiting``, ``space``,
-  ``open_queue``, ``maintenance``, ``multi_queue``, ``requeue``, ``retries``, ``options``, ``session_state``.
+  ``inspection``, ``open_queue``, ``maintenance``, ``multi_queue``, ``retries``, ``session_state``.
 - ``interprocess/`` Operations of other processes than the owner, without the lock of the queue: enqueue, consume and
   look. ``splits``, ``producer``, ``snapshot_view``, ``consumer_requests``, ``multi_writer``.
-- ``persistentqueue/`` What people import. ``session``, ``stats``, ``subscription``, ``typed``, ``queue``,
+- ``persistentqueue/`` What people import. ``options``, ``session``, ``subscription``, ``typed``, ``queue``,
   ``transactions``.
 - ``faces/`` The common part of ``compat`` and ``aio``: the rules of the standard library's queues, and refusals.
   ``lifecycle``, ``refusals``.
@@ -108,15 +108,15 @@ from .errors import (
 )
 from .interprocess.producer import Producer
 from .interprocess.snapshot_view import SegmentSnapshot, Snapshot, View, ViewedItem
+from .options import OptionArguments, Options
 from .queue import PersistentQueue
 from .recovery.catalog import delete_queue, list_queues
 from .recovery.check import CheckReport, RepairReport, check, repair
+from .runtime.inspection import Stats
 from .runtime.maintenance import Compacted, Maintained
 from .runtime.memory_budget import MemoryBudget
 from .runtime.metrics import Histogram
-from .runtime.options import OptionArguments, Options
 from .session import Session
-from .stats import Stats
 from .storage.lock import Owner
 from .storage.relocation import Moved, move_data
 from .subscription import Subscription

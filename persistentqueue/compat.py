@@ -37,7 +37,7 @@ from persistentqueue import (
     codecs,
     delete_queue,
 )
-from persistentqueue.runtime.options import Options, PlainOptionArguments, chosen_options
+from persistentqueue.options import Options, PlainOptionArguments, chosen_options
 from persistentqueue.system.disk import DISK, StrPath, abspath, after_fork_in_child, fspath
 
 from .faces.lifecycle import Lifecycle, T, oldest

@@ -17,23 +17,22 @@ from .codecs import BYTES, Codec, T, checked_codec, decode_each
 from .core.encryption import Encryption
 from .core.items import checked_name
 from .engine.reader import Reader
-from .engine.segment_use import SegmentUse, explain
+from .engine.segment_use import SegmentUse
 from .engine.settings import Settings
 from .engine.store import RecoveryReport
 from .engine.transaction import Transaction
-from .errors import CorruptionError, MissingExtraError, SubscriptionNotFoundError, WrongKeyError, naming_paths
+from .errors import CorruptionError, MissingExtraError, WrongKeyError, naming_paths
 from .interprocess.snapshot_view import View
+from .options import OptionArguments, Options, Start, check_numbers, chosen_options, settings_of
 from .recovery.opening import Others, announce, open_store
+from .runtime.inspection import Stats
 from .runtime.maintenance import Compacted, Maintained, Maintenance
 from .runtime.memory_budget import MemoryBudget
 from .runtime.multi_queue import introduce, require_neighbours
 from .runtime.open_queue import OpenQueue, OpenStore
-from .runtime.options import OptionArguments, Options, Start, check_numbers, chosen_options, settings_of
-from .runtime.requeue import requeue
-from .runtime.retries import Retries, require_fitting
-from .runtime.session_state import checked_timeout
+from .runtime.retries import Retries, requeue, require_fitting
+from .runtime.session_state import SessionParts, checked_timeout, held_seconds, hold_of
 from .session import Session, flush_all
-from .stats import Stats, look
 from .storage.layout import place_path, queue_directory
 from .subscription import Subscription
 from .system.disk import StrPath, abspath, after_fork_in_child, basename, current_disk, dirname, fspath, using_disk
@@ -165,10 +164,10 @@ class PersistentQueue(Uncopyable, Generic[T]):
             open_store, self._disk, directory, settings, create=chosen.create, data_path=place, others=_OTHERS
         )
         try:
-            group = self._open_group(opening, chosen.lock_timeout, chosen.memory_bytes)
+            open_queue = self._open_store(opening, chosen.lock_timeout, chosen.memory_bytes)
             self._try_key(chosen.encryption)
             if settings.counts_attempts:
-                self._retries = Retries(self._disk, group, chosen.max_attempts, chosen.retry_delay_seconds)
+                self._retries = Retries(self._disk, open_queue, chosen.max_attempts, chosen.retry_delay_seconds)
                 self._bury_in(chosen)
         except BaseException:
             self._undo_opening()
@@ -179,19 +178,19 @@ class PersistentQueue(Uncopyable, Generic[T]):
         if self._open_queue is not None and self._open_queue.closed is None:
             self.close()
 
-    def _open_group(self, opening: OpenStore, lock_timeout: float, memory_bytes: int | MemoryBudget) -> OpenQueue:
+    def _open_store(self, opening: OpenStore, lock_timeout: float, memory_bytes: int | MemoryBudget) -> OpenQueue:
         """Open the store, and wait for its lock up to ``lock_timeout`` seconds.
 
         ``OpenQueue`` sets ``_open_queue`` before it opens the store, so that an interruption cannot lose an open store.
         """
         with naming_paths(self._path):
-            group = OpenQueue(opening, lock_timeout, partial(setattr, self, "_open_queue"), self._disk)
-        self._maintenance = Maintenance(group)
+            open_queue = OpenQueue(opening, lock_timeout, partial(setattr, self, "_open_queue"), self._disk)
+        self._maintenance = Maintenance(open_queue)
         if isinstance(memory_bytes, MemoryBudget):
-            group.resize(memory_bytes, None)
+            open_queue.resize(memory_bytes, None)
         _OPEN.add(self)
-        announce(group.directory, self.recovery)
-        return group
+        announce(open_queue.directory, self.recovery)
+        return open_queue
 
     def __enter__(self) -> PersistentQueue[T]:
         return self
@@ -202,13 +201,13 @@ class PersistentQueue(Uncopyable, Generic[T]):
         self.close()
 
     def __del__(self) -> None:
-        group = getattr(self, "_open_queue", None)
-        if group is not None and group.closed is None:
+        open_queue = getattr(self, "_open_queue", None)
+        if open_queue is not None and open_queue.closed is None:
             try:
                 warnings.warn(f"{self!r} was dropped without close()", ResourceWarning, stacklevel=2, source=self)
             finally:  # also if the warning is raised as an error
                 # No writes here: a finalizer may run at any point. The next opening recovers, as after a crash.
-                group.disown("the queue was dropped without close()")
+                open_queue.disown("the queue was dropped without close()")
 
     def __repr__(self) -> str:
         return (
@@ -221,8 +220,8 @@ class PersistentQueue(Uncopyable, Generic[T]):
         Raises:
             SubscriptionNotFoundError: The queue was made with ``fan_out``.
         """
-        group = self._open()
-        return group.look(lambda: len(group.store.reader.ready))
+        open_queue = self._open()
+        return open_queue.look(open_queue.need_plain().ready.__len__)
 
     def __bool__(self) -> bool:
         """Return True, also for an empty queue."""
@@ -242,12 +241,12 @@ class PersistentQueue(Uncopyable, Generic[T]):
     def data_path(self) -> str:
         """Directory that has the segments in its ``data``: the queue's own, or the absolute path of another one."""
         assert self._open_queue is not None
-        return self._open_queue.store.places.data_root
+        return self._open_queue.data_root
 
     @property
     def identity(self) -> str:
         """Identity of the queue in hex digits: drawn when the queue was made, and shared only by copies."""
-        return self._open().store.state.identity.hex()
+        return self._open().identity.hex()
 
     @property
     def closed(self) -> bool:
@@ -258,7 +257,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
     def recovery(self) -> RecoveryReport:
         """Report of what the opening found and recovered."""
         assert self._open_queue is not None
-        return self._open_queue.store.recovery
+        return self._open_queue.recovery
 
     def session(self, name: str | None = None) -> Session[T]:
         """Return a new session for enqueues and dequeues.
@@ -274,14 +273,11 @@ class PersistentQueue(Uncopyable, Generic[T]):
         return self._session(name, None)
 
     def _session(self, name: str | None, reader: Reader | None) -> Session[T]:
-        group = self._open()
+        open_queue = self._open()
         name = threading.current_thread().name if name is None else name
-        session: Session[T]
-        if self._codec is BYTES:
-            session = Session(group, name=name, queue=self, reader=reader, retries=self._retries)
-        else:
-            session = TypedSession(self._codec, group, name=name, queue=self, reader=reader, retries=self._retries)
-        group.look(lambda: self._sessions.add(session))
+        parts = SessionParts(open_queue, name, reader, self._retries, self)
+        session: Session[T] = Session(parts) if self._codec is BYTES else TypedSession(self._codec, parts)
+        open_queue.look(lambda: self._sessions.add(session))
         return session
 
     @uncopyable_block
@@ -305,7 +301,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
     def flush_all(
         self, sessions: Sequence[Session[T]], markers: Sequence[tuple[str, int] | None] = ()
     ) -> list[bool | Exception]:
-        """Flush several sessions of this queue in one group, so that they share one sync.
+        """Flush several sessions of this queue in one open_queue, so that they share one sync.
 
         Each session has a transaction of its own: if one is refused, the others are committed. No session waits for
         room, also with ``full="block"``. A session that finds no room, or would overtake one that waits, gets
@@ -326,12 +322,12 @@ class PersistentQueue(Uncopyable, Generic[T]):
             SessionInUseError: A session is in another call.
             ClosedError: The queue is closed.
         """
-        group = self._open()
+        open_queue = self._open()
         if not all(isinstance(session, Session) for session in sessions):
             raise TypeError(f"flush_all takes sessions of this queue, not {sessions!r}")
         if markers and len(markers) != len(sessions):
             raise ValueError(f"{len(markers)} markers for {len(sessions)} sessions")
-        return flush_all(group, sessions, markers)
+        return flush_all(open_queue, sessions, markers)
 
     def wait(self, timeout: float | None = None, *, stop: Callable[[], bool] = bool) -> bool:
         """Wait until an item is ready, without holding it.
@@ -352,11 +348,8 @@ class PersistentQueue(Uncopyable, Generic[T]):
             ClosedError, BrokenQueueError: The queue is closed or broken.
             SubscriptionNotFoundError: The queue was made with ``fan_out``.
         """
-        group = self._open()
-        reader = group.store.subscriptions.plain
-        if reader is None:
-            raise SubscriptionNotFoundError("", self.subscriptions())
-        return group.wait(reader, checked_timeout(timeout), stop)
+        open_queue = self._open()
+        return open_queue.wait(open_queue.need_plain(), checked_timeout(timeout), stop)
 
     def wake(self) -> None:
         """Make each ``wait`` of the queue and its subscriptions call its ``stop`` again.
@@ -386,13 +379,12 @@ class PersistentQueue(Uncopyable, Generic[T]):
         checked_name(name)
         if start not in {"earliest", "latest"}:
             raise ValueError(f'start must be "earliest" or "latest", got {start!r}')
-        group = self._open()
-        return Subscription(group, group.subscribe(name, start), self._codec, self._session)
+        open_queue = self._open()
+        return Subscription(open_queue, open_queue.subscribe(name, start), self._codec, self._session)
 
     def subscriptions(self) -> list[str]:
         """Return the names of the subscriptions, oldest first."""
-        group = self._open()
-        return group.look(group.store.subscriptions.names)
+        return self._open().subscription_names()
 
     def unsubscribe(self, name: str) -> None:
         """Remove a subscription, and the items that only it still needed; durable on return.
@@ -422,17 +414,16 @@ class PersistentQueue(Uncopyable, Generic[T]):
             WrongKeyError, MissingExtraError: A block cannot be opened for now. Its items stay ready.
             ClosedError, BrokenQueueError: The queue is closed or broken.
         """
-        group = self._open()
-        return decode_each(self._codec, group.browse(group.store.reader), group.store.directory)
+        open_queue = self._open()
+        return decode_each(self._codec, open_queue.browse(open_queue.need_plain()), open_queue.directory)
 
     def browse_all(self) -> Iterator[T]:
         """Return an iterator over the items that any subscription has not consumed, held ones included.
 
         Its rules are those of ``browse``, except that a queue that was made with ``fan_out`` can be browsed, too.
         """
-        group = self._open()
-        reader = group.look(group.store.subscriptions.of_all)
-        return decode_each(self._codec, group.browse(reader), group.store.directory)
+        open_queue = self._open()
+        return decode_each(self._codec, open_queue.browse(open_queue.of_all()), open_queue.directory)
 
     def peek(self, n: int = 1) -> list[T]:
         """Return the first ready items, in order, without holding or consuming them.
@@ -457,8 +448,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
         Args:
             name: Name of the marker.
         """
-        group = self._open()
-        return group.look(lambda: group.store.state.markers.get(name))
+        return self._open().marker(name)
 
     def clear(self) -> int:
         """Consume all ready items in one transaction, durable on return.
@@ -473,16 +463,16 @@ class PersistentQueue(Uncopyable, Generic[T]):
             ResourceError: Nothing was consumed. Call again after the system has room.
             BrokenQueueError: It is unknown whether the items were consumed. Open the queue again.
         """
-        group = self._open()
-        ready = group.store.reader.ready
+        open_queue = self._open()
+        ready = open_queue.need_plain().ready
         transaction = Transaction(ready)
         try:
-            group.look(lambda: ready.hold(len(ready), transaction.runs))
+            open_queue.look(lambda: ready.hold(len(ready), transaction.runs))
             count = sum(run[1] for run in transaction.runs)
             if count:
-                group.commit(transaction)
+                open_queue.commit(transaction)
         except BaseException:
-            group.discard(transaction)
+            open_queue.discard(transaction)
             raise
         return count
 
@@ -517,10 +507,10 @@ class PersistentQueue(Uncopyable, Generic[T]):
         """
         if max_items is not None and max_items < 0:
             raise ValueError(f"max_items must not be negative, got {max_items}")
-        group, dead = self._open(), self.dead_letters._open()
-        for each in (group, dead):
-            each.store.check()
-        return requeue(group, dead, max_items)
+        open_queue, dead = self._open(), self.dead_letters._open()
+        for each in (open_queue, dead):
+            each.check_usable()
+        return requeue(open_queue, dead, max_items)
 
     def trim(self) -> None:
         """Begin a new generation of the log, and delete drained segments, now instead of when it is worth it.
@@ -564,9 +554,9 @@ class PersistentQueue(Uncopyable, Generic[T]):
             raise ValueError(f"below must be a share from 0 to 1, got {below}")
         if not bytes_per_second > 0:
             raise ValueError(f"bytes_per_second must be more than 0, got {bytes_per_second}")
-        group = self._open()
+        open_queue = self._open()
         compacted = self._maintenance.compact(below, False, progress, bytes_per_second)
-        group.trim()  # also deletes drained segments if nothing was compacted
+        open_queue.trim()  # also deletes drained segments if nothing was compacted
         return compacted
 
     def maintain(self) -> Maintained:
@@ -603,10 +593,10 @@ class PersistentQueue(Uncopyable, Generic[T]):
             TypeError, ValueError: A setting has the wrong type or range. Nothing was changed.
             ClosedError: The queue is closed.
         """
-        group = self._open()
+        open_queue = self._open()
         chosen = {"memory_bytes": memory_bytes, "segment_bytes": segment_bytes}
         check_numbers({name: value for name, value in chosen.items() if value is not None})
-        group.resize(memory_bytes, segment_bytes)
+        open_queue.resize(memory_bytes, segment_bytes)
 
     def view(self) -> View:
         """Return a view of the queue as it is on disk.
@@ -617,11 +607,11 @@ class PersistentQueue(Uncopyable, Generic[T]):
             QueueNotFoundError: The directory of the queue was renamed after the opening.
             ClosedError: The queue is closed.
         """
-        store = self._open().store
-        store.need_name()
+        open_queue = self._open()
+        open_queue.need_name()
         with using_disk(self._disk):
-            view = View(store.directory)
-        view.envelopes = store.settings.envelopes or view.envelopes
+            view = View(open_queue.directory)
+        view.envelopes = open_queue.settings.envelopes or view.envelopes
         return view
 
     def explain(self) -> list[SegmentUse]:
@@ -632,17 +622,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
         Returns:
             For each segment, its live bytes, its ready, held and damaged items, and the sessions that keep it.
         """
-        group = self._open()
-        store = group.store
-
-        def look() -> list[SegmentUse]:
-            current, pinned = store.segments.current, store.segments.pinned
-            holds = [hold for session in self._sessions if (hold := session.keeps()) is not None]
-            number = current.number if current is not None else None
-            return explain(store.state, store.subscriptions, number, pinned, holds)
-
-        uses = group.look(look)
-        return [use._replace(size_bytes=max(store.segments.file_bytes(use.number), 0)) for use in uses]
+        return self._open().explain(lambda: [hold for each in self._sessions if (hold := hold_of(each)) is not None])
 
     def stats(self) -> Stats:
         """Return the state of the queue at this moment, and what was measured since it was opened.
@@ -653,7 +633,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
             TooManyFilesError: No file descriptor is free to list a directory.
             ClosedError: The queue is closed.
         """
-        return look(self._open(), self._sessions)
+        return self._open().stats(lambda: [held_seconds(each) for each in self._sessions if not each.closed])
 
     def close(self) -> None:
         """Roll back open sessions, trim and seal the log, and free the lock.
@@ -668,7 +648,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
         """
         try:
             if self._open_queue is not None:
-                self._open_queue.close(f"{self._open_queue.store.directory}: the queue is closed: open it again")
+                self._open_queue.close(f"{self._open_queue.directory}: the queue is closed: open it again")
                 _OPEN.discard(self)
         finally:
             if self._owns_dead_letters and self._dead_letters is not None:
@@ -683,9 +663,9 @@ class PersistentQueue(Uncopyable, Generic[T]):
         if dead_letter is None:
             return
         try:
-            store = self._open().store
-            if dead_letter == basename(store.directory):
-                raise ValueError(f"{store.directory}: its dead letters must go to another queue, not to itself")
+            open_queue = self._open()
+            if dead_letter == basename(open_queue.directory):
+                raise ValueError(f"{open_queue.directory}: its dead letters must go to another queue, not to itself")
             if isinstance(dead_letter, str):
                 shared = Options(
                     lock_timeout=options.lock_timeout,
@@ -696,15 +676,15 @@ class PersistentQueue(Uncopyable, Generic[T]):
                     encryption=options.encryption,
                 )
                 with using_disk(self._disk):
-                    dead_letter = PersistentQueue(dirname(store.directory), dead_letter, options=shared)
+                    dead_letter = PersistentQueue(dirname(open_queue.directory), dead_letter, options=shared)
                 self._owns_dead_letters = True
             elif not isinstance(dead_letter, PersistentQueue):
                 raise TypeError(f"dead_letter must be a queue's name, or an open queue, not {dead_letter!r}")
             self._dead_letters = dead_letter
             dead = dead_letter._open()
-            require_neighbours([store.directory, dead.store.directory])
-            introduce([self._open(), dead])
-            require_fitting(store, dead.store)
+            require_neighbours([open_queue.directory, dead.directory])
+            introduce([open_queue, dead])
+            require_fitting(open_queue, dead)
             assert self._retries is not None
             self._retries.dead = dead
         except BaseException:
@@ -718,11 +698,9 @@ class PersistentQueue(Uncopyable, Generic[T]):
         """
         if encryption is None:
             return
-        group = self._open()
-        reader = group.look(group.store.subscriptions.of_all)
         try:
             with suppress(CorruptionError, MissingExtraError):  # the dequeue of this block raises it
-                next(reader.browse(), None)
+                next(self._open().of_all().browse(), None)
         except WrongKeyError as error:
             if error.key_id == encryption.key_id:
                 self.close()
@@ -739,8 +717,8 @@ def _is_sound(directory: str) -> bool:
     """Return whether this process has the queue in this directory open and not broken."""
     while True:
         with suppress(RuntimeError):  # the set changed: another thread opened or closed a queue
-            stores = [queue._open_queue.store for queue in _OPEN if queue._open_queue is not None and not queue.closed]
-            return any(store.directory == directory and store.broken is None for store in stores)
+            open_queues = [queue._open_queue for queue in _OPEN if queue._open_queue is not None]
+            return any(each.is_usable and each.directory == directory for each in open_queues)
 
 
 _OTHERS = Others(_is_sound, announce)

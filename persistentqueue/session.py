@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from operator import index
 from threading import get_ident
 from types import TracebackType
-from typing import Any, TypeVar, overload
+from typing import Any, overload
 
 from .codecs import T
 from .core.availability import LANE_ITEMS
@@ -22,10 +22,7 @@ from .errors import (
     UnflushedWarning,
 )
 from .runtime.open_queue import OpenQueue
-from .runtime.session_state import BUSY, FREE, SessionState, checked_timeout, require_no_handlers
-from .system.signal_shield import shielded
-
-R = TypeVar("R")
+from .runtime.session_state import BUSY, FREE, SessionState, checked_timeout, exclusively, require_no_handlers
 
 
 class Session(SessionState[T]):
@@ -73,7 +70,7 @@ class Session(SessionState[T]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        unflushed = self.unflushed() if kind is None else None
+        unflushed = self._unflushed() if kind is None else None
         try:
             if error is not None and self._trial is not None and self._transaction is not None:
                 self._trial.fail(self._transaction, self._reader, error)
@@ -128,12 +125,12 @@ class Session(SessionState[T]):
             self._begin()
         self._busy = BUSY
         try:
-            transaction, group = self._transaction, self._open_queue
-            if transaction is None or group.closed is not None or group.store.broken is not None:
+            transaction, open_queue = self._transaction, self._open_queue
+            if transaction is None or not open_queue.is_usable:
                 transaction = self._open()
             cost_bytes = transaction.cost_bytes + length_bytes + ITEM_OVERHEAD_BYTES
             if cost_bytes > self._spill_bytes and transaction.items:
-                group.spill(transaction)
+                open_queue.spill(transaction)
                 cost_bytes = length_bytes + ITEM_OVERHEAD_BYTES
             # No interruption comes between these steps: the cost counts only items that are there.
             transaction.cost_bytes = cost_bytes
@@ -242,12 +239,12 @@ class Session(SessionState[T]):
             self._begin()
         self._busy = BUSY
         try:
-            transaction, group = self._transaction, self._open_queue
-            if transaction is None or group.closed is not None or group.store.broken is not None:
+            transaction, open_queue = self._transaction, self._open_queue
+            if transaction is None or not open_queue.is_usable:
                 transaction = self._open()
-            inside = group.inside
+            inside = open_queue.inside
             if inside and (0 in inside or get_ident() in inside):
-                group.check_outermost()
+                open_queue.check_outermost()
             item: Any = None
             taken = self._taken
             if self._lane and len(taken) < LANE_ITEMS:
@@ -263,7 +260,7 @@ class Session(SessionState[T]):
                     self._busy = FREE
                     return None
             if not transaction.since_seconds:
-                transaction.since_seconds = group.now()
+                transaction.since_seconds = open_queue.now()
             # No call from here on, so no interruption: the item that was taken reaches the caller.
             transaction.given += 1
             self._busy = FREE
@@ -335,26 +332,12 @@ class Session(SessionState[T]):
         else:
             return items
 
-    def enqueue_cached(self, item: Any) -> bool:
-        """Buffer an item, unless the session would first have to spill.
+    def _enqueue_cached(self, item: Any) -> bool:
+        """Buffer an item as ``enqueue`` does, unless the session would first have to spill; return True if it is
+        buffered.
 
-        The call never waits for a disk, so an event loop may make it.
-
-        Args:
-            item: Any bytes-like object, from 0 to 4 GiB - 1 bytes. Its content is copied at once.
-
-        Returns:
-            True if the item is buffered. False if the session would have to spill first: the item is then not in the
-            session.
-
-        Raises:
-            TypeError: If the item is not a bytes-like object.
-            ItemTooLargeError: If the item is longer than 4 GiB - 1 bytes.
-            ClosedError: If the session or its queue is closed.
-            BrokenQueueError: If a sync or a write of the log has failed before: close the queue and open it again.
-            SessionInUseError: If another call of the session is under way.
-
-        Nothing is durable before ``flush`` returns. For one thread at a time.
+        The call never waits for a disk, so an event loop may make it. Raises the errors of ``enqueue`` that do not come
+        from a spill.
         """
         data = item if type(item) is bytes else as_bytes(item)
         size_bytes = len(data)
@@ -500,17 +483,17 @@ class Session(SessionState[T]):
         For one thread at a time.
         """
         if self._together is not None:
-            return self._together(self, marker, timeout)
+            return self._together.flush(self, marker, timeout)
         if self._busy:
             self._begin()
         self._busy = BUSY
         try:
-            transaction, group = self._transaction, self._open_queue
-            if transaction is None or group.closed is not None or group.store.broken is not None:
+            transaction, open_queue = self._transaction, self._open_queue
+            if transaction is None or not open_queue.is_usable:
                 transaction = self._open()
             if timeout is not None:
                 timeout = checked_timeout(timeout)
-                if timeout and not group.blocks:
+                if timeout and not open_queue.blocks:
                     raise ValueError(f'a timeout of {timeout} seconds needs a queue with full="block"')
             if marker is not None:
                 transaction.marker = checked_marker(marker)
@@ -592,30 +575,18 @@ class Session(SessionState[T]):
             reason = reason or str(item)
         self._trial.reject(transaction, self._consumer(), self._meaning(item), reason, retry, delay_seconds)
 
-    def undecodable(self, codec: object, data: bytes, reason: Exception) -> CodecError:
+    def _undecodable(self, codec: object, data: bytes, reason: Exception) -> CodecError:
         """Return the error for the item that was dequeued last and that its codec refuses, and count it in the
         statistics.
 
-        For interfaces that decode by themselves the items that they dequeue.
-
-        Args:
-            codec: The codec that refuses the item.
-            data: The bytes of the item.
-            reason: The error that the codec has raised.
-
-        Returns:
-            A ``CodecError`` with the bytes, the directory of the queue, and the sequence of the item if it is known.
-
-        Raises:
-            ReentrantUseError: If the call interrupts another call of the same queue in the same thread.
-
-        Nothing becomes durable by this call. For the thread that has dequeued the item.
+        The error has the bytes, the directory of the queue, and the sequence of the item if it is known. ``reason`` is
+        what the codec has raised. Raises ``ReentrantUseError``.
         """
-        transaction, group, last = self._transaction, self._open_queue, self._taken[-1:]
-        group.count_undecodable()
+        transaction, open_queue, last = self._transaction, self._open_queue, self._taken[-1:]
+        open_queue.count_undecodable()
         runs = transaction.runs if transaction is not None else []
         sequence = last[0][0] if last else sum(runs[-1]) - 1 if runs else None
-        return CodecError("decode", codec, data, reason, group.store.directory, sequence)
+        return CodecError("decode", codec, data, reason, open_queue.directory, sequence)
 
     def rollback(self) -> None:
         """Drop what was enqueued and release what was dequeued since the last flush.
@@ -662,15 +633,15 @@ class Session(SessionState[T]):
 
 
 def flush_all(
-    group: OpenQueue, sessions: Sequence[Session[Any]], markers: Sequence[tuple[str, int] | None]
+    open_queue: OpenQueue, sessions: Sequence[Session[Any]], markers: Sequence[tuple[str, int] | None]
 ) -> list[bool | Exception]:
     """Flush the sessions as ``PersistentQueue.flush_all`` promises."""
-    _require_apart(group, sessions)
-    return exclusively(sessions, partial(_flush_all, group, sessions, markers))
+    _require_apart(open_queue, sessions)
+    return exclusively(sessions, partial(_flush_all, open_queue, sessions, markers))
 
 
 def _flush_all(
-    group: OpenQueue, sessions: Sequence[Session[Any]], markers: Sequence[tuple[str, int] | None]
+    open_queue: OpenQueue, sessions: Sequence[Session[Any]], markers: Sequence[tuple[str, int] | None]
 ) -> list[bool | Exception]:
     found: list[bool | Exception] = [True] * len(sessions)
     works: dict[int, Transaction] = {}
@@ -691,7 +662,7 @@ def _flush_all(
             if not work.is_empty:
                 works[number] = work
     try:
-        group.commit_all(list(works.values()))
+        open_queue.commit_all(list(works.values()))
     except PersistentQueueError as error:
         for work in works.values():
             work.error = work.error or error
@@ -705,36 +676,11 @@ def _flush_all(
     return found
 
 
-def exclusively(sessions: Sequence[Session[Any]], call: Callable[[], R]) -> R:
-    """Make the call while the sessions refuse other calls. Raises ``SessionInUseError`` if a session is in another
-    call."""
-    taken: list[Session[Any]] = []
-    try:
-        for session in sessions:
-            if session._busy:
-                session._begin()
-            # No call from here on: an interruption finds the session free, or busy and in the list.
-            session._busy = BUSY
-            taken += (session,)
-        result = call()
-        _end_all(taken)
-    except BaseException:
-        shielded(partial(_end_all, taken))
-        raise
-    else:
-        return result
-
-
-def _end_all(sessions: Iterable[Session[Any]]) -> None:
-    for session in sessions:
-        session._end_badly()
-
-
-def _require_apart(group: OpenQueue, sessions: Sequence[Session[Any]]) -> None:
+def _require_apart(open_queue: OpenQueue, sessions: Sequence[Session[Any]]) -> None:
     """Raise ``ValueError`` unless these are different sessions of this queue alone."""
     if len(set(map(id, sessions))) < len(sessions):
         raise ValueError("flush_all got the same session twice: pass each session once")
-    if any(session._open_queue is not group for session in sessions):
+    if any(session._open_queue is not open_queue for session in sessions):
         raise ValueError("flush_all got a session of another queue: pass only sessions of this queue")
     if any(session._together is not None for session in sessions):
         raise ValueError("flush_all got a session of a transaction over several queues: call flush() of that session")

@@ -33,9 +33,13 @@ class Subscription(Uncopyable, Generic[T]):
     _elsewhere = "pass its name, and call queue.subscribe(name) in the process that has opened the queue"
 
     def __init__(
-        self, group: OpenQueue, reader: Reader, codec: Codec[T], session: Callable[[str | None, Reader], Session[T]]
+        self,
+        open_queue: OpenQueue,
+        reader: Reader,
+        codec: Codec[T],
+        session: Callable[[str | None, Reader], Session[T]],
     ) -> None:
-        self._open_queue = group
+        self._open_queue = open_queue
         self._reader = reader
         self._codec = codec
         self._session = session
@@ -159,4 +163,4 @@ class Subscription(Uncopyable, Generic[T]):
 
         Nothing becomes durable by browsing. An iterator is for one thread at a time; any number of iterators may run.
         """
-        return decode_each(self._codec, self._open_queue.browse(self._reader), self._open_queue.store.directory)
+        return decode_each(self._codec, self._open_queue.browse(self._reader), self._open_queue.directory)

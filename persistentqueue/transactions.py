@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from functools import partial
 from typing import Any, TypeVar, overload
 
-from .core.items import checked_marker
 from .queue import PersistentQueue
-from .runtime.multi_queue import introduce, require_neighbours
-from .runtime.retries import commit_tried
-from .runtime.session_state import checked_timeout
-from .session import Session, exclusively
+from .runtime.session_state import flush_together
+from .session import Session
 from .subscription import Subscription
-from .system.disk import basename
 from .system.uncopyable import uncopyable_block
 
 A = TypeVar("A")
@@ -121,46 +116,6 @@ def _transaction(
     with ExitStack() as stack:
         sessions = tuple(stack.enter_context(queue.session(name)) for queue in queues)
         if len(sessions) > 1:
-            joint = _Joint(sessions)
-            for session in sessions:
-                session._together = joint.flush
+            flush_together(sessions)
         yield sessions
         sessions[0].flush()
-
-
-class _Joint:
-    """The sessions of one transaction over several queues, which are flushed together. For one thread at a time."""
-
-    def __init__(self, sessions: Sequence[Session[Any]]) -> None:
-        self._sessions = sorted(sessions, key=lambda session: basename(session._open_queue.store.directory))
-        require_neighbours([session._open_queue.store.directory for session in sessions])
-        introduce([session._open_queue for session in sessions])
-        for session in sessions:
-            if not session._open_queue.store.settings.sync:
-                raise ValueError(
-                    f"{session._open_queue.store.directory}: opened with sync=False: a power cut could undo its part "
-                    "of a transaction over several queues and keep the other parts: open it with sync=True"
-                )
-
-    def flush(self, asked: Session[Any], marker: tuple[str, int] | None, timeout: float | None) -> bool:
-        """Flush all sessions, as ``Session.flush`` does for one; ``asked`` is the session that the marker is for."""
-        if checked_timeout(timeout):
-            raise ValueError(
-                f"a transaction over several queues never waits for room, got timeout={timeout}: pass 0 or None"
-            )
-        return exclusively(self._sessions, partial(self._flush, asked, marker))
-
-    def _flush(self, asked: Session[Any], marker: tuple[str, int] | None) -> bool:
-        works = [(session, session._open()) for session in self._sessions]
-        for session, work in works:
-            work.marker = checked_marker(marker) if session is asked and marker is not None else None
-        busy = [(each, work) for each, work in works if work.enqueues or work.runs or work.marker is not None]
-        if not busy:
-            return True
-        try:
-            commit_tried([(session._open_queue, work, session._trial) for session, work in busy], 0.0)
-        finally:
-            for session, work in busy:
-                if work.settled:  # also after an interruption behind the commit: the session begins a new transaction
-                    session._finish(work)
-        return not busy[0][1].skipped

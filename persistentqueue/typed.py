@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from .codecs import Codec, T, encode
+from .runtime.session_state import SessionParts
 from .session import Session
 
 
@@ -24,9 +25,9 @@ class TypedSession(Session[T]):
 
     __slots__ = ("_codec",)
 
-    def __init__(self, codec: Codec[T], *arguments: Any, **named: Any) -> None:
-        self._codec = codec
-        super().__init__(*arguments, **named)
+    def __init__(self, _codec: Codec[T], _parts: SessionParts) -> None:
+        self._codec = _codec
+        super().__init__(_parts)
 
     def enqueue(self, item: Any) -> None:
         """Encode an item and buffer it until the next flush.
@@ -40,26 +41,12 @@ class TypedSession(Session[T]):
         The errors of ``Session.enqueue`` can occur as well. Nothing is durable before ``flush`` returns. For one thread
         at a time.
         """
-        data: Any = encode(self._codec, item, self._open_queue.store.directory)
+        data: Any = encode(self._codec, item, self._open_queue.directory)
         super().enqueue(data)
 
-    def enqueue_cached(self, item: Any) -> bool:
-        """Encode an item and buffer it, unless the session would first have to spill.
-
-        Args:
-            item: An object that the codec can encode. It is encoded at once.
-
-        Returns:
-            True if the item is buffered. False if the session would have to spill first: the item is then not in the
-            session.
-
-        Raises:
-            CodecError: If the codec cannot encode the item. The item is then not in the session.
-
-        The errors of ``Session.enqueue_cached`` can occur as well. Nothing is durable before ``flush`` returns. For one
-        thread at a time.
-        """
-        return super().enqueue_cached(encode(self._codec, item, self._open_queue.store.directory))
+    def _enqueue_cached(self, item: Any) -> bool:
+        """Encode an item and buffer it, as ``Session._enqueue_cached`` does. Raises its errors, and ``CodecError``."""
+        return super()._enqueue_cached(encode(self._codec, item, self._open_queue.directory))
 
     def enqueue_many(self, items: Iterable[Any]) -> None:
         """Encode several items and buffer them, in order, until the next flush.
@@ -77,7 +64,7 @@ class TypedSession(Session[T]):
         The errors of ``Session.enqueue_many`` can occur as well. Nothing is durable before ``flush`` returns. For one
         thread at a time.
         """
-        path = self._open_queue.store.directory
+        path = self._open_queue.directory
         encoded: Iterator[Any] = (encode(self._codec, item, path) for item in items)
         super().enqueue_many(list(encoded) if isinstance(items, list | tuple) else encoded)
 
@@ -112,7 +99,7 @@ class TypedSession(Session[T]):
         try:
             return self._codec.decode(data)
         except Exception as error:
-            raise self.undecodable(self._codec, data, error) from error
+            raise self._undecodable(self._codec, data, error) from error
         except BaseException:  # interrupted: the caller did not get the item
             self._give_back(1)
             raise
@@ -167,7 +154,7 @@ class TypedSession(Session[T]):
                 self._give_back(len(data) - max(len(items), 1))
                 if items:
                     return items
-                raise self.undecodable(self._codec, each, error) from error
+                raise self._undecodable(self._codec, each, error) from error
             except BaseException:  # interrupted: the caller did not get any of the items
                 self._give_back(len(data))
                 raise

@@ -248,7 +248,7 @@ def _completion(directory: Path, items: int) -> Iterator[Row]:
             held = queue.stats()
             group = queue._open_queue
             assert group is not None
-            consumed = group.store.state.gone.consumed
+            consumed = group._store.state.gone.consumed
             tracemalloc.start()
             most_bytes = gaps = 0
             start_time = time.perf_counter()

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from persistentqueue import ClosedError
-from persistentqueue.runtime.options import Options
+from persistentqueue.options import Options
 from persistentqueue.system.disk import StrPath, abspath
 
 from ..faces.refusals import require_no_retries

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 import persistentqueue
 from persistentqueue import Compacted, Maintained, MemoryBudget, RecoveryReport, SegmentUse, Stats, codecs
 from persistentqueue.codecs import T
-from persistentqueue.runtime.options import Options, PlainOptionArguments, Start, chosen_options
+from persistentqueue.options import Options, PlainOptionArguments, Start, chosen_options
 from persistentqueue.system.disk import StrPath, fspath
 from persistentqueue.system.uncopyable import Uncopyable
 

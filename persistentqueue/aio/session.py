@@ -80,7 +80,7 @@ class Session(Uncopyable, Generic[T]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        unflushed = self._core.unflushed() if kind is None else None
+        unflushed = self._core._unflushed() if kind is None else None
         await self.close()
         if unflushed is not None:
             warnings.warn(unflushed, UnflushedWarning, stacklevel=2, source=self)
@@ -110,7 +110,7 @@ class Session(Uncopyable, Generic[T]):
                 not in the session.
         """
         with self._using():
-            if not self._core.enqueue_cached(item):
+            if not self._core._enqueue_cached(item):
                 await over(self._host.in_thread(self._core.enqueue, item))
 
     async def enqueue_many(self, items: Iterable[T]) -> None:

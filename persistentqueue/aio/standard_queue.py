@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from persistentqueue import BrokenQueueError, ClosedError, CorruptionError, PersistentQueue, Session, codecs
-from persistentqueue.runtime.options import Options, PlainOptionArguments, chosen_options
+from persistentqueue.options import Options, PlainOptionArguments, chosen_options
 from persistentqueue.system.disk import StrPath, fspath
 
 from ..faces.lifecycle import Lifecycle, T, oldest

@@ -34,7 +34,7 @@ class Entry:
         try:
             self.item = codec.decode(data)
         except Exception as error:
-            refused = hold.undecodable(codec, data, error) if hold is not None else None
+            refused = hold._undecodable(codec, data, error) if hold is not None else None
             self.error = refused or CodecError("decode", codec, data, error)
             self.error.__cause__ = error
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 from ..core.encryption import PLAIN
 from ..core.frame import SEALED
@@ -102,6 +103,13 @@ NOTHING_FOUND = RecoveryReport()
 """The report for a new queue."""
 
 
+class Dependent(Protocol):
+    """The user of a store. It must know at once when the store is broken."""
+
+    is_usable: bool
+    """False from the moment on when the store is broken."""
+
+
 class Store:
     """An open queue. ``opening.open_store`` makes one."""
 
@@ -144,7 +152,9 @@ class Store:
         self.generations = Generations(context, self.segments, self.subscriptions, self.limits, to_break=self.break_off)
         self.inbox = Inbox(context, self)
         self.broken: BaseException | None = None
-        """Error that broke the store; None while it works."""
+        """Error that broke the store; None while it works. Only ``fail`` sets it."""
+        self.dependent: Dependent | None = None
+        """The open queue above the store; None if there is none. ``fail`` marks it."""
 
     # --- closing -----------------------------------------------------------------------------------------------------
 
@@ -217,7 +227,7 @@ class Store:
         except OSError as error:
             raise self.break_off(error) from error
         except BaseException as error:
-            self.broken = error
+            self.fail(error)
             raise
         if transaction.error is not None:
             failure, transaction.error = transaction.error, None
@@ -566,6 +576,13 @@ class Store:
                 state.apply(operation)
         self.state.become(state)
 
+    def fail(self, error: BaseException) -> None:
+        """Break the store for this error: from now on every call raises ``BrokenQueueError``."""
+        # No call between these steps, so no interruption leaves a dependent that takes the store for usable.
+        self.broken = error
+        if self.dependent is not None:
+            self.dependent.is_usable = False
+
     def doubt(self, error: BaseException) -> None:
         """Break the store for an error that ended a commit after its first write: only recovery can find the outcome.
 
@@ -576,7 +593,7 @@ class Store:
             return
         if isinstance(error, OSError):
             raise self.break_off(error) from error
-        self.broken = error
+        self.fail(error)
         LOGGER.error(
             "%s: whether a flush is durable is unknown, since it was interrupted (%r): close the queue and open it "
             "again, recovery will tell",
@@ -587,10 +604,11 @@ class Store:
     def break_off(self, error: OSError) -> BrokenQueueError:
         """Break the store for an error of the disk, and return the error to raise."""
         if isinstance(error, FileNotFoundError) and self.lock.is_deleted():
-            self.broken = gone = QueueDeletedError(self.directory)
+            gone = QueueDeletedError(self.directory)
+            self.fail(gone)
             LOGGER.error("%s", gone)
             return gone
-        self.broken = error
+        self.fail(error)
         broken = BrokenQueueError(
             f"{self.directory}: a sync or a log write failed ({error}): whether this flush is durable is unknown; "
             "close the queue and open it again, recovery will tell"

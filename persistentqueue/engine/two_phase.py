@@ -183,7 +183,7 @@ def _decide(disk: Disk, coordinator: _Half, participants: Sequence[_Half]) -> No
                 half.settling.committed = True
     except BaseException as error:
         for half in (coordinator, *participants):
-            half.part.store.broken = half.part.store.broken or error
+            half.part.store.fail(half.part.store.broken or error)
         raise
 
 

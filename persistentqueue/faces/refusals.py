@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from persistentqueue.runtime.options import Options
+from persistentqueue.options import Options
 from persistentqueue.system.uncopyable import Uncopyable
 
 

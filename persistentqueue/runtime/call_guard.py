@@ -12,7 +12,6 @@ interrupted call.
 from __future__ import annotations
 
 import threading
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from typing import Any, TypeVar, cast
@@ -33,6 +32,7 @@ def outermost(method: Method) -> Method:
 
     @wraps(method)
     def call(calls: CallGuard, *arguments: Any, **named: Any) -> Any:
+        """Make the call, if this thread is in no other."""
         thread, inside = _thread(), calls.inside
         if inside and (0 in inside or thread in inside):
             calls.check_outermost()
@@ -49,6 +49,9 @@ def outermost(method: Method) -> Method:
 class CallGuard:
     """The calls of one queue that are under way; base class of its open queue. For any number of threads."""
 
+    directory: str
+    """Directory of the queue; set when it is open."""
+
     def __init__(self) -> None:
         self.mutex = threading.Lock()
         self.inside: dict[int, None] = {}
@@ -58,11 +61,6 @@ class CallGuard:
         """Open queues that have been in a transaction with this one."""
         self.closed: str | None = "the queue is not open"
         """Reason why no call succeeds; None while the queue is open."""
-
-    @property
-    @abstractmethod
-    def directory(self) -> str:
-        """Directory of the queue."""
 
     def add_partners(self, others: Sequence[CallGuard]) -> None:
         """Add the queues to the partners. The queue itself may be among them and is left out.

@@ -57,13 +57,13 @@ class Maintained(NamedTuple):
 class Maintenance:
     """The maintenance of one queue. For any number of threads."""
 
-    def __init__(self, group: OpenQueue) -> None:
-        self._open_queue = group
+    def __init__(self, open_queue: OpenQueue) -> None:
+        self._open_queue = open_queue
         self._is_tidy_due = False
         """True if tidying up is scheduled."""
         self._failures: set[tuple[type, int | None]] = set()
         """Causes of failures that were logged: the type and the error number."""
-        group.after_commit = self.maintain_soon
+        open_queue.after_commit = self.maintain_soon
 
     def compact(
         self,
@@ -84,24 +84,20 @@ class Maintenance:
         self, below: float, settled_only: bool, progress: Callable[[int], None] | None, bytes_per_second: float
     ) -> Compacted:
         segments = copied_bytes = 0
-        before: int | None = None
-        began = self._open_queue.now()
+        before, began = self._open_queue.next_segment, self._open_queue.now()
         copy: Copy | None = None
 
         def begin() -> None:
-            nonlocal before, copy
-            with self._open_queue.writing:
-                self._open_queue.check()
-                before = self._open_queue.store.state.next_segment if before is None else before
-                copy = self._open_queue.store.begin_compaction(below, settled_only, before=before)
+            """Begin a copy, if any segment is sparse."""
+            nonlocal copy
+            copy = self._open_queue.begin_compaction(below, settled_only, before)
 
         def end() -> None:
+            """End the copy that was begun, if any."""
             nonlocal copy
             if copy is not None:
-                with self._open_queue.writing:
-                    self._open_queue.store.end_compaction(copy)
+                self._open_queue.end_compaction(copy)
                 copy = None
-                self._open_queue.tell_of_room()
 
         while True:
             try:
@@ -138,37 +134,13 @@ class Maintenance:
     def maintain(self) -> Maintained:
         """Give up what only a busy queue needs, compact sparse segments, and fill the pool. Raises the errors of
         ``compact``."""
-        self._tidy()
+        self._open_queue.tidy()
         return self._maintain(inf)
-
-    def _tidy(self) -> None:
-        self._open_queue.around(partial(self._open_queue.shielded, self._tidy_files))
-
-    def _tidy_files(self) -> None:
-        generation = self._open_queue.store.generations.number
-        with self._open_queue.keeping_files(), self._open_queue.alone():
-            self._open_queue.store.tidy()
-        self._open_queue.give_back()
-        if generation != self._open_queue.store.generations.number:
-            self._open_queue.tell_of_room()
 
     def _maintain(self, bytes_per_second: float) -> Maintained:
         self._open_queue.give_back()
-        compacted = self.compact(self._open_queue.store.settings.compact_below, True, None, bytes_per_second)
-        return Maintained(compacted.segments, compacted.copied_bytes, sum(self._fill_pool()))
-
-    def _fill_pool(self) -> Iterator[int]:
-        """Fill the pool. A thread that closes the queue or gives files back waits for one file of the pool at most."""
-        made: int | None = 0
-        files = self._open_queue.store.fill_pool()
-        while made is not None:
-            yield made
-            made = self._open_queue.around(partial(self._open_queue.shielded, partial(self._make_file, files)))
-
-    def _make_file(self, files: Iterator[int]) -> int | None:
-        with self._open_queue.giving_back:
-            self._open_queue.check()
-            return next(files, None)
+        compacted = self.compact(self._open_queue.settings.compact_below, True, None, bytes_per_second)
+        return Maintained(compacted.segments, compacted.copied_bytes, sum(self._open_queue.fill_pool()))
 
     def maintain_soon(self) -> None:
         """Schedule maintenance in the background thread."""
@@ -178,9 +150,8 @@ class Maintenance:
     def _maintain_by_itself(self) -> None:
         self._open_queue.maintenance_is_due = False
         with self._by_itself():
-            self._open_queue.check()
-            self._open_queue.store.check()
-            self._maintain(self._open_queue.store.settings.compact_bytes_per_second)
+            self._open_queue.check_usable()
+            self._maintain(self._open_queue.settings.compact_bytes_per_second)
             if not self._is_tidy_due:
                 self._tidy_soon()
 
@@ -199,9 +170,7 @@ class Maintenance:
             cause = type(error), getattr(error, "errno", None)
             if cause not in self._failures:
                 self._failures.add(cause)
-                LOGGER.warning(
-                    "%s: maintenance failed, and is tried again: %s", self._open_queue.store.directory, error
-                )
+                LOGGER.warning("%s: maintenance failed, and is tried again: %s", self._open_queue.directory, error)
 
     def _tidy_soon(self) -> None:
         self._is_tidy_due = True
@@ -210,11 +179,9 @@ class Maintenance:
     def _tidy_by_itself(self, groups: int) -> None:
         self._is_tidy_due = False
         with self._by_itself():
-            self._open_queue.check()
-            self._open_queue.store.check()
+            self._open_queue.check_usable()
             if groups == self._open_queue.groups:
-                self._tidy()
+                self._open_queue.tidy()
             else:
                 self._tidy_soon()
-                with self._open_queue.alone():
-                    self._open_queue.store.adopter.sweep_if_due()
+                self._open_queue.sweep_if_due()

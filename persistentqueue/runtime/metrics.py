@@ -1,4 +1,4 @@
-"""Measurements of a queue at work: histograms, and the meters that make them.
+"""Measurements of a queue at work: counts, histograms, and the meters that make them.
 
 Buckets are fixed, so histograms can be subtracted, and added up over queues. Each bound is about twice the one before
 it. So a quantile can be wrong by a factor of about two.
@@ -86,6 +86,22 @@ class Histogram:
             return "Histogram(no values)"
         half, most, top = (f"{self.quantile(part):.4g}" for part in (0.5, 0.99, 1))
         return f"Histogram({self.count:,} values, mean {self.mean:.3g}, half <= {half}, 99% <= {most}, all <= {top})"
+
+
+@dataclass
+class Counts:
+    """The counts of a queue since it was opened. Its mutex guards them."""
+
+    refused: int = 0
+    """Number of transactions that were refused because the queue is full."""
+    given_back: int = 0
+    """Number of items that were released by sessions that had dequeued them."""
+    rejected: int = 0
+    """Number of items that sessions have rejected."""
+    dead: int = 0
+    """Number of items that were moved to the dead letters."""
+    undecodable: int = 0
+    """Number of times that a codec refused a dequeued item."""
 
 
 class Meter:

@@ -28,31 +28,31 @@ def commit_jointly(works: Sequence[Work], timeout_seconds: float | None = 0.0) -
     is unknown.
     """
     if len(works) == 1:
-        group, transaction = works[0]
-        group.commit(transaction, timeout_seconds)
+        open_queue, transaction = works[0]
+        open_queue.commit(transaction, timeout_seconds)
         return
-    works = sorted(works, key=lambda work: basename(work[0].store.directory))
-    groups = [group for group, _ in works]
-    introduce(groups)
-    for group in groups:
-        group.check_outermost()
-    _call_around(groups, partial(_commit, works))
+    works = sorted(works, key=lambda work: basename(work[0].directory))
+    open_queues = [open_queue for open_queue, _ in works]
+    introduce(open_queues)
+    for open_queue in open_queues:
+        open_queue.check_outermost()
+    _call_around(open_queues, partial(_commit, works))
 
 
-def introduce(groups: Sequence[OpenQueue]) -> None:
+def introduce(open_queues: Sequence[OpenQueue]) -> None:
     """Make the queues partners of each other.
 
     In the middle of a call of one queue no partner may be called. The partner might wait for a transaction that waits
     for this very call.
     """
-    for group in groups:
-        group.add_partners(groups)
+    for open_queue in open_queues:
+        open_queue.add_partners(open_queues)
 
 
-def _call_around(groups: Sequence[OpenQueue], call: Callable[[], None]) -> None:
+def _call_around(open_queues: Sequence[OpenQueue], call: Callable[[], None]) -> None:
     """Make a shielded call as a call of all these queues."""
-    if groups:
-        groups[0].together(partial(groups[0].shielded, partial(_call_around, groups[1:], call)))
+    if open_queues:
+        open_queues[0].together(partial(open_queues[0].shielded, partial(_call_around, open_queues[1:], call)))
     else:
         call()
 
@@ -60,14 +60,14 @@ def _call_around(groups: Sequence[OpenQueue], call: Callable[[], None]) -> None:
 def _commit(works: Sequence[Work]) -> None:
     try:
         with ExitStack() as turns:  # in the order of their names, so no two transactions wait for each other
-            parts = [Part(turns.enter_context(group.taking_part(work)), work) for group, work in works]
+            parts = [Part(turns.enter_context(open_queue.taking_part(work)), work) for open_queue, work in works]
             commit_several(parts)
         errors = [work.error for _, work in works if work.error is not None]
     finally:
         for _, work in works:
             work.error = None
-    for group, _ in works:
-        group.follow_up()
+    for open_queue, _ in works:
+        open_queue.follow_up()
     if errors:
         raise errors[0]
 

@@ -61,8 +61,7 @@ from ..system.wakeup import LONGEST_SECONDS
 from .background import BACKGROUND
 from .call_guard import outermost
 from .group_commit import GroupCommit
-from .metrics import Meters
-from .space import SpaceKeeper
+from .inspection import InspectedQueue
 from .waiting import ItemWaiters
 
 T = TypeVar("T")
@@ -87,7 +86,7 @@ def _never() -> bool:
     return False
 
 
-class OpenQueue(SpaceKeeper):
+class OpenQueue(InspectedQueue):
     """The part of a queue that all its sessions share: the store, and the order in which threads use it. For any number
     of threads."""
 
@@ -105,23 +104,15 @@ class OpenQueue(SpaceKeeper):
         super().__init__()
         self._group_commit = GroupCommit(self.mutex, self.check_closed, self._write)
         self.writing = self._group_commit.writing
+        self.is_usable = False
+        """True if the queue is open and not broken: a single test on the way of each item."""
         self._abandoned: list[Transaction] = []
-        self.refused = 0
-        """Number of transactions that were refused because the queue is full."""
-        self.given_back = 0
-        """Number of items that were released by sessions that had dequeued them."""
-        self.rejected = self.dead = 0
-        """Number of items that were rejected, and of items that were moved to the dead letters."""
-        self.undecodable = 0
-        """Number of times that a codec refused a dequeued item."""
         self.after_commit: Callable[[], None] = _nothing
         """Called after a commit (see ``maintenance``)."""
         self.maintenance_is_due = False
         """True if maintenance is scheduled but has not started."""
-        self.groups = self.transactions = 0
-        self.meters = meters = Meters()
-        self._note_flush = meters.flush_seconds.note
-        self._note_write = meters.group_size.note, meters.commit_seconds.note
+        self._note_flush = self.meters.flush_seconds.note
+        self._note_write = self.meters.group_size.note, self.meters.commit_seconds.note
         self._counts_at = _UNCOUNTED
         """Transaction count at which the samples are next added to the histograms."""
         self._reading = threading.Lock()
@@ -130,20 +121,26 @@ class OpenQueue(SpaceKeeper):
         try:
             with telling():
                 self._open_store(open_store, lock_timeout_seconds, disk)
-            self._waiters = ItemWaiters(self.mutex, self.store.adopter.watched)
+            self._waiters = ItemWaiters(self.mutex, self._store.adopter.watched)
             """Threads that wait for an item."""
             self._give_back_soon()
             self.closed = None
+            self.is_usable = True
+            self._store.dependent = self
+            if self._store.broken is not None:
+                self.is_usable = False
         except BaseException:
-            if hasattr(self, "store"):
-                self.shielded(self.store.close)
+            if hasattr(self, "_store"):
+                self.shielded(self._store.close)
             raise
 
     def _open_store(self, open_store: OpenStore, timeout_seconds: float, disk: Disk) -> None:
         """Open the store by a shielded call. Only the wait for the lock may be interrupted."""
 
         def attempt() -> None:
-            self.store = open_store(Guards(self.mutex, self._reading, self.shielded))
+            """Open the store, if its lock is free."""
+            self._store = store = open_store(Guards(self.mutex, self._reading, self.shielded))
+            self.directory = store.directory
 
         deadline = disk.monotonic() + timeout_seconds
         while True:
@@ -155,21 +152,6 @@ class OpenQueue(SpaceKeeper):
                 disk.sleep(_POLL_SECONDS)
             else:
                 return
-
-    @property
-    def directory(self) -> str:
-        """Directory of the queue."""
-        return self.store.directory
-
-    @property
-    def waiting_for_room(self) -> int:
-        """Number of transactions that wait for room."""
-        return len(self._room_waiters.taken)
-
-    @property
-    def blocks(self) -> bool:
-        """True if a transaction that finds no room waits for it."""
-        return self.store.settings.full == "block"
 
     @staticmethod
     def now() -> float:
@@ -201,7 +183,7 @@ class OpenQueue(SpaceKeeper):
             self._note_flush(_now() - began)
         except QueueFullError:
             with self.mutex:
-                self.refused += 1
+                self.counts.refused += 1
             raise
         finally:
             del inside[thread]
@@ -215,7 +197,7 @@ class OpenQueue(SpaceKeeper):
         ``ClosedError``.
         """
         began = _now()
-        limits = self.store.limits
+        limits = self._store.limits
         behind = [each for each in transactions if self._room_waiters.taken and each.enqueues and not each.runs]
         going = [each for each in transactions if each not in behind]
         try:
@@ -225,7 +207,7 @@ class OpenQueue(SpaceKeeper):
             for each in behind:
                 each.error = limits.refuse_for_ever(each) or limits.refuse(each, limits.nearest)
             with self.mutex:
-                self.refused += sum(isinstance(each.error, QueueFullError) for each in transactions)
+                self.counts.refused += sum(isinstance(each.error, QueueFullError) for each in transactions)
         seconds = _now() - began
         for each in transactions:
             if each.settled:
@@ -257,12 +239,12 @@ class OpenQueue(SpaceKeeper):
         It also follows a commit that found no room. That commit may have trimmed the log, and there may be room to be
         made.
         """
-        adopter = self.store.adopter
+        adopter = self._store.adopter
         now = adopter.monotonic()
         if now >= adopter.passing_seconds and not self.writing.locked():
             adopter.passing_seconds = now + _LOOK_SECONDS
             self._look_by_the_way()
-        if self.store.generations.retired:
+        if self._store.generations.retired:
             self._give_back_soon()
         if not self.maintenance_is_due:
             self.shielded(self.after_commit)
@@ -277,7 +259,7 @@ class OpenQueue(SpaceKeeper):
     def _write(self, group: Sequence[Transaction]) -> None:
         """Commit the group, and wake the threads that wait for its items, or for room."""
         self.check_closed()
-        store, waiters = self.store, self._waiters
+        store, waiters = self._store, self._waiters
         before, began = store.state.next_sequence, _now()
         try:
             store.commit(group)
@@ -295,7 +277,7 @@ class OpenQueue(SpaceKeeper):
     def _tell_of(self, group: Sequence[Transaction], enqueued: int) -> None:
         """Wake the threads that wait for items that the group has enqueued, or for room. Wake all of them if the queue
         is broken."""
-        is_broken = self.store.broken is not None
+        is_broken = self._store.broken is not None
         with self.mutex:
             if is_broken:
                 self._waiters.wake_all()
@@ -306,7 +288,7 @@ class OpenQueue(SpaceKeeper):
 
     def _wake(self, count: int) -> None:
         """Wake waiters for ``count`` items that were enqueued or released. The mutex is held."""
-        if len(self.store.subscriptions) == 1:
+        if len(self._store.subscriptions) == 1:
             self._waiters.wake(count)
         elif count:  # each item is for many subscriptions, and waiters are not kept by subscription
             self._waiters.wake_all()
@@ -321,18 +303,18 @@ class OpenQueue(SpaceKeeper):
         """
         came = _now()
         with self.alone():
-            before, began = self.store.state.next_sequence, _now()
+            before, began = self._store.state.next_sequence, _now()
             try:
-                yield self.store
+                yield self._store
             finally:
-                self._tell_of([transaction], self.store.state.next_sequence - before)
+                self._tell_of([transaction], self._store.state.next_sequence - before)
                 self.transactions += transaction.settled
                 if transaction.committed:
                     self.groups += 1
                     self.meters.group_size.note(1)
                     self.meters.commit_seconds.note(_now() - began)
                 with self.mutex:
-                    self.refused += isinstance(transaction.error, QueueFullError)
+                    self.counts.refused += isinstance(transaction.error, QueueFullError)
         if transaction.settled:
             self._note_flush(_now() - came)
 
@@ -344,7 +326,7 @@ class OpenQueue(SpaceKeeper):
 
     def _spill(self, transaction: Transaction) -> None:
         with self.alone():
-            self.store.spill(transaction)
+            self._store.spill(transaction)
         transaction.since_seconds = transaction.since_seconds or self.now()
 
     @contextmanager
@@ -355,7 +337,7 @@ class OpenQueue(SpaceKeeper):
             try:
                 yield
             finally:
-                if self.store.broken is not None:
+                if self._store.broken is not None:
                     self._tell_all()
 
     def take(self, reader: Reader, max_items: int, timeout_seconds: float | None, runs: list[Run]) -> list[bytes]:
@@ -410,7 +392,7 @@ class OpenQueue(SpaceKeeper):
         one that never fits, once for each file.
         """
         if reader.ready.is_closed:
-            raise SubscriptionNotFoundError(reader.ready.name, self.store.subscriptions.names())
+            raise SubscriptionNotFoundError(reader.ready.name, self._store.subscriptions.names())
         reads, began = reader.page_reads, _now()
         _, taken = reader.take(max_items, runs, self.shielded)
         if reader.page_reads > reads:
@@ -419,8 +401,8 @@ class OpenQueue(SpaceKeeper):
                 self.meters.read_seconds.count()
         if not taken and max_items and self._look_for(reader, deadline):
             _, taken = reader.take(max_items, runs, self.shielded)
-        if not taken and self.store.adopter.damage:
-            raise self.store.adopter.damage.popleft()
+        if not taken and self._store.adopter.damage:
+            raise self._store.adopter.damage.popleft()
         return taken
 
     def _look_by_the_way(self) -> None:
@@ -445,7 +427,7 @@ class OpenQueue(SpaceKeeper):
             has_looked = True
             with self.mutex:
                 is_there = bool(len(reader.ready))
-            if is_there or not self.store.inbox.is_cut or (deadline is not None and _now() >= deadline):
+            if is_there or not self._store.inbox.is_cut or (deadline is not None and _now() >= deadline):
                 break
         return has_looked
 
@@ -456,20 +438,20 @@ class OpenQueue(SpaceKeeper):
         """
         if not insists and self.writing.locked():
             return False  # a flush must not wait for another writer: a later flush looks
-        if not self.store.adopter.has_news(insists):
-            if self.store.adopter.is_gone:
+        if not self._store.adopter.has_news(insists):
+            if self._store.adopter.is_gone:
                 with self.alone():
-                    self.store.need_directory()
+                    self._store.need_directory()
             return False
         self.shielded(partial(self._adopt_published, insists, most))
         return True
 
     def _adopt_published(self, insists: bool, most: int) -> None:
         with self.alone():
-            state = self.store.state
+            state = self._store.state
             before, gone = state.next_sequence, state.gone_count
             try:
-                self.store.inbox.adopt(insists, most)
+                self._store.inbox.adopt(insists, most)
             finally:
                 with self.mutex:
                     self._wake(state.next_sequence - before)
@@ -489,11 +471,12 @@ class OpenQueue(SpaceKeeper):
         is_over = False
 
         def must_wait() -> float | None:
+            """Return the seconds to sleep; None if there is nothing to wait for any more."""
             nonlocal is_over
             if len(reader.ready) or reader.ready.is_closed:
                 return None
             self.check_closed()
-            self.store.check()
+            self._store.check()
             left = None if deadline is None else deadline - _now()
             is_over = (left is not None and left <= 0) or stop()
             if is_over:
@@ -504,8 +487,7 @@ class OpenQueue(SpaceKeeper):
         self._waiters.wait(must_wait, self.outside)
         if is_over:
             return False
-        self.check()
-        self.store.check()
+        self.check_usable()
         return True
 
     @outermost
@@ -522,7 +504,7 @@ class OpenQueue(SpaceKeeper):
             if not is_there:
                 self._look_for(reader, deadline)
             with self.mutex:
-                if len(reader.ready) or reader.ready.is_closed or self.store.adopter.damage:
+                if len(reader.ready) or reader.ready.is_closed or self._store.adopter.damage:
                     self._waiters.wake(1)  # this thread was woken and takes nothing: pass it on
                     return True
             if not self._sleep(reader, deadline, stop):
@@ -535,12 +517,6 @@ class OpenQueue(SpaceKeeper):
             self._waiters.wake_all()
 
     @outermost
-    def count_undecodable(self) -> None:
-        """Count an item that its codec refuses."""
-        with self.mutex:
-            self.undecodable += 1
-
-    @outermost
     def subscribe(self, name: str, start: str) -> Reader:
         """Return the subscription of this name. If it is new, it begins at ``start`` and is durable. Raises
         ``ResourceError`` and ``BrokenQueueError``."""
@@ -548,10 +524,10 @@ class OpenQueue(SpaceKeeper):
 
     def _subscribe(self, name: str, start: str) -> Reader:
         with self.alone():
-            state = self.store.state
+            state = self._store.state
             if state.number_of(name) is None:
-                self.store.subscribe(name, LATEST if start == "latest" else 0)
-            return self.store.subscriptions.find(name)
+                self._store.subscribe(name, LATEST if start == "latest" else 0)
+            return self._store.subscriptions.find(name)
 
     @outermost
     def unsubscribe(self, name: str) -> None:
@@ -562,7 +538,7 @@ class OpenQueue(SpaceKeeper):
     def _unsubscribe(self, name: str) -> None:
         with self.alone():
             try:
-                self.store.unsubscribe(self.store.subscriptions.find(name).ready.number)
+                self._store.unsubscribe(self._store.subscriptions.find(name).ready.number)
             finally:
                 with self.mutex:
                     self._waiters.wake_all()
@@ -574,8 +550,7 @@ class OpenQueue(SpaceKeeper):
         sequence of its first item."""
         batches = reader.browse_numbered(self.shielded)
         while True:
-            self.check()
-            self.store.check()
+            self.check_usable()
             batch = self._next(batches)
             if batch is None:
                 return
@@ -617,16 +592,16 @@ class OpenQueue(SpaceKeeper):
     def _put_back(self, ready: Availability, runs: list[Run], count: int) -> None:
         with self.mutex:
             ready.give_back(runs, count)
-            self.given_back += count
+            self.counts.given_back += count
             self._wake(count)
 
     def _discard(self, transaction: Transaction) -> None:
         """Release what the transaction holds, unless it was committed, and wake threads that wait for an item."""
         count = 0 if transaction.committed else sum(run[1] for run in transaction.runs)
-        self.store.discard(transaction)
+        self._store.discard(transaction)
         if count:
             with self.mutex:
-                self.given_back += count
+                self.counts.given_back += count
                 self._wake(count)
 
     @outermost
@@ -638,7 +613,7 @@ class OpenQueue(SpaceKeeper):
     def _postpone(self, ready: CountedAvailability, runs: Sequence[Run], seconds: float) -> None:
         with self.mutex:
             ready.postpone(runs, seconds)
-            self.given_back += sum(run[1] for run in runs)
+            self.counts.given_back += sum(run[1] for run in runs)
             self._waiters.wake_all()
 
     def abandon(self, transaction: Transaction) -> None:
@@ -662,13 +637,13 @@ class OpenQueue(SpaceKeeper):
         with self.mutex:
             if self.closed is not None:
                 return
-            self.closed = reason
+            self.closed, self.is_usable = reason, False
             self._waiters.close()
             self._room_waiters.wake_all()
         BACKGROUND.forget(self)
         with self._compacting, self.writing, self._reading, self.giving_back:
             try:
-                self.store.close()
+                self._store.close()
             finally:
                 self._leave_budget()
 
@@ -678,13 +653,13 @@ class OpenQueue(SpaceKeeper):
         In a forked child, pass ``alone``. Without it, the queue was dropped, and no thread is left that could close it.
         """
         if self.closed is None:
-            self.closed = reason
+            self.closed, self.is_usable = reason, False
             BACKGROUND.forget(self)
             self._is_disowned = True  # before the next step: a compaction that is about to end must see it
             if alone:
-                self.store.release()
+                self._store.release()
             elif self._compacting.acquire(blocking=False):
-                self.store.release()
+                self._store.release()
                 self._compacting.release()
             self._waiters.abandon()
             if self._share is not None:
@@ -696,6 +671,11 @@ class OpenQueue(SpaceKeeper):
         if self._abandoned and not self.mutex.locked():
             self._adopt()
 
+    def check_usable(self) -> None:
+        """Raise ``BrokenQueueError`` if the queue is broken, after ``check``."""
+        self.check()
+        self._store.check()
+
     def _adopt(self) -> None:
         """Discard the transactions that dropped sessions have left behind."""
         if self._abandoned:
@@ -705,10 +685,6 @@ class OpenQueue(SpaceKeeper):
         while self._abandoned:
             self._discard(self._abandoned.pop())
             self._room_waiters.tell()
-
-    def tell_of_room(self) -> None:
-        """Tell the first thread that waits for room that there may be some."""
-        self._room_waiters.tell()
 
     def _tell_all(self) -> None:
         """Wake all waiting threads: the queue is broken, or an interruption came before they were told."""
@@ -723,7 +699,7 @@ class OpenQueue(SpaceKeeper):
 
         ``error`` is the refusal of an earlier attempt; None if there was none.
         """
-        limits = self.store.limits
+        limits = self._store.limits
         lasting = limits.refuse_for_ever(transaction)
         if lasting is not None:
             raise lasting

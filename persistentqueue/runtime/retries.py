@@ -36,14 +36,12 @@ from math import isfinite
 from typing import NamedTuple
 
 from ..core.dead_letter import DeadLetter
-from ..core.delivery_counts import Attempts
-from ..core.intervals import Intervals, Run, join_runs, within, without
+from ..core.intervals import Intervals, Run, join_runs, last_of, within, without
 from ..core.operations import Delayed, Delivered
 from ..core.page_cache import cost
 from ..engine.reader import CountedAvailability, CountedReader, Reader
-from ..engine.store import Store
-from ..engine.transaction import Transaction
-from ..errors import PersistentQueueError, QueueFullError, ResourceError
+from ..engine.transaction import SPILL_BYTES, Transaction
+from ..errors import DeadLetterError, PersistentQueueError, QueueFullError, ResourceError
 from ..system.disk import Disk, basename
 from .multi_queue import commit_jointly
 from .open_queue import OpenQueue
@@ -52,6 +50,8 @@ Delay = float | Callable[[int], float]
 """Seconds until an item is ready again: a number, or a function from the number of its delivery attempts to seconds."""
 DELAY_SECONDS_MAX = 10 * 366 * 86_400.0
 """Ten years, in seconds. The log counts nanoseconds and has room for more."""
+_BATCH_ITEMS = 256
+"""Number of dead letters that are moved back at a time."""
 _NS = 10**9
 _NEVER_FLUSHED = "delivered {} times, never flushed: each time the process ended, or the session was rolled back"
 
@@ -69,9 +69,9 @@ class Rejection(NamedTuple):
 class Retries:
     """Delivery attempts of a queue, for all its sessions: their number for each item, and what follows the last one."""
 
-    def __init__(self, disk: Disk, group: OpenQueue, max_attempts: int | None, delay: Delay) -> None:
+    def __init__(self, disk: Disk, open_queue: OpenQueue, max_attempts: int | None, delay: Delay) -> None:
         self._disk = disk
-        self.group = group
+        self.open_queue = open_queue
         self.max_attempts = max_attempts
         self._delay = delay
         self.dead: OpenQueue | None = None
@@ -79,7 +79,7 @@ class Retries:
 
     def times(self, ready: CountedAvailability, sequence: int) -> int:
         """Return the number of delivery attempts of this sequence."""
-        return self.group.look(lambda: self.group.store.state.times(ready.number, sequence))
+        return self.open_queue.attempts(ready.number, sequence)
 
     def is_used_up(self, times: int) -> bool:
         """Return True if an item with this number of attempts must not be delivered again."""
@@ -92,12 +92,7 @@ class Retries:
 
     def pieces(self, ready: CountedAvailability, runs: Iterable[Run]) -> list[tuple[int, int, int]]:
         """Return the runs in parts with equal numbers of attempts: the first sequence, the count, and that number."""
-
-        def pieces() -> list[tuple[int, int, int]]:
-            times = self.group.store.state.attempts.get(ready.number, Attempts()).times
-            return [(first, count, many or 0) for run in runs for first, count, many in times.pieces(*run)]
-
-        return self.group.look(pieces)
+        return self.open_queue.attempts_in(ready.number, runs)
 
     def delayed(self, ready: CountedAvailability, first: int, count: int, seconds: float) -> Delayed:
         """Return the operation of the log for a delay that begins now."""
@@ -108,7 +103,7 @@ class Retries:
         """Return the envelope of an item that is given up."""
         seconds = self._disk.time_ns() // 1000 / 1e6
         time = datetime.fromtimestamp(seconds, timezone.utc)
-        name, times = basename(self.group.store.directory), self.times(ready, sequence)
+        name, times = basename(self.open_queue.directory), self.times(ready, sequence)
         return DeadLetter(item, name, ready.name, sequence, times, reason, time).encode()
 
     def bury(self, work: Transaction, items: Iterable[tuple[int, bytes]], reason: str) -> None:
@@ -118,8 +113,8 @@ class Retries:
         assert self.dead is not None
         letters = [self.letter(ready, sequence, item, reason) for sequence, item in items]
         _put(grave, letters)
-        commit_jointly([(self.group, work), (self.dead, grave)])
-        self.count(dead=len(letters))
+        commit_jointly([(self.open_queue, work), (self.dead, grave)])
+        self.open_queue.count_failed(0, len(letters))
 
     def refuses(
         self, work: Transaction, sequence: int, item: bytes, times: int
@@ -134,15 +129,6 @@ class Retries:
         except (ResourceError, QueueFullError) as error:
             return error
         return None
-
-    def count(self, rejected: int = 0, dead: int = 0) -> None:
-        """Add to the numbers of rejected items and of dead letters."""
-
-        def count() -> None:
-            self.group.rejected += rejected
-            self.group.dead += dead
-
-        self.group.look(count)
 
 
 class Trial:
@@ -168,18 +154,18 @@ class Trial:
         nothing more is held.
         """
         assert isinstance(reader, CountedReader)
-        retries, group, ready = self.retries, self.retries.group, reader.counted
+        retries, open_queue, ready = self.retries, self.retries.open_queue, reader.counted
         if transaction.runs and retries.is_used_up(retries.times(ready, transaction.runs[0][0])):
             return []
-        deadline = None if timeout_seconds is None else group.now() + timeout_seconds
+        deadline = None if timeout_seconds is None else open_queue.now() + timeout_seconds
         most = 1 if retries.max_attempts == 1 else max_items
         passed, refusal = Transaction(ready), None
         try:
             while True:
-                left_seconds = None if deadline is None else max(deadline - group.now(), 0.0)
+                left_seconds = None if deadline is None else max(deadline - open_queue.now(), 0.0)
                 held = Transaction(ready)
                 try:
-                    items = group.take(reader, most, 0.0 if refusal is not None else left_seconds, held.runs)
+                    items = open_queue.take(reader, most, 0.0 if refusal is not None else left_seconds, held.runs)
                     if not items:
                         if refusal is not None:
                             raise refusal
@@ -192,22 +178,22 @@ class Trial:
                             passed.runs, held.runs = [*passed.runs, *runs], []
                         continue
                     if retries.is_used_up(times + 1) and transaction.runs:
-                        group.discard(held)
+                        open_queue.discard(held)
                         return []
                     delivery = Transaction(ready)
                     delivery.operations = [Delivered(ready.number, *run, 1) for run in runs]
-                    group.commit(delivery)
+                    open_queue.commit(delivery)
                     joined = list(transaction.runs)
                     join_runs(joined, runs)
                     # No call from here on: an interruption finds the runs in one of the two transactions.
                     transaction.runs, held.runs = joined, []
                 except BaseException:
-                    group.discard(held)
+                    open_queue.discard(held)
                     raise
                 return items
         finally:
             if passed.runs:
-                group.discard(passed)
+                open_queue.discard(passed)
 
     def reject(
         self,
@@ -292,25 +278,26 @@ class Trial:
         again = sum(count for runs in self._again.values() for _, count in runs)
         at_once = Transaction(ready)
         at_once.runs = self._again.pop(0, [])
-        retries.group.discard(at_once)
+        retries.open_queue.discard(at_once)
         for seconds, runs in self._again.items():
-            retries.group.postpone(ready, runs, seconds)
-        retries.count(len(self._rejections), len(self._rejections) - again)
+            retries.open_queue.postpone(ready, runs, seconds)
+        retries.open_queue.count_failed(len(self._rejections), len(self._rejections) - again)
         self._rejections = {}
 
     def commit(self, transaction: Transaction, timeout_seconds: float | None = None) -> None:
         """Commit the transaction, as ``OpenQueue.commit`` does, together with its rejections."""
-        commit_tried([(self.retries.group, transaction, self)], timeout_seconds)
+        commit_tried([(self.retries.open_queue, transaction, self)], timeout_seconds)
 
     def discard(self, transaction: Transaction) -> None:
         """Release what the transaction holds, after the delay, and drop the rest, as ``OpenQueue.discard`` does."""
         self._rejections = {}
-        group = self.retries.group
+        open_queue = self.retries.open_queue
         try:
-            if transaction.runs and not transaction.settled and self._is_usable:
+            # In a broken queue the state in memory may be half changed.
+            if transaction.runs and not transaction.settled and open_queue.is_usable:
                 self._put_off(transaction)
         finally:
-            group.discard(transaction)
+            open_queue.discard(transaction)
 
     def fail(self, transaction: Transaction, reader: Reader | None, error: BaseException) -> None:
         """Move held items without attempts left to the dead letters, with this error as their reason.
@@ -318,7 +305,7 @@ class Trial:
         If that is not possible now, it is done before the item would be delivered again.
         """
         retries = self.retries
-        if not isinstance(reader, CountedReader) or not isinstance(error, Exception) or not self._is_usable:
+        if not (isinstance(reader, CountedReader) and isinstance(error, Exception) and retries.open_queue.is_usable):
             return
         work = Transaction(reader.counted)
         pieces = retries.pieces(reader.counted, transaction.runs)
@@ -329,13 +316,7 @@ class Trial:
                 with suppress(Exception):  # the user must see the error of the block, not this one
                     retries.bury(work, reader.read(work.runs), f"{type(error).__name__}: {error}")
             finally:
-                retries.group.discard(work)
-
-    @property
-    def _is_usable(self) -> bool:
-        """True if the queue can log anything. In a broken queue the state in memory may be half changed."""
-        group = self.retries.group
-        return group.closed is None and group.store.broken is None
+                retries.open_queue.discard(work)
 
     def _put_off(self, transaction: Transaction) -> None:
         """Log and begin the delay of each held item that has attempts left."""
@@ -351,11 +332,11 @@ class Trial:
         note = Transaction(ready)
         note.operations = [retries.delayed(ready, *each) for each in later]
         with suppress(PersistentQueueError, OSError):  # then the delay is in memory only, until the queue is closed
-            retries.group.commit(note)
+            retries.open_queue.commit(note)
         runs = [(first, count) for first, count, _ in later]
         transaction.runs = without(transaction.runs, runs)
         for first, count, seconds in later:
-            retries.group.postpone(ready, [(first, count)], seconds)
+            retries.open_queue.postpone(ready, [(first, count)], seconds)
 
 
 def commit_tried(works: Sequence[tuple[OpenQueue, Transaction, Trial | None]], timeout_seconds: float | None) -> None:
@@ -364,16 +345,16 @@ def commit_tried(works: Sequence[tuple[OpenQueue, Transaction, Trial | None]], t
     If everything is committed, items that are given up are in their dead-letter queue, and items to be ready again are
     not consumed. Otherwise nothing is committed.
     """
-    by_group = {group: transaction for group, transaction, _ in works}
+    by_queue = {open_queue: transaction for open_queue, transaction, _ in works}
     graves: list[tuple[Transaction, int]] = []
     try:
         for _, transaction, trial in works:
             letters = trial.set_apart(transaction) if trial is not None else []
             if trial is not None and trial.retries.dead is not None and letters:
-                grave = by_group.setdefault(trial.retries.dead, Transaction())
+                grave = by_queue.setdefault(trial.retries.dead, Transaction())
                 _put(grave, letters)
                 graves.append((grave, len(letters)))
-        busy = [(group, transaction) for group, transaction in by_group.items() if not transaction.is_empty]
+        busy = [(open_queue, transaction) for open_queue, transaction in by_queue.items() if not transaction.is_empty]
         if busy:
             commit_jointly(busy, timeout_seconds)
         for _, transaction, _ in works:  # also those that had nothing left to commit
@@ -386,6 +367,55 @@ def commit_tried(works: Sequence[tuple[OpenQueue, Transaction, Trial | None]], t
         for _, transaction, trial in works:
             if trial is not None:
                 trial.settle(transaction)
+
+
+def requeue(open_queue: OpenQueue, dead: OpenQueue, max_items: int | None) -> int:
+    """Move up to ``max_items`` dead letters (None: all) to the end of the queue that they came from; return their
+    number.
+
+    ``open_queue`` is that queue and ``dead`` the dead-letter queue. The items are taken out of their envelopes. One
+    transaction over both queues does it, and it is durable on return.
+
+    Dead letters of other queues, and items that are no dead letters, stay in place. They are on hold meanwhile, so no
+    other session can dequeue them. Raises the errors of a flush, and ``CorruptionError`` as a dequeue does; then
+    nothing was moved.
+    """
+    reader, name = dead.need_plain(), basename(open_queue.directory)
+    into, out, held = Transaction(), Transaction(reader.ready), Transaction(reader.ready)
+    count = 0
+    try:
+        while max_items is None or count < max_items:
+            batch = _BATCH_ITEMS if max_items is None else min(_BATCH_ITEMS, max_items - count)
+            envelopes = dead.take(reader, batch, 0.0, held.runs)
+            if not envelopes:
+                break
+            runs = reversed(last_of(held.runs, len(envelopes)))
+            sequences = (sequence for first, length in runs for sequence in range(first, first + length))
+            for sequence, envelope in zip(sequences, envelopes, strict=True):
+                item = _item_of(envelope, name)
+                if item is not None:
+                    join_runs(out.runs, [(sequence, 1)])
+                    into.add([item])
+                    count += 1
+                    if into.cost_bytes > SPILL_BYTES:
+                        open_queue.spill(into)
+        if count:
+            commit_jointly([(open_queue, into), (dead, out)])
+    finally:
+        if out.committed:
+            held.runs = without(held.runs, out.runs)
+        dead.discard(held)
+        open_queue.discard(into)
+    return count
+
+
+def _item_of(envelope: bytes, queue: str) -> bytes | None:
+    """Return the item if it came from this queue, else None."""
+    try:
+        letter = DeadLetter.decode(envelope)
+    except DeadLetterError:
+        return None
+    return letter.item if letter.queue == queue else None
 
 
 def counts_attempts(max_attempts: int | None, has_dead_letters: bool, delay: Delay, sync: bool) -> bool:
@@ -408,12 +438,12 @@ def counts_attempts(max_attempts: int | None, has_dead_letters: bool, delay: Del
     return has_dead_letters or callable(delay) or delay > 0
 
 
-def require_fitting(store: Store, dead: Store) -> None:
-    """Raise ``ValueError`` if ``dead`` cannot take the dead letters of ``store``."""
-    fit = f"{dead.directory}: this queue cannot hold the dead letters of {store.directory}"
-    if not dead.settings.sync or dead.subscriptions.plain is None:
+def require_fitting(open_queue: OpenQueue, dead: OpenQueue) -> None:
+    """Raise ``ValueError`` if ``dead`` cannot take the dead letters of ``open_queue``."""
+    fit = f"{dead.directory}: this queue cannot hold the dead letters of {open_queue.directory}"
+    if not dead.settings.sync or dead.plain is None:
         raise ValueError(f"{fit}: open it with sync=True, and name one that was made without fan_out")
-    if store.segments.envelopes.most_bytes and not dead.segments.envelopes.most_bytes:
+    if open_queue.encrypts and not dead.encrypts:
         raise ValueError(f"{fit}, whose items are encrypted: open it with encryption=, too")
 
 

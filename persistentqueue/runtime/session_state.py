@@ -1,36 +1,57 @@
 """The holds and the buffer of a session, and the cleanup of a call of it that was interrupted.
 
-``Session`` adds the calls of users. The methods here are for it, and for the modules that act on sessions: each of them
-is part of a call that has marked the session as ``BUSY``, unless it says that it is for any thread.
+``Session`` adds the calls of users. The methods here are for it: each of them is part of a call that has marked the
+session as ``BUSY``, unless it says that it is for any thread. The functions below the classes are for the modules that
+act on sessions: they flush several of them, or look at what a session keeps.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..codecs import T
 from ..core.availability import Taken
 from ..core.intervals import Intervals, Run, append_run, last_of, within
+from ..core.items import checked_marker
 from ..core.page_cache import ITEM_OVERHEAD_BYTES
 from ..engine.reader import Reader
 from ..engine.segment_use import Hold
 from ..engine.transaction import SPILL_BYTES, Transaction
-from ..errors import ClosedError, CodecError, SessionInUseError, SubscriptionNotFoundError
+from ..errors import ClosedError, CodecError, SessionInUseError
+from ..system.disk import basename
+from ..system.signal_shield import shielded
 from ..system.uncopyable import Uncopyable
+from .multi_queue import introduce, require_neighbours
 from .open_queue import OpenQueue
-from .retries import Retries, Trial
+from .retries import Retries, Trial, commit_tried
 
+R = TypeVar("R")
 _LONGEST_SECONDS = 1e9
 """Longest timeout in seconds, about thirty years. A longer one is cut to it: not every number can be added to a time.
 """
 FREE, BUSY, TORN = 0, 1, 2
 """States of a session: no call is under way; one is; or one was interrupted and its cleanup is still to be done."""
-Together: TypeAlias = "Callable[[Any, tuple[str, int] | None, float | None], bool]"
-"""Function that flushes several sessions as one transaction. Its arguments are the session that was asked to flush, the
-marker and the timeout."""
+
+
+class SessionParts(NamedTuple):
+    """The parts that a session is made of."""
+
+    open_queue: OpenQueue
+    name: str = ""
+    """Name of the session in ``PersistentQueue.explain``."""
+    reader: Reader | None = None
+    """Reader of the subscription that the session dequeues from; None for the plain queue."""
+    retries: Retries | None = None
+    """Delivery attempts of the queue; None if it does not count them."""
+    queue: object = None
+    """The queue. The reference keeps it alive: a queue that its user drops must close no file that a session is
+    writing."""
+    spill_bytes: int = SPILL_BYTES
+    """Bytes of items in memory from which on the session spills."""
 
 
 class SessionState(Uncopyable, Generic[T]):
@@ -59,17 +80,9 @@ class SessionState(Uncopyable, Generic[T]):
 
     _elsewhere = "get another one from queue.session() in the process that has opened the queue, or use a Producer"
 
-    def __init__(
-        self,
-        group: OpenQueue,
-        spill_bytes: int = SPILL_BYTES,
-        name: str = "",
-        queue: object = None,
-        reader: Reader | None = None,
-        retries: Retries | None = None,
-    ) -> None:
-        self._open_queue = group
-        self._reader = reader = group.store.subscriptions.plain if reader is None else reader
+    def __init__(self, _parts: SessionParts) -> None:
+        self._open_queue = open_queue = _parts.open_queue
+        self._reader = reader = open_queue.plain if _parts.reader is None else _parts.reader
         """Reader of the subscription that the session dequeues from; None if the queue has only named subscriptions."""
         self._taken: list[Taken] = []
         """Items that were taken from the lane (see ``availability``), in order. ``_note`` joins them to the runs of the
@@ -78,21 +91,19 @@ class SessionState(Uncopyable, Generic[T]):
         self._takes: Iterator[None] = map(self._taken.append, iter(self._lane.popleft, None))
         """Each ``next`` moves one item from the lane to ``_taken``. That is one call of C code, so an interruption
         finds the item in one of the two."""
-        self._queue = queue
-        """The queue. The reference keeps it alive: a queue that its user drops must close no file that a session is
-        writing."""
-        self.name = name
+        self._queue = _parts.queue
+        self.name = _parts.name
         """Name of the session in ``PersistentQueue.explain``."""
-        self._spill_bytes = spill_bytes
+        self._spill_bytes = _parts.spill_bytes
         self._busy = FREE
         """One of ``FREE``, ``BUSY`` and ``TORN``. A call tests and sets it without a call in between. So only one of
         two threads finds the session free. That also holds for a call and the code that interrupts it."""
         self._transaction: Transaction | None = self._new()
-        self._trial = Trial(retries) if retries is not None else None
+        self._trial = Trial(_parts.retries) if _parts.retries is not None else None
         """Handles delivery attempts and rejections; None in a queue that does not count attempts."""
-        self._commit = group.commit if self._trial is None else self._trial.commit
-        self._discard = group.discard if self._trial is None else self._trial.discard
-        self._together: Together | None = None
+        self._commit = open_queue.commit if self._trial is None else self._trial.commit
+        self._discard = open_queue.discard if self._trial is None else self._trial.discard
+        self._together: _JointFlush | None = None
         """Flushes this session with the sessions of other queues; None if it belongs to no transaction over several
         queues."""
 
@@ -108,52 +119,20 @@ class SessionState(Uncopyable, Generic[T]):
                 warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
             self._open_queue.abandon(transaction)
 
-    def unflushed(self) -> str | None:
-        """Return the text of an ``UnflushedWarning``.
-
-        Returns:
-            The text. None if a rollback would drop nothing, or if the session or its queue is closed or broken.
-
-        Nothing becomes durable by this call. For one thread at a time.
-        """
-        transaction, group = self._transaction, self._open_queue
-        if transaction is None or group.closed is not None or group.store.broken is not None:
+    def _unflushed(self) -> str | None:
+        """Return the text of an ``UnflushedWarning``; None if a rollback would drop nothing, or if the session or its
+        queue is closed or broken."""
+        transaction = self._transaction
+        if transaction is None or not self._open_queue.is_usable:
             return None
         enqueued, dequeued = transaction.count, sum(count for _, count in self._runs_of(transaction))
         if not (enqueued or dequeued):
             return None
         return (
-            f"{group.store.directory}: the block of the session {self.name!r} ended without a flush: {enqueued} "
+            f"{self._open_queue.directory}: the block of the session {self.name!r} ended without a flush: {enqueued} "
             f"enqueued items are dropped, {dequeued} dequeued items are given back: call flush(), or "
             "rollback() if that is intended"
         )
-
-    def keeps(self) -> Hold | None:
-        """Return what the session has dequeued or spilled since its last flush.
-
-        Returns:
-            The name of the session, the seconds since it began to keep anything, the runs on hold, and the written
-            pieces of segments. None if it keeps nothing.
-
-        Nothing becomes durable by this call. For any thread.
-        """
-        transaction = self._transaction
-        runs = self._runs_of(transaction) if transaction is not None else []
-        if transaction is None or not (runs or transaction.pieces):
-            return None
-        seconds = self._open_queue.now() - transaction.since_seconds
-        return Hold(self.name, seconds, runs, list(transaction.pieces))
-
-    @property
-    def keeps_since(self) -> float | None:
-        """Time at which the session began to keep what ``keeps`` returns, in seconds of ``time.monotonic``; None if it
-        keeps nothing.
-
-        For any thread.
-        """
-        transaction = self._transaction
-        keeps = transaction is not None and (self._taken or transaction.runs or transaction.pieces)
-        return transaction.since_seconds if transaction is not None and keeps else None
 
     def _begin(self) -> None:
         """Clean up after an interrupted call. Raises ``SessionInUseError`` if another call is under way."""
@@ -251,7 +230,7 @@ class SessionState(Uncopyable, Generic[T]):
         """Return a test for the held item that the caller means. Its arguments are the sequence and the bytes of a held
         item."""
         if isinstance(item, CodecError) and item.sequence is not None:
-            wanted, is_here = item.sequence, item.path == self._open_queue.store.directory
+            wanted, is_here = item.sequence, item.path == self._open_queue.directory
             return lambda sequence, _: is_here and sequence == wanted
         return lambda _, raw: self._matches(raw, item)
 
@@ -283,16 +262,14 @@ class SessionState(Uncopyable, Generic[T]):
         return Transaction(self._reader.ready if self._reader is not None else None)
 
     def _consumer(self) -> Reader:
-        if self._reader is None:
-            raise SubscriptionNotFoundError("", self._open_queue.store.subscriptions.names())
-        return self._reader
+        return self._reader or self._open_queue.need_plain()
 
     def _open(self) -> Transaction:
         """Return the transaction, after ``_note``. Raises ``ClosedError`` and ``BrokenQueueError``."""
-        if self._transaction is None or self._open_queue.closed is not None:
+        if self._transaction is None:
             raise ClosedError(self._open_queue.closed or "the session is closed: get another one from queue.session()")
-        if self._open_queue.store.broken is not None:
-            self._open_queue.store.check()
+        if not self._open_queue.is_usable:
+            self._open_queue.check_usable()
         if self._taken:
             self._note(self._transaction)
         return self._transaction
@@ -312,6 +289,99 @@ class SessionState(Uncopyable, Generic[T]):
             start = stop
             if start < len(items):
                 self._open_queue.spill(transaction)
+
+
+class _JointFlush:
+    """The flush of the sessions of one transaction over several queues. For one thread at a time."""
+
+    def __init__(self, sessions: Sequence[SessionState[Any]]) -> None:
+        self._sessions = sorted(sessions, key=lambda session: basename(session._open_queue.directory))
+
+    def flush(self, asked: SessionState[Any], marker: tuple[str, int] | None, timeout: float | None) -> bool:
+        """Flush all sessions, as ``Session.flush`` does for one; ``asked`` is the session that the marker is for."""
+        if checked_timeout(timeout):
+            raise ValueError(
+                f"a transaction over several queues never waits for room, got timeout={timeout}: pass 0 or None"
+            )
+        return exclusively(self._sessions, partial(self._flush, asked, marker))
+
+    def _flush(self, asked: SessionState[Any], marker: tuple[str, int] | None) -> bool:
+        works = [(session, session._open()) for session in self._sessions]
+        for session, work in works:
+            work.marker = checked_marker(marker) if session is asked and marker is not None else None
+        busy = [(each, work) for each, work in works if work.enqueues or work.runs or work.marker is not None]
+        if not busy:
+            return True
+        try:
+            commit_tried([(session._open_queue, work, session._trial) for session, work in busy], 0.0)
+        finally:
+            for session, work in busy:
+                if work.settled:  # also after an interruption behind the commit: the session begins a new transaction
+                    session._finish(work)
+        return not busy[0][1].skipped
+
+
+def flush_together(sessions: Sequence[SessionState[Any]]) -> None:
+    """Make ``flush`` of each of these sessions flush all of them, as one transaction over their queues.
+
+    Raises ``ValueError`` if their queues do not go together.
+    """
+    open_queues = [session._open_queue for session in sessions]
+    require_neighbours([open_queue.directory for open_queue in open_queues])
+    introduce(open_queues)
+    for open_queue in open_queues:
+        if not open_queue.settings.sync:
+            raise ValueError(
+                f"{open_queue.directory}: opened with sync=False: a power cut could undo its part of a transaction "
+                "over several queues and keep the other parts: open it with sync=True"
+            )
+    joint = _JointFlush(sessions)
+    for session in sessions:
+        session._together = joint
+
+
+def exclusively(sessions: Sequence[SessionState[Any]], call: Callable[[], R]) -> R:
+    """Make the call while the sessions refuse other calls. Raises ``SessionInUseError`` if a session is in another
+    call."""
+    taken: list[SessionState[Any]] = []
+    try:
+        for session in sessions:
+            if session._busy:
+                session._begin()
+            # No call from here on: an interruption finds the session free, or busy and in the list.
+            session._busy = BUSY
+            taken += (session,)
+        result = call()
+        _end_all(taken)
+    except BaseException:
+        shielded(partial(_end_all, taken))
+        raise
+    else:
+        return result
+
+
+def _end_all(sessions: Iterable[SessionState[Any]]) -> None:
+    for session in sessions:
+        session._end_badly()
+
+
+def hold_of(session: SessionState[Any]) -> Hold | None:
+    """Return what the session has dequeued or spilled since its last flush; None if that is nothing. For any thread."""
+    transaction = session._transaction
+    runs = session._runs_of(transaction) if transaction is not None else []
+    if transaction is None or not (runs or transaction.pieces):
+        return None
+    return Hold(session.name, held_seconds(session), runs, list(transaction.pieces))
+
+
+def held_seconds(session: SessionState[Any]) -> float:
+    """Return the seconds since the session began to keep what ``hold_of`` returns; 0.0 if that is nothing. For any
+    thread."""
+    transaction = session._transaction
+    if transaction is None or not (session._taken or transaction.runs or transaction.pieces):
+        return 0.0
+    since_seconds = transaction.since_seconds
+    return session._open_queue.now() - since_seconds if since_seconds else 0.0
 
 
 def require_no_handlers(error: IndexError) -> None:

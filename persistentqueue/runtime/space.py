@@ -1,4 +1,4 @@
-"""The space that an open queue takes, beside its commits: trims, the deletion of retired segments, its memory."""
+"""The space that an open queue takes, beside its commits: trims, compactions, the pool, retired segments, memory."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
+from ..engine.compaction import Copy
 from ..engine.store import Store
 from .background import BACKGROUND
 from .call_guard import CallGuard, outermost
@@ -20,9 +21,9 @@ background thread deletes more of them."""
 
 
 class SpaceKeeper(CallGuard):
-    """The part of an open queue that gives space back. For any number of threads."""
+    """The part of an open queue that makes room, and gives space back. For any number of threads."""
 
-    store: Store
+    _store: Store
     writing: threading.Lock
     """Held over the writes of a commit."""
 
@@ -53,9 +54,62 @@ class SpaceKeeper(CallGuard):
 
     def _trim(self) -> None:
         with self.alone():
-            self.store.trim()
+            self._store.trim()
         self._give_back()
         self._room_waiters.tell()
+
+    @property
+    def next_segment(self) -> int:
+        """Number that the next segment will get."""
+        return self._store.state.next_segment
+
+    def begin_compaction(self, below: float, settled_only: bool, before: int) -> Copy | None:
+        """Begin a compaction of segments before this number (see ``Store.begin_compaction``), within a shielded call.
+
+        Raises the errors of the store, and ``ClosedError``.
+        """
+        with self.writing:
+            self.check()
+            return self._store.begin_compaction(below, settled_only, before=before)
+
+    def end_compaction(self, copy: Copy) -> None:
+        """End a compaction, whatever its result, within a shielded call."""
+        with self.writing:
+            self._store.end_compaction(copy)
+        self._room_waiters.tell()
+
+    @outermost
+    def tidy(self) -> None:
+        """Give up the space and memory that only a busy queue needs. Raises ``ResourceError``, ``BrokenQueueError`` and
+        ``ClosedError``."""
+        self.shielded(self._tidy)
+
+    def _tidy(self) -> None:
+        generation = self._store.generations.number
+        with self.keeping_files(), self.alone():
+            self._store.tidy()
+        self._give_back()
+        if generation != self._store.generations.number:
+            self._room_waiters.tell()
+
+    def sweep_if_due(self) -> None:
+        """Delete drafts that producers have left behind, if it is time for that. Raises ``ClosedError``."""
+        with self.alone():
+            self._store.adopter.sweep_if_due()
+
+    def fill_pool(self) -> Iterator[int]:
+        """Fill the pool, and yield the length of each file. A thread that closes the queue or gives files back waits
+        for one file at most."""
+        made: int | None = 0
+        files = self._store.fill_pool()
+        while made is not None:
+            yield made
+            made = self.around(partial(self.shielded, partial(self._make_file, files)))
+
+    def _make_file(self, files: Iterator[int]) -> int | None:
+        with self.giving_back:
+            self.check()
+            return next(files, None)
 
     @contextmanager
     def keeping_files(self) -> Iterator[None]:
@@ -66,7 +120,7 @@ class SpaceKeeper(CallGuard):
                 yield
         finally:
             if self._is_disowned:
-                self.store.release()
+                self._store.release()
 
     @outermost
     def resize(self, memory_bytes: int | MemoryBudget | None, segment_bytes: int | None) -> None:
@@ -79,12 +133,12 @@ class SpaceKeeper(CallGuard):
             if memory_bytes is not None:
                 self._leave_budget()
                 if isinstance(memory_bytes, MemoryBudget):
-                    self._share = memory_bytes.join(self.store.state, self.store.pages, self.mutex)
+                    self._share = memory_bytes.join(self._store.state, self._store.pages, self.mutex)
                 else:
                     with self.mutex:
-                        self.store.pages.resize(memory_bytes)
+                        self._store.pages.resize(memory_bytes)
             if segment_bytes is not None:
-                self.store.segments.resize(segment_bytes)
+                self._store.segments.resize(segment_bytes)
 
     def _leave_budget(self) -> None:
         if self._share is not None:
@@ -97,13 +151,13 @@ class SpaceKeeper(CallGuard):
 
     def _give_back(self) -> None:
         with self.giving_back:
-            was_any = bool(self.store.generations.retired)
-            self.store.give_back()
+            was_any = bool(self._store.generations.retired)
+            self._store.give_back()
         if was_any:
             self._room_waiters.tell()
 
     def _give_back_soon(self) -> None:
-        retired_bytes = sum(size_bytes for _, size_bytes in tuple(self.store.generations.retired))
+        retired_bytes = sum(size_bytes for _, size_bytes in tuple(self._store.generations.retired))
         if retired_bytes <= _AT_ONCE_BYTES and not self.giving_back.locked():
             if retired_bytes:
                 self.give_back()

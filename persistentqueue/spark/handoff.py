@@ -31,7 +31,7 @@ from persistentqueue import (
     Subscription,
     SubscriptionNotFoundError,
 )
-from persistentqueue.runtime.options import Start
+from persistentqueue.options import Start
 
 from .payload import payloads
 from .progress import Report, reporting

@@ -357,7 +357,7 @@ def test_keys_are_asked_for_once(open_queue: QueueFactory) -> None:
     queue = open_queue(memory_bytes=0, encryption=Encryption("three", key))
     assert asked == ["three", "one"]
     assert queue._open_queue is not None
-    guard: Any = queue._open_queue.store.segments.envelopes._guard
+    guard: Any = queue._open_queue._store.segments.envelopes._guard
     threads = [threading.Thread(target=items_of, args=[queue]) for _ in range(4)]
     for thread in threads:
         thread.start()

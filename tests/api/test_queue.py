@@ -390,7 +390,7 @@ def test_a_list_has_items_of_several_pages(open_queue: QueueFactory) -> None:
     queue, items = open_queue(), [b"%d" % number + bytes(TAIL_PAGE_BYTES) for number in range(6)]
     for item in items:
         put(queue, item)
-    assert len(queue._open().store.pages) == len(items)
+    assert len(queue._open()._store.pages) == len(items)
     with queue.session() as session:
         assert session.dequeue_many(4) == items[:4]
         assert session.dequeue_many(4) == items[4:]

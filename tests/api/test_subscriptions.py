@@ -36,7 +36,7 @@ from persistentqueue.core.operations import (
     encode_transaction,
 )
 from persistentqueue.core.state import State, StateError
-from persistentqueue.runtime.options import Start
+from persistentqueue.options import Start
 from persistentqueue.subscription import Subscription
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
@@ -327,7 +327,7 @@ def test_each_hears_of_damage(directory: Path, open_queue: QueueFactory) -> None
                 session.dequeue()
             assert session.dequeue_many(9) == numbers(2)
             session.rollback()
-    damaged = queue._open().store.subscriptions
+    damaged = queue._open()._store.subscriptions
     assert damaged.damaged_count == 1
     put(queue, b"new")
     with pytest.raises(QueueFullError):
@@ -525,7 +525,7 @@ def test_a_disk_that_fails(directory: Path, call: str, error: BaseException) -> 
     queue = call_on(disk, PersistentQueue, directory)
     change = (lambda: queue.subscribe("b")) if call == "subscribe" else (lambda: queue.unsubscribe("a"))
     queue.subscribe("a")
-    store = queue._open().store
+    store = queue._open()._store
     with pytest.MonkeyPatch.context() as patch:
         full = DiskFullError(str(directory), 28, "no room")
 
@@ -635,7 +635,7 @@ def test_browsing_all_of_what_is_consumed_meanwhile(open_queue: QueueFactory) ->
         put(queue, b"9")
         assert list(browsing) == [b"3", b"4", b"7", b"8", b"9"]
         assert list(queue.browse_all()) == [b"3", b"4", b"7", b"8", b"9"]
-        assert len(queue._open().store.subscriptions.of_all().ready) == 5
+        assert len(queue._open()._store.subscriptions.of_all().ready) == 5
         other.flush()
     assert list(queue.browse_all()) == [b"7", b"8", b"9"]
     browsing = queue.browse_all()
@@ -664,7 +664,7 @@ def test_a_read_that_comes_behind_a_close(open_queue: QueueFactory, kind: str) -
     subscription = queue.subscribe("b")
     put(queue, *[bytes(5000)] * 10)
     group = queue._open()
-    reader = group.store.subscriptions.of_all() if kind == "all" else subscription._reader
+    reader = group._store.subscriptions.of_all() if kind == "all" else subscription._reader
     queue.unsubscribe("b")
     batches = reader.browse()
     queue.close()

@@ -30,6 +30,7 @@ import persistentqueue
 from persistentqueue import PersistentQueue, Producer, Session, transaction
 from persistentqueue.errors import PersistentQueueError, QueueFullError
 from persistentqueue.runtime.maintenance import Maintenance
+from persistentqueue.runtime.session_state import SessionParts
 from persistentqueue.system.disk import Disk
 from persistentqueue.system.signal_shield import end_helper
 from tests.support.disks import call_on
@@ -318,7 +319,7 @@ def _put_back(world: World) -> Case:
 
 def _spill(world: World) -> Case:
     queue = world.open("q", A)
-    session = Session(queue._open(), spill_bytes=64 * 1024)
+    session = Session(SessionParts(queue._open(), spill_bytes=64 * 1024))
     world.sessions.append(session)
 
     def again() -> None:
@@ -576,7 +577,7 @@ def require_idle(queue: PersistentQueue[Any], sessions: Sequence[Session[Any]]) 
     if queue.closed:
         return
     _require(group._waiters.count == 0 and not group._room_waiters.taken, "a thread seems to wait")
-    _require(group.store.broken is None, f"the queue is broken: {group.store.broken!r}")
+    _require(group._store.broken is None, f"the queue is broken: {group._store.broken!r}")
     given = 0
     for session in sessions:
         work = session._transaction

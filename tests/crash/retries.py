@@ -187,9 +187,9 @@ class RetriesExplorer:
 
     def _found(self, life: Life) -> World:
         dead, group = life.queues[0], life.queue._open()
-        state = group.store.state
+        state = group._store.state
         with group.mutex:
-            reader = group.store.subscriptions.of_all()
+            reader = group._store.subscriptions.of_all()
         sequences = [
             sequence
             for first, count in state.gone.unconsumed(0, state.next_sequence)

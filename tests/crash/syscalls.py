@@ -42,6 +42,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from persistentqueue import BrokenQueueError, PersistentQueue, PersistentQueueError, QueueLockedError, ResourceError
+from persistentqueue.runtime.session_state import SessionParts
 from persistentqueue.session import Session
 from persistentqueue.system.disk import DISK
 from tests.support.disks import call_on
@@ -332,8 +333,8 @@ class _Child:
         if not self._is_known:
             group = self._queue._open_queue
             assert group is not None
-            self._session = Session(group, self._case.program.spill_bytes)
-            first, end = group.store.state.gone_count, group.store.state.next_sequence
+            self._session = Session(SessionParts(group, spill_bytes=self._case.program.spill_bytes))
+            first, end = group._store.state.gone_count, group._store.state.next_sequence
             assert list(self._queue.browse()) == [item(number) for number in range(first, end)], "wrong items"
             self._say(b"O", first, end)
             self._first, self._next, self._is_known = first, end, True

@@ -30,6 +30,7 @@ from persistentqueue import (
 )
 from persistentqueue.compat import ShutDown
 from persistentqueue.core.block import ITEM_BYTES_MAX
+from persistentqueue.runtime.session_state import hold_of
 from persistentqueue.system.disk import DISK
 from tests.support.disks import call_on
 
@@ -573,7 +574,7 @@ def _reject(world: World, at: int, how: str) -> None:
 def _session_like(world: World, at: int, how: str) -> None:
     _, session = world.session(at)
     if how == "keeps":
-        session.keeps()
+        hold_of(session)
     elif how == "give up":
         session.give_up()
     elif how == "with":

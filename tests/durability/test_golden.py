@@ -119,7 +119,7 @@ def test_golden_queue_opens(case: Case, open_queue: QueueFactory) -> None:
         queue = case.opened(name, open_queue)
         assert (queue.recovery.clean, queue.recovery.torn_bytes > 0) == (expected.is_sealed, expected.is_torn)
         assert queue.recovery.resolved == (True if expected.in_doubt else None)
-        state = queue._open().store.state
+        state = queue._open()._store.state
         assert state.markers == expected.markers
         assert {number: state.times(0, int(number)) for number in expected.attempts} == expected.attempts
         assert sorted(queue.subscriptions()) == sorted(expected.subscriptions)

@@ -21,11 +21,11 @@ from typing import Any, NoReturn
 
 import pytest
 
-from persistentqueue import ClosedError, PersistentQueue, QueueLockedError, Session, check, delete_queue
+from persistentqueue import ClosedError, PersistentQueue, QueueLockedError, check, delete_queue
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
 from tests.support.disks import call_on
-from tests.support.queues import IN_CACHE, drain, put
+from tests.support.queues import IN_CACHE, drain, put, spilling_session
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and signals")
 
@@ -380,7 +380,7 @@ def keep_writing(ledger: int, path: Path, tail: int, seed: int) -> None:
     chance = random.Random(seed)
     settings = {"log_bytes": 4096, "segment_bytes": 2000, "inline_bytes": chance.choice([0, 1000, 65536])}
     queue = call_on(IN_CACHE, PersistentQueue, path, **settings)
-    with Session(queue._open(), spill_bytes=chance.choice([500, 100_000])) as session:
+    with spilling_session(queue, chance.choice([500, 100_000])) as session:
         while True:
             count = chance.randrange(8)
             session.enqueue_many([numbered(number) for number in range(tail, tail + count)])

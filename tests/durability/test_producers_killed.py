@@ -101,7 +101,7 @@ def test_a_producer_is_killed_at_every_step(
             found, done = drain(queue), len(ledger)
             assert found in (list(chain.from_iterable(flushes[:done])), list(chain.from_iterable(flushes[: done + 1])))
             halves += len(os.listdir(directory / "inbox"))
-            queue._open().store.tidy()
+            queue._open()._store.tidy()
             assert os.listdir(directory / "inbox") == []
     assert halves
 

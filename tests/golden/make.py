@@ -32,6 +32,7 @@ from persistentqueue import Encryption, PersistentQueue, Producer, Session, tran
 from persistentqueue.interprocess.consumer_requests import request_subscription
 from persistentqueue.interprocess.multi_writer import PartWriter, publish_parts
 from persistentqueue.runtime.maintenance import Maintenance
+from persistentqueue.runtime.session_state import SessionParts
 from persistentqueue.storage.log_reader import decode_log
 from persistentqueue.system.disk import DISK, Disk
 from tests.support.disks import call_on
@@ -244,7 +245,7 @@ def spilled(maker: Maker) -> dict[str, Queue]:
     """Make a killed queue with transactions that were spilled before their flushes, one of them never flushed."""
     queue = maker.open("orders", inline_bytes=0)
     for flushed in (True, False):
-        with Session(queue._open(), spill_bytes=600) as session:
+        with Session(SessionParts(queue._open(), spill_bytes=600)) as session:
             for item in names(0, 20, 150):
                 session.enqueue(item.encode())
             if flushed:

@@ -70,7 +70,7 @@ def lack_files(*_: Any) -> Any:
 
 def adopter_of(queue: PersistentQueue) -> Adopter:
     """Return the inbox as the owner of the queue sees it."""
-    adopter = vars(queue._open().store.inbox)["_adopter"]
+    adopter = vars(queue._open()._store.inbox)["_adopter"]
     assert isinstance(adopter, Adopter)
     return adopter
 
@@ -362,7 +362,7 @@ def test_a_pool_that_gives_nothing_back(open_queue: QueueFactory, monkeypatch: p
     """A pool that cannot be listed makes no room, and has no other effect."""
     queue = open_queue()
     put(queue, b"1")
-    store = queue._open().store
+    store = queue._open()._store
     with monkeypatch.context() as patch:
         patch.setattr(store.pool, "shrink", lack_files)
         assert vars(type(store))["_shrink_pool"](store, 0) is False
@@ -402,7 +402,7 @@ def test_a_log_for_which_there_was_no_descriptor(open_queue: QueueFactory, monke
     """If a spare log could not be opened for lack of descriptors, a full log reports that lack, and not a full disk."""
     queue = open_queue()
     put(queue, b"1")
-    store = queue._open().store
+    store = queue._open()._store
     with monkeypatch.context() as patch:
         patch.setattr(store, "trim", lambda **_: None)
         patch.setattr(store.generations.log, "has_room", lambda *_: False)

@@ -74,7 +74,7 @@ def test_row_20_a_log_says_who_took_part(tmp_path: Path, open_queue: QueueFactor
         (("c",), (bytes.fromhex(c.identity),)),
     ]
     a.trim()
-    state = a._open().store.state
+    state = a._open()._store.state
     kept = [each for each in state.supplement() if isinstance(each, Decision)]
     assert kept == found
 

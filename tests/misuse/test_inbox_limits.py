@@ -106,7 +106,7 @@ def test_row_24_a_time_out_ends_the_adoption(
     for number in range(PUBLISHED):
         (directory / "inbox" / f"{1 + number:016x}-{number:016x}.seg").touch()
     publish_many(directory, 1)
-    store = queue._open().store
+    store = queue._open()._store
     with queue.transaction() as session:
         for call in range(1, 4):
             began = now[0]

@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from persistentqueue import PersistentQueue, Producer, ResourceError, Session, check
+from persistentqueue import PersistentQueue, Producer, ResourceError, check
 from persistentqueue.core.header import HEADER_BYTES
 from tests.support.disks import call_on
-from tests.support.queues import crash
+from tests.support.queues import crash, spilling_session
 
 from .test_scarce_resources import LACKS, Scarce
 
@@ -53,7 +53,7 @@ class Story:
 
     def put(self, queue: PersistentQueue, items: list[bytes]) -> None:
         """Enqueue the items with a session that spills, and flush."""
-        with Session(queue._open(), spill_bytes=400) as session:
+        with spilling_session(queue, 400) as session:
             for item in items:
                 self.step(lambda item=item: session.enqueue(item))  # type: ignore[misc]
             self.step(session.flush)

@@ -73,7 +73,7 @@ def test_row_01_the_second_caller_is_refused_at_once(open_queue: QueueFactory) -
         session.put_back,
         lambda: session.enqueue(b"d"),
         lambda: session.enqueue_many([b"d"]),
-        lambda: session.enqueue_cached(b"d"),
+        lambda: session._enqueue_cached(b"d"),
         lambda: session.dequeue_many(3),
         lambda: session.dequeue_cached(3),
         lambda: session.reject(b"a"),
@@ -151,7 +151,7 @@ def test_row_01_no_frame_is_written_that_the_state_would_refuse(open_queue: Queu
         first.rollback()
         second.rollback()
         third.rollback()
-    assert group.store.broken is None
+    assert group._store.broken is None
     queue.close()
     assert drain(open_queue()) == [b"b", b"c", b"d"]
 
@@ -161,7 +161,7 @@ def test_row_01_an_invalid_transaction_changes_nothing(open_queue: QueueFactory,
     """A transaction is refused before anything is written if its runs overlap, or go beyond the last item."""
     queue = open_queue()
     put(queue, b"a", b"b", b"c")
-    store = queue._open().store
+    store = queue._open()._store
     log = store.generations.log
     assert log is not None
     before = log.end
@@ -511,7 +511,7 @@ def test_a_session_that_was_torn_is_seen_to_by_its_next_call(open_queue: QueueFa
     put(queue, b"a", b"b", b"c", b"d")
     session = queue.session()
     work = session._open()
-    assert queue._open().store.reader.take_cached(1, work.runs) == [b"a"]
+    assert queue._open()._store.reader.take_cached(1, work.runs) == [b"a"]
     session._busy = 2
     assert session.flush()
     assert len(queue) == 4
@@ -552,7 +552,7 @@ def test_what_state_refuses_is_known_before(open_queue: QueueFactory) -> None:
 
     queue = open_queue()
     put(queue, b"a", b"b")
-    state = queue._open().store.state
+    state = queue._open()._store.state
     before = state.checkpoint(0, None, ()), state.supplement()
     for operation in (
         Dequeue(0, 1, 2),

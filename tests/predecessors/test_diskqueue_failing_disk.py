@@ -17,7 +17,7 @@ from persistentqueue import BrokenQueueError, DiskFullError, PersistentQueue, Se
 from persistentqueue.system.disk import DISK, Buffers, Disk
 from tests.conftest import QueueFactory
 from tests.support.disks import call_on
-from tests.support.queues import IN_CACHE, crash, drain, put, put_each
+from tests.support.queues import IN_CACHE, crash, drain, put, put_each, spilling_session
 
 CHANGING = ("open", "pwritev", "fdatasync", "fsync", "fallocate", "ftruncate", "rename", "unlink", "mkdir")
 """Calls that change something; ``open`` counts only if it may make a file."""
@@ -95,7 +95,7 @@ class Witness:
     def step(self, queue: PersistentQueue, number: int) -> str | None:
         """Run one transaction and, at odd steps, a trim. Return None to go on, or the outcome."""
         items = [b"%d-%d" % (number, place) * 20 for place in range(1 + number % 3)]
-        with Session(queue._open(), spill_bytes=self.settings.get("inline_bytes", 1 << 20) + 100) as session:
+        with spilling_session(queue, self.settings.get("inline_bytes", 1 << 20) + 100) as session:
             before = list(self.ready)
             taken = session.dequeue_many(number % 3)
             after = [*before[len(taken) :], *items]

@@ -20,7 +20,7 @@ import pytest
 from persistentqueue import CorruptionError, PersistentQueue, Session, check
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
-from tests.support.queues import crash, drain, log_file, put, put_each, segment_files
+from tests.support.queues import crash, drain, log_file, put, put_each, segment_files, spilling_session
 
 ENDS = pytest.mark.parametrize("end", [PersistentQueue.close, crash])
 CALLS = ("open", "pwritev", "fdatasync", "fsync", "fallocate", "ftruncate", "rename", "unlink", "mkdir")
@@ -155,7 +155,7 @@ def test_e_two_sessions_write_across_rolls(
     start = threading.Barrier(2, timeout=60)
 
     def produce(name: int) -> None:
-        with Session(queue._open(), spill_bytes=200) as session:
+        with spilling_session(queue, 200) as session:
             start.wait()
             for number in range(100):
                 session.enqueue(b"%d %d" % (name, number))

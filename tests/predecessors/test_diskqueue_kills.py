@@ -22,7 +22,6 @@ from persistentqueue import (
     PersistentQueue,
     QueueLockedError,
     QueueNotFoundError,
-    Session,
     check,
     delete_queue,
     list_queues,
@@ -31,7 +30,7 @@ from persistentqueue.system.disk import Buffers, Disk
 from tests.conftest import QueueFactory
 from tests.durability.test_processes import Forks
 from tests.support.disks import call_on
-from tests.support.queues import IN_CACHE, crash, drain, flip, log_file, put, put_each, segment_files
+from tests.support.queues import IN_CACHE, crash, drain, flip, log_file, put, put_each, segment_files, spilling_session
 
 CHANGING = ("pwritev", "fallocate", "ftruncate", "rename", "unlink", "mkdir", "rmdir")
 """Calls that change what the next process finds. A sync does not, as long as the power stays on."""
@@ -114,7 +113,7 @@ def live(ledger: int, root: Path, story: Story, last: int, half: bool) -> None:
     deadly = Deadly(last, half)
     queue = story.open(root, deadly.disk)
     os.write(ledger, b"open\n")
-    with Session(queue._open(), spill_bytes=story.spill_bytes) as session:
+    with spilling_session(queue, story.spill_bytes) as session:
         for step in story.steps:
             if isinstance(step, str):
                 queue.trim()
@@ -212,7 +211,7 @@ def test_b_killed_at_every_step(tmp_path: Path, forks: Forks, name: str, half: b
 def torn_end(queue: PersistentQueue) -> None:
     """Crash the queue, and write the beginning of a frame behind the last one."""
     end = queue.stats().log_bytes
-    log = queue._open().store.generations.path
+    log = queue._open()._store.generations.path
     assert log is not None
     crash(queue)
     with open(log, "r+b") as file:

@@ -25,7 +25,6 @@ from persistentqueue import (
     DiskFullError,
     PersistentQueue,
     QueueLockedError,
-    Session,
     delete_queue,
     list_queues,
 )
@@ -35,7 +34,7 @@ from persistentqueue.core.header import HEADER_BYTES
 from persistentqueue.storage.log_reader import read_log
 from persistentqueue.system.disk import DISK, Buffers
 from tests.conftest import QueueFactory
-from tests.support.queues import crash, drain, log_file, put, put_each, segment_files
+from tests.support.queues import crash, drain, log_file, put, put_each, segment_files, spilling_session
 
 EMPTY_LOG_BYTES = HEADER_BYTES + FRAME_HEADER_BYTES + 4 + 57 + 25
 """Length of an empty log: its header, and one frame with the fixed fields of a checkpoint and the queue's identity."""
@@ -272,7 +271,7 @@ def test_session_1_a_failed_write_ahead_surfaces(open_queue: QueueFactory) -> No
     """A session that must spill and cannot raises ``DiskFullError`` at once, and keeps its items."""
     switch = Switch()
     queue = open_queue(disk=switch.disk)
-    with Session(queue._open(), spill_bytes=200) as session:
+    with spilling_session(queue, 200) as session:
         session.enqueue(b"a" * 100)
         switch.error = errno.ENOSPC
         with pytest.raises(DiskFullError):

@@ -29,7 +29,7 @@ from persistentqueue.core.header import HEADER_BYTES
 from persistentqueue.core.operations import Enqueue, encode_transaction
 from persistentqueue.system.disk import DISK, Buffers, Disk
 from tests.conftest import QueueFactory
-from tests.support.queues import crash, drain, flip, log_file, put, put_each, segment_files
+from tests.support.queues import crash, drain, flip, log_file, put, put_each, segment_files, spilling_session
 
 ENDS = pytest.mark.parametrize("end", [PersistentQueue.close, crash])
 STEPS = (
@@ -103,7 +103,7 @@ def test_6_2_live_file_deleted_during_roll(open_queue: QueueFactory, directory: 
     trimmed."""
     queue = open_queue(segment_bytes=HEADER_BYTES + 300)
     put(queue, b"a" * 100)
-    with Session(queue._open(), spill_bytes=100) as producer:
+    with spilling_session(queue, 100) as producer:
         for item in (b"b" * 50, b"c" * 100, b"d" * 100):  # b goes behind a, and c to a segment of its own
             producer.enqueue(item)
         assert drain(queue) == [b"a" * 100]
@@ -123,7 +123,7 @@ def test_6_3_second_session_writes_to_the_right_file(
 ) -> None:
     """Sessions that were opened before a roll write behind it, and overwrite nothing."""
     queue = open_queue(segment_bytes=300, memory_bytes=0)
-    with Session(queue._open(), spill_bytes=1) as first, Session(queue._open(), spill_bytes=1) as second:
+    with spilling_session(queue, 1) as first, spilling_session(queue, 1) as second:
         for number in range(20):
             first.enqueue(b"first %d" % number)
             second.enqueue(b"second %d" % number)
@@ -461,7 +461,7 @@ def test_6_13_a_finalizer_writes_nothing(open_queue: QueueFactory, tmp_path: Pat
     writing: dict[str, Any] = dict.fromkeys(("pwritev", "fdatasync", "fsync", "rename", "unlink", "ftruncate"), forbid)
     queue = PersistentQueue(tmp_path / "queues", "orders")
     put(queue, b"a")
-    store = queue._open().store
+    store = queue._open()._store
     for part in (store, store.segments, store.generations.spare, store.lock, store.generations.log):
         part._disk = replace(DISK, **writing)  # type: ignore[union-attr]
     with pytest.warns(ResourceWarning, match="dropped without close"):
@@ -485,7 +485,7 @@ def test_6_14_files_beyond_32_bits(open_queue: QueueFactory, end: Callable[[Pers
     """Offsets beyond 4 GiB, and segment numbers beyond 32 bits, are written, recovered and read like any others."""
     queue = open_queue(memory_bytes=0)
     put(queue, b"low")
-    segments = queue._open().store.segments
+    segments = queue._open()._store.segments
     assert segments.current is not None
     segments.write()
     segments.current.end = 5 * 2**32 + 1  # a hole, which takes no disk space
@@ -494,7 +494,7 @@ def test_6_14_files_beyond_32_bits(open_queue: QueueFactory, end: Callable[[Pers
     put(queue, b"high")
     segments.current.capacity_bytes = 0
     put(queue, b"high number")
-    assert sorted(queue._open().store.state.segments) == [1, 2**33]
+    assert sorted(queue._open()._store.state.segments) == [1, 2**33]
     end(queue)
     queue = open_queue(memory_bytes=0)
     assert drain(queue) == [b"low", b"high", b"high number"]
@@ -516,7 +516,7 @@ def test_6_14_a_rollback_leaves_no_file(
     """Segments that hold only spilled items of a rollback are deleted by the close or the next opening, and are not
     counted."""
     queue = open_queue(segment_bytes=300)
-    with Session(queue._open(), spill_bytes=100) as session:
+    with spilling_session(queue, 100) as session:
         session.enqueue_many([b"x" * 100] * 20)
         assert len(segment_files(directory)) > 5
         session.rollback()

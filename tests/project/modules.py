@@ -68,11 +68,11 @@ TABLE = (
     _folder("recovery", "in_doubt location_repair catalog replay opening salvage check"),
     _folder(
         "runtime",
-        "background call_guard group_commit memory_budget metrics waiting space open_queue maintenance multi_queue "
-        "requeue retries options session_state",
+        "background call_guard group_commit memory_budget metrics waiting space inspection open_queue maintenance "
+        "multi_queue retries session_state",
     ),
     _folder("interprocess", "splits producer snapshot_view consumer_requests multi_writer __init__"),
-    _folder("top", "session stats subscription typed queue transactions __init__", "What people import."),
+    _folder("top", "options session subscription typed queue transactions __init__", "What people import."),
     _folder("faces", "lifecycle refusals"),
     _folder("top faces", "compat prometheus scrapy", "Other interfaces to a queue, each in one module."),
     _folder(
@@ -97,13 +97,15 @@ FACES_MAY_IMPORT = {
     "persistentqueue",
     "persistentqueue.codecs",
     "persistentqueue.interprocess",
-    "persistentqueue.runtime.options",
+    "persistentqueue.options",
     "persistentqueue.storage.layout",
     "persistentqueue.storage.pool",
     "persistentqueue.system.disk",
     "persistentqueue.system.uncopyable",
 }
 """Modules that a face may import: public names, the second interface, and internals that are declared for it here."""
+FACES_MAY_USE = {"_enqueue_cached", "_undecodable", "_unflushed"}
+"""Private methods of ``Session`` that a face may call: the rest of what an event loop needs of a session."""
 
 
 PLACE = {folder.path(module): (row, at) for row, folder in enumerate(TABLE) for at, module in enumerate(folder.modules)}

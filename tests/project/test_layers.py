@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 import persistentqueue
 
-from .modules import FACES_MAY_IMPORT, FIRST_FACE, PACKAGE, PLACE, ROOT, documents
+from .modules import FACES_MAY_IMPORT, FACES_MAY_USE, FIRST_FACE, PACKAGE, PLACE, ROOT, Folder, documents
 
 DOOR_ONLY = {"os", "fcntl", "mmap", "socket", "portalocker", "random", "secrets"}
 THREADS_ONLY = {"threading", "time", "concurrent", "queue"}
@@ -44,6 +45,9 @@ def problems(module: str, source: str) -> Iterator[str]:
     tree = ast.parse(source)
     if source.count("\n") > MODULE_LINES_MAX:
         yield f"{module} has more than {MODULE_LINES_MAX} lines"
+    allowed = _defined(tree) | _used_of_self(tree) | (FACES_MAY_USE if PLACE[module][0] >= FIRST_FACE else set())
+    for name in sorted((_used(tree) & _defined_anywhere()) - allowed):
+        yield f"{module} uses {name}, which is private to another module"
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             docstring = ast.get_docstring(node, clean=False) or ""
@@ -72,6 +76,46 @@ def problems(module: str, source: str) -> Iterator[str]:
                 yield f"{module} imports {imported}: only the doors of system reach the operating system"
             elif imported in THREADS_ONLY and module not in MODULES_WITH_THREADS:
                 yield f"{module} imports {imported}: the core has no threads and no clock"
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def _is_self(node: ast.expr) -> bool:
+    """Return True for ``self``, ``cls`` and ``super()``."""
+    name = node.func if isinstance(node, ast.Call) else node
+    return isinstance(name, ast.Name) and name.id in {"self", "cls", "super"}
+
+
+def _defined(tree: ast.AST) -> set[str]:
+    """Return the private names that a module defines: of functions, modules, classes and ``self``."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _is_self(node.value):
+            found.add(node.attr)
+    return set(filter(_is_private, found))
+
+
+def _used_of_self(tree: ast.AST) -> set[str]:
+    """Return the names that the classes of a module use of themselves, and so perhaps of their base classes."""
+    return {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _is_self(node.value)}
+
+
+def _used(tree: ast.AST) -> set[str]:
+    """Return the private names that a module uses of any object."""
+    return {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _is_private(node.attr)}
+
+
+@cache
+def _defined_anywhere() -> set[str]:
+    """Return the private names that the package defines, without those that each ``NamedTuple`` has."""
+    found = set().union(*(_defined(ast.parse(path.read_text(encoding="utf-8"))) for path in MODULES))
+    return found - set(dir(Folder))
 
 
 def _imports(node: ast.AST) -> Iterator[str]:
@@ -133,6 +177,9 @@ def test_module_keeps_the_rules(path: Path) -> None:
         ("aio/item_waiter", "import threading", "no threads"),
         ("aio/session", "from persistentqueue.runtime.open_queue import Group", "public names"),
         ("core/state", "from .frame import *", "imports *"),
+        ("transactions", "def join(session):\n    session._together = None", "private to another module"),
+        ("runtime/maintenance", "def trim(open_queue):\n    open_queue._store.trim()", "private to another module"),
+        ("aio/session", "def hold(session):\n    session._open_queue.now()", "private to another module"),
         ("queue", "import persistentqueue", "from outside"),
         ("queue", "from persistentqueue.engine.store import Store", "from outside"),
         ("spark/writer", "from persistentqueue.engine.store import Store", "public names"),

@@ -455,7 +455,7 @@ def test_a_stream_is_written_once(spark: SparkSession, tmp_path: Path) -> None:
     stream(spark, tmp_path)
     with PersistentQueue(str(tmp_path), "q") as queue:
         assert drain(queue) == [b"d"]
-        (marker,) = queue._open().store.state.markers
+        (marker,) = queue._open()._store.state.markers
         assert marker.startswith("spark:")
     assert inbox(tmp_path) == []
 

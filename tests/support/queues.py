@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import PersistentQueue
+from persistentqueue import PersistentQueue, Session
+from persistentqueue.runtime.session_state import SessionParts
 from persistentqueue.system.disk import DISK, Disk
 
 IN_CACHE = replace(
@@ -59,6 +60,11 @@ def put_each(queue: PersistentQueue, items: Iterable[bytes]) -> None:
         for item in items:
             session.enqueue(item)
             session.flush()
+
+
+def spilling_session(queue: PersistentQueue, spill_bytes: int) -> Session[bytes]:
+    """Make a session of the queue that spills from this number of bytes on."""
+    return Session(SessionParts(queue._open(), spill_bytes=spill_bytes))
 
 
 def drain(queue: PersistentQueue) -> list[bytes]:

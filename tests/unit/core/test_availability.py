@@ -14,6 +14,7 @@ import pytest
 
 from persistentqueue import PersistentQueue, Session, SubscriptionNotFoundError
 from persistentqueue.core.availability import LANE_ITEMS, Availability, Taken
+from persistentqueue.runtime.session_state import hold_of
 from tests.conftest import QueueFactory
 from tests.support.queues import drain, interruptible, put
 
@@ -23,7 +24,7 @@ ITEMS = [b"%d" % number for number in range(200)]
 
 def ready_of(queue: PersistentQueue) -> Availability:
     """Return the ready items of the queue's plain subscription."""
-    reader = queue._open().store.subscriptions.plain
+    reader = queue._open()._store.subscriptions.plain
     assert reader is not None
     return reader.ready
 
@@ -105,13 +106,34 @@ def test_what_comes_back_comes_first(how: str, open_queue: QueueFactory) -> None
     assert drain(queue) == ITEMS
 
 
+def test_an_item_that_is_noted_meanwhile_is_kept_once(open_queue: QueueFactory) -> None:
+    """A look at what a session keeps counts an item once, also if its thread notes the item during the look."""
+
+    class Noted(list[Taken]):
+        """Items that are noted behind the copy."""
+
+        def copy(self) -> list[Taken]:
+            copied = list(self)
+            session._note(session._open())
+            return copied
+
+    queue = open_queue()
+    session = queue.session()
+    fill(queue, session)
+    session._taken = Noted(session._taken)
+    hold = hold_of(session)
+    assert hold is not None
+    assert sum(count for _, count in hold.runs) == 3
+    session.close()
+
+
 def test_what_came_from_the_lane_is_given_back(open_queue: QueueFactory) -> None:
     """A rollback, ``put_back`` and the end of a session give back the items that came from the lane."""
     queue = open_queue()
     session = queue.session()
     fill(queue, session)
-    assert session.keeps_since is not None
-    assert "3 dequeued items" in str(session.unflushed())
+    assert hold_of(session) is not None
+    assert "3 dequeued items" in str(session._unflushed())
     session.put_back(2)
     assert session.dequeue_many(2) == ITEMS[1:3]
     session.rollback()

@@ -65,7 +65,7 @@ def test_a_request_takes_nothing_of_the_disk(open_queue: QueueFactory, directory
     """At ``max_disk_bytes`` a request is answered: it takes only its place in the log. A publication waits."""
     queue = open_queue(max_disk_bytes=8 * 1024 * 1024)
     put(queue, b"x")
-    store = queue._open().store
+    store = queue._open()._store
     store.quota._most_bytes = store.quota.used_bytes + store.quota.reserve_bytes
     request_subscription(directory, None, "spark", 0)
     look(queue)
@@ -237,12 +237,12 @@ def test_acknowledgements_that_piled_up(open_queue: QueueFactory, directory: Pat
             acknowledge(directory, None, "nobody", end)
             acknowledge(directory, None, "other", 95 - end)
         publish(directory, b"behind")
-        before, groups = len(syncs), queue._open().store.committer.syncs
+        before, groups = len(syncs), queue._open()._store.committer.syncs
         look(queue)
         # Syncs of the inbox: before and after the requests, and before the publication. Without ``sync``, also those of
         # a trim.
         assert len(syncs) - before <= (3 if sync else 8)
-        assert queue._open().store.committer.syncs - groups == (2 if sync else 0)
+        assert queue._open()._store.committer.syncs - groups == (2 if sync else 0)
         assert inbox(directory) == []
         assert list(one.browse()) == [*(b"%d" % n for n in range(89, 100)), b"behind"]
         assert list(other.browse()) == [*(b"%d" % n for n in range(94, 100)), b"behind"]
@@ -260,7 +260,7 @@ def test_acknowledgements_that_the_log_has_no_room_for(
     put(queue, b"0", b"1", b"2")
     for end in (1, 2):
         acknowledge(directory, None, "a", end)
-    store = queue._open().store
+    store = queue._open()._store
 
     def trim(**_: object) -> None:
         raise DiskFullError(str(directory), errno.ENOSPC, "no room")
@@ -433,7 +433,7 @@ def test_what_cannot_be_set_aside(open_queue: QueueFactory, directory: Path) -> 
     flip(directory / "inbox" / inbox(directory)[1], 20)
     with queue.session() as session:
         assert session.dequeue() == b"first"
-        quota = queue._open().store.quota
+        quota = queue._open()._store.quota
         assert quota.used_bytes == sum(os.path.getsize(path) for path in quota._files)
         for _ in range(2):
             with pytest.raises(DiskFullError, match="then dequeue again"):
@@ -471,7 +471,7 @@ def test_more_sequences_than_there_are(open_queue: QueueFactory, directory: Path
     queue = open_queue()
     publish(directory, b"a")
     publish(directory, b"b")
-    adopter = queue._open().store.adopter
+    adopter = queue._open()._store.adopter
     adopter.look(insists=True)
     (transaction,) = adopter.begin(2**63 - 1)
     assert transaction.published == inbox(directory)[0]
@@ -533,7 +533,7 @@ def test_what_is_listed_is_not_listed_again(open_queue: QueueFactory, directory:
         for item in (b"a", b"b"):
             producer.enqueue(item)
             producer.flush()
-    adopter = queue._open().store.adopter
+    adopter = queue._open()._store.adopter
     adopter.look(insists=True)
     listed = list(adopter._listed)
     assert len(listed) == 2

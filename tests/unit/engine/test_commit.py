@@ -227,7 +227,7 @@ def test_deferred_bytes_are_bounded(open_queue: QueueFactory, directory: Path) -
     """The deferred bytes of small groups are bounded by ``DEFERRED_BYTES``, and a trim writes all of them to the
     segment."""
     queue = open_queue()
-    store = queue._open().store
+    store = queue._open()._store
     most = 0
     for _ in range(400):
         put(queue, b"x" * 2000)

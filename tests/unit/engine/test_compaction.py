@@ -175,7 +175,7 @@ def test_compaction_in_the_log(open_queue: QueueFactory, directory: Path) -> Non
     contains."""
     queue = open_queue(**LITTLE)
     left = sparse(queue)
-    store = queue._open_queue.store  # type: ignore[union-attr]
+    store = queue._open_queue._store  # type: ignore[union-attr]
     assert compact_store(store, 0.3) is not None
     crash(queue)
     frames = decode_log(log_file(directory).read_bytes(), log_file(directory).name).frames

@@ -54,7 +54,7 @@ def numbered(*bounds: int) -> list[bytes]:
 def kept(queue: PersistentQueue) -> list[tuple[int, int]]:
     """Return the first sequence and the end of each page."""
     assert queue._open_queue is not None
-    return queue._open_queue.store.pages.runs()
+    return queue._open_queue._store.pages.runs()
 
 
 def dequeue_each(queue: PersistentQueue, count: int) -> list[bytes | None]:

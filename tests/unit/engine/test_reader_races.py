@@ -29,7 +29,7 @@ def test_reading_stops_after_enough(open_queue: QueueFactory) -> None:
     items = [bytes([n]) * 200_000 for n in range(12)] + [b"end"]
     put(queue, *items)
     put(queue, *items)
-    batches = list(queue._open_queue.store.reader.browse())  # type: ignore[union-attr]
+    batches = list(queue._open_queue._store.reader.browse())  # type: ignore[union-attr]
     assert [item for batch in batches for item in batch] == items * 2
     assert all(sum(map(len, batch)) <= READ_AHEAD_BYTES for batch in batches)
     assert 3 < len(batches) < 9
@@ -39,7 +39,7 @@ def test_consumed_between_a_look_and_its_read(open_queue: QueueFactory, monkeypa
     """A browse whose next item is consumed just before it is read goes on with the items that are ready then."""
     queue = open_queue(memory_bytes=0)
     put_each(queue, [b"a", b"b"])
-    reader = queue._open_queue.store.reader  # type: ignore[union-attr]
+    reader = queue._open_queue._store.reader  # type: ignore[union-attr]
     page = type(reader)._page
     raised = [False]
 
@@ -57,7 +57,7 @@ def test_reading_while_the_files_are_closed(open_queue: QueueFactory) -> None:
     """A read that began just before the queue was closed raises ``ClosedError`` and returns no other file's bytes."""
     queue = open_queue(memory_bytes=0)
     put(queue, b"a")
-    reader = queue._open_queue.store.reader  # type: ignore[union-attr]
+    reader = queue._open_queue._store.reader  # type: ignore[union-attr]
     queue.close()
     with pytest.raises(ClosedError, match="while it was read"):
         reader._page(0)
@@ -78,7 +78,7 @@ def test_a_read_that_is_interrupted_loses_no_file(open_queue: QueueFactory) -> N
     queue = open_queue(memory_bytes=0)
     put(queue, b"a", b"b")
     group = queue._open()
-    (segment,) = group.store.segments._open.values()
+    (segment,) = group._store.segments._open.values()
     for number in range(1, 100):
         points = number
         before = sys.getprofile()
@@ -86,12 +86,12 @@ def test_a_read_that_is_interrupted_loses_no_file(open_queue: QueueFactory) -> N
         try:
             # The reader is called in this thread: the queue's own calls hand a read to a thread that is never
             # interrupted.
-            assert list(chain.from_iterable(group.store.reader.browse())) == [b"a", b"b"]
+            assert list(chain.from_iterable(group._store.reader.browse())) == [b"a", b"b"]
         except Interruption:
             continue
         finally:
             sys.setprofile(before)
-            assert list(group.store.segments._open.values()) == [segment]
+            assert list(group._store.segments._open.values()) == [segment]
         break
     assert 5 < number < 99
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from persistentqueue import CorruptionError, Holder, PersistentQueue, Session
 from persistentqueue.core.header import HEADER_BYTES
 from persistentqueue.runtime.open_queue import OpenQueue
+from persistentqueue.runtime.session_state import hold_of
 from tests.conftest import QueueFactory
 from tests.support.disks import call_on
 from tests.support.queues import IN_CACHE, drain, flip, put, put_each, segment_files
@@ -101,7 +102,7 @@ def test_the_time_begins_anew_with_each_flush(open_queue: QueueFactory, clock: l
         assert session.dequeue() == b"two"
         session.flush()
         clock[0] += 10
-        assert session.keeps() is None
+        assert hold_of(session) is None
         assert session.dequeue_many(2) == [b"three"]
         clock[0] += 1
         (use,) = queue.explain()
@@ -112,11 +113,11 @@ def test_the_time_begins_anew_with_each_flush(open_queue: QueueFactory, clock: l
         clock[0] += 10
         put(queue, b"four")
         assert session.dequeue_many(1) == [b"four"]
-        keeps = session.keeps()
+        keeps = hold_of(session)
         assert keeps is not None
         assert keeps.seconds == 0.0
         session.rollback()
-    assert session.keeps() is None
+    assert hold_of(session) is None
 
 
 def test_a_session_has_the_name_of_its_thread(open_queue: QueueFactory) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import BrokenQueueError, DiskFullError, PersistentQueue, Producer, Session, check
+from persistentqueue import BrokenQueueError, DiskFullError, PersistentQueue, Producer, check
 from persistentqueue.engine.transaction import Transaction
 from persistentqueue.engine.trim import LOG_BYTES_MAX
 from persistentqueue.interprocess.producer import Versions
@@ -21,7 +21,7 @@ from tests.crash.disk import SimulatedDisk
 from tests.crash.explorer import DIRECTORY
 from tests.durability.test_campaigns import SYNCED, enqueuing, opened, take
 from tests.support.disks import call_on
-from tests.support.queues import IN_CACHE, crash, drain, log_file, put, put_each, segment_files
+from tests.support.queues import IN_CACHE, crash, drain, log_file, put, put_each, segment_files, spilling_session
 
 
 def test_log_is_trimmed_by_itself(open_queue: QueueFactory) -> None:
@@ -181,7 +181,7 @@ def test_many_segments_need_few_descriptors(open_queue: QueueFactory, directory:
     assert group is not None
     queue.trim()
     assert list(queue.browse()) == [b"%d" % n for n in range(3 * OPEN_FILES)]
-    assert len(group.store.segments._open) <= OPEN_FILES + 1
+    assert len(group._store.segments._open) <= OPEN_FILES + 1
 
 
 def test_opening_reads_the_log_only(open_queue: QueueFactory) -> None:
@@ -607,7 +607,7 @@ def test_stats_add_up_to_the_files(open_queue: QueueFactory, directory: Path) ->
     check_stats(queue)
     put_each(queue, [bytes([n]) * 5000 for n in range(40)])
     check_stats(queue)
-    with Session(queue._open(), spill_bytes=10_000) as ahead:
+    with spilling_session(queue, 10_000) as ahead:
         for _ in range(30):
             ahead.enqueue(bytes(5000))
         check_stats(queue)
@@ -632,7 +632,7 @@ def test_maintenance_lets_memory_go(open_queue: QueueFactory, sync: bool) -> Non
     for start in range(0, 40, 8):
         put_each(queue, [b"%d" % n * 500 for n in range(start, start + 8)])
         queue.maintain()
-        store = queue._open().store
+        store = queue._open()._store
         assert store.segments.current is not None and store.generations.log is not None
         assert store.segments.current.deferred_bytes == 0
         assert store.generations.log._direct is None or store.generations.log._direct._memory is None
@@ -658,7 +658,7 @@ def test_many_small_segments_are_retired_a_part_at_a_time(directory: Path) -> No
         most = 0
         while session.dequeue() is not None:
             session.flush()
-            most = max(most, len(queue._open().store.state.drained))
+            most = max(most, len(queue._open()._store.state.drained))
         assert queue.stats().generation - before < 25
         assert most <= 600 // 8 + 1
         assert len(segment_files(directory)) < 20

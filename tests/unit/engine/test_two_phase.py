@@ -51,7 +51,7 @@ def contents(*queues: PersistentQueue) -> list[list[bytes]]:
 
 def decisions(queue: PersistentQueue) -> list[set[str]]:
     """Return, for each decision that the queue remembers, the names of the participants that may ask for it."""
-    decided = queue._open().store.state.decisions.values()
+    decided = queue._open()._store.state.decisions.values()
     return [{participant.name for participant in participants} for participants in decided]
 
 
@@ -542,7 +542,7 @@ def test_interrupted_before_it_knows(open_queue: QueueFactory) -> None:
     a, b = open_queue("a"), open_queue("b")
     put(a, b"1")
     move(a, b)
-    settling = b._open().store.generations.settling
+    settling = b._open()._store.generations.settling
     assert settling is not None
     settling.committed = None
     with pytest.raises(BrokenQueueError, match="interrupted"):

@@ -152,7 +152,7 @@ def test_a_full_disk_answers_later(open_queue: QueueFactory, directory: Path) ->
     queue = open_queue()
     a = queue.subscribe("a")
     put(queue, b"0", b"1")
-    store = queue._open().store
+    store = queue._open()._store
     acknowledge(directory, None, "a", 1)
     with pytest.MonkeyPatch.context() as patch:
 

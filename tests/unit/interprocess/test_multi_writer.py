@@ -574,7 +574,7 @@ def test_where_limits_leave_no_room_all_of_it_waits(open_queue: QueueFactory, di
         assert session.dequeue() is None
         assert len(inbox(room_of)) == 5
         assert other._open_queue is not None
-        before = other._open_queue.store.quota.used_bytes
+        before = other._open_queue._store.quota.used_bytes
         assert before < 4 * 1024 * 1024
     put(other, b"y")
     assert drain(other) == [b"y"]

@@ -391,7 +391,7 @@ def test_it_counts_for_the_disk(open_queue: QueueFactory, directory: Path) -> No
         waiting = len(inbox(directory))
         assert 2 <= waiting <= 5
         assert queue._open_queue is not None
-        assert queue._open_queue.store.quota.used_bytes <= 8 * 1024 * 1024
+        assert queue._open_queue._store.quota.used_bytes <= 8 * 1024 * 1024
         session.flush()
         taken = 1
         while session.dequeue() is not None:

@@ -426,7 +426,7 @@ def test_a_full_queue_looks_no_further(open_queue: QueueFactory, directory: Path
     put(queue, b"a", b"b")
     publish(directory, b"c")
     group = queue._open()
-    assert group.store.inbox.adopt() == 0
+    assert group._store.inbox.adopt() == 0
     reads: list[str] = []
 
     def begin(_next_sequence: int) -> list[Transaction]:
@@ -434,15 +434,15 @@ def test_a_full_queue_looks_no_further(open_queue: QueueFactory, directory: Path
         return []
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(group.store.adopter, "begin", begin)
-        assert group.store.inbox.adopt() == 0
+        patch.setattr(group._store.adopter, "begin", begin)
+        assert group._store.inbox.adopt() == 0
         assert reads == []
-        assert group.store.inbox.adopt(insists=True) == 0
+        assert group._store.inbox.adopt(insists=True) == 0
         assert reads == ["read"]
     with queue.session() as session:
         assert session.dequeue_many(2) == [b"a", b"b"]
         session.flush()
-    group.store.inbox.adopt()
+    group._store.inbox.adopt()
     assert len(queue) == 1
     assert drain(queue) == [b"c"]
 

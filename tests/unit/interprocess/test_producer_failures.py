@@ -294,7 +294,7 @@ def test_a_version_is_reached_only_durably(tmp_path: Path) -> None:
     answers: list[bool] = []
     after: list[SimulatedDisk] = []
 
-    store = queue._open().store
+    store = queue._open()._store
 
     def tick() -> None:
         log = machine.inodes[machine.names[store.generations.path or ""]]

@@ -136,7 +136,7 @@ def test_nothing_is_forgotten_while_somebody_is_in_doubt(open_queue: QueueFactor
     d.close()
     a.close()
     delete_queue(path, "d")
-    state = open_queue("a")._open().store.state
+    state = open_queue("a")._open()._store.state
     names = {each.name for asking in state.decisions.values() for each in asking}
     assert "d" in names
     assert state.forgotten == 0
@@ -148,7 +148,7 @@ def test_resolution_that_may_be_lost(open_queue: QueueFactory, path: Path) -> No
     a, b = open_queue("a"), open_queue("b")
     put(a, b"1")
     move(a, b)
-    name = next(iter(a._open().store.state.decisions))
+    name = next(iter(a._open()._store.state.decisions))
     put(b, b"2")
     state = State()
     state.decide(name, [named("b")])
@@ -242,7 +242,7 @@ def append(path: Path, *operations: Operation) -> int:
     """Append a frame that no owner would write, and kill the owner. Return the number of the frame."""
     queue = PersistentQueue(path)
     queue.trim()
-    log = queue._open().store.generations.log
+    log = queue._open()._store.generations.log
     assert log is not None
     log.append(encode_transaction(operations), 1, len(operations))
     crash(queue)

@@ -79,7 +79,7 @@ def test_a_shared_queue_of_dead_letters(open_queue: QueueFactory) -> None:
 
 def test_requeue_of_more_than_memory(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """A requeue of many items spills them, and a requeue that fails changes nothing."""
-    monkeypatch.setattr("persistentqueue.runtime.requeue.SPILL_BYTES", 1000)
+    monkeypatch.setattr("persistentqueue.runtime.retries.SPILL_BYTES", 1000)
     dead = open_queue("dead")
     queue = open_queue(dead_letter=dead, max_items=50)
     put(queue, *[b"%d" % number * 100 for number in range(50)])
@@ -173,7 +173,7 @@ def test_what_is_encrypted_stays_so(open_queue: QueueFactory, tmp_path: Path) ->
 
 def test_a_requeue_that_fails_holds_nothing(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """If a requeue finds no room while it spills, all dead letters are there as before, and none is on hold."""
-    monkeypatch.setattr("persistentqueue.runtime.requeue.SPILL_BYTES", 1000)
+    monkeypatch.setattr("persistentqueue.runtime.retries.SPILL_BYTES", 1000)
     queue = open_queue(dead_letter="dead", max_disk_bytes=200_000, log_bytes=16_384)
     put(queue.dead_letters, b"foreign")
     for _ in range(10):
@@ -242,7 +242,7 @@ def test_a_batch_is_delayed_as_one(open_queue: QueueFactory) -> None:
             number = int(item)
             session.reject(item, delay_seconds=0 if number == 70 else 30 if number >= 50 else None)
         session.flush()
-    assert len(queue._open().store.state.attempts[0].delays) == 3
+    assert len(queue._open()._store.state.attempts[0].delays) == 3
     stats = queue.stats()
     assert (stats.ready, stats.held, stats.delayed, stats.rejected, stats.dead) == (1, 0, 99, 100, 0)
 
@@ -301,10 +301,10 @@ def test_a_delay_survives_a_restart(open_queue: QueueFactory, end: Callable[...,
     queue.close()
     clock.wall_ns += 10**16
     queue = open_queue(**settings)
-    assert [each for each in queue._open().store.state.supplement() if isinstance(each, Delayed)]
+    assert [each for each in queue._open()._store.state.supplement() if isinstance(each, Delayed)]
     with queue.session() as session:
         assert [taken(session) for _ in range(4)] == [[b"a"], [b"b"], [b"c"], [b"d"]]
-    assert queue._open().store.state.attempts == {}
+    assert queue._open()._store.state.attempts == {}
 
 
 def test_who_waits_wakes_when_it_is_due(open_queue: QueueFactory) -> None:
@@ -429,7 +429,7 @@ def test_many_threads(open_queue: QueueFactory) -> None:
         thread.join()
     assert sorted(map(int, done + [item for item, *_ in letters(queue)])) == list(numbers)
     assert max(map(had.count, had)) <= 3
-    assert queue._open().store.state.attempts == {}
+    assert queue._open()._store.state.attempts == {}
 
 
 def test_a_damaged_log_is_repaired(open_queue: QueueFactory, directory: Path) -> None:
@@ -449,7 +449,7 @@ def test_a_damaged_log_is_repaired(open_queue: QueueFactory, directory: Path) ->
         open_queue(**DEAD)
     assert repair(directory.parent, "orders").items == 4
     queue = open_queue(**DEAD)
-    assert [each for each in queue._open().store.state.supplement() if isinstance(each, Delivered)] == [
+    assert [each for each in queue._open()._store.state.supplement() if isinstance(each, Delivered)] == [
         Delivered(0, 0, 1, 1)
     ]
     assert list(queue.browse()) == [b"a", b"b", b"c", b"d"]

@@ -34,7 +34,7 @@ def shares(*queues: PersistentQueue) -> list[int]:
 def watched(*queues: PersistentQueue) -> Iterator[list[int]]:
     """Yield a list that gets the sum of all bounds of pages whenever one of them changes."""
     own = {
-        id(queue._open_queue.store.pages): queue._open_queue.store.pages
+        id(queue._open_queue._store.pages): queue._open_queue._store.pages
         for queue in queues
         if queue._open_queue is not None
     }
@@ -165,7 +165,7 @@ def test_a_killed_queue_keeps_no_memory_for_its_sessions(open_queue: QueueFactor
     session = second.session()
     crash(second)
     assert second._open_queue is not None
-    assert second._open_queue.store.pages.cost_bytes == 0
+    assert second._open_queue._store.pages.cost_bytes == 0
     put(first, ITEM)
     assert shares(first) == [TOTAL_BYTES]
     session.close()
@@ -249,7 +249,7 @@ def test_hundreds_of_named_queues_share_a_budget(tmp_path: Path) -> None:
         ]
         for number, queue in enumerate(queues):
             put(queue, *[bytes(100)] * (number % 7))
-        kept = [queue._open_queue.store.pages for queue in queues if queue._open_queue is not None]
+        kept = [queue._open_queue._store.pages for queue in queues if queue._open_queue is not None]
         assert sum(pages.memory_bytes for pages in kept) <= TOTAL_BYTES
         assert all(pages.cost_bytes <= pages.memory_bytes for pages in kept)
         assert [len(drain(queue)) for queue in queues] == [number % 7 for number in range(200)]

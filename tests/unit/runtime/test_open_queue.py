@@ -6,18 +6,23 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
-from persistentqueue import BrokenQueueError, ClosedError, DiskFullError, PersistentQueue
+from persistentqueue import BrokenQueueError, ClosedError, DiskFullError, PersistentQueue, Session
+from persistentqueue.engine.context import Guards
+from persistentqueue.engine.settings import Settings
 from persistentqueue.engine.store import Store
 from persistentqueue.engine.transaction import Transaction
+from persistentqueue.recovery.opening import open_store
 from persistentqueue.runtime.open_queue import OpenQueue
+from persistentqueue.runtime.session_state import SessionParts
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
-from tests.support.queues import drain, put, wait_for
+from tests.support.queues import crash, drain, put, wait_for
 
 SECONDS = 30.0  # a limit for calls that should take milliseconds
 
@@ -260,6 +265,52 @@ def test_broken_group_breaks_all_of_it(open_queue: QueueFactory) -> None:
         for each in [first, *rest]:
             with pytest.raises(BrokenQueueError, match="open it again"):
                 each.result(SECONDS)
+
+
+def test_a_broken_queue_is_not_usable(open_queue: QueueFactory) -> None:
+    """Each call of a session that has work raises from the moment on when the store breaks."""
+    queue = open_queue()
+    put(queue, b"item")
+    core = queue._open()
+    with queue.session() as session:
+        assert session.dequeue() == b"item"
+        before = core.is_usable
+        core._store.fail(OSError(5, "failed by a test"))
+        assert (before, core.is_usable) == (True, False)
+        for call in (
+            session.dequeue,
+            session.flush,
+            lambda: session.enqueue(b"x"),
+            lambda: session.enqueue_many([b"x"]),
+        ):
+            with pytest.raises(BrokenQueueError, match="failed by a test"):
+                call()
+
+
+def test_a_queue_that_breaks_as_it_is_opened_is_not_usable(tmp_path: Path) -> None:
+    """A store that is broken before the open queue has it is not taken for usable."""
+
+    def open_broken(guards: Guards) -> Store:
+        store = open_store(DISK, str(tmp_path / "queue"), Settings(), guards, create=True)
+        store.fail(OSError(5, "failed by a test"))
+        return store
+
+    core = OpenQueue(open_broken)
+    assert not core.is_usable
+    with Session(SessionParts(core)) as session, pytest.raises(BrokenQueueError, match="failed by a test"):
+        session.enqueue(b"x")
+    core.close("closed by a test")
+
+
+@pytest.mark.parametrize("end", [PersistentQueue.close, crash])
+def test_a_closed_queue_is_not_usable(open_queue: QueueFactory, end: Callable[[PersistentQueue], None]) -> None:
+    """A queue that was closed or disowned takes no more calls."""
+    queue = open_queue()
+    core, session = queue._open(), queue.session()
+    end(queue)
+    assert not core.is_usable
+    with pytest.raises(ClosedError):
+        session.enqueue(b"x")
 
 
 class Interruption(BaseException):

@@ -146,7 +146,7 @@ def test_no_short_way_passes_by_the_count(open_queue: QueueFactory) -> None:
         with queue.session() as session:
             assert session.dequeue_cached(2) == []
             assert session.dequeue() == b"a"
-            assert queue._open().store.state.times(0, 0) == attempt + 1
+            assert queue._open()._store.state.times(0, 0) == attempt + 1
             session.rollback()
     with queue.session() as session:
         assert session.dequeue_many(2) == [b"b", b"c"]
@@ -227,7 +227,7 @@ def test_a_broken_queue_puts_nothing_off(open_queue: QueueFactory, monkeypatch: 
     put(queue, b"item")
     session = queue.session()
     session.dequeue()
-    queue._open().store.broken = KeyboardInterrupt()
+    queue._open()._store.fail(KeyboardInterrupt())
     monkeypatch.setattr("persistentqueue.core.delivery_counts.Runs.pieces", half)
     with pytest.raises(ValueError, match="row"), session:
         raise ValueError("row")

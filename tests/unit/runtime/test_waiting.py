@@ -388,7 +388,7 @@ def test_waiting_for_the_disk(open_queue: QueueFactory, threads: ThreadPoolExecu
             assert holder.dequeue_many(100) and holder._transaction is not None
             drained, holder._transaction = holder._transaction, Transaction()
             with group._group_commit.writing:  # past the queue, so that it tells no waiter
-                group.store.commit([drained])
+                group._store.commit([drained])
             assert not waiting.done()
             queue.trim()
     waiting.result(SECONDS)

@@ -136,7 +136,7 @@ def test_quota_counts_what_is_there(open_queue: QueueFactory, directory: Path) -
             group = queue._open_queue
             assert group is not None
         queue.trim()  # also deletes retired segments
-        assert group.store.quota.used_bytes == queue.stats().disk_bytes == files_bytes(directory)
+        assert group._store.quota.used_bytes == queue.stats().disk_bytes == files_bytes(directory)
 
 
 def test_transaction_larger_than_the_disk(open_queue: QueueFactory, directory: Path) -> None:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from typing import Any, Literal, Protocol, TypedDict
 
-from ..core.encryption import Compression, Encryption, Envelopes
-from ..engine.admission import LOGS_LEAST
-from ..engine.settings import Full, Settings
-from ..system.disk import StrPath
-from .memory_budget import MemoryBudget
-from .retries import Delay, counts_attempts
+from .core.encryption import Compression, Encryption, Envelopes
+from .engine.admission import LOGS_LEAST
+from .engine.settings import Full, Settings
+from .runtime.memory_budget import MemoryBudget
+from .runtime.retries import Delay, counts_attempts
+from .system.disk import StrPath
 
 Start = Literal["earliest", "latest"]
 """Place where a new subscription begins."""

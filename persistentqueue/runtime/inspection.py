@@ -1,0 +1,328 @@
+"""The facts about an open queue: its settings, its subscriptions, the reason for each segment, its statistics.
+
+They are for reading only: ``open_queue`` and ``space`` change the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from ..core.delivery_counts import Attempts
+from ..core.intervals import Run
+from ..engine.reader import Reader
+from ..engine.segment_use import Hold, SegmentUse, explain
+from ..engine.settings import Settings
+from ..engine.store import RecoveryReport
+from ..errors import unless_lacking
+from ..storage.layout import sizes_in
+from ..storage.locations import DATA_DIRECTORY
+from ..storage.pool import SPARE_NAME
+from ..storage.publication import is_published
+from ..storage.segment import segment_name
+from .call_guard import outermost
+from .metrics import Counts, Histogram, Meters
+from .space import SpaceKeeper
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Counts and measurements of a queue at one moment; ``PersistentQueue.stats`` returns them.
+
+    A number "since the queue was made" survives closing. A number "since the queue was opened" begins at 0 with each
+    opening. Sizes are in bytes, and times are in seconds.
+
+    The difference of two histograms describes the time between two moments::
+
+        before = queue.stats()
+        ...
+        print((queue.stats().flush_seconds - before.flush_seconds).quantile(0.99))
+
+    The object never changes, so any thread may use it. It is not durable.
+    """
+
+    ready: int
+    """Items that can be dequeued now by sessions without a subscription. In a queue with ``fan_out``: items that any
+    subscription has not consumed, held ones included."""
+    held: int
+    """Items that sessions without a subscription have dequeued and not flushed; 0 in a queue with ``fan_out``."""
+    damaged: int
+    """Items that were set aside since the queue was opened, because their block could not be read: for sessions without
+    a subscription. 0 in a queue with ``fan_out``."""
+    enqueued: int
+    """Items enqueued since the queue was made."""
+    dequeued: int
+    """Items consumed since the queue was made. If there are subscriptions: items that all of them have consumed."""
+    live_bytes: int
+    """Bytes of the blocks that hold ready, held and damaged items. A partly consumed block counts in proportion, by the
+    average size of its items."""
+    disk_bytes: int
+    """Bytes of all files of the queue but its lock. This is the sum of ``data_bytes``, ``log_capacity_bytes``,
+    ``spare_bytes`` and, unless the pool is shared, ``pool_bytes``. It also includes files that were set aside and files
+    that are about to be deleted."""
+    segments: int
+    """Segments that are in use."""
+    data_bytes: int
+    """Bytes of the segments that are in use, with those that the log does not mention yet."""
+    pool_files: int
+    """Empty files in the pool."""
+    pool_bytes: int
+    """Bytes of the files in the pool."""
+    pool_taken: int
+    """Segments that were made of files of the pool since the queue was opened."""
+    log_bytes: int
+    """Bytes of the log that are used."""
+    log_capacity_bytes: int
+    """Bytes of the file of the log."""
+    spare_bytes: int
+    """Bytes of the spare file, which becomes the next generation of the log."""
+    generation: int
+    """Number of times that the log was trimmed since the queue was made."""
+    memory_bytes: int
+    """Highest number of bytes that the items in memory may take: the setting of the queue, or its present share of a
+    memory budget."""
+    cached_bytes: int
+    """Bytes that the items in memory take, at most ``memory_bytes``."""
+    cached: int
+    """Ready items that are in memory."""
+    flowed: bool
+    """True if part of the ready items is on disk only. Dequeueing reads them back without any action of the caller."""
+    pages: int
+    """Pages in memory."""
+    page_hits: int
+    """Pages that a dequeue found in memory, since the queue was opened. A page counts each time."""
+    page_reads: int
+    """Pages that were read from a file since the queue was opened, to dequeue or to browse."""
+    groups: int
+    """Groups of transactions committed since the queue was opened. Each group is one write of the log."""
+    transactions: int
+    """Transactions committed, or skipped because of their marker, since the queue was opened."""
+    syncs: int
+    """Syncs of files and directories since the queue was opened. A durable write counts as one."""
+    fill: float
+    """How near the queue is to the nearest of ``max_items``, ``max_bytes`` and ``max_disk_bytes``: 1.0 at the limit,
+    0.0 without any limit. For ``max_disk_bytes`` the space reserved for the growth of the log counts as used."""
+    published: int
+    """Transactions that other processes have published and that are not adopted yet."""
+    waiting: int
+    """Flushes that wait for room."""
+    refused: int
+    """Flushes that were refused because of a limit, since the queue was opened."""
+    broken: bool
+    """True if a sync or a write of the log has failed: no call succeeds until the queue is opened again."""
+    damage_found: int
+    """Number of damaged places found since the queue was opened: unreadable blocks and headers, and published files
+    that were set aside."""
+    given_back: int
+    """Items that were released since the queue was opened, because their session was rolled back or ended."""
+    sessions: int
+    """Sessions that are open."""
+    held_seconds: float
+    """Seconds for which a session has held items, or kept spilled items; the longest such time of all sessions."""
+    adopted: int
+    """Transactions of other processes that were adopted since the queue was opened."""
+    compacted_segments: int
+    """Segments that were emptied by compactions since the queue was opened."""
+    copied_bytes: int
+    """Bytes of blocks that compactions have written since the queue was opened."""
+    enqueued_bytes: int
+    """Bytes of the blocks that were enqueued since the queue was opened."""
+    flush_seconds: Histogram
+    """Seconds that each committed flush took for its caller, since the queue was opened. Waiting for room, for other
+    flushes and for the disk is included. In a queue that counts delivery attempts, each write of an attempt counts as a
+    flush."""
+    commit_seconds: Histogram
+    """Seconds that writing each group took since the queue was opened, syncs included. The writer holds the write lock
+    meanwhile."""
+    read_seconds: Histogram
+    """Seconds that each dequeue took that had to read a file, one page or more, since the queue was opened."""
+    group_size: Histogram
+    """Transactions in each group, since the queue was opened: how many transactions shared a sync."""
+    delayed: int
+    """Items that were released and are not due yet, without a subscription."""
+    rejected: int
+    """Items that sessions have rejected and flushed, since the queue was opened."""
+    dead: int
+    """Items that were moved to the dead letters since the queue was opened."""
+    undecodable: int
+    """Number of times that the codec refused a dequeued item, since the queue was opened (see ``CodecError``)."""
+
+
+class InspectedQueue(SpaceKeeper):
+    """The part of an open queue that tells about it, and counts what happens to it. For any number of threads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.groups = self.transactions = 0
+        """Numbers of groups, and of transactions that were committed or skipped."""
+        self.counts = Counts()
+        self.meters = Meters()
+
+    @property
+    def settings(self) -> Settings:
+        """Settings that the queue was opened with."""
+        return self._store.settings
+
+    @property
+    def blocks(self) -> bool:
+        """True if a transaction that finds no room waits for it."""
+        return self._store.settings.full == "block"
+
+    @property
+    def encrypts(self) -> bool:
+        """True if new blocks are encrypted."""
+        return self._store.segments.envelopes.most_bytes > 0
+
+    @property
+    def recovery(self) -> RecoveryReport:
+        """Findings of the opening."""
+        return self._store.recovery
+
+    @property
+    def data_root(self) -> str:
+        """Directory that has the segments in its ``data``."""
+        return self._store.places.data_root
+
+    @property
+    def identity(self) -> bytes:
+        """Identity of the queue."""
+        return self._store.state.identity
+
+    @property
+    def plain(self) -> Reader | None:
+        """Reader of the plain queue; None if the queue has only named subscriptions."""
+        return self._store.subscriptions.plain
+
+    def need_plain(self) -> Reader:
+        """Return the reader of the plain queue. Raises ``SubscriptionNotFoundError`` if the queue has only named
+        subscriptions."""
+        return self._store.reader
+
+    def need_name(self) -> None:
+        """Raise ``QueueNotFoundError`` if the directory has another name than it was opened by."""
+        self._store.need_name()
+
+    def of_all(self) -> Reader:
+        """Return a reader of all items that at least one subscription has not consumed, only for browsing."""
+        return self.look(self._store.subscriptions.of_all)
+
+    def subscription_names(self) -> list[str]:
+        """Return the names of the subscriptions, the oldest first."""
+        return self.look(self._store.subscriptions.names)
+
+    def marker(self, name: str) -> int | None:
+        """Return the version that the marker has reached; None if it was never set."""
+        return self.look(lambda: self._store.state.markers.get(name))
+
+    def attempts(self, subscription: int, sequence: int) -> int:
+        """Return the number of delivery attempts of this sequence."""
+        return self.look(lambda: self._store.state.times(subscription, sequence))
+
+    def attempts_in(self, subscription: int, runs: Iterable[Run]) -> list[tuple[int, int, int]]:
+        """Return the runs in parts with equal numbers of delivery attempts: the first sequence, the count, and that
+        number."""
+
+        def parts() -> list[tuple[int, int, int]]:
+            """Look up the parts."""
+            times = self._store.state.attempts.get(subscription, Attempts()).times
+            return [(first, count, many or 0) for run in runs for first, count, many in times.pieces(*run)]
+
+        return self.look(parts)
+
+    @outermost
+    def count_undecodable(self) -> None:
+        """Count an item that its codec refuses."""
+        with self.mutex:
+            self.counts.undecodable += 1
+
+    @outermost
+    def count_failed(self, rejected: int, dead: int) -> None:
+        """Add to the numbers of rejected items, and of items that were moved to the dead letters."""
+        with self.mutex:
+            self.counts.rejected += rejected
+            self.counts.dead += dead
+
+    def explain(self, holds: Callable[[], Sequence[Hold]]) -> list[SegmentUse]:
+        """Return why each segment is there. ``holds`` returns what the sessions keep, and is called with the mutex
+        held."""
+        store = self._store
+
+        def uses() -> list[SegmentUse]:
+            """Look at the segments, and at what the sessions keep of them."""
+            current, pinned = store.segments.current, store.segments.pinned
+            number = current.number if current is not None else None
+            return explain(store.state, store.subscriptions, number, pinned, holds())
+
+        return [use._replace(size_bytes=max(store.segments.file_bytes(use.number), 0)) for use in self.look(uses)]
+
+    def stats(self, held_seconds: Callable[[], Sequence[float]]) -> Stats:
+        """Return the statistics of the queue at this moment. Reads its directories.
+
+        ``held_seconds`` returns for each open session the seconds for which it has kept anything. It is called with the
+        mutex held. Raises ``ResourceError`` if the system lacks something to read the directories.
+        """
+        store = self._store
+        with unless_lacking(store.directory, "to look into its directories", "then ask again"):
+            pooled = store.pool.files()
+            sizes = {part: sizes_in(store.disk, part) for part in store.places.parts()}
+        data = sizes[store.places.path(DATA_DIRECTORY)]
+
+        def gather() -> Stats:
+            """Look at the counts, and at the sessions."""
+            unlogged = [created.number for created in store.segments.unlogged]
+            numbers = {*store.state.segments, *unlogged}
+            reader = store.subscriptions.plain or store.subscriptions.of_all()
+            ready, cached = len(reader.ready), reader.in_memory()
+            log_bytes, log_capacity_bytes = store.generations.log_bytes
+            counts, meters, seconds = self.counts, self.meters, held_seconds()
+            return Stats(
+                ready=ready,
+                held=reader.ready.held,
+                damaged=len(reader.ready.damaged),
+                enqueued=store.state.next_sequence,
+                dequeued=store.state.gone_count,
+                live_bytes=store.state.live_bytes,
+                disk_bytes=sum(sum(part.values()) for part in sizes.values()),
+                segments=len(store.state.segments),
+                data_bytes=sum(data.get(segment_name(number), 0) for number in numbers),
+                pool_files=len(pooled),
+                pool_bytes=sum(each.size_bytes for each in pooled),
+                pool_taken=store.pool.taken,
+                log_bytes=log_bytes,
+                log_capacity_bytes=log_capacity_bytes,
+                spare_bytes=sizes[store.places.spare_directory].get(SPARE_NAME, 0),
+                generation=store.generations.number,
+                memory_bytes=store.pages.memory_bytes,
+                cached_bytes=store.pages.cost_bytes,
+                cached=cached,
+                flowed=cached < ready,
+                pages=len(store.pages),
+                page_hits=store.subscriptions.page_hits,
+                page_reads=store.subscriptions.page_reads,
+                groups=self.groups,
+                transactions=self.transactions,
+                syncs=store.syncs,
+                fill=store.limits.fill,
+                published=sum(map(is_published, sizes[store.adopter.directory])),
+                waiting=len(self._room_waiters.taken),
+                refused=counts.refused,
+                broken=store.broken is not None,
+                damage_found=len(store.segments.damage) + store.adopter.set_aside,
+                given_back=counts.given_back,
+                sessions=len(seconds),
+                held_seconds=max(seconds, default=0.0),
+                adopted=store.inbox.adopted,
+                compacted_segments=store.compactor.compacted,
+                copied_bytes=store.compactor.copied_bytes,
+                enqueued_bytes=store.committer.enqueued_bytes,
+                flush_seconds=meters.flush_seconds.histogram(),
+                commit_seconds=meters.commit_seconds.histogram(),
+                read_seconds=meters.read_seconds.histogram(),
+                group_size=meters.group_size.histogram(),
+                delayed=len(reader.ready.delayed),
+                rejected=counts.rejected,
+                dead=counts.dead,
+                undecodable=counts.undecodable,
+            )
+
+        return self.look(gather)

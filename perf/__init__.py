@@ -2,6 +2,7 @@
 
 ``README.md`` has the figures. Each part imports only from the parts above it:
 
+- ``disks``: another disk for the queues that a study opens.
 - ``contenders``: the queue, the bare disk, SQLite and other libraries, behind one interface.
 - ``workloads``: the operations of the contenders, their number, and the bars that the queue must reach.
 - ``harness``: runs the contenders in turn, compares them, and has the options that all programs share.

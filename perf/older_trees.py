@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 MOVED = {
     "persistentqueue.core.checksum": "persistentqueue.checksum",
@@ -30,17 +27,3 @@ def alias_moved_modules() -> None:
         # Importing it would not tell: an editable installation finds it in the installed tree.
         if not tree.joinpath(*present.split(".")).with_suffix(".py").exists():
             sys.modules[present] = importlib.import_module(older)
-    disk: Any = importlib.import_module("persistentqueue.system.disk")
-    if not hasattr(disk, "using_disk"):
-        disk.using_disk = _using_disk
-
-
-@contextmanager
-def _using_disk(disk: object) -> Iterator[None]:
-    """Let the queues that an older tree opens inside the block use this disk: there, the disk is a keyword argument."""
-    defaults: Any = importlib.import_module("persistentqueue").PersistentQueue.__init__.__kwdefaults__
-    usual, defaults["disk"] = defaults["disk"], disk
-    try:
-        yield
-    finally:
-        defaults["disk"] = usual

@@ -37,11 +37,11 @@ from persistentqueue import (
     codecs,
     delete_queue,
 )
-from persistentqueue.options import Options, PlainOptionArguments, chosen_options
+from persistentqueue.options import Options, PlainOptionArguments
 from persistentqueue.system.disk import DISK, StrPath, abspath, after_fork_in_child, fspath
 
 from .faces.lifecycle import Lifecycle, T, oldest
-from .faces.refusals import UncopyableFace, require_no_retries
+from .faces.refusals import UncopyableFace, face_options
 
 if sys.version_info >= (3, 13):
     from queue import ShutDown
@@ -132,8 +132,7 @@ class Queue(UncopyableFace, queue.Queue[T]):
         options: Options | None = None,
         **arguments: Unpack[PlainOptionArguments],
     ) -> None:
-        chosen = chosen_options(options, arguments)
-        require_no_retries(chosen, "persistentqueue.compat")
+        chosen = face_options(options, arguments, "persistentqueue.compat")
         self._persistent: PersistentQueue[T] = PersistentQueue(path, codec=codec, options=chosen)
         self._blocks = chosen.full == "block"
         self._make_locks()
@@ -561,8 +560,7 @@ class FifoQueue(UncopyableFace):
         self, path: StrPath, *, options: Options | None = None, **arguments: Unpack[PlainOptionArguments]
     ) -> None:
         self._path = abspath(fspath(path))  # close() deletes it; the working directory may change before
-        chosen = chosen_options(options, arguments)
-        require_no_retries(chosen, "persistentqueue.compat")
+        chosen = face_options(options, arguments, "persistentqueue.compat")
         self._persistent = PersistentQueue(self._path, options=chosen)
         self._session = self._persistent.session()
 

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, cast
 
 from .codecs import BYTES, Codec, T, checked_codec, decode_each
-from .core.encryption import Encryption
+from .core.encryption import Encryption, Envelopes
 from .core.items import checked_name
 from .engine.reader import Reader
 from .engine.segment_use import SegmentUse
@@ -22,7 +22,7 @@ from .engine.settings import Settings
 from .engine.store import RecoveryReport
 from .engine.transaction import Transaction
 from .errors import CorruptionError, MissingExtraError, WrongKeyError, naming_paths
-from .interprocess.snapshot_view import View
+from .interprocess.snapshot_view import View, view_of
 from .options import OptionArguments, Options, Start, check_numbers, chosen_options, settings_of
 from .recovery.opening import Others, announce, open_store
 from .runtime.inspection import Stats
@@ -35,7 +35,7 @@ from .runtime.session_state import SessionParts, checked_timeout, held_seconds, 
 from .session import Session, flush_all
 from .storage.layout import place_path, queue_directory
 from .subscription import Subscription
-from .system.disk import StrPath, abspath, after_fork_in_child, basename, current_disk, dirname, fspath, using_disk
+from .system.disk import StrPath, abspath, after_fork_in_child, basename, current_disk, dirname, fspath
 from .system.uncopyable import Uncopyable, uncopyable_block
 from .typed import TypedSession
 
@@ -609,10 +609,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
         """
         open_queue = self._open()
         open_queue.need_name()
-        with using_disk(self._disk):
-            view = View(open_queue.directory)
-        view.envelopes = open_queue.settings.envelopes or view.envelopes
-        return view
+        return view_of(self._disk, open_queue.directory, open_queue.settings.envelopes or Envelopes())
 
     def explain(self) -> list[SegmentUse]:
         """Return why each data file exists, oldest first.
@@ -675,8 +672,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
                     compression=options.compression,
                     encryption=options.encryption,
                 )
-                with using_disk(self._disk):
-                    dead_letter = PersistentQueue(dirname(open_queue.directory), dead_letter, options=shared)
+                dead_letter = PersistentQueue(dirname(open_queue.directory), dead_letter, options=shared)
                 self._owns_dead_letters = True
             elif not isinstance(dead_letter, PersistentQueue):
                 raise TypeError(f"dead_letter must be a queue's name, or an open queue, not {dead_letter!r}")

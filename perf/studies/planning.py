@@ -21,9 +21,10 @@ from statistics import median
 
 from persistentqueue import PersistentQueue
 from persistentqueue.interprocess.splits import look, partition, plan
-from persistentqueue.system.disk import DISK, using_disk
+from persistentqueue.system.disk import DISK
 
 from .. import harness
+from ..disks import using_disk
 from ..harness import Row
 from ..report import programs
 

@@ -20,8 +20,9 @@ from statistics import median, quantiles
 from typing import Any
 
 from persistentqueue import PersistentQueue
-from persistentqueue.system.disk import CREATE_NEW, DISK, Disk, read_all, using_disk, write_all, write_zeros
+from persistentqueue.system.disk import CREATE_NEW, DISK, Disk, read_all, write_all, write_zeros
 
+from ..disks import using_disk
 from ..harness import Row, spread
 
 _MIB = 1024 * 1024

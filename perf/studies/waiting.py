@@ -17,8 +17,9 @@ from pathlib import Path
 from persistentqueue import ClosedError, PersistentQueue, Producer, Session
 from persistentqueue.runtime import maintenance
 from persistentqueue.runtime.background import THREAD_NAME
-from persistentqueue.system.disk import DISK, Disk, using_disk
+from persistentqueue.system.disk import DISK, Disk
 
+from ..disks import using_disk
 from ..harness import Row, met, percentile
 
 HALF_MS_BAR = 0.2

@@ -12,8 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from persistentqueue import PersistentQueue
-from persistentqueue.system.disk import DISK, Buffers, using_disk
+from persistentqueue.system.disk import DISK, Buffers
 
+from ..disks import using_disk
 from ..harness import Row, met
 from ..workloads import ITEM_BYTES
 

@@ -12,17 +12,14 @@ from persistentqueue import ClosedError
 from persistentqueue.options import Options
 from persistentqueue.system.disk import StrPath, abspath
 
-from ..faces.refusals import require_no_retries
-
 Q = TypeVar("Q")
 
 
 def prepare(make: Callable[..., Q], options: Options, path: StrPath, *arguments: Any, **named: Any) -> Callable[[], Q]:
     """Return the call that opens a queue later, in a thread, in the context of this caller.
 
-    The working directory may change before. Raises ``ValueError`` if the options count deliveries.
+    The working directory may change before.
     """
-    require_no_retries(options, "asyncio")
     if options.data_path is not None:
         options = replace(options, data_path=abspath(options.data_path))
     opening = partial(make, abspath(path), *arguments, options=options, **named)

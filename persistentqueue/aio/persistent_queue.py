@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 import persistentqueue
 from persistentqueue import Compacted, Maintained, MemoryBudget, RecoveryReport, SegmentUse, Stats, codecs
 from persistentqueue.codecs import T
-from persistentqueue.options import Options, PlainOptionArguments, Start, chosen_options
+from persistentqueue.options import Options, PlainOptionArguments, Start
 from persistentqueue.system.disk import StrPath, fspath
 from persistentqueue.system.uncopyable import Uncopyable
 
+from ..faces.refusals import face_options
 from .flush_batcher import Flushes, Marker
 from .futures import Landing, launch, over
 from .item_waiter import Watch
@@ -76,7 +77,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
         options: Options | None = None,
         **arguments: Unpack[PlainOptionArguments],
     ) -> None:
-        chosen = chosen_options(options, arguments)
+        chosen = face_options(options, arguments, "asyncio")
         self._path = fspath(path)
         self._name = name
         self._opening = prepare(persistentqueue.PersistentQueue[T], chosen, path, name, codec=codec)

@@ -25,11 +25,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from persistentqueue import BrokenQueueError, ClosedError, CorruptionError, PersistentQueue, Session, codecs
-from persistentqueue.options import Options, PlainOptionArguments, chosen_options
+from persistentqueue.options import Options, PlainOptionArguments
 from persistentqueue.system.disk import StrPath, fspath
 
 from ..faces.lifecycle import Lifecycle, T, oldest
-from ..faces.refusals import UncopyableFace
+from ..faces.refusals import UncopyableFace, face_options
 from .futures import Landing, Worker, launch, over, tell
 from .opening import not_open, prepare
 from .standard_queue_worker import Entry, Found, Work, opened, work_on
@@ -111,7 +111,7 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
     ) -> None:
         self._path = fspath(path)
         self._codec = codec
-        self._opening = prepare(PersistentQueue[bytes], chosen_options(options, arguments), path)
+        self._opening = prepare(PersistentQueue[bytes], face_options(options, arguments, "asyncio"), path)
         self._core: PersistentQueue[bytes] | None = None
         self._reset()
         super().__init__(maxsize)

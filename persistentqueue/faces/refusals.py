@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from persistentqueue.options import Options
+from collections.abc import Mapping
+from typing import Any
+
+from persistentqueue.options import Options, chosen_options
 from persistentqueue.system.uncopyable import Uncopyable
 
 
@@ -12,14 +15,16 @@ class UncopyableFace(Uncopyable):
     _elsewhere = "pass its path, and open a Producer there, with the codec that the queue has"
 
 
-def require_no_retries(options: Options, face: str) -> None:
-    """Raise ``ValueError`` if the options count delivery attempts, which ``face`` does not support.
+def face_options(options: Options | None, arguments: Mapping[str, Any], face: str) -> Options:
+    """Return the chosen options for an interface that counts no delivery attempts.
 
-    Such an interface dequeues items ahead of its users, so that these items would count as delivered.
+    Such an interface dequeues items ahead of its users, so that these items would count as delivered. Raises
+    ``ValueError`` for options that count deliveries, and the errors of ``chosen_options``.
     """
-    counting = [name for name in ("max_attempts", "dead_letter", "retry_delay_seconds") if getattr(options, name)]
-    if counting:
-        raise ValueError(
-            f"{counting[0]} cannot be used with {face}, which takes items ahead of its users, so that they count as "
-            "delivered: use persistentqueue.PersistentQueue"
-        )
+    for name in ("max_attempts", "dead_letter", "retry_delay_seconds"):
+        if arguments.get(name, getattr(options, name, None)):
+            raise ValueError(
+                f"{name} cannot be used with {face}, which takes items ahead of its users, so that they count as "
+                "delivered: use persistentqueue.PersistentQueue"
+            )
+    return chosen_options(options, arguments)

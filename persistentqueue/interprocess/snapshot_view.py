@@ -227,11 +227,13 @@ class View(Uncopyable):
     _elsewhere = "pass its path, and make another View there"
 
     def __init__(self, path: StrPath, name: str | None = None, *, encryption: Encryption | None = None) -> None:
-        disk = current_disk()
+        self._begin(current_disk(), abspath(queue_directory(path, name)), Envelopes(None, encryption))
+
+    def _begin(self, disk: Disk, directory: str, envelopes: Envelopes) -> None:
         self._disk = disk
-        self._directory = abspath(queue_directory(path, name))
-        self._onlooker = Onlooker(disk, self._directory)
-        self.envelopes = Envelopes(None, encryption)
+        self._directory = directory
+        self._onlooker = Onlooker(disk, directory)
+        self._envelopes = envelopes
         """Opens the blocks that are compressed or encrypted."""
         self._identity: str | None = None
         self._oldest: tuple[int, int] | None = None
@@ -403,7 +405,7 @@ class View(Uncopyable):
 
     def _browse(self, runs: list[Run], damaged: Damaged | None) -> Iterator[ViewedItem]:
         """Yield the items of these runs that are not consumed."""
-        for found in self._read(runs, False, self.envelopes, damaged):
+        for found in self._read(runs, False, self._envelopes, damaged):
             for sequence, data in enumerate(found.items, found.first):
                 yield ViewedItem(sequence, found.time_ns, data)
 
@@ -453,6 +455,13 @@ class View(Uncopyable):
 def _rest(split: Split, end: int) -> Split:
     """Return the split without the sequences below ``end``."""
     return split._replace(runs=within(split.runs, end, sum(split.runs[-1])))
+
+
+def view_of(disk: Disk, directory: str, envelopes: Envelopes) -> View:
+    """Return a view for the owner of the queue in this directory, with the disk and the keys of the owner."""
+    view = View.__new__(View)
+    view._begin(disk, directory, envelopes)
+    return view
 
 
 def _segments(disk: Disk, places: Places, recovered: Recovered) -> Iterator[SegmentSnapshot]:

@@ -657,23 +657,10 @@ if hasattr(os, "RWF_DSYNC") and hasattr(os, "pwritev"):
 if hasattr(os, "O_DIRECT"):
     DISK = replace(DISK, open_direct=_open_direct)
 
-_CURRENT: ContextVar[Disk] = ContextVar("disk", default=DISK)
+CURRENT_DISK: ContextVar[Disk] = ContextVar("disk", default=DISK)
+"""The disk of the public calls in this context, and of the objects that they make. Only tests set another one."""
 
 
 def current_disk() -> Disk:
-    """Return the disk for the public call that is under way: ``DISK``, except inside ``using_disk``."""
-    return _CURRENT.get()
-
-
-@contextmanager
-def using_disk(disk: Disk) -> Iterator[None]:
-    """Let the public calls inside the block, and the objects that they make, use this disk.
-
-    The block holds for the calling thread and task, as a context variable does. It is no part of the public interface:
-    tests put a simulated or failing disk in the place of the real one.
-    """
-    token = _CURRENT.set(disk)
-    try:
-        yield
-    finally:
-        _CURRENT.reset(token)
+    """Return the disk for the public call that is under way."""
+    return CURRENT_DISK.get()

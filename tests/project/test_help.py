@@ -47,7 +47,7 @@ def test_help_of_the_queue_begins_with_an_example() -> None:
 
 
 def test_no_disk_is_a_public_parameter() -> None:
-    """No public callable takes the disk: only tests replace it, by ``using_disk``."""
+    """No public callable takes the disk: only tests replace it, by ``CURRENT_DISK``."""
     callables: list[Callable[..., Any]] = [*CLASSES, *(method for _, method in methods())]
     for each in callables:
         assert "disk" not in inspect.signature(each).parameters, each

@@ -4,19 +4,18 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# The rooms of which every branch is tested; only they are watched, since that takes its time.
-COVERED := core.header core.operations codecs typed runtime.options core.block core.encryption core.frame \
-	storage.log storage.log_reader core.state engine.commit engine.compaction engine.store recovery.replay \
-	system.quota engine.admission \
-	engine.segment_use storage.publication engine.adoption interprocess.producer interprocess.multi_writer \
-	interprocess.splits interprocess.consumer_requests interprocess.snapshot_view core.intervals core.availability \
-	engine.subscriptions subscription recovery.in_doubt engine.two_phase transactions runtime.multi_queue \
-	core.delivery_counts engine.reader core.dead_letter runtime.retries runtime.metrics runtime.inspection \
-	runtime.session_state system.event_log engine.context storage.inbox_limits storage.inbox_access recovery.opening \
-	faces.lifecycle faces.refusals
+# The modules of which every branch is tested; only they are watched, since that takes its time.
+COVERED := codecs core.header core.operations core.block core.encryption core.frame core.state core.intervals \
+	core.availability core.delivery_counts core.dead_letter system.quota system.event_log storage.log \
+	storage.log_reader storage.publication storage.inbox_limits storage.inbox_access engine.commit \
+	engine.compaction engine.store engine.admission engine.segment_use engine.adoption engine.subscriptions \
+	engine.two_phase engine.reader engine.context recovery.replay recovery.in_doubt recovery.opening \
+	runtime.multi_queue runtime.retries runtime.metrics runtime.inspection runtime.session_state \
+	interprocess.producer interprocess.multi_writer interprocess.splits interprocess.consumer_requests \
+	interprocess.snapshot_view faces.lifecycle faces.refusals typed options subscription transactions
 # The tests that do so; the others run unwatched.
-COVERING := $(patsubst %,tests/unit/engine/test_%.py,store reader_races trim spill commit admission compaction compaction_faults segment_use adoption \
-	two_phase)
+COVERING := $(patsubst %,tests/unit/engine/test_%.py,store reader_races trim spill commit admission compaction \
+	compaction_faults segment_use adoption two_phase)
 COVERING += $(patsubst %,tests/unit/recovery/test_%.py,replay opening check repair in_doubt decisions)
 COVERING += $(patsubst %,tests/unit/core/test_%.py,formats intervals state availability encryption delivery_counts \
 	dead_letter)
@@ -24,7 +23,7 @@ COVERING += $(patsubst %,tests/unit/runtime/test_%.py,open_queue disown maintena
 COVERING += $(patsubst %,tests/unit/storage/test_%.py,layout lock log pool segment)
 COVERING += $(patsubst %,tests/unit/system/test_%.py,quota event_log)
 COVERING += tests/unit/faces/test_lifecycle.py
-COVERING += $(patsubst %,tests/api/test_%.py,queue encryption subscriptions flush_all codecs)
+COVERING += $(patsubst %,tests/api/test_%.py,queue options encryption subscriptions flush_all codecs)
 COVERING += $(patsubst %,tests/predecessors/test_%.py,kahadb_compaction diskqueue_faults diskqueue_weaknesses \
 	diskqueue_log)
 COVERING += $(patsubst %,tests/unit/interprocess/test_%.py,producer producer_crashes producer_failures multi_writer splits consumer_requests \

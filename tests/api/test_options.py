@@ -1,0 +1,96 @@
+"""The options of an opening as a value: their checks, their precedence, and their use by all interfaces."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from persistentqueue import MemoryBudget, Options, PersistentQueue, QueueFullError, aio, compat
+from tests.support.queues import put
+
+
+def test_queues_share_options(tmp_path: Path) -> None:
+    """Two openings with one value have its options, and a keyword argument has precedence over its field."""
+    options = Options(max_items=2, memory_bytes=1000)
+    with PersistentQueue(tmp_path, "a", options=options) as queue:
+        put(queue, b"1", b"2")
+        with pytest.raises(QueueFullError):
+            put(queue, b"3")
+        assert queue.stats().memory_bytes == 1000
+    with PersistentQueue(tmp_path, "b", options=options, max_items=3) as queue:
+        put(queue, b"1", b"2", b"3")
+        assert queue.stats().memory_bytes == 1000
+    assert options == Options(max_items=2, memory_bytes=1000)
+
+
+def test_options_never_change() -> None:
+    """A field cannot be set; ``replace`` makes other options and checks them."""
+    options = Options(log_bytes=8192)
+    with pytest.raises(FrozenInstanceError):
+        options.log_bytes = 4096  # type: ignore[misc]
+    assert replace(options, full="block") == Options(log_bytes=8192, full="block")
+    with pytest.raises(ValueError, match="log_bytes must be at least 4096, got 1"):
+        replace(options, log_bytes=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"max_item": 3}, TypeError, "a queue has no option 'max_item': did you mean 'max_items'?"),
+        ({"zzzz": 3}, TypeError, "a queue has no option 'zzzz': the options are data_path, sync"),
+        ({"options": {"sync": False}}, TypeError, "options must be Options, not {'sync': False}"),
+        ({"sync": 1}, TypeError, "sync must be True or False, not 1"),
+        ({"create": "no"}, TypeError, "create must be True or False, not 'no'"),
+        ({"full": "wait"}, ValueError, 'full must be "raise" or "block", got \'wait\''),
+        ({"compression": "gzip"}, ValueError, "compression must be None or \"zstd\", got 'gzip'"),
+        ({"encryption": "key"}, TypeError, "encryption must be None or an Encryption, not 'key'"),
+        ({"compact_below": 1.5}, ValueError, "compact_below must be a share from 0 to 1, got 1.5"),
+        ({"pool_min_bytes": 2, "pool_max_bytes": 1}, ValueError, "pool_max_bytes must be at least pool_min_bytes, 2"),
+        ({"max_disk_bytes": 4096}, ValueError, "max_disk_bytes must be at least 5242880, got 4096"),
+        ({"segment_bytes": 2**63}, ValueError, "a number of 64 bits"),
+    ],
+)
+def test_wrong_options(tmp_path: Path, arguments: dict[str, Any], error: type[Exception], text: str) -> None:
+    """A wrong option is refused by each interface before anything is made, with its name, its value and the reason."""
+    kinds: list[Any] = [PersistentQueue, compat.Queue, compat.FifoQueue, aio.PersistentQueue, aio.Queue]
+    if "options" not in arguments and error is ValueError:
+        kinds.append(lambda _path, **options: Options(**options))
+    for kind in kinds:
+        with pytest.raises(error) as caught:
+            kind(tmp_path / "queue", **arguments)
+        assert text in str(caught.value)
+    assert not (tmp_path / "queue").exists()
+
+
+def test_other_interfaces_take_options(tmp_path: Path) -> None:
+    """``compat`` and ``aio`` take options as a value, and let a keyword argument override a field."""
+    options = Options(max_items=1, memory_bytes=MemoryBudget(4096))
+    with compat.Queue[int](tmp_path / "a", options=options) as standard:
+        assert standard.persistent.stats().memory_bytes == 4096
+        standard.put(1)
+        with pytest.raises(compat.Full):
+            standard.put_nowait(2)
+    with compat.FifoQueue(tmp_path / "b", options=options, max_items=2) as fifo:
+        fifo.push(b"1")
+        fifo.push(b"2")
+
+    async def main() -> None:
+        async with aio.PersistentQueue(tmp_path / "c", options=options) as queue, queue.transaction() as session:
+            await session.enqueue(b"1")
+        async with aio.Queue[int](tmp_path / "d", options=options, max_items=2) as items:
+            await items.put(1)
+            await items.put(2)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("options", [Options(retry_delay_seconds=1), Options(max_attempts=2, dead_letter="dead")])
+def test_options_that_count_deliveries(tmp_path: Path, options: Options) -> None:
+    """Interfaces that dequeue ahead of their users refuse options that count deliveries, and name the first one."""
+    for kind in (compat.Queue[Any], compat.FifoQueue, aio.PersistentQueue, aio.Queue[Any]):
+        with pytest.raises(ValueError, match=r"(max_attempts|retry_delay_seconds) cannot be used with"):
+            kind(tmp_path / "queue", options=options)

@@ -105,7 +105,7 @@ SPARKS ?= 4.0 4.1 4.2
 ON_SPARK := tests/spark/test_handoff.py tests/spark/test_source.py tests/spark/test_stream.py tests/spark/test_workers.py \
 	tests/spark/test_processes.py
 
-.PHONY: demo test long flights kills crash sparks lint perf perf-spark clean
+.PHONY: demo test long flights kills crash sparks lint docs perf perf-spark clean
 
 demo: $(VENV)/examples.installed
 	$(BIN)/python examples/flights_pipeline.py --directory demo
@@ -144,6 +144,10 @@ lint: $(VENV)/test.installed
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy
 
+# The documentation site: docs/_build/html/index.html.
+docs: $(VENV)/docs.installed
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going -E -q -b html docs docs/_build/html
+
 perf: $(VENV)/test.installed
 	$(BIN)/python -m perf --results perf/results
 
@@ -162,4 +166,4 @@ $(VENV)/%.installed: setup.cfg pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis demo
+	rm -rf $(VENV) build dist *.egg-info .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis demo docs/_build

@@ -34,7 +34,7 @@ def test_readme_snippet_runs(number: int, tmp_path: Path) -> None:
 
 def test_readme_has_snippets() -> None:
     """The pattern that finds snippets finds all of them."""
-    assert len(SNIPPETS) == 21
+    assert len(SNIPPETS) == README.count("```python\n") > 0
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The code of each page of the documentation runs: twice, in the order of the page, in one directory.
 
-A fence ``python`` is one program, and a fence ``console`` is the commands that follow a ``$``. A page on Spark runs with
-the tests of Spark (see ``test_documents_spark``). Code that only shows a form stands in a fence ``text``.
+A fence ``python`` is one program. A fence ``console`` has commands, each of which follows a ``$``. A page on Spark runs
+with the tests of Spark (see ``test_documents_spark``). Code that only shows a form stands in a fence ``text``.
 """
 
 from __future__ import annotations

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from persistentqueue import PersistentQueue
+from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
 from tests.predecessors import test_diskqueue_scenarios as scenarios
+from tests.support.disks import call_on
 from tests.unit.runtime import test_open_queue as group
 
 from . import test_queue as queue
@@ -29,8 +31,9 @@ def open_queue(tmp_path: Path) -> Iterator[QueueFactory]:
     opened: list[PersistentQueue] = []
 
     def factory(name: str | None = "orders", **settings: Any) -> PersistentQueue:
-        path = settings.pop("path", tmp_path / "queues")
-        opened.append(PersistentQueue(path, name, **{"memory_bytes": MEMORY_BYTES, **settings}))
+        path, disk = settings.pop("path", tmp_path / "queues"), settings.pop("disk", DISK)
+        options = {"memory_bytes": MEMORY_BYTES, **settings}
+        opened.append(call_on(disk, PersistentQueue, path, name, **options))
         return opened[-1]
 
     yield factory

@@ -210,9 +210,21 @@ class PersistentQueue(Uncopyable, Generic[T]):
                 open_queue.disown("the queue was dropped without close()")
 
     def __repr__(self) -> str:
-        return (
-            f"PersistentQueue({self._path!r}, {self._name!r})" if self._open_queue is not None else "PersistentQueue(?)"
-        )
+        if self._open_queue is None:
+            return "PersistentQueue(?)"
+        made = f"PersistentQueue({self._path!r}, {self._name!r})"
+        if self._open_queue.closed is not None:
+            return f"<closed {made}>"
+        return made if self._open_queue.is_usable else f"<broken {made}>"
+
+    if not TYPE_CHECKING:  # type checkers refuse the loop by themselves
+
+        def __iter__(self):
+            """Raise ``TypeError``, with the two calls that a loop over a queue could mean."""
+            raise TypeError(
+                "a queue is not iterable: loop over queue.browse() to look at the items, or call session.dequeue() to "
+                "consume them"
+            )
 
     def __len__(self) -> int:
         """Return the number of ready items.

@@ -6,11 +6,12 @@ import os
 import socket
 import subprocess
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from persistentqueue import Holder, PersistentQueue, SegmentUse, Snapshot, Stats, View, list_queues
+from persistentqueue import Holder, PersistentQueue, SegmentUse, Snapshot, Stats, UnusablePathError, View, list_queues
 
 from .display.charts import SPARSE, is_sparse, positions, share_of
 from .formatting import many, printable, share_text, size_text, span_text
@@ -69,7 +70,9 @@ def named(name: str | None) -> str | None:
 
 def queues_in(path: str, names: Sequence[str] = ()) -> list[str]:
     """Return the given names; without any, all queues in the directory; without any there, the directory itself."""
-    return list(names) or list_queues(path) or ["."]
+    with suppress(UnusablePathError):  # the verb tells that there is no queue
+        return list(names) or list_queues(path) or ["."]
+    return ["."]
 
 
 def see(view: View, name: str, ages: int = AGES) -> Sight:

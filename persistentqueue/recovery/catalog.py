@@ -32,12 +32,14 @@ def list_queues(path: StrPath) -> list[str]:
     """Return the names of the queues under ``path``, open or not.
 
     Args:
-        path: The directory that holds the queues. If it does not exist, the result is empty.
+        path: The directory that holds the queues.
 
     Returns:
         The names, sorted. A queue without a name, which lies in ``path`` itself, is not among them.
 
     Raises:
+        PathMissingError, PathNotADirectoryError: There is no directory at the path. A wrong path is not taken for an
+            empty directory.
         UnusablePathError: The operating system refuses the path, for instance because this process may not read it.
         OSError: The directory cannot be read for another reason.
 
@@ -47,7 +49,7 @@ def list_queues(path: StrPath) -> list[str]:
     path = fspath(path)
     return [
         name
-        for name in names_in(disk, path)
+        for name in sorted(disk.listdir(path))
         if is_name(name)
         and any(parse_log_name(entry) is not None for entry in names_in(disk, join(path, name), LOG_DIRECTORY))
     ]

@@ -107,6 +107,14 @@ class SessionState(Uncopyable, Generic[T]):
         """Flushes this session with the sessions of other queues; None if it belongs to no transaction over several
         queues."""
 
+    def __repr__(self) -> str:
+        transaction = getattr(self, "_transaction", None)
+        if transaction is None:
+            return f"<closed session {getattr(self, 'name', '?')!r}>"
+        held = sum(count for _, count in self._runs_of(transaction))
+        buffered = f"{transaction.count} enqueued, {held} dequeued"
+        return f"<session {self.name!r} of {self._open_queue.directory!r}: {buffered}, not flushed>"
+
     def __del__(self) -> None:
         transaction = getattr(self, "_transaction", None)
         if transaction is not None and (self._taken or transaction.runs or transaction.items or transaction.pieces):

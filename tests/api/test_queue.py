@@ -5,6 +5,8 @@ from __future__ import annotations
 import array
 import gc
 import mmap
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -679,3 +681,32 @@ def test_many_segments_in_one_flush(open_queue: QueueFactory, directory: Path) -
     report = check(directory)
     assert report.ok
     assert report.leftovers == ()
+
+
+def test_queues_and_sessions_show_their_state(tmp_path: Path) -> None:
+    """The text of a queue or a session names it, and says if it is closed or broken, and what is not flushed."""
+    queue = PersistentQueue(tmp_path, "orders")
+    made = f"PersistentQueue({str(tmp_path)!r}, 'orders')"
+    put(queue, b"1", b"2", b"3")
+    session = queue.session("worker")
+    session.enqueue_many([b"4", b"5"])
+    assert session.dequeue() == b"1"
+    where = str(tmp_path / "orders")
+    assert repr(session) == f"<session 'worker' of {where!r}: 2 enqueued, 1 dequeued, not flushed>"
+    session.close()
+    assert repr(session) == "<closed session 'worker'>"
+    assert repr(queue) == made
+    queue.close()
+    assert repr(queue) == f"<closed {made}>"
+
+
+def test_a_queue_is_not_iterable(tmp_path: Path) -> None:
+    """A loop over a queue is refused, and the error names the two calls that it could mean."""
+    with PersistentQueue(tmp_path) as queue, pytest.raises(TypeError, match=r"queue\.browse\(\).*session\.dequeue\(\)"):
+        list(queue)  # type: ignore[call-overload]
+
+
+def test_importing_the_package_imports_no_locks_of_other_systems() -> None:
+    """``import persistentqueue`` leaves portalocker to the first opening: it imports all that it finds, even Redis."""
+    code = "import sys, persistentqueue; sys.exit(bool({'portalocker', 'redis', 'asyncio'} & sys.modules.keys()))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -227,6 +227,7 @@ def test_breaking_wakes_who_waits(open_queue: QueueFactory, threads: ThreadPoolE
         failing[0] = True
         with pytest.raises(BrokenQueueError):
             queue.trim() if how == "trim" else consumer.flush()
+        assert repr(queue).startswith("<broken PersistentQueue(")
         for each in waiting:
             with pytest.raises(BrokenQueueError):
                 each.result(SECONDS)

@@ -10,6 +10,8 @@ import pytest
 from persistentqueue import (
     CorruptionError,
     InvalidNameError,
+    PathMissingError,
+    PathNotADirectoryError,
     PersistentQueue,
     QueueLockedError,
     QueueNotFoundError,
@@ -25,9 +27,15 @@ from tests.support.queues import crash, drain, flip, log_file, put, put_each
 
 
 def test_queues_are_listed_by_name(open_queue: QueueFactory, tmp_path: Path) -> None:
-    """Every queue under the path is listed, open or closed, and nothing else."""
+    """Every queue under the path is listed, open or closed, and nothing else. A path that is missing is an error."""
     root = tmp_path / "queues"
+    with pytest.raises(PathMissingError, match="queues"):
+        list_queues(root)
+    root.mkdir()
     assert list_queues(root) == []
+    (root / "file").touch()
+    with pytest.raises(PathNotADirectoryError):
+        list_queues(root / "file")
     for name in ("b", "a", "c.d"):
         open_queue(name)
     open_queue("a2").close()

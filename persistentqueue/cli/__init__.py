@@ -23,6 +23,8 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
+from persistentqueue import __version__
+
 from .display.report import report_html
 from .streams import FAILED, INTERRUPTED, Interrupts, finish, ready, tell
 
@@ -35,8 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status.
 
     Args:
-        arguments: The words behind the command's name. With None, the default, they are those of ``sys.argv``; the
-            standard streams and SIGINT are then prepared as for a process of its own.
+        arguments: The words behind the command's name. ``--version`` alone prints the version. With None, the default,
+            they are those of ``sys.argv``; the standard streams and SIGINT are then prepared as for a process of its
+            own.
 
     Returns:
         0 if the verb succeeded; 1 if it found problems, or no item; 2 if it failed; 130 if it was interrupted.
@@ -63,6 +66,11 @@ def _import() -> None:
 
 
 def _run(arguments: list[str]) -> int:
+    if arguments == ["--version"]:
+        print(f"persistentqueue {__version__}")
+        return 0
+    if arguments[:1] == ["--json"] and arguments[1:]:  # an option of the verb, which may also stand before it
+        arguments = [arguments[1], "--json", *arguments[2:]]
     try:
         from .verbs import run  # noqa: PLC0415 - the optional dependency
 

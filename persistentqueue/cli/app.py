@@ -70,7 +70,7 @@ TrustOption = Annotated[
 
 app = typer.Typer(
     name="persistentqueue",
-    help=f"Inspect, use and repair persistent queues. {STATUS}",
+    help=f"Inspect, use and repair persistent queues. {STATUS} --version prints the version.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

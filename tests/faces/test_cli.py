@@ -515,3 +515,18 @@ def test_an_encrypted_queue_needs_its_key(open_queue: QueueFactory, path: Path, 
     assert cli("get", path, "r", "--all", *option).out == b"secret\nhidden\nloaded\n"
     done = cli("peek", path, "r", "--key", "nothing", "--json")
     assert (done.status, done.error["type"]) == (2, "UsageError")
+
+
+def test_version(capfd: pytest.CaptureFixture[str]) -> None:
+    """``--version`` prints the version of the package."""
+    assert main(["--version"]) == 0
+    assert capfd.readouterr().out == f"persistentqueue {persistentqueue.__version__}\n"
+
+
+def test_json_before_the_verb(tmp_path: Path, open_queue: QueueFactory, capfd: pytest.CaptureFixture[str]) -> None:
+    """``--json`` may stand before the verb: results and errors are JSON all the same."""
+    put(open_queue(), b"one")
+    assert main(["--json", "stat", str(tmp_path / "queues"), "orders"]) == 0
+    assert json.loads(capfd.readouterr().out)["depth"] == 1
+    assert main(["--json", "stat", str(tmp_path / "missing")]) == 2
+    assert "error" in json.loads(capfd.readouterr().err)

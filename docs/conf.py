@@ -7,6 +7,8 @@ themselves, and treats unresolved references as errors.
 
 from __future__ import annotations
 
+import inspect
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,13 +24,15 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 import persistentqueue  # noqa: E402 - found by the line above
+from docs import generate  # noqa: E402
 
 project = "persistentqueue"
 author = "the persistentqueue authors"
 release = version = persistentqueue.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "_generated"]
 nitpicky = False
+smartquotes_action = "D"  # dashes only
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
@@ -36,6 +40,7 @@ myst_fence_as_directive = ["mermaid"]
 copybutton_prompt_text = "$ "
 
 autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True, "special-members": "__len__"}
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
@@ -48,6 +53,7 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
+html_show_copyright = False
 
 
 class Mermaid(SphinxDirective):
@@ -63,7 +69,33 @@ class Mermaid(SphinxDirective):
         return [nodes.raw("", f'<figure class="diagram">{svg}</figure>', format="html")]
 
 
+def write_parts(_app: Sphinx) -> None:
+    """Write the parts of the reference that are made from the code."""
+    generate.write(Path(__file__).parent / "_generated")
+
+
+def shown_signature(
+    _app: Sphinx, what: str, _name: str, value: object, _options: object, signature: str | None, returned: str | None
+) -> tuple[str | None, str | None]:
+    """Return a signature without private names; none for a class that only the package makes, such as an error."""
+    is_private = what == "exception" or (what == "class" and "Args:" not in (inspect.getdoc(value) or ""))
+    if signature and is_private:
+        return "", None
+    if signature:
+        signature = re.sub(r"cast\(Any, (codecs\.)?BYTES\)", "codecs.BYTES", signature).replace("_JSON", "codecs.JSON")
+    return signature, returned
+
+
+def keep_sentence(_app: Sphinx, what: str, _name: str, _value: object, _options: object, lines: list[str]) -> None:
+    """Begin the docstring of an attribute with a comment: napoleon takes a first line with a colon for a type."""
+    if what in {"attribute", "data", "property"}:
+        lines[:0] = ["..", ""]
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Register the directive."""
+    """Register the directive, and the functions that Sphinx calls."""
     app.add_directive("mermaid", Mermaid)
+    app.connect("builder-inited", write_parts)
+    app.connect("autodoc-process-signature", shown_signature)
+    app.connect("autodoc-process-docstring", keep_sentence, priority=400)  # before napoleon
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts)
+PAGES = sorted(path for path in (ROOT / "docs").rglob("*.md") if not {"_build", "_generated"} & {*path.parts})
 FENCE = re.compile(r"^(`{3,})(\w+)\n(.*?)^\1$", re.DOTALL | re.MULTILINE)
 
 
@@ -53,6 +53,6 @@ HERE = [page for page in PAGES if code_of(page) and not is_on_spark(page)]
 
 @pytest.mark.parametrize("page", HERE, ids=lambda page: page.relative_to(ROOT / "docs").as_posix())
 def test_code_of_the_page_runs_twice(page: Path, tmp_path: Path) -> None:
-    """The code of a page runs twice in one directory: a reader who starts again finds no trap."""
+    """The code of a page runs twice in one directory: a reader that starts again finds no trap."""
     run_page(page, tmp_path)
     run_page(page, tmp_path)

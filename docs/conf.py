@@ -92,10 +92,25 @@ def keep_sentence(_app: Sphinx, what: str, _name: str, _value: object, _options:
         lines[:0] = ["..", ""]
 
 
+def name_files(app: Sphinx, document: str, source: list[str]) -> None:
+    """Replace links to files outside the site by the names of these files: the site has only its own pages."""
+    above = Path(app.env.doc2path(document)).parent
+
+    def named(link: re.Match[str]) -> str:
+        target = (above / link["target"]).resolve()
+        if ":" in link["target"] or target.is_relative_to(Path(__file__).parent) or not target.is_relative_to(ROOT):
+            return link.group()
+        name = target.relative_to(ROOT).as_posix()
+        return f"`{name}`" if link["text"].strip("`") in {name, target.name} else f"{link['text']} (`{name}`)"
+
+    source[0] = re.sub(r"\[(?P<text>[^\]\n]+)\]\((?P<target>[^)#\s]+)(?:#[^)\s]*)?\)", named, source[0])
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directive, and the functions that Sphinx calls."""
     app.add_directive("mermaid", Mermaid)
     app.connect("builder-inited", write_parts)
+    app.connect("source-read", name_files)
     app.connect("autodoc-process-signature", shown_signature)
     app.connect("autodoc-process-docstring", keep_sentence, priority=400)  # before napoleon
     return {"parallel_read_safe": True, "parallel_write_safe": True}

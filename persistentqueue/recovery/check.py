@@ -40,6 +40,7 @@ from ..storage.layout import (
 )
 from ..storage.locations import DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, OWN, POOL_DIRECTORY, Places, read_places
 from ..storage.log import parse_log_name
+from ..storage.log_reader import SNAPSHOT, read_steadily
 from ..storage.publication import Part, is_published, parse_name, read_publication
 from ..storage.segment import PUBLISHED, Segment, parse_segment_name, segment_name
 from ..system.disk import Disk, StrPath, abspath, current_disk, dirname, join
@@ -118,7 +119,10 @@ def check(path: StrPath, name: str | None = None) -> CheckReport:
         if not find_generations(disk, directory):
             raise QueueNotFoundError(f"{directory}: no queue here to check")
         places = read_places(disk, directory)
-        recovered = recover(disk, places)
+        # An owner may replace the log meanwhile.
+        recovered = read_steadily(
+            lambda: find_generations(disk, directory, places), lambda _: recover(disk, places), SNAPSHOT
+        )
     except (CorruptionError, DataMissingError) as damage:
         untrusted = tuple(map(str, _distrusted(disk, directory)))
         return CheckReport((str(damage),), False, 0, 0, 0, 0, (), untrusted=untrusted)

@@ -80,6 +80,24 @@ def test_a_check_writes_to_nothing(crashed: Path) -> None:
     assert (report.problems, report.items, report.published) == ((), 55, 1)
 
 
+def test_a_check_while_the_owner_trims(tmp_path: Path) -> None:
+    """A check reads the new log if the owner replaces the log in the middle, and so finds no problem."""
+    queue = PersistentQueue(tmp_path / "queue", log_bytes=4096)
+    put(queue, b"one")
+    trims = 0
+
+    def trim_then_open(path: str, flags: int, mode: int) -> int:
+        nonlocal trims
+        if path.endswith(".log") and trims < 3:
+            trims += 1
+            queue.trim()
+        return DISK.open(path, flags, mode)
+
+    with queue:
+        report = call_on(replace(DISK, open=trim_then_open), check, tmp_path / "queue")
+        assert (report.problems, report.items, trims) == ((), 1, 3)
+
+
 def test_nothing_to_repair(path: Path) -> None:
     """A repair of a queue without damage keeps all items and sets no file aside."""
     report = repair(path)

@@ -273,7 +273,8 @@ def _hunt_alone(schedules: int, batch: int, mutant: Mutant) -> Verdict:
         root = Path(scratch)
         shutil.copytree(PACKAGE, root / "persistentqueue", ignore=shutil.ignore_patterns("__pycache__"))
         is_test = mutant.where.startswith("tests/")
-        shutil.copytree(TESTS if is_test else TESTS / "crash", root / "tests" / ("" if is_test else "crash"))
+        for part in [""] if is_test else ["crash", "support"]:
+            shutil.copytree(TESTS / part, root / "tests" / part)
         (root / "tests" / "__init__.py").touch()
         plant(mutant, root / "persistentqueue")
         return _test(mutant, root) if is_test else _hunt(mutant, root, schedules, batch)

@@ -1,4 +1,4 @@
-"""The README's table for users of other queues: each line of it runs, for both queues."""
+"""The table for users of other queues: each line of it runs, for both queues."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-SECTION = README.partition("\n## Coming from another queue\n")[2].partition("\n## ")[0]
-ROWS = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in SECTION.splitlines() if line[:1] == "|"][2:]
+PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "line_by_line.md").read_text(encoding="utf-8")
+ROWS = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in PAGE.splitlines() if line[:1] == "|"][2:]
 NEEDS = {
     "queue.Queue": "queue",
     "asyncio.Queue": "asyncio",

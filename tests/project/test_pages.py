@@ -48,10 +48,10 @@ def run_page(page: Path, directory: Path) -> None:
         assert done.returncode == 0, f"{page.name}:\n{code}\n{done.stdout}\n{done.stderr}"
 
 
-HERE = [page for page in PAGES if code_of(page) and not is_on_spark(page)]
+HERE = [page for page in [ROOT / "README.md", *PAGES] if code_of(page) and not is_on_spark(page)]
 
 
-@pytest.mark.parametrize("page", HERE, ids=lambda page: page.relative_to(ROOT / "docs").as_posix())
+@pytest.mark.parametrize("page", HERE, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_code_of_the_page_runs_twice(page: Path, tmp_path: Path) -> None:
     """The code of a page runs twice in one directory: a reader that starts again finds no trap."""
     run_page(page, tmp_path)

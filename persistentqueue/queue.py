@@ -67,7 +67,8 @@ class PersistentQueue(Uncopyable, Generic[T]):
         data_path: Directory for the segments of a new queue, on other media than the log: ``data_path/name``, or
             ``data_path`` itself without a name. Default None: the queue's own directory, or the recorded location.
             The queue records it as an absolute path. If its disk is mounted elsewhere now, pass the new path.
-            A missing location is never taken for an empty one. ``move_data`` moves the segments of a closed queue.
+            A missing location is never taken for an empty one. A copied queue needs the path of its own segments, once.
+            ``move_data`` moves the segments of a closed queue.
         sync: Whether each flush syncs before it returns. Default True. If False, a flush survives the death of the
             process. A power cut may then take the latest flushes, from the last one backwards. Closing and trims sync.
         create: Whether a queue that does not exist is made. Default True.

@@ -22,6 +22,7 @@ from ..storage.layout import (
 from ..storage.locations import LOG_DIRECTORY, OWN, read_places
 from ..storage.lock import LOCK_NAME, Lock
 from ..storage.log import parse_log_name
+from ..storage.relocation import require_own_location
 from ..system.disk import Disk, StrPath, abspath, current_disk, dirname, fspath, join, sync_directory
 from ..system.trust import need_trusted
 from .in_doubt import find_unsettled
@@ -109,6 +110,8 @@ def _delete_queue(disk: Disk, directory: str, name: str | None, lock_timeout: fl
         places = read_places(disk, directory)
         found = find_generations(disk, directory, places)  # again: the queue may have been deleted during the wait
         if found:
+            if lock.is_copied:
+                require_own_location(places)
             _refuse_unsettled(disk, directory)
             disk.failpoint("delete.1 rename log")
             disk.rename(join(directory, LOG_DIRECTORY), join(directory, DELETED_DIRECTORY))

@@ -42,6 +42,7 @@ from ..storage.locations import DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, 
 from ..storage.log import parse_log_name
 from ..storage.log_reader import SNAPSHOT, read_steadily
 from ..storage.publication import Part, is_published, parse_name, read_publication
+from ..storage.relocation import require_own_location
 from ..storage.segment import PUBLISHED, Segment, parse_segment_name, segment_name
 from ..system.disk import Disk, StrPath, abspath, current_disk, dirname, join
 from ..system.trust import distrusted, need_trusted
@@ -372,8 +373,8 @@ def repair(
     if not trust:
         need_trusted(disk, believed(disk, directory))
     mended = set_stray_id_aside(disk, directory)
+    given = None if data_path is None else place_path(directory, name, data_path)
     if not mended.problems:
-        given = None if data_path is None else place_path(directory, name, data_path)
         mended = mend_places(disk, directory, given)
     places = read_places(disk, directory)
     if (
@@ -385,7 +386,9 @@ def repair(
     if not names_in(disk, places.path(LOG_DIRECTORY)) and not names_in(disk, places.path(DATA_DIRECTORY)):
         raise QueueNotFoundError(f"{directory}: no queue here to repair")
     before = _damaged_files(disk, places)
-    with take(disk, directory, Settings(trust=trust), create=True) as taken:
+    with take(disk, directory, Settings(trust=trust), create=True, data_path=given) as taken:
+        if renew and taken.lock.is_copied and taken.places == places:
+            require_own_location(places)  # a queue of its own has segments of its own
         salvaged = salvage(taken.lock.disk, taken.places, asking(disk, directory, UNKNOWN, trust))
         if renew:
             salvaged.recovered.state.identity = b""  # an opening gives a new identity to a queue without one

@@ -175,7 +175,7 @@ def take(
         try:
             own = lock.disk
             _need_trusted(own, settings, directory, None)  # again: under the lock no other process replaces it
-            places = open_places(own, directory, data_path)
+            places = open_places(own, directory, data_path, lock.is_copied)
             _need_trusted(own, settings, places.data_root, None)
             yield Taken(disk, directory, settings, data_path, lock, places)
         except BaseException:

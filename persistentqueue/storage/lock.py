@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 from contextlib import suppress
 from datetime import datetime, timezone
 from functools import lru_cache
@@ -33,6 +34,7 @@ _KERNEL_LOCKS = "/proc/locks"
 _KERNEL_LOCKS_BYTES_MAX = 16 * 1024 * 1024
 _LOOKS = 3
 _PID_MAX = 2**32 - 1
+_INODE = re.compile("[0-9a-f]{16}")
 _TEXT_CHARACTERS_MAX = 255
 """Most characters of a host's name, or of a time, that are believed."""
 _NO_PLAIN_FILE = frozenset({errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV, errno.EMLINK})
@@ -70,6 +72,9 @@ class Lock:
         self._inode = ""
         self.is_moved = False
         """Whether the file records no inode, or another one than its own. Then the directory may be a copy."""
+        self.is_copied = False
+        """Whether the file records another inode than its own. Then it was copied, unless the inode was lost by a file
+        system that keeps none. A power cut may take what the file records, and never changes it to this."""
         self.roots = Roots(disk)
         """The directories that are held as long as the lock: that of the queue, and those that its owner adds."""
 
@@ -97,7 +102,7 @@ class Lock:
     def acquire(self, timeout_seconds: float) -> None:
         """Take the lock, waiting for it up to ``timeout_seconds``, and describe this owner in the file.
 
-        Sets ``is_moved``. The next owner finds the same value, until ``settle`` is called.
+        Sets ``is_moved`` and ``is_copied``. The next owner finds the same values, until ``settle`` is called.
 
         Raises ``QueueLockedError``; the owner notices nothing. Raises ``UntrustedError`` if the lock is no plain file,
         or has several names; then nothing is written to it.
@@ -108,14 +113,16 @@ class Lock:
                 raise QueueLockedError(self.path, *(read_owner(self._disk, self.path) or (None, None, None)))
             self._disk.sleep(_POLL_SECONDS)
         assert self._fd is not None
-        self.is_moved = _signed(self._disk, self._fd).get("inode") != self._inode
-        self._sign("" if self.is_moved else self._inode)
+        recorded = _signed(self._disk, self._fd).get("inode")
+        self.is_moved = recorded != self._inode
+        self.is_copied = self.is_moved and _INODE.fullmatch(str(recorded)) is not None
+        self._sign(str(recorded) if self.is_copied else "" if self.is_moved else self._inode)
 
     def settle(self) -> None:
         """Record that the directory is no copy of another one."""
         if self.is_moved and self._fd is not None:
             self._sign(self._inode)
-            self.is_moved = False
+            self.is_moved = self.is_copied = False
 
     def release(self) -> None:
         """Free the lock. The file stays: after an unlink, two owners could hold two files of the same name."""

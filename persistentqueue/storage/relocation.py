@@ -170,6 +170,8 @@ def move_data(
         places = read_places(disk, directory)
         if not find_generations(disk, directory, places):
             raise missing
+        if lock.is_copied:
+            require_own_location(places)
         places = sweep_others(disk, reopen_inbox(disk, places))
         source, files, copied_bytes = places.data_root, 0, 0
         if target != places.place.path:
@@ -184,32 +186,49 @@ def move_data(
         lock.release()
 
 
-def open_places(disk: Disk, directory: str, data_path: str | None) -> Places:
+def open_places(disk: Disk, directory: str, data_path: str | None, is_copied: bool) -> Places:
     """Return the locations of the parts of a queue that is being opened with this ``data_path``, if one was given.
 
     A location that is not where it was recorded, but at this path, is recorded anew, since it bears the id. If the
-    queue was being deleted, the deletion is finished. Raises ``DataMissingError``.
+    queue was being deleted, the deletion is finished. ``is_copied`` is that of the lock. Raises ``DataMissingError``,
+    and the error of ``require_own_location``.
     """
     names = names_in(disk, directory)  # one call, which nearly always finds that no more is needed
-    places = _found_places(disk, directory, data_path) if PATH_NAME in names else Places(directory)
+    places = _found_places(disk, directory, data_path, is_copied) if PATH_NAME in names else Places(directory)
+    if is_copied and data_path is None:
+        require_own_location(places)
     if CLOSED_DIRECTORY in names or places.place != OWN:
         places = reopen_inbox(disk, places)
     return finish_deletion(disk, places) if DELETED_DIRECTORY in names else places
 
 
-def _found_places(disk: Disk, directory: str, data_path: str | None) -> Places:
+def require_own_location(places: Places) -> None:
+    """Raise ``DataPathError`` if a copied directory names a location that may belong to the original."""
+    if places.place != OWN:
+        root = places.data_root
+        raise DataPathError(
+            places.directory,
+            "a queue that is where it was last opened",
+            f"a copy, or a queue that was moved, with its segments at {root}",
+            f"if the original is gone, open this one once with data_path={root!r} (or repair it with --data-path "
+            "PATH); else copy the segments, too, and pass the path of their copy",
+        )
+
+
+def _found_places(disk: Disk, directory: str, data_path: str | None, is_copied: bool) -> Places:
+    missing: DataMissingError | None = None
     try:
-        return read_places(disk, directory)
-    except DataMissingError:
-        if data_path is None or data_path == OWN.path:
-            raise
-        places = read_record(disk, directory)
-        moved = Place(data_path, places.place.id)
-        if not bears(disk, moved):
-            raise
-        places = places._replace(place=moved)
+        places = read_places(disk, directory)
+    except DataMissingError as error:
+        missing, places = error, read_record(disk, directory)
+    given = Place(data_path, places.place.id) if data_path is not None and data_path != OWN.path else places.place
+    # A copy may have segments of its own, while those of the original are where they were.
+    if given != places.place and (missing is not None or is_copied) and bears(disk, given):
+        places, missing = places._replace(place=given), None
         write_places(disk, places)
-        return places
+    if missing is not None:
+        raise missing
+    return places
 
 
 def settle(disk: Disk, places: Places, data_path: str | None, is_new: bool) -> Places:

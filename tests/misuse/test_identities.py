@@ -1,4 +1,7 @@
-"""Row 20: the participants of a transaction over several queues are known by their identities."""
+"""Row 20: the participants of a transaction over several queues are known by their identities.
+
+A copy of a queue is never taken for the original, and never takes its segments.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,18 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from persistentqueue import repair
+from persistentqueue import DataPathError, PersistentQueue, delete_queue, move_data, repair
 from persistentqueue.core.operations import Decision
 from persistentqueue.errors import CopiedQueueError, InDoubtError
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
+from tests.support.disks import call_on
 from tests.support.queues import crash, put
 from tests.unit.engine.test_two_phase import contents, move, operations
 from tests.unit.recovery.test_in_doubt import in_doubt
@@ -170,3 +175,87 @@ def test_row_20_neighbours_that_cannot_be_read_are_no_originals(tmp_path: Path, 
     with open_queue("copy") as copy:
         assert copy.peek(9) == [b"1"]
     shutil.rmtree(path / "no queue")
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_copy_takes_no_segments_of_the_original(tmp_path: Path, open_queue: QueueFactory, beside: bool) -> None:
+    """A copied directory whose segments are on other media is neither opened, repaired, moved nor deleted by its name
+    alone. The segments may belong to the original, which stays untouched."""
+    path, media = tmp_path / "queues", tmp_path / "media"
+    with open_queue("a", data_path=media) as a:
+        put(a, b"1", b"2")
+    above = path if beside else tmp_path / "backup"
+    shutil.copytree(path / "a", above / "copy")
+    calls: list[Callable[[], object]] = [
+        lambda: open_queue("copy", path=above),
+        lambda: repair(above, "copy"),
+        lambda: repair(above, "copy", renew=True),
+        lambda: repair(above, "copy", renew=True, data_path=media),
+        lambda: move_data(above, "copy", data_path=None),
+        lambda: delete_queue(above, "copy"),
+    ]
+    for call in calls * 2:
+        with pytest.raises((DataPathError, CopiedQueueError)) as caught:
+            call()
+        assert not isinstance(caught.value, DataPathError) or str(media / "a") in str(caught.value)
+    with open_queue("a") as a:
+        assert contents(a) == [[b"1", b"2"]]
+    shutil.rmtree(above / "copy")
+
+
+def test_a_copy_with_segments_of_its_own(tmp_path: Path, open_queue: QueueFactory) -> None:
+    """A copy of the directory and of its segments is opened with the path of these, and is a queue of its own."""
+    path, media = tmp_path / "queues", tmp_path / "media"
+    with open_queue("a", data_path=media) as a:
+        put(a, b"1", b"2")
+    shutil.copytree(path / "a", path / "copy")
+    shutil.copytree(media / "a", tmp_path / "other" / "copy")
+    assert repair(path, "copy", renew=True, data_path=tmp_path / "other").problems == ()
+    with open_queue("a") as a, open_queue("copy") as copy:
+        assert copy.data_path == str(tmp_path / "other" / "copy")
+        assert copy.clear() == 2
+        copy.trim()
+        assert contents(a, copy) == [[b"1", b"2"], []]
+    delete_queue(path, "copy")
+    with open_queue("a") as a:
+        assert contents(a) == [[b"1", b"2"]]
+
+
+def test_a_restored_queue_names_its_segments_once(tmp_path: Path, open_queue: QueueFactory) -> None:
+    """A queue whose original is gone opens with the path of its segments, and from then on without it."""
+    path, media = tmp_path / "queues", tmp_path / "media"
+    with open_queue("a", data_path=media) as a:
+        put(a, b"1")
+    shutil.copytree(path / "a", tmp_path / "backup" / "a")
+    shutil.rmtree(path / "a")
+    shutil.copytree(tmp_path / "backup" / "a", path / "a")
+    with pytest.raises(DataPathError, match="if the original is gone, open this one once with data_path="):
+        open_queue("a")
+    open_queue("a", data_path=media).close()
+    with open_queue("a") as a:
+        assert contents(a) == [[b"1"]]
+
+
+def test_a_queue_that_was_made_only_half_is_no_copy(tmp_path: Path, open_queue: QueueFactory) -> None:
+    """A new queue on other media whose maker was killed opens without its ``data_path``."""
+
+    class KilledError(BaseException):
+        pass
+
+    for stop in range(1, 40):
+        path, left = tmp_path / str(stop), [stop]
+
+        def failpoint(_name: str, left: list[int] = left) -> None:
+            left[0] -= 1
+            if not left[0]:
+                raise KilledError
+
+        try:
+            call_on(
+                replace(DISK, failpoint=failpoint), PersistentQueue, path, "q", data_path=tmp_path / f"media{stop}"
+            ).close()
+        except KilledError:
+            open_queue("q", path=path).close()
+        else:
+            break
+    assert stop > 3

@@ -501,9 +501,9 @@ class QueueFullError(PersistentQueueError):
 class DataPathError(PersistentQueueError):
     """The queue cannot have its segments at this path.
 
-    Either they are elsewhere, or the files at the path are not those of this queue. Or the directory was copied, so that
-    the segments may belong to the original. Nothing was changed, and no segment was made. Name the right ``data_path``,
-    or move the segments.
+    Either they are elsewhere, or the files at the path are not those of this queue. Or the directory was copied, and the
+    segments may belong to the original. Nothing was changed, and no segment was made. Name the right ``data_path``, or
+    move the segments.
 
     Attributes:
         path: The directory of the queue.

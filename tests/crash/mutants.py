@@ -34,6 +34,7 @@ _BLUNDERS = ("TypeError", "NameError", "UnboundLocalError", "AttributeError", "I
 """Errors that a planted text causes only if it makes no sense in its place: then no bug was caught."""
 
 
+IDENTITIES = "tests/misuse/test_identities.py"
 SESSIONS = "tests/misuse/test_sessions.py"
 LANE = "tests/unit/core/test_availability.py"
 INTERRUPTS = "tests/misuse/test_interrupts.py"
@@ -214,6 +215,8 @@ MUTANTS = (
     Mutant("what was taken and not returned stays on hold", "runtime/session_state", "                self._open_queue.put_back(transaction, sum(run[1] for run in transaction.runs) - transaction.given)\n", "                pass\n", f"{INTERRUPTS}::test_row_03_interrupted_everywhere_nothing_is_on_hold"),
     Mutant("who is interrupted keeps the place of a waiter", "runtime/waiting", "            shielded(partial(self._leave, place, passes=True))\n", "            pass\n", f"{SESSIONS}::test_row_03_a_waiting_consumer_is_interrupted"),
     Mutant("an opening that is interrupted keeps the lock", "runtime/open_queue", "                self.shielded(self._store.close)\n", "                pass\n", f"{INTERRUPTS}::test_row_03_interrupted_everywhere_nothing_is_on_hold"),
+    Mutant("a copied directory counts as one that was only opened after a power cut", "storage/lock", "self.is_copied = self.is_moved and", "self.is_copied = False and", f"{IDENTITIES}::test_a_copy_takes_no_segments_of_the_original"),
+    Mutant("a lock that a power cut has emptied counts as that of a copy", "storage/lock", "self.is_moved and _INODE.fullmatch(str(recorded)) is not None", "self.is_moved", "tests/unit/storage/test_locations.py::test_move_interrupted_at_every_call"),
     Mutant("a frame is written that the state refuses", "engine/commit", "            if (transaction.runs or transaction.operations) and not self._is_valid(transaction, consumed):\n", "            if False:\n", f"{SESSIONS}::test_row_01_no_frame_is_written_that_the_state_would_refuse"),
     Mutant("what an invalid transaction says that it holds comes back", "engine/store", "transaction.ready is not None and not transaction.is_invalid:", "transaction.ready is not None:", f"{SESSIONS}::test_row_01_an_invalid_transaction_changes_nothing"),
     Mutant("a list of items ends where its first page does", "engine/reader", "if page is not None and first + count <= page.end:", "if page is not None:", "tests/api/test_queue.py::test_a_list_has_items_of_several_pages"),

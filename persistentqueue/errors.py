@@ -501,7 +501,7 @@ class QueueFullError(PersistentQueueError):
 class DataPathError(PersistentQueueError):
     """The queue cannot have its segments at this path.
 
-    Either they are elsewhere, or the files at the path are not those of this queue. Or the directory was copied, and the
+    Either they are elsewhere, or the files at the path are not those of this queue. Or the directory was copied, so the
     segments may belong to the original. Nothing was changed, and no segment was made. Name the right ``data_path``, or
     move the segments.
 

@@ -23,7 +23,6 @@ from ..errors import (
     MemoryShortageError,
     PersistentQueueError,
     QueueLockedError,
-    QueueNotFoundError,
     ResourceError,
     SessionInUseError,
     UnflushedWarning,
@@ -35,7 +34,7 @@ from ..errors import (
 from ..recovery.opening import open_store
 from ..storage.inbox_access import is_shared, publication_mode
 from ..storage.inbox_limits import Bounds, Load, load_of
-from ..storage.layout import believed, find_generations, names_in, queue_directory
+from ..storage.layout import believed, find_generations, names_in, no_queue, queue_directory
 from ..storage.locations import INBOX_DIRECTORY, read_places
 from ..storage.publication import Draft, is_published, read_publication, time_behind
 from ..system.disk import LACKING, Disk, StrPath, abspath, current_disk, dirname, join, sync_directory
@@ -490,7 +489,7 @@ def find_inbox(disk: Disk, directory: str) -> str:
     """
     try:
         if not find_generations(disk, directory):
-            raise QueueNotFoundError(f"{directory}: no queue here to publish to")
+            raise no_queue(disk, directory, "to publish to")
         inbox = read_places(disk, directory).path(INBOX_DIRECTORY)
         with suppress(FileNotFoundError):  # the segments are being moved
             publication_mode(disk, inbox)

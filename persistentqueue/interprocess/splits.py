@@ -26,9 +26,9 @@ from ..core.encryption import PLAIN, Envelopes
 from ..core.intervals import Run, within
 from ..core.operations import Enqueue
 from ..core.state import Extent
-from ..errors import CorruptionError, PersistentQueueError, QueueNotFoundError
+from ..errors import CorruptionError, PersistentQueueError
 from ..recovery.replay import Recovered, recover
-from ..storage.layout import find_generations
+from ..storage.layout import find_generations, no_queue
 from ..storage.locations import DATA_DIRECTORY, Places, read_places
 from ..storage.log_reader import SNAPSHOT, Replay, is_unchanged, read_steadily
 from ..storage.segment import NO_BOUND, Segment, find_salt, segment_name
@@ -127,7 +127,7 @@ def look(disk: Disk, directory: str, durably: bool = False) -> tuple[Places, Rec
         raise TimeoutError(errno.ETIMEDOUT, "the owner replaced the log during each look: look again", directory)
     places, recovered = found
     if recovered is None:
-        raise QueueNotFoundError(f"{directory}: no queue here to read")
+        raise no_queue(disk, directory, "to read")
     return places, recovered
 
 

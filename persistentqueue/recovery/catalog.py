@@ -8,20 +8,21 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from ..errors import InDoubtError, QueueNotFoundError, naming_paths, unless_lacking
+from ..errors import InDoubtError, naming_paths, unless_lacking
 from ..storage.layout import (
     DELETED_DIRECTORY,
     believed,
     find_generations,
     finish_deletion,
+    holds_queue,
     is_name,
     names_in,
+    no_queue,
     queue_directory,
     remove_directory,
 )
 from ..storage.locations import LOG_DIRECTORY, OWN, read_places
 from ..storage.lock import LOCK_NAME, Lock
-from ..storage.log import parse_log_name
 from ..storage.relocation import require_own_location
 from ..system.disk import Disk, StrPath, abspath, current_disk, dirname, fspath, join, sync_directory
 from ..system.trust import need_trusted
@@ -48,12 +49,7 @@ def list_queues(path: StrPath) -> list[str]:
     """
     disk = current_disk()
     path = fspath(path)
-    return [
-        name
-        for name in sorted(disk.listdir(path))
-        if is_name(name)
-        and any(parse_log_name(entry) is not None for entry in names_in(disk, join(path, name), LOG_DIRECTORY))
-    ]
+    return [name for name in sorted(disk.listdir(path)) if is_name(name) and holds_queue(disk, join(path, name))]
 
 
 @naming_paths()
@@ -95,16 +91,15 @@ def delete_queue(path: StrPath, name: str | None = None, *, lock_timeout: float 
 
 
 def _delete_queue(disk: Disk, directory: str, name: str | None, lock_timeout: float, trust: bool) -> None:
-    missing = QueueNotFoundError(f"{directory}: no queue here to delete")
     if not find_generations(disk, directory):
-        raise missing
+        raise no_queue(disk, directory, "to delete")
     if not trust:
         need_trusted(disk, believed(disk, directory))
     lock = Lock(disk, join(directory, LOCK_NAME))
     try:
         lock.acquire(lock_timeout)
     except FileNotFoundError:  # another process has deleted the queue and its directory in the meantime
-        raise missing from None
+        raise no_queue(disk, directory, "to delete") from None
     disk = lock.disk
     try:
         places = read_places(disk, directory)
@@ -129,7 +124,7 @@ def _delete_queue(disk: Disk, directory: str, name: str | None, lock_timeout: fl
     finally:
         lock.release()
     if not found:
-        raise missing
+        raise no_queue(disk, directory, "to delete")
 
 
 def _refuse_unsettled(disk: Disk, directory: str) -> None:

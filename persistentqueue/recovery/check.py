@@ -23,7 +23,6 @@ from ..errors import (
     DataMissingError,
     MemoryShortageError,
     PersistentQueueError,
-    QueueNotFoundError,
     UnsupportedFormatError,
     UntrustedError,
     naming_paths,
@@ -33,6 +32,7 @@ from ..storage.layout import (
     believed,
     find_generations,
     names_in,
+    no_queue,
     parse_spare_name,
     part_of_segment,
     place_path,
@@ -118,7 +118,7 @@ def check(path: StrPath, name: str | None = None) -> CheckReport:
     directory = queue_directory(path, name)
     try:
         if not find_generations(disk, directory):
-            raise QueueNotFoundError(f"{directory}: no queue here to check")
+            raise no_queue(disk, directory, "to check")
         places = read_places(disk, directory)
         # An owner may replace the log meanwhile.
         recovered = read_steadily(
@@ -384,7 +384,7 @@ def repair(
     ):
         return RepairReport(mended.problems, 0, (), False, mended.kept)
     if not names_in(disk, places.path(LOG_DIRECTORY)) and not names_in(disk, places.path(DATA_DIRECTORY)):
-        raise QueueNotFoundError(f"{directory}: no queue here to repair")
+        raise no_queue(disk, directory, "to repair")
     before = _damaged_files(disk, places)
     with take(disk, directory, Settings(trust=trust), create=True, data_path=given) as taken:
         if renew and taken.lock.is_copied and taken.places == places:

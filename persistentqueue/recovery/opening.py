@@ -37,12 +37,11 @@ from ..errors import (
     CopiedQueueError,
     CorruptionError,
     QueueLockedError,
-    QueueNotFoundError,
     ResourceError,
     unless_lacking,
 )
 from ..storage.inbox_limits import record_limits
-from ..storage.layout import believed, delete_all, find_generations, need_own_directory, set_all_aside
+from ..storage.layout import believed, delete_all, find_generations, need_own_directory, no_queue, set_all_aside
 from ..storage.locations import DATA_DIRECTORY, LOG_DIRECTORY, OWN, Places
 from ..storage.lock import LOCK_NAME, Lock
 from ..storage.log import parse_log_name
@@ -164,7 +163,7 @@ def take(
     with unless_lacking(directory, "to open the queue", "then open it"):
         need_own_directory(disk, directory)
         if not create and not find_generations(disk, directory):
-            raise QueueNotFoundError(f"{directory}: there is no queue here, and create=False forbids making one")
+            raise no_queue(disk, directory, "to open, and create=False forbids making one")
         lock = Lock(disk, join(directory, LOCK_NAME))
         while True:
             make_directory(disk, directory)

@@ -91,6 +91,8 @@ which may be a directory of queues.
 """
 
 _DAMAGED = re.compile(r"(\.[0-9]+)?\.damaged")
+_NAMES_SHOWN = 5
+"""Number of queues that an error names."""
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", re.ASCII)
 
 
@@ -182,7 +184,7 @@ def open_pool(path: StrPath, name: str | None, *, shared: bool, max_bytes: int, 
     else:
         directory = abspath(queue_directory(path, name))
         if not find_generations(disk, directory):
-            raise QueueNotFoundError(f"{directory}: no queue here, so no pool: check path and name")
+            raise no_queue(disk, directory, "that could have a pool")
         pool = read_places(disk, directory).pool_directory(shared)
     if create:
         make_directory(disk, pool)
@@ -195,6 +197,22 @@ def names_in(disk: Disk, directory: str, part: str = "") -> list[str]:
         return sorted(disk.listdir(join(directory, part) if part else directory))
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+def holds_queue(disk: Disk, directory: str) -> bool:
+    """Return whether the directory holds a queue: it has a log."""
+    return any(parse_log_name(name) is not None for name in names_in(disk, directory, LOG_DIRECTORY))
+
+
+def no_queue(disk: Disk, directory: str, purpose: str) -> QueueNotFoundError:
+    """Return the error for a directory without a queue of its own. It names the queues that are in it."""
+    names: list[str] = []
+    with suppress(OSError):
+        found = filter(is_name, names_in(disk, directory))
+        names = [name for name in found if holds_queue(disk, join(directory, name))]
+    shown = ", ".join(names[:_NAMES_SHOWN]) + (", …" if len(names) > _NAMES_SHOWN else "")
+    hint = f": name one of the queues in this directory: {shown}" if names else ""
+    return QueueNotFoundError(f"{directory}: no queue here {purpose}{hint}")
 
 
 def sizes_in(disk: Disk, directory: str) -> dict[str, int]:

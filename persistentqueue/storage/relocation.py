@@ -29,7 +29,6 @@ from ..errors import (
     DataMissingError,
     DataPathError,
     InvalidNameError,
-    QueueNotFoundError,
     lacking,
     naming_paths,
 )
@@ -55,6 +54,7 @@ from .layout import (
     let_go,
     names_in,
     need_own_directory,
+    no_queue,
     part_of_inbox,
     part_of_segment,
     place_path,
@@ -154,9 +154,8 @@ def move_data(
     disk = current_disk()
     directory = abspath(queue_directory(path, name))
     target = place_path(directory, name, data_path)
-    missing = QueueNotFoundError(f"{directory}: no queue here to move")
     if not find_generations(disk, directory):
-        raise missing
+        raise no_queue(disk, directory, "to move")
     if not trust:
         roots = (directory,) if target == OWN.path else (directory, target)
         need_trusted(disk, chain.from_iterable(believed(disk, root) for root in roots))
@@ -164,12 +163,12 @@ def move_data(
     try:
         lock.acquire(lock_timeout)
     except FileNotFoundError:  # it was deleted meanwhile, with its directory
-        raise missing from None
+        raise no_queue(disk, directory, "to move") from None
     disk = lock.disk
     try:
         places = read_places(disk, directory)
         if not find_generations(disk, directory, places):
-            raise missing
+            raise no_queue(disk, directory, "to move")
         if lock.is_copied:
             require_own_location(places)
         places = sweep_others(disk, reopen_inbox(disk, places))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +14,15 @@ from persistentqueue import (
     PathMissingError,
     PathNotADirectoryError,
     PersistentQueue,
+    Producer,
     QueueLockedError,
     QueueNotFoundError,
+    View,
     check,
     delete_queue,
     list_queues,
     move_data,
+    repair,
 )
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
@@ -262,3 +266,26 @@ def test_the_process_may_go_elsewhere(
     with PersistentQueue("queues", "orders") as other:
         assert drain(other) == [b"of the other"]
     assert drain(open_queue()) == items
+
+
+def test_an_error_names_the_queues_beside(tmp_path: Path, open_queue: QueueFactory) -> None:
+    """A call for a directory that holds named queues, and is none, names them and tells to choose one."""
+    for name in "abcdefg":
+        open_queue(name).close()
+    root = tmp_path / "queues"
+    calls: list[Callable[[Path], object]] = [
+        check,
+        repair,
+        delete_queue,
+        lambda path: PersistentQueue(path, create=False),
+        lambda path: View(path).look(),
+        lambda path: Producer(path, create=False),
+        lambda path: move_data(path, data_path=None),
+    ]
+    for call in calls:
+        with pytest.raises(QueueNotFoundError, match="name one of the queues in this directory: a, b, c, d, e, …"):
+            call(root)
+    assert sorted(path.name for path in root.iterdir()) == list("abcdefg")
+    with pytest.raises(QueueNotFoundError) as caught:
+        check(root / "a" / "log")
+    assert "name one" not in str(caught.value)

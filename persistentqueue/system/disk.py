@@ -29,6 +29,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
+import portalocker
+
 from ..errors import ClosedError, DiskFullError, OutOfMemoryError, QueueNotFoundError, TooManyFilesError
 
 try:
@@ -573,9 +575,6 @@ def _start_sync(fd: int, offset: int, length_bytes: int) -> None:
 
 
 def _lock(fd: int) -> bool:
-    # It imports all locks that it finds libraries for, such as that of Redis, which takes longer than the package.
-    import portalocker  # noqa: PLC0415
-
     try:
         portalocker.lock(fd, portalocker.LockFlags.EXCLUSIVE | portalocker.LockFlags.NON_BLOCKING)
     except (portalocker.AlreadyLocked, BlockingIOError):

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import pytest
 
 from .modules import ROOT
+from .test_pages import PAGES
 
 WORDS_MAX = 25
 NOT_IMPERATIVE = {
@@ -126,6 +127,48 @@ def faults(prose: Prose) -> Iterator[str]:
             yield f"{prose.place}: {found.group()!r} in {sentence[:60]!r}"
         if (count := len(sentence.split())) > WORDS_MAX:
             yield f"{prose.place}: {count} words in {sentence[:60]!r}"
+
+
+def pieces_of(document: str) -> Iterator[str]:
+    """Yield the paragraphs, the entries of lists and the cells of tables of a document in Markdown, without code."""
+    document = re.sub(r"^(`{3,}).*?^\1$|<!--.*?-->", "", document, flags=re.DOTALL | re.MULTILINE)
+    document = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", re.sub(r"`[^`]*`", "code", document))
+    for paragraph in re.split(r"\n\s*\n", document):
+        if paragraph.lstrip().startswith("|"):
+            yield from (cell for line in paragraph.splitlines() for cell in line.strip().strip("|").split("|"))
+        elif not paragraph.lstrip().startswith("#"):
+            yield from (re.sub(r"^\s*([-*]|\d+\.)\s+", "", each) for each in _ENTRIES.split(paragraph))
+
+
+_ENTRIES = re.compile(r"\n(?=\s*(?:[-*]|\d+\.)\s)")
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_documents_keep_the_rules(path: Path) -> None:
+    """Documents have short sentences, and name the persons and programs that they speak of."""
+    found = document_faults(path.read_text(encoding="utf-8"))
+    assert found == [], "\n".join(found)
+
+
+def document_faults(document: str) -> list[str]:
+    """Return the sentences of a document that are too long, or speak of somebody without a name."""
+    found = (sentence for piece in pieces_of(document) for sentence in sentences(piece))
+    return [each for each in found if PEOPLE.search(each) or len(each.split()) > WORDS_MAX]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        f"# Title\n\n{'word ' * 25}word.",
+        f"- Short.\n- {'word ' * 25}word.",
+        "| a |\n|---|\n| whoever asks |",
+        "He asks.",
+    ],
+)
+def test_document_rule_catches(document: str) -> None:
+    """A long sentence or an unnamed person is found in a paragraph, in a list and in a table."""
+    assert len(document_faults(document)) == 1
 
 
 MODULES = [

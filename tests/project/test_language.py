@@ -152,7 +152,7 @@ def test_documents_keep_the_rules(path: Path) -> None:
 
 
 def document_faults(document: str) -> list[str]:
-    """Return the sentences of a document that are too long, or speak of somebody without a name."""
+    """Return the sentences of a document that are too long, or name no person or program."""
     found = (sentence for piece in pieces_of(document) for sentence in sentences(piece))
     return [each for each in found if PEOPLE.search(each) or len(each.split()) > WORDS_MAX]
 

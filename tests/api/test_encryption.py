@@ -9,7 +9,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from persistentqueue import (
     PersistentQueueError,
     Producer,
     QueueFullError,
+    View,
     WrongKeyError,
     check,
     repair,
@@ -773,3 +774,15 @@ def test_only_one_room_imports_the_libraries() -> None:
     rooms = Path(persistentqueue.__file__).parent.rglob("*.py")
     importing = re.compile(r"^\s*(import|from) (zstandard|cryptography)\b", re.MULTILINE)
     assert [room.name for room in rooms if importing.search(room.read_text())] == ["encryption.py"]
+
+
+def test_a_producer_refuses_wrong_settings(directory: Path) -> None:
+    """A producer, a part and a view refuse an unknown compression, and an encryption that is none."""
+    PersistentQueue(directory).close()
+    for kind in (Producer, PartWriter):
+        with pytest.raises(ValueError, match=r"compression must be None or \"zstd\", got 'gzip'"):
+            kind(directory, compression="gzip")  # type: ignore[arg-type]
+    calls: list[Callable[..., object]] = [Producer, PartWriter, View]
+    for call in calls:
+        with pytest.raises(TypeError, match="encryption must be None or an Encryption, not 'key'"):
+            call(directory, encryption="key")

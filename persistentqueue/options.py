@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from typing import Any, Literal, Protocol, TypedDict
 
-from .core.encryption import Compression, Encryption, Envelopes
+from .core.encryption import Compression, Encryption, Envelopes, check_kinds
 from .engine.admission import LOGS_LEAST
 from .engine.settings import Full, Settings
 from .runtime.memory_budget import MemoryBudget
@@ -117,10 +117,7 @@ class Options:
             raise ValueError(f'full must be "raise" or "block", got {self.full!r}')
         if high_bytes is not None and high_bytes < low_bytes:
             raise ValueError(f"pool_max_bytes must be at least pool_min_bytes, {low_bytes}, got {high_bytes}")
-        if self.compression not in {None, "zstd"}:
-            raise ValueError(f'compression must be None or "zstd", got {self.compression!r}')
-        if not isinstance(self.encryption, Encryption | None):
-            raise TypeError(f"encryption must be None or an Encryption, not {self.encryption!r}")
+        check_kinds(self.compression, self.encryption)
         counts_attempts(self.max_attempts, self.dead_letter is not None, self.retry_delay_seconds, self.sync)
 
 

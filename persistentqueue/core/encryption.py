@@ -113,6 +113,14 @@ class Encryption:
             raise ValueError(f"key_id must be 1 to {KEY_ID_BYTES_MAX} bytes of UTF-8, not {self.key_id!r}")
 
 
+def check_kinds(compression: object, encryption: object) -> None:
+    """Raise ``ValueError`` for an unknown compression, and ``TypeError`` for an encryption that is none."""
+    if compression not in (None, "zstd"):
+        raise ValueError(f'compression must be None or "zstd", got {compression!r}')
+    if not isinstance(encryption, Encryption | None):
+        raise TypeError(f"encryption must be None or an Encryption, not {encryption!r}")
+
+
 class Envelopes:
     """The compression and encryption of one opened queue, or of one producer, and the opening of stored blocks.
 
@@ -126,10 +134,7 @@ class Envelopes:
         encryption: Encryption | None = None,
         guard: AbstractContextManager[object] | None = None,
     ) -> None:
-        if compression not in (None, "zstd"):
-            raise ValueError(f'compression must be None or "zstd", got {compression!r}')
-        if not isinstance(encryption, Encryption | None):
-            raise TypeError(f"encryption must be None or an Encryption, not {encryption!r}")
+        check_kinds(compression, encryption)
         self._compresses = compression is not None
         self._encryption = encryption
         self._guard: AbstractContextManager[object] = guard if guard is not None else nullcontext()

@@ -114,6 +114,7 @@ class _Local:
         shutil.rmtree(self._root / name, ignore_errors=True)
 
     def set_aside(self, name: str) -> None:
+        """Add ``LOST_SUFFIX`` to the name of a payload, if it exists."""
         with suppress(FileNotFoundError):
             os.rename(self._root / name, self._root / f"{name}{LOST_SUFFIX}")
             _sync(self._root)
@@ -163,6 +164,7 @@ class _Remote:
             self._files.delete(self._path(f"{self.root}/{name}"), True)
 
     def set_aside(self, name: str) -> None:
+        """Add ``LOST_SUFFIX`` to the name of a payload, if it exists."""
         path = self._path(f"{self.root}/{name}")
         with _explaining(f"{self.root}/{name}"):
             if self._files.exists(path):

@@ -124,9 +124,11 @@ def read_newest(disk: Disk, directory: str, policy: Policy) -> Replay | None:
     path = join(directory, LOG_DIRECTORY)
 
     def find() -> list[int]:
+        """Return the generations that are there."""
         return generations_of(disk.listdir(path))
 
     def read(generations: list[int]) -> Replay | None:
+        """Read the newest of these generations."""
         if policy.syncs_name and len(generations) > 1:
             sync_directory(disk, path)  # the older one is deleted only after the name of the newer one is durable
         return read_log(disk, join(path, log_name(generations[-1])), policy) if generations else None

@@ -260,7 +260,7 @@ def lines(soak: Soak) -> Iterator[Row]:
         yield Row(f"Memory of {what}", f"{min(found):.0f} to {max(found):.0f} MiB", "", said, bar, met)
     found = [sample.workers_mib for sample in samples]
     counts = [sample.workers for sample in samples]
-    said = f"{min(counts)} to {max(counts)} of them; what they share counts for each"
+    said = f"{min(counts)} to {max(counts)} of them; shared memory counts in each"
     yield Row("Memory of all of Python's workers", f"{min(found):.0f} to {max(found):.0f} MiB", "", said, "", "")
     looks = [sample.latest_offset_ms for sample in samples]
     more = grown(half, "latest_offset_ms")

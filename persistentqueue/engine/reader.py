@@ -75,8 +75,9 @@ class Reader:
         Files are read in a shielded call. After an interruption, ``runs`` may contain sequences whose items were not
         returned: the caller gives them back with ``Availability.give_back``.
 
-        Raises ``CorruptionError`` once for each damaged block, and ``MemoryShortageError`` once for each block that is
-        larger than the memory. Then the items of that block are set aside, and nothing more is held. Raises
+        Raises ``CorruptionError`` for a damaged block, and ``MemoryShortageError`` for a block that is larger than the
+        memory: after the items before that block were returned, and once in each opening. Then the items of that block
+        are set aside, and nothing more is held. Raises
         ``MissingExtraError`` or ``WrongKeyError`` for a block that cannot be decrypted or decompressed. Then nothing
         more is held, and the items stay ready.
         """

@@ -4,13 +4,14 @@ The write order of a trim (``trim.1`` …):
 
 1. Write the deferred blocks, and sync the segments with blocks that only the log has made durable so far.
 2. Write a header and a checkpoint of the state into the spare.
-3. Sync the spare.
+3. Sync the spare. Steps 3 to 5 are in ``Log.publish``.
 4. Rename it to the next generation: **the commit point of a trim**.
 5. Sync the directory. *A crash before the end of this step leaves either generation, and both describe the same state.*
    The directory is opened before step 3, so that after step 4 nothing but a sync can fail. If there is no room for the
    name, nothing has changed.
-6. The old generation becomes the spare. Segments that the checkpoint does not name are retired. *A crash leaves files
-   that the next opening sweeps.* If an old generation cannot be renamed, the next trim renames or deletes it.
+6. The old generation becomes the spare, which gets the length that the next trim needs. Segments that the checkpoint
+   does not name are retired. *A crash leaves files that the next opening sweeps.* If an old generation cannot be
+   renamed, the next trim renames or deletes it.
 7. Retired segments go to the pool or are deleted. ``give_back`` does this, maybe later and in another thread. *A crash
    leaves files that the next opening sweeps.*
 

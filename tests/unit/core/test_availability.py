@@ -1,4 +1,4 @@
-"""The lane, from which threads take single items without the mutex: each item comes once, in order, and is counted."""
+"""Availability: items come out once, in order, and are counted, also from the lane, which needs no mutex."""
 
 from __future__ import annotations
 

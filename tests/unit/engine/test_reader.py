@@ -1,4 +1,4 @@
-"""The paged queue: more items than memory, at every size around the bounds, and limits that its predecessors had.
+"""The reader: more items than memory, at every size around the bounds, and limits that its predecessors had.
 
 Some tests are named after such limits. Those of the Qpid C++ broker's paged queue are a message larger than a page,
 ``foreach`` and crude eviction. Those of the Qpid Java broker's flow to disk are the front that is read again,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
+from enum import Enum
 from typing import Any, Literal, Protocol, TypedDict
 
 from .core.encryption import Compression, Encryption, Envelopes, check_kinds
@@ -17,6 +18,15 @@ from .system.disk import StrPath
 
 Start = Literal["earliest", "latest"]
 """Place where a new subscription begins."""
+
+
+class Unnamed(Enum):
+    """The default of the parameter ``name`` where an opening may make a queue: no name was passed."""
+
+    NO_NAME = "no name"
+
+    def __repr__(self) -> str:
+        return self.name
 
 
 class DeadLetterQueue(Protocol):

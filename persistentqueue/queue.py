@@ -23,7 +23,7 @@ from .engine.store import RecoveryReport
 from .engine.transaction import Transaction
 from .errors import CorruptionError, MissingExtraError, WrongKeyError, naming_paths
 from .interprocess.snapshot_view import View, view_of
-from .options import OptionArguments, Options, Start, check_numbers, chosen_options, settings_of
+from .options import OptionArguments, Options, Start, Unnamed, check_numbers, chosen_options, settings_of
 from .recovery.opening import Others, announce, open_store
 from .runtime.inspection import Stats
 from .runtime.maintenance import Compacted, Maintained, Maintenance
@@ -61,7 +61,8 @@ class PersistentQueue(Uncopyable, Generic[T]):
 
     Args:
         path: Directory of the queue, or, if ``name`` is given, the directory above it. Missing directories are made.
-        name: Name of the queue: 1 to 64 of ``A-Z a-z 0-9 . _ -``, not beginning with a dot. Default None: no name.
+        name: Name of the queue: 1 to 64 of ``A-Z a-z 0-9 . _ -``, not beginning with a dot. Default: no name.
+            Then a new queue is refused if ``path`` holds named queues; ``name=None`` makes it also there.
         codec: Converts items to bytes and back (see ``codecs``). Default ``codecs.BYTES``: items are bytes, unchanged.
             The queue does not store the codec: pass it at every opening.
         data_path: Directory for the segments of a new queue, on other media than the log: ``data_path/name``, or
@@ -122,7 +123,8 @@ class PersistentQueue(Uncopyable, Generic[T]):
         TypeError, ValueError: A setting has the wrong type or range, or contradicts another one or the queue.
         QueueLockedError: Another owner holds the lock, longer than ``lock_timeout``.
         QueueNotFoundError: There is no queue, and ``create`` is False.
-        InvalidNameError: ``name`` is not valid, or is used by a queue without a name, such as ``log``.
+        InvalidNameError: ``name`` is not valid, or is used by a queue without a name, such as ``log``. Or no name was
+            passed, and ``path`` holds named queues.
         UntrustedError: Another user has prepared the directory, or may write to it, and ``trust`` is False.
         CopiedQueueError: The queue has the identity of a queue beside it: one is a copy of the other.
         DataPathError: The segments are not at ``data_path``, or something else is there.
@@ -149,20 +151,29 @@ class PersistentQueue(Uncopyable, Generic[T]):
     def __init__(
         self,
         path: StrPath,
-        name: str | None = None,
+        name: str | Unnamed | None = Unnamed.NO_NAME,
         *,
         codec: Codec[T] = cast(Any, BYTES),  # noqa: B008 - a constant
         options: Options | None = None,
         **arguments: Unpack[OptionArguments],
     ) -> None:
         self._codec, self._sessions = checked_codec(codec), weakref.WeakSet[Session[T]]()
+        needs_name = isinstance(name, Unnamed)
+        name = None if isinstance(name, Unnamed) else name
         directory = abspath(queue_directory(path, name))  # the working directory may change while the queue is open
         chosen = chosen_options(options, arguments)
         place = None if chosen.data_path is None else place_path(directory, name, chosen.data_path)
         settings = settings_of(chosen, threading.Lock())
         self._path, self._name, self._disk = fspath(path), name, current_disk()
         opening = partial(
-            open_store, self._disk, directory, settings, create=chosen.create, data_path=place, others=_OTHERS
+            open_store,
+            self._disk,
+            directory,
+            settings,
+            create=chosen.create,
+            needs_name=needs_name,
+            data_path=place,
+            others=_OTHERS,
         )
         try:
             open_queue = self._open_store(opening, chosen.lock_timeout, chosen.memory_bytes)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 import persistentqueue
 from persistentqueue import Compacted, Maintained, MemoryBudget, RecoveryReport, SegmentUse, Stats, codecs
 from persistentqueue.codecs import T
-from persistentqueue.options import Options, PlainOptionArguments, Start
+from persistentqueue.options import Options, PlainOptionArguments, Start, Unnamed
 from persistentqueue.system.disk import StrPath, fspath
 from persistentqueue.system.uncopyable import Uncopyable
 
@@ -71,7 +71,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
     def __init__(
         self,
         path: StrPath,
-        name: str | None = None,
+        name: str | Unnamed | None = Unnamed.NO_NAME,
         *,
         codec: codecs.Codec[T] = cast(Any, codecs.BYTES),  # noqa: B008 - a constant
         options: Options | None = None,
@@ -79,7 +79,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
     ) -> None:
         chosen = face_options(options, arguments, "asyncio")
         self._path = fspath(path)
-        self._name = name
+        self._name = None if isinstance(name, Unnamed) else name
         self._opening = prepare(persistentqueue.PersistentQueue[T], chosen, path, name, codec=codec)
         self._blocks = chosen.full == "block"
         self._core: persistentqueue.PersistentQueue[T] | None = None

@@ -143,7 +143,7 @@ class Availability:
             count -= part
 
     def set_aside(self, first: int, end: int) -> None:
-        """Remove the ready sequences of ``first … end - 1`` until the next opening, since their block cannot be read."""
+        """Remove the ready sequences of ``first … end - 1`` until the next opening: their block cannot be read."""
         self._take_out(first, end, self.damaged)
 
     def close(self) -> None:

@@ -41,7 +41,15 @@ from ..errors import (
     unless_lacking,
 )
 from ..storage.inbox_limits import record_limits
-from ..storage.layout import believed, delete_all, find_generations, need_own_directory, no_queue, set_all_aside
+from ..storage.layout import (
+    believed,
+    delete_all,
+    find_generations,
+    need_name,
+    need_own_directory,
+    no_queue,
+    set_all_aside,
+)
 from ..storage.locations import DATA_DIRECTORY, LOG_DIRECTORY, OWN, Places
 from ..storage.lock import LOCK_NAME, Lock
 from ..storage.log import parse_log_name
@@ -122,14 +130,15 @@ def open_store(
     guards: Guards = UNGUARDED,
     *,
     create: bool,
+    needs_name: bool = False,
     lock_timeout_seconds: float = 0.0,
     data_path: str | None = None,
     others: Others = UNKNOWN,
 ) -> Store:
     """Take the lock, then recover the queue, or make a new one with its segments at ``data_path``.
 
-    ``others`` gives access to the queues that this one may have to ask. A directory that another user has prepared is
-    opened only if the settings say ``trust``.
+    ``others`` gives access to the queues that this one may have to ask. With ``needs_name``, no queue is made in a
+    directory of named queues. A directory that another user has prepared is opened only if the settings say ``trust``.
 
     On return, the whole state is durable (with ``settings.sync``).
 
@@ -139,7 +148,13 @@ def open_store(
     Nothing is lost: an opening only writes what the log said, and a later one can write it again.
     """
     with take(
-        disk, directory, settings, create=create, lock_timeout_seconds=lock_timeout_seconds, data_path=data_path
+        disk,
+        directory,
+        settings,
+        create=create,
+        needs_name=needs_name,
+        lock_timeout_seconds=lock_timeout_seconds,
+        data_path=data_path,
     ) as taken:
         recovered = recover(taken.lock.disk, taken.places, asking(disk, directory, others, settings.trust))
         return begin(taken, recovered, guards)
@@ -152,6 +167,7 @@ def take(
     settings: Settings,
     *,
     create: bool,
+    needs_name: bool = False,
     lock_timeout_seconds: float = 0.0,
     data_path: str | None = None,
 ) -> Iterator[Taken]:
@@ -164,6 +180,8 @@ def take(
         need_own_directory(disk, directory)
         if not create and not find_generations(disk, directory):
             raise no_queue(disk, directory, "to open, and create=False forbids making one")
+        if needs_name:
+            need_name(disk, directory)
         lock = Lock(disk, join(directory, LOCK_NAME))
         while True:
             make_directory(disk, directory)

@@ -37,6 +37,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from itertools import islice
 from stat import S_ISREG
 
 from ..errors import CorruptionError, DataPathError, InvalidNameError, QueueNotFoundError
@@ -115,6 +116,21 @@ def queue_directory(path: StrPath, name: str | None) -> str:
             f"{name!r} cannot be a queue's name: 1 to 64 of A-Z a-z 0-9 . _ - are allowed, not beginning with a dot"
         )
     return join(path, name)
+
+
+def need_name(disk: Disk, directory: str) -> None:
+    """Raise ``InvalidNameError`` if this is no queue, but a directory that holds named queues.
+
+    A caller that forgot the name would otherwise make a second, empty queue beside them.
+    """
+    if _is_there(disk, join(directory, LOCK_NAME)) or is_queue(disk, directory):
+        return
+    shown = _queues_shown(disk, directory)
+    if shown:
+        raise InvalidNameError(
+            f"{directory}: this directory holds named queues: {shown}: name one of them, or add its name to the "
+            "path; PersistentQueue(path, name=None) makes a queue without a name beside them"
+        )
 
 
 def place_path(directory: str, name: str | None, data_path: StrPath | None) -> str:
@@ -206,13 +222,18 @@ def holds_queue(disk: Disk, directory: str) -> bool:
 
 def no_queue(disk: Disk, directory: str, purpose: str) -> QueueNotFoundError:
     """Return the error for a directory without a queue of its own. It names the queues that are in it."""
-    names: list[str] = []
+    shown = ""
     with suppress(OSError):
-        found = filter(is_name, names_in(disk, directory))
-        names = [name for name in found if holds_queue(disk, join(directory, name))]
-    shown = ", ".join(names[:_NAMES_SHOWN]) + (", …" if len(names) > _NAMES_SHOWN else "")
-    hint = f": name one of the queues in this directory: {shown}" if names else ""
+        shown = _queues_shown(disk, directory)
+    hint = f": name one of the queues in this directory: {shown}" if shown else ""
     return QueueNotFoundError(f"{directory}: no queue here {purpose}{hint}")
+
+
+def _queues_shown(disk: Disk, directory: str) -> str:
+    """Return the names of the first queues in a directory, for an error; empty if there are none."""
+    queues = (name for name in names_in(disk, directory) if is_name(name) and holds_queue(disk, join(directory, name)))
+    names = list(islice(queues, _NAMES_SHOWN + 1))
+    return ", ".join(names[:_NAMES_SHOWN]) + (", …" if len(names) > _NAMES_SHOWN else "")
 
 
 def sizes_in(disk: Disk, directory: str) -> dict[str, int]:

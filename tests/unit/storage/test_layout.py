@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,9 @@ from persistentqueue import (
     QueueLockedError,
     QueueNotFoundError,
     View,
+    aio,
     check,
+    compat,
     delete_queue,
     list_queues,
     move_data,
@@ -289,3 +292,33 @@ def test_an_error_names_the_queues_beside(tmp_path: Path, open_queue: QueueFacto
     with pytest.raises(QueueNotFoundError) as caught:
         check(root / "a" / "log")
     assert "name one" not in str(caught.value)
+
+
+def test_a_name_that_was_forgotten(tmp_path: Path, open_queue: QueueFactory) -> None:
+    """A queue without a name is made beside named ones on purpose only; then it opens as any other."""
+    for name in "ab":
+        open_queue(name).close()
+    root = tmp_path / "queues"
+    makers: list[Callable[[Path], object]] = [PersistentQueue, compat.Queue, compat.FifoQueue]
+    for make in makers:
+        with pytest.raises(InvalidNameError, match=r"named queues: a, b: name one of them, .*name=None"):
+            make(root)
+        assert sorted(path.name for path in root.iterdir()) == ["a", "b"]
+    PersistentQueue(root, name=None).close()
+    with PersistentQueue(root) as queue:
+        assert (queue.name, len(queue)) == (None, 0)
+    PersistentQueue(tmp_path / "elsewhere").close()
+
+
+def test_a_name_that_was_forgotten_in_aio(tmp_path: Path, open_queue: QueueFactory) -> None:
+    """The queues of ``aio`` refuse and accept the same."""
+    open_queue("a").close()
+    root = tmp_path / "queues"
+
+    async def opened(queue: aio.PersistentQueue[bytes]) -> str | None:
+        async with queue:
+            return queue.name
+
+    with pytest.raises(InvalidNameError, match="named queues: a:"):
+        asyncio.run(opened(aio.PersistentQueue(root)))
+    assert asyncio.run(opened(aio.PersistentQueue(root, name=None))) is None

@@ -272,7 +272,8 @@ class InvalidNameError(PersistentQueueError, ValueError):
 
     A name has 1 to 64 characters of ``A-Z a-z 0-9 . _ -`` and does not begin with a dot. A queue without a name keeps
     its parts, such as ``log``, in its directory. The error is also raised when a queue name equals the name of such a
-    part, and when no name was passed for a directory of named queues. Choose another name, or another path.
+    part. Another cause is a directory of named queues for which no name was passed. Choose another name, or another
+    path.
     """
 
 

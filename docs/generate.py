@@ -176,32 +176,25 @@ def dedent_paragraphs(text: str) -> str:
 
 def command_line() -> str:
     """Return all commands, with arguments, options, defaults and exit statuses."""
-    import typer  # noqa: PLC0415 - an optional package, as the next one
+    from persistentqueue.cli import app, parser, verbs  # noqa: F401, PLC0415 - the import of verbs declares them
 
-    from persistentqueue.cli import app, verbs  # noqa: PLC0415
-
-    command: Any = typer.main.get_command(app.app)
-    modules = [module.__name__ for module in verbs.VERBS]
-    page, panel = f"{prose(app.STATUS)}\n\n", ""
-    for each in sorted(command.commands.values(), key=lambda each: modules.index(each.callback.__module__)):
-        if each.rich_help_panel != panel:
-            panel = each.rich_help_panel
-            page += f"## {panel}\n\n"
-        page += f"### {each.name}\n\n{_command(each, typer.Context(each, info_name=f'persistentqueue {each.name}'))}"
+    page = f"{prose(app.STATUS)}\n\n"
+    for group in parser.GROUPS:
+        page += f"## {group}\n\n"
+        for verb in parser.in_group(group):
+            page += f"### {verb.name}\n\n```text\n{verb.usage}\n```\n\n{_options_as_code(verb.help)}\n\n"
+            rows = [
+                [code(each.title), _options_as_code(each.keywords["help"]), _with_sizes(each.facts)]
+                for each in verb.parameters
+            ]
+            page += table(["argument or option", "meaning", "default"], rows)
     return page
 
 
-def _command(command: Any, context: Any) -> str:
-    """Return the description of one command."""
-    usage = " ".join([context.info_name, *command.collect_usage_pieces(context)])
-    page = f"```text\n{usage}\n```\n\n{_options_as_code(command.help)}\n\n"
-    rows = []
-    for parameter in command.params:
-        names, text = parameter.get_help_record(context)
-        meaning, _, facts = text.partition("  [")
-        facts = re.sub(r"\d{4,}", lambda found: size(int(found.group())), facts.removesuffix("]"))
-        rows.append([code(names), _options_as_code(meaning), facts.removeprefix("default: ")])
-    return page + table(["argument or option", "meaning", "default"], rows)
+def _with_sizes(facts: str) -> str:
+    """Return the facts of a parameter without the word for its default, and with large numbers as sizes."""
+    large = re.compile(r"\d[\d,]{4,}")
+    return large.sub(lambda found: size(int(found.group().replace(",", ""))), facts.removeprefix("default: "))
 
 
 def _options_as_code(text: str) -> str:

@@ -52,8 +52,8 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
 - ``spark/`` Queues between Spark jobs, and between Spark and other programs: a hand-off of DataFrames, and a data
   source. ``java``, ``options``, ``payload``, ``progress``, ``workers``, ``handoff``, ``partition_reader``, ``writer``,
   ``stream``, ``source``.
-- ``cli/`` The command line: ``persistentqueue``, or ``python -m persistentqueue``, with the extra
-  ``persistentqueue[cli]``. ``bench``, ``files``, ``formatting``, ``streams``, ``style``, ``app``, ``display/__init__``,
+- ``cli/`` The command line: ``persistentqueue``, or ``python -m persistentqueue``. ``bench``, ``files``,
+  ``formatting``, ``streams``, ``style``, ``parser``, ``display/__init__``, ``display/console``, ``output``, ``app``,
   ``display/charts``, ``display/svg``, ``summary``, ``display/report``, ``display/watch``, ``display/screen``,
   ``display/top``, ``maintenance_verbs``, ``write_verbs``, ``read_verbs``, ``verbs``.
 - ``persistentqueue/`` The command ``python -m persistentqueue``. ``__main__``.

@@ -1,4 +1,4 @@
-"""The command line: ``persistentqueue``, or ``python -m persistentqueue``, with the extra ``persistentqueue[cli]``.
+"""The command line: ``persistentqueue``, or ``python -m persistentqueue``.
 
 The modules:
 
@@ -8,38 +8,35 @@ The modules:
 - ``streams``: the standard streams, and Ctrl-C.
 - ``style``: the style sheet of the page of ``report``.
 - ``summary``: the facts about a queue, and the findings drawn from them.
-- ``app``: options, output and error handling that all verbs share.
+- ``parser``: the declaration of verbs and their parameters, and what is made from it: parsing, help, the reference.
+- ``output``: text, tables and JSON on stdout; notes, log messages and progress on stderr.
+- ``app``: parameters and openings that all verbs share.
 - ``display``: charts as numbers (``charts``), as SVG (``svg``) and as text (``screen``); the page of ``report``; the
-  live view of ``top``, and the changes between two of its looks (``watch``).
+  live view of ``top``, and the changes between two of its looks (``watch``); the terminal (``console``).
 - ``read_verbs``, ``write_verbs``, ``maintenance_verbs``: the verbs; ``verbs``: the command with all of them.
 
-Only ``app``, ``display.screen``, ``display.top`` and the modules with verbs need typer and rich. ``report_html`` needs
-neither.
+No other package is needed. The extra ``persistentqueue[cli]`` adds rich, for ``top`` and for progress bars, and shtab,
+which makes the completion for shells. Only ``display.console`` and ``display.screen`` import rich, and only when a
+terminal or a picture needs it.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
-
-from persistentqueue import __version__
 
 from .display.report import report_html
-from .streams import FAILED, INTERRUPTED, Interrupts, finish, ready, tell
+from .streams import INTERRUPTED, Interrupts, finish, ready
 
 __all__ = ["main", "report_html"]
-
-HINT = "persistentqueue: the command line needs typer and rich: pip install 'persistentqueue[cli]'"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status.
 
     Args:
-        arguments: The words behind the command's name. ``--version`` alone prints the version. With None, the default,
-            they are those of ``sys.argv``; the standard streams and SIGINT are then prepared as for a process of its
-            own.
+        arguments: The words behind the command's name. With None, the default, they are those of ``sys.argv``; the
+            standard streams and SIGINT are then prepared as for a process of its own.
 
     Returns:
         0 if the verb succeeded; 1 if it found problems, or no item; 2 if it failed; 130 if it was interrupted.
@@ -48,7 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(list(arguments))
     interrupts = Interrupts()
     ready()
-    _import()  # slow, so it runs while an interrupt still ends the process at once
+    from . import verbs  # noqa: F401, PLC0415 - slow, so it runs while an interrupt still ends the process at once
+
     status = INTERRUPTED
     try:
         with interrupts.raised():
@@ -59,26 +57,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return finish(interrupts.status(status))
 
 
-def _import() -> None:
-    """Import the verbs; do nothing if typer or rich is missing."""
-    with suppress(ModuleNotFoundError):
-        from . import verbs  # noqa: F401, PLC0415 - the optional dependency
-
-
 def _run(arguments: list[str]) -> int:
-    if arguments == ["--version"]:
-        print(f"persistentqueue {__version__}")
-        return 0
-    if arguments[:1] == ["--json"] and arguments[1:]:  # an option of the verb, which may also stand before it
-        arguments = [arguments[1], "--json", *arguments[2:]]
-    try:
-        from .verbs import run  # noqa: PLC0415 - the optional dependency
+    from .verbs import run  # noqa: PLC0415 - only a process of the command line needs the verbs
 
+    try:
         return run(arguments)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except ModuleNotFoundError as missing:
-        if (missing.name or "").partition(".")[0] not in {"typer", "rich"}:
-            raise
-        tell(HINT)
-        return FAILED

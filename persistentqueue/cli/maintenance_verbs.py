@@ -2,62 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
-from enum import Enum
 from functools import partial
-from typing import Annotated
-
-import typer
 
 from persistentqueue import View, repair
 from persistentqueue.storage.layout import open_pool
 from persistentqueue.storage.pool import SIZE_BYTES_MAX
 
-from .app import (
-    LOCK_SECONDS,
-    PROBLEMS,
-    WELL,
-    JsonOption,
-    KeyOption,
-    LockOption,
-    NameArgument,
-    PathArgument,
-    TrustOption,
-    UsageError,
-    answer,
-    encryption_of,
-    own,
-    progress,
-    say,
-    show,
-    verb,
-)
+from .app import KEYS, LOCK_TIMEOUT, NAME, PATH, PROBLEMS, TRUST, WELL, encryption_of, own
 from .bench import SECONDS, measure
 from .display.charts import SPARSE, share_of
 from .formatting import lost_text, many, rate_text, size_text
+from .output import answer, progress, say, show
+from .parser import KEEP, Number, UsageError, parameter, verb
 from .summary import named
 
-KEEP = "Maintain"
 MIB = 1024 * 1024
+FILL, SHOW, CLEAR = "fill", "show", "clear"
+"""The actions of the verb ``pool``."""
 
 
-class Action(str, Enum):
-    """An action of the verb ``pool``."""
-
-    FILL = "fill"
-    SHOW = "show"
-    CLEAR = "clear"
-
-
-@verb(KEEP, "repair")
-def repair_(
-    path: PathArgument,
-    name: NameArgument = None,
-    data_path: Annotated[str, typer.Option(metavar="DIR", help="The segments' location, if the queue lost it.")] = "",
-    renew: Annotated[bool, typer.Option("--renew", help="Give a copied queue an identity of its own.")] = False,
-    trust: TrustOption = False,
-    as_json: JsonOption = False,
-) -> int:
+@verb(
+    KEEP,
+    "repair",
+    PATH,
+    NAME,
+    parameter(
+        "--data-path",
+        default="",
+        metavar="DIR",
+        completes="directory",
+        help="The segments' location, if the queue lost it.",
+    ),
+    parameter("--renew", action="store_true", help="Give a copied queue an identity of its own."),
+    TRUST,
+)
+def repair_(path: str, name: str | None, data_path: str, renew: bool, trust: bool, as_json: bool) -> int:
     """Make a damaged queue open again: keep intact data, set the rest aside (*.damaged), report what is lost.
 
     It may be cut short at any moment, and run again. Status 1: there were problems.
@@ -80,15 +61,30 @@ def repair_(
     return PROBLEMS if report.problems else WELL
 
 
-@verb(KEEP)
+@verb(
+    KEEP,
+    "compact",
+    PATH,
+    NAME,
+    parameter(
+        "--below",
+        type=Number(float, 0, 1),
+        default=SPARSE,
+        metavar="SHARE",
+        help="Compact files whose live share is below this.",
+    ),
+    LOCK_TIMEOUT,
+    TRUST,
+    KEYS,
+)
 def compact(
-    path: PathArgument,
-    name: NameArgument = None,
-    below: Annotated[float, typer.Option(min=0, max=1, help="Compact files whose live share is below this.")] = SPARSE,
-    lock_timeout: LockOption = LOCK_SECONDS,
-    trust: TrustOption = False,
-    keys: KeyOption = None,
-    as_json: JsonOption = False,
+    path: str,
+    name: str | None,
+    below: float,
+    lock_timeout: float,
+    trust: bool,
+    keys: Sequence[str] | None,
+    as_json: bool,
 ) -> int:
     """Copy the live items of sparse data files to new ones, and free the sparse files.
 
@@ -115,17 +111,31 @@ def compact(
     return WELL
 
 
-@verb(KEEP)
+@verb(
+    KEEP,
+    "pool",
+    parameter("action", choices=(FILL, SHOW, CLEAR), help="Make files, count them, or delete them."),
+    PATH,
+    NAME,
+    parameter("--shared", action="store_true", help="Use the pool that all queues of PATH share."),
+    parameter(
+        "--bytes",
+        dest="size_bytes",
+        type=Number(int, 1, SIZE_BYTES_MAX),
+        default=256 * MIB,
+        metavar="BYTES",
+        help="fill: bytes of the whole pool.",
+    ),
+    parameter(
+        "--file-bytes",
+        type=Number(int, 1, SIZE_BYTES_MAX),
+        default=64 * MIB,
+        metavar="BYTES",
+        help="fill: bytes of each file.",
+    ),
+)
 def pool(
-    action: Annotated[Action, typer.Argument(help="Make files, count them, or delete them.")],
-    path: PathArgument,
-    name: NameArgument = None,
-    shared: Annotated[bool, typer.Option("--shared", help="Use the pool that all queues of PATH share.")] = False,
-    size_bytes: Annotated[
-        int, typer.Option("--bytes", min=1, max=SIZE_BYTES_MAX, help="fill: bytes of the whole pool.")
-    ] = 256 * MIB,
-    file_bytes: Annotated[int, typer.Option(min=1, max=SIZE_BYTES_MAX, help="fill: bytes of each file.")] = 64 * MIB,
-    as_json: JsonOption = False,
+    action: str, path: str, name: str | None, shared: bool, size_bytes: int, file_bytes: int, as_json: bool
 ) -> int:
     """Fill, show or clear the pool of empty files, which become data files later.
 
@@ -136,12 +146,12 @@ def pool(
     """
     if size_bytes < file_bytes:
         raise UsageError(f"--bytes is {size_bytes}, less than one file with --file-bytes {file_bytes}: raise --bytes")
-    found = open_pool(path, named(name), shared=shared, max_bytes=size_bytes, create=action is not Action.SHOW)
+    found = open_pool(path, named(name), shared=shared, max_bytes=size_bytes, create=action != SHOW)
     removed, made, deleted_bytes = [], [], 0
-    if action is Action.FILL:
+    if action == FILL:
         removed = found.clean()
         made = list(found.fill(size_bytes, file_bytes))
-    elif action is Action.CLEAR:
+    elif action == CLEAR:
         deleted_bytes = found.shrink(0)
     files = found.files()
     total_bytes = sum(each.size_bytes for each in files)
@@ -153,18 +163,19 @@ def pool(
         say(f"removed: {each}")
     for length_bytes in made:
         say(f"made: {length_bytes} bytes")
-    if action is Action.CLEAR:
+    if action == CLEAR:
         say(f"deleted: {deleted_bytes} bytes")
     say(f"{len(files)} files, {total_bytes} bytes")
     return WELL
 
 
-@verb(KEEP)
-def bench(
-    path: Annotated[str, typer.Argument(metavar="PATH", help="A directory on the disk to measure.")],
-    seconds: Annotated[float, typer.Option(min=0.1, help="Approximate duration in seconds.")] = SECONDS,
-    as_json: JsonOption = False,
-) -> int:
+@verb(
+    KEEP,
+    "bench",
+    parameter("path", completes="directory", help="A directory on the disk to measure."),
+    parameter("--seconds", type=Number(float, 0.1), default=SECONDS, help="Approximate duration in seconds."),
+)
+def bench(path: str, seconds: float, as_json: bool) -> int:
     """Compare a queue with its disk: durable flushes of 100-byte items, and bare durable writes, in turn.
 
     The result holds for this disk at this moment: other work on the disk slows both down.

@@ -10,35 +10,18 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated
-
-import typer
 
 from persistentqueue import CorruptionError, PersistentQueueError, View, ViewedItem, check
 
-from .app import (
-    PROBLEMS,
-    WELL,
-    JsonOption,
-    KeyOption,
-    NameArgument,
-    NamesArgument,
-    PathArgument,
-    SubscriptionOption,
-    answer,
-    encryption_of,
-    is_live,
-    note,
-    progress,
-    say,
-    show,
-    verb,
-)
-from .display import top as top_room
+from .app import KEYS, NAME, NAMES, PATH, PROBLEMS, SUBSCRIPTION, WELL, encryption_of
 from .display.charts import share_of
 from .display.report import page
+from .display.top import watch
 from .files import stdout, written_to
 from .formatting import item_json, item_text, lost_text, many, share_text, size_text, span_text, time_text
+from .output import answer, note, progress, say, show
+from .parser import LOOK, Number, parameter, verb
+from .streams import is_live
 from .summary import (
     age_of,
     disk_parts,
@@ -52,13 +35,12 @@ from .summary import (
     see,
 )
 
-LOOK = "Read: needs no lock, changes nothing"
 _ITEM_WIDTH = 100
 _PROGRESS_ITEMS = 1000
 
 
-@verb(LOOK, "list")
-def list_(path: PathArgument, as_json: JsonOption = False) -> int:
+@verb(LOOK, "list", PATH)
+def list_(path: str, as_json: bool) -> int:
     """List the queues of a directory: depth, disk space, age of the oldest item, owner.
 
     Status 1: a queue cannot be read.
@@ -87,8 +69,8 @@ def list_(path: PathArgument, as_json: JsonOption = False) -> int:
     return PROBLEMS if problems else WELL
 
 
-@verb(LOOK)
-def stat(path: PathArgument, name: NameArgument = None, as_json: JsonOption = False) -> int:
+@verb(LOOK, "stat", PATH, NAME)
+def stat(path: str, name: str | None, as_json: bool) -> int:
     """Show one queue: depth, consumers, data files, disk space by kind, markers, owner.
 
     Items that sessions hold are counted as left: only the owner can tell them apart.
@@ -124,15 +106,16 @@ def stat(path: PathArgument, name: NameArgument = None, as_json: JsonOption = Fa
     return WELL
 
 
-@verb(LOOK)
-def peek(
-    path: PathArgument,
-    name: NameArgument = None,
-    count: Annotated[int, typer.Option("-n", "--count", min=0, help="Number of items.")] = 10,
-    subscription: SubscriptionOption = "",
-    keys: KeyOption = None,
-    as_json: JsonOption = False,
-) -> int:
+@verb(
+    LOOK,
+    "peek",
+    PATH,
+    NAME,
+    parameter("-n", "--count", type=Number(int, 0), default=10, help="Number of items."),
+    SUBSCRIPTION,
+    KEYS,
+)
+def peek(path: str, name: str | None, count: int, subscription: str, keys: Sequence[str] | None, as_json: bool) -> int:
     """Show the first items without consuming them; --json: one line for each item.
 
     Items that a session holds are shown, too.
@@ -153,17 +136,18 @@ def peek(
     return WELL
 
 
-@verb(LOOK)
-def dump(
-    path: PathArgument,
-    name: NameArgument = None,
-    output: Annotated[
-        str, typer.Option("-o", "--output", metavar="FILE", help="The file to write; - is stdout.")
-    ] = "-",
-    subscription: SubscriptionOption = "",
-    keys: KeyOption = None,
-    as_json: JsonOption = False,
-) -> int:
+@verb(
+    LOOK,
+    "dump",
+    PATH,
+    NAME,
+    parameter(
+        *("-o", "--output"), default="-", metavar="FILE", completes="file", help="The file to write; - is stdout."
+    ),
+    SUBSCRIPTION,
+    KEYS,
+)
+def dump(path: str, name: str | None, output: str, subscription: str, keys: Sequence[str] | None, as_json: bool) -> int:
     """Write all items that are left as JSON lines, which `load` reads; no item is consumed.
 
     A line: {"sequence": 0, "time": "2026-01-31T12:00:00.000000+00:00", "text": "…"}; an item that is not UTF-8 has
@@ -209,8 +193,8 @@ def _line(item: ViewedItem) -> dict[str, object]:
     return {"sequence": item.sequence, "time": time_text(item.time_ns), **item_json(item.data)}
 
 
-@verb(LOOK, "check")
-def check_(path: PathArgument, name: NameArgument = None, as_json: JsonOption = False) -> int:
+@verb(LOOK, "check", PATH, NAME)
+def check_(path: str, name: str | None, as_json: bool) -> int:
     """Read and check the whole queue, and report the problems.
 
     If the queue is in use, a change that its owner makes meanwhile may be reported as a problem. Status 1: there are
@@ -239,8 +223,8 @@ def check_(path: PathArgument, name: NameArgument = None, as_json: JsonOption = 
     return WELL if report.ok else PROBLEMS
 
 
-@verb(LOOK)
-def explain(path: PathArgument, name: NameArgument = None, as_json: JsonOption = False) -> int:
+@verb(LOOK, "explain", PATH, NAME)
+def explain(path: str, name: str | None, as_json: bool) -> int:
     """Explain why each data file exists, and what to do about it.
 
     Only the owner's process knows which sessions hold items: call queue.explain() there.
@@ -266,32 +250,40 @@ def explain(path: PathArgument, name: NameArgument = None, as_json: JsonOption =
     return WELL
 
 
-@verb(LOOK)
-def top(
-    path: PathArgument,
-    names: NamesArgument = None,
-    interval: Annotated[float, typer.Option(min=0.05, max=86400, help="Seconds between two looks.")] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Look twice, show the result, and end.")] = False,
-    as_json: JsonOption = False,
-) -> int:
+@verb(
+    LOOK,
+    "top",
+    PATH,
+    NAMES,
+    parameter(
+        "--interval",
+        type=Number(float, 0.05, 86400),
+        default=1.0,
+        metavar="SECONDS",
+        help="Seconds between two looks.",
+    ),
+    parameter("--once", action="store_true", help="Look twice, show the result, and end."),
+)
+def top(path: str, names: Sequence[str], interval: float, once: bool, as_json: bool) -> int:
     """Watch queues live: depth, rates, waiting times, disk space, the owner's memory, and a map of the data files.
 
     Ctrl-C ends it, with status 0. The first NAME, or else the deepest queue, is shown in detail. If stdout is no
-    terminal, the pictures follow each other; --json: one line for each look. Status 1, with --once: a queue cannot be
-    read.
+    terminal, the pictures follow each other; --json: one line for each look. The pictures need the extra cli. Status 1,
+    with --once: a queue cannot be read.
 
     Disk: nothing is changed. Lock: not needed.
     """
-    return top_room.watch(path, names or (), interval, once, as_json)
+    return watch(path, names, interval, once, as_json)
 
 
-@verb(LOOK)
-def report(
-    path: PathArgument,
-    names: NamesArgument = None,
-    output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="The page to write.")] = "report.html",
-    as_json: JsonOption = False,
-) -> int:
+@verb(
+    LOOK,
+    "report",
+    PATH,
+    NAMES,
+    parameter(*("-o", "--output"), default="report.html", metavar="FILE", completes="file", help="The page to write."),
+)
+def report(path: str, names: Sequence[str], output: str, as_json: bool) -> int:
     """Write an HTML page with charts of the queues, and with what to do.
 
     The page needs no other file and no network. Only the owner's process knows which items sessions hold; there,
@@ -300,7 +292,7 @@ def report(
     Disk: only FILE is written. Lock: not needed.
     """
     sights, unread = [], {}
-    for name in queues_in(path, names or ()):
+    for name in queues_in(path, names):
         try:
             sights.append(see(View(path, named(name)), name))
         except (PersistentQueueError, OSError) as error:

@@ -84,6 +84,11 @@ def drop(stream: TextIO) -> None:
         stream.flush()
 
 
+def is_live(stream: TextIO) -> bool:
+    """Return whether the stream is a terminal."""
+    return stream.isatty()
+
+
 def is_piped(stream: TextIO) -> bool:
     """Return whether the stream writes to a pipe."""
     try:

@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from persistentqueue import (
     PersistentQueue,
@@ -28,32 +26,25 @@ from persistentqueue import (
 )
 
 from .app import (
+    KEYS,
     LOCK_SECONDS,
+    LOCK_TIMEOUT,
+    NAME,
+    NAME_NEEDED,
+    PATH,
     PROBLEMS,
+    SUBSCRIPTION,
+    TRUST,
     WELL,
-    JsonOption,
-    KeyOption,
-    LockOption,
-    NameArgument,
-    NameNeeded,
-    PathArgument,
-    SubscriptionOption,
-    TrustOption,
-    UsageError,
-    answer,
     encryption_of,
-    note,
     own,
-    progress,
-    say,
-    verb,
-    write,
 )
 from .formatting import item_json, item_of, many
+from .output import answer, note, progress, say, write
+from .parser import USE, Number, UsageError, parameter, verb
 from .streams import await_reader, is_piped
 from .summary import named
 
-USE = "Use"
 BATCH_BYTES = 4 * 1024 * 1024
 """Least payload of a transaction of a load, in bytes; only the last one may have less.
 
@@ -61,21 +52,35 @@ The batches depend on the lines alone, so that a repeated load with a marker mee
 """
 BATCH_ITEMS = 1000
 """Most items in one transaction of a get or of a move."""
-CreateOption = Annotated[bool, typer.Option("--create/--no-create", help="Make the queue if it does not exist.")]
+CREATE = (
+    parameter(
+        "--create", action="store_true", default=True, help="Make the queue if it does not exist; this is the default."
+    ),
+    parameter("--no-create", action="store_false", dest="create", help="Fail if the queue does not exist."),
+)
+"""Both options of ``put`` and ``load``; of several, the last one counts."""
 
 
-@verb(USE)
+@verb(
+    USE,
+    "put",
+    PATH,
+    NAME_NEEDED,
+    parameter("items", nargs="*", metavar="ITEM", help="The items; default: the lines of stdin."),
+    parameter("--whole", action="store_true", help="Read all of stdin as one item."),
+    *CREATE,
+    TRUST,
+    KEYS,
+)
 def put(
-    path: PathArgument,
-    name: NameNeeded,
-    items: Annotated[
-        list[str] | None, typer.Argument(metavar="ITEM", help="The items; default: the lines of stdin.")
-    ] = None,
-    whole: Annotated[bool, typer.Option("--whole", help="Read all of stdin as one item.")] = False,
-    create: CreateOption = True,
-    trust: TrustOption = False,
-    keys: KeyOption = None,
-    as_json: JsonOption = False,
+    path: str,
+    name: str,
+    items: Sequence[str],
+    whole: bool,
+    create: bool,
+    trust: bool,
+    keys: Sequence[str] | None,
+    as_json: bool,
 ) -> int:
     """Enqueue the ITEMs, or each line of stdin, as one transaction; it is durable when the command ends.
 
@@ -92,7 +97,7 @@ def put(
     return _taken_in(path, name, count, trust, as_json)
 
 
-def _given(items: Sequence[str] | None, whole: bool) -> Iterable[bytes]:
+def _given(items: Sequence[str], whole: bool) -> Iterable[bytes]:
     if items:
         return [item.encode(errors="surrogateescape") for item in items]
     if whole:
@@ -100,16 +105,33 @@ def _given(items: Sequence[str] | None, whole: bool) -> Iterable[bytes]:
     return (line.removesuffix(b"\n") for line in sys.stdin.buffer)
 
 
-@verb(USE)
+@verb(
+    USE,
+    "load",
+    PATH,
+    NAME,
+    parameter(
+        *("-i", "--input"),
+        dest="source",
+        default="-",
+        metavar="FILE",
+        completes="file",
+        help="The JSON lines; - is stdin.",
+    ),
+    parameter("--marker", default="", metavar="NAME", help="Record in the queue how far it is."),
+    *CREATE,
+    TRUST,
+    KEYS,
+)
 def load(
-    path: PathArgument,
-    name: NameArgument = None,
-    source: Annotated[str, typer.Option("-i", "--input", metavar="FILE", help="The JSON lines; - is stdin.")] = "-",
-    marker: Annotated[str, typer.Option("--marker", metavar="NAME", help="Record in the queue how far it is.")] = "",
-    create: CreateOption = True,
-    trust: TrustOption = False,
-    keys: KeyOption = None,
-    as_json: JsonOption = False,
+    path: str,
+    name: str | None,
+    source: str,
+    marker: str,
+    create: bool,
+    trust: bool,
+    keys: Sequence[str] | None,
+    as_json: bool,
 ) -> int:
     """Enqueue items from JSON lines, as `dump` writes them, in durable transactions of about 4 MiB.
 
@@ -185,18 +207,32 @@ def _taken_in(path: str, name: str, count: int, trust: bool, as_json: bool, more
     return WELL
 
 
-@verb(USE)
+@verb(
+    USE,
+    "get",
+    PATH,
+    NAME,
+    parameter("-n", "--count", type=Number(int, 0), default=1, help="Most items to take."),
+    parameter("--all", dest="every", action="store_true", help="Take all items that are ready."),
+    parameter(
+        "--timeout", type=Number(float, 0), default=0.0, metavar="SECONDS", help="Seconds to wait for the first item."
+    ),
+    SUBSCRIPTION,
+    LOCK_TIMEOUT,
+    TRUST,
+    KEYS,
+)
 def get(
-    path: PathArgument,
-    name: NameArgument = None,
-    count: Annotated[int, typer.Option("-n", "--count", min=0, help="Most items to take.")] = 1,
-    every: Annotated[bool, typer.Option("--all", help="Take all items that are ready.")] = False,
-    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the first item.")] = 0.0,
-    subscription: SubscriptionOption = "",
-    lock_timeout: LockOption = LOCK_SECONDS,
-    trust: TrustOption = False,
-    keys: KeyOption = None,
-    as_json: JsonOption = False,
+    path: str,
+    name: str | None,
+    count: int,
+    every: bool,
+    timeout: float,
+    subscription: str,
+    lock_timeout: float,
+    trust: bool,
+    keys: Sequence[str] | None,
+    as_json: bool,
 ) -> int:
     """Print items, one line each, and then consume them; --json: one JSON line each.
 
@@ -237,20 +273,30 @@ def _session(queue: PersistentQueue, subscription: str) -> Session:
     return queue.subscribe(subscription).session("get")
 
 
-@verb(USE)
+@verb(
+    USE,
+    "move",
+    PATH,
+    parameter("names", nargs="*", metavar="NAME", completes="queue", help="The queues' names."),
+    parameter("--to", default="", metavar="TARGET", completes="queue", help="Move items to this queue in PATH."),
+    parameter("-n", "--count", type=Number(int, 0), help="With --to: most items to move; default: all."),
+    parameter("--data-path", default="", metavar="NEW", completes="directory", help="Move segments to NEW/NAME."),
+    parameter("--back", action="store_true", help="Move segments back into the queues' directories."),
+    LOCK_TIMEOUT,
+    TRUST,
+    KEYS,
+)
 def move(
-    path: PathArgument,
-    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="The queues' names.")] = None,
-    to: Annotated[str, typer.Option("--to", metavar="TARGET", help="Move items to this queue in PATH.")] = "",
-    count: Annotated[
-        int, typer.Option("-n", "--count", min=0, help="With --to: most items to move; the default is all.")
-    ] = 2**62,
-    data_path: Annotated[str, typer.Option(metavar="NEW", help="Move segments to NEW/NAME.")] = "",
-    back: Annotated[bool, typer.Option("--back", help="Move segments back into the queues' directories.")] = False,
-    lock_timeout: LockOption = LOCK_SECONDS,
-    trust: TrustOption = False,
-    keys: KeyOption = None,
-    as_json: JsonOption = False,
+    path: str,
+    names: Sequence[str],
+    to: str,
+    count: int | None,
+    data_path: str,
+    back: bool,
+    lock_timeout: float,
+    trust: bool,
+    keys: Sequence[str] | None,
+    as_json: bool,
 ) -> int:
     """Move items to another queue (--to), or the segments of closed queues to other media (--data-path, --back).
 
@@ -264,10 +310,10 @@ def move(
         raise UsageError("expected exactly one of --to TARGET, --data-path NEW, --back")
     if not to:
         return _move_segments(path, names or ["."], data_path or None, lock_timeout, trust, as_json)
-    if names is None or len(names) != 1:
+    if len(names) != 1:
         raise UsageError("--to moves the items of one queue: expected exactly one NAME")
     opened = partial(own, path, lock_timeout=lock_timeout, encryption=encryption_of(keys), trust=trust)
-    return _move_items(opened, names[0], to, count, as_json)
+    return _move_items(opened, names[0], to, 2**62 if count is None else count, as_json)
 
 
 def _move_items(
@@ -312,16 +358,33 @@ def _move_segments(
     return PROBLEMS if left else WELL
 
 
-@verb(USE)
+@verb(
+    USE,
+    "requeue",
+    PATH,
+    NAME_NEEDED,
+    parameter(
+        "--from",
+        dest="dead_letter",
+        required=True,
+        metavar="DEAD",
+        completes="queue",
+        help="The queue of the dead letters.",
+    ),
+    parameter("-n", "--count", type=Number(int, 0), help="Most items to move; default: all."),
+    LOCK_TIMEOUT,
+    TRUST,
+    KEYS,
+)
 def requeue(
-    path: PathArgument,
-    name: NameNeeded,
-    dead_letter: Annotated[str, typer.Option("--from", metavar="DEAD", help="The queue of the dead letters.")],
-    count: Annotated[int | None, typer.Option("-n", "--count", min=0, help="Most items to move; default: all.")] = None,
-    lock_timeout: LockOption = LOCK_SECONDS,
-    trust: TrustOption = False,
-    keys: KeyOption = None,
-    as_json: JsonOption = False,
+    path: str,
+    name: str,
+    dead_letter: str,
+    count: int | None,
+    lock_timeout: float,
+    trust: bool,
+    keys: Sequence[str] | None,
+    as_json: bool,
 ) -> int:
     """Move dead letters back to the end of the queue that they came from, with new delivery attempts.
 

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
+import shutil
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from contextlib import suppress
+from inspect import signature
+from io import BytesIO, TextIOWrapper
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.main import get_command
-from typer.testing import CliRunner
 
 import persistentqueue.cli
 from persistentqueue import Encryption, PersistentQueue, Producer, View
 from persistentqueue.cli import main, write_verbs
-from persistentqueue.cli.app import app
 from persistentqueue.cli.formatting import (
     item_of,
 )
-from persistentqueue.cli.verbs import VERBS
+from persistentqueue.cli.parser import GROUPS, VERBS, in_group
 from tests.conftest import QueueFactory
 from tests.durability.test_processes import Child
 from tests.support.queues import drain, flip, put
@@ -79,16 +82,43 @@ class Done:
 
 def cli(*arguments: object, given: bytes = b"") -> Done:
     """Run a verb in this process."""
-    result = CliRunner().invoke(app, [str(each) for each in arguments], input=given)
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return Done(result.exit_code, result.stdout_bytes, result.stderr)
+    streams = [TextIOWrapper(BytesIO(data), encoding="utf-8") for data in (given, b"", b"")]
+    before = sys.stdin, sys.stdout, sys.stderr
+    sys.stdin, sys.stdout, sys.stderr = streams
+    try:
+        status = main([str(each) for each in arguments])
+    finally:
+        sys.stdin, sys.stdout, sys.stderr = before
+    for stream in streams[1:]:
+        stream.flush()
+    out, err = (stream.buffer.getvalue() for stream in streams[1:])
+    return Done(status, out, err.decode())
 
 
 def command(*arguments: object, **options: Any) -> subprocess.CompletedProcess[bytes]:
     """Run a verb in a process of its own."""
     line = [sys.executable, "-m", "persistentqueue", *map(str, arguments)]
     return subprocess.run(line, capture_output=True, check=False, timeout=60, **options)
+
+
+def on_terminal(line: list[str], fd: int = 2, **environment: str) -> bytes:
+    """Run a program with a terminal of 80 columns as its stdout or stderr, and return what the terminal was sent."""
+    master, slave = os.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    with subprocess.Popen(
+        line,
+        stdout=slave if fd == 1 else subprocess.DEVNULL,
+        stderr=slave if fd == 2 else subprocess.DEVNULL,
+        env=os.environ | {"TERM": "xterm"} | environment,
+    ) as process:
+        os.close(slave)
+        seen = b""
+        with suppress(OSError):  # reading ends with an error when no process has the terminal open
+            while data := os.read(master, 65536):
+                seen += data
+        os.close(master)
+        assert process.wait(60) == 0
+    return seen
 
 
 def owner_body(pipe: Connection, path: str) -> None:
@@ -121,23 +151,158 @@ def owner(path: Path) -> Iterator[Child]:
 # --- without the extra, and with wrong arguments -------------------------------------------------------------------
 
 
-def test_without_the_extra_there_is_one_clear_line(tmp_path: Path) -> None:
-    """If typer or rich is missing, a verb says how to install them, and has status 2."""
-    hide = (
-        "import sys, runpy\n"
-        "class Hidden:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.split('.')[0] == {!r}:\n"
-        "            raise ModuleNotFoundError(name, name=name)\n"
-        "sys.meta_path.insert(0, Hidden())\n"
-        "sys.argv = ['persistentqueue', 'check', '.']\n"
-        "runpy.run_module('persistentqueue', run_name='__main__', alter_sys=True)\n"
-    )
-    for needed in ("typer", "rich"):
-        done = subprocess.run([sys.executable, "-c", hide.format(needed)], capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr == persistentqueue.cli.HINT + "\n"
-        assert "pip install 'persistentqueue[cli]'" in done.stderr
+WITHOUT = """
+import sys, runpy
+
+
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"rich", "shtab"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+sys.meta_path.insert(0, Hidden())
+runpy.run_module("persistentqueue", run_name="__main__", alter_sys=True)
+"""
+"""A program that is the command line in an environment without the packages of the extra."""
+
+
+def bare(*arguments: object, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    """Run a verb in a process of its own, in which the packages of the extra cannot be imported."""
+    line = [sys.executable, "-c", WITHOUT, *map(str, arguments)]
+    return subprocess.run(line, capture_output=True, check=False, timeout=60, **options)
+
+
+def test_each_verb_works_without_the_extra(open_queue: QueueFactory, path: Path, tmp_path: Path) -> None:
+    """Without the packages of the extra, each verb has its status; only a picture and the completion name the extra."""
+    with open_queue("q") as queue:
+        put(queue, b"one", b"two", b"three")
+    PersistentQueue(path, "dead").close()
+    for verb, *rest in (
+        ("list",),
+        ("stat", "q"),
+        ("peek", "q"),
+        ("dump", "q", "-o", tmp_path / "q.jsonl"),
+        ("check", "q"),
+        ("explain", "q"),
+        ("top", "--once", "--interval", "0.05", "--json"),
+        ("report", "-o", tmp_path / "page.html"),
+        ("put", "q", "four"),
+        ("load", "q", "-i", tmp_path / "q.jsonl"),
+        ("get", "q"),
+        ("move", "q", "--to", "other"),
+        ("requeue", "other", "--from", "dead", "-n", "0"),
+        ("repair", "q"),
+        ("compact", "q"),
+        ("bench", "--seconds", "0.1"),
+    ):
+        done = bare(verb, path, *rest)
+        assert (done.returncode, b"Traceback" in done.stderr) == (0, False), (verb, done.stderr)
+    assert bare("pool", "show", path, "q").returncode == 0
+    for arguments in (("top", path, "--once"), ("completion", "bash")):
+        done = bare(*arguments)
+        assert (done.returncode, done.stdout) == (2, b"")
+        assert done.stderr.startswith(b"MissingExtraError: ")
+        assert b"pip install 'persistentqueue[cli]'" in done.stderr
+
+
+def test_a_terminal_without_the_extra_gets_no_bar(open_queue: QueueFactory, path: Path, tmp_path: Path) -> None:
+    """Without rich, a verb with a terminal on stderr draws no progress bar, and succeeds."""
+    with open_queue("q") as queue:
+        put(queue, b"one")
+    line = [sys.executable, "-c", WITHOUT, "dump", str(path), "q", "-o", str(tmp_path / "q.jsonl")]
+    assert on_terminal(line).endswith(b"1 item written to %s\r\n" % str(tmp_path / "q.jsonl").encode())
+
+
+def test_the_start_imports_nothing_of_the_extra(path: Path) -> None:
+    """A verb that draws nothing on a terminal imports neither rich nor shtab."""
+    program = "import sys; from persistentqueue.cli import verbs; print({'rich', 'shtab', 'typer'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+# --- parameters ----------------------------------------------------------------------------------------------------
+
+
+def test_declared_parameters_are_those_of_the_functions() -> None:
+    """Each verb declares exactly the parameters that its function has."""
+    for name, verb in VERBS.items():
+        declared = {each.key for each in verb.parameters}
+        assert declared == set(signature(verb.function).parameters), name
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["stat", "PATH", "q", "--json"],
+        ["stat", "PATH", "--json", "q"],
+        ["stat", "--json", "PATH", "q"],
+        ["--json", "stat", "PATH", "q"],
+        ["--json", "stat", "--", "PATH", "q"],
+        ["stat", "PATH", "--json", "--", "q"],
+    ],
+)
+def test_options_stand_anywhere(open_queue: QueueFactory, path: Path, words: list[str]) -> None:
+    """Options may stand before, between and behind the arguments."""
+    put(open_queue("q"), b"one")
+    assert cli(*(str(path) if each == "PATH" else each for each in words)).json["depth"] == 1
+
+
+def test_each_word_behind_two_hyphens_is_an_argument(path: Path) -> None:
+    """Behind ``--`` each word is an argument, also one that looks like an option, or is ``--`` itself."""
+    items = ["--json", "-n", "--", "-5", "--help", ""]
+    assert cli("put", path, "q", "--trust", "--", *items).err == "6 items: in the queue\n"
+    assert [each["text"] for each in cli("get", path, "q", "--all", "--json").lines] == items
+
+
+def test_option_values_are_read_in_each_form(path: Path) -> None:
+    """The value of an option may stand behind it, behind ``=``, or, for a short one, at it. The last one counts."""
+    cli("put", path, "q", *"abcdef")
+    for words in (["-n", "2"], ["-n2"], ["--count=2"], ["--count", "5", "--count", "2"]):
+        assert cli("peek", path, "q", *words).text.count("1 bytes") == 2
+    assert cli("put", path, "r", "x", "--no-create", "--create").status == 0
+    assert cli("put", path, "s", "x", "--create", "--no-create").status == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["stta", "."], "no such command: stta; did you mean stat?"),
+        (["--jsno", "stat"], "no such option: --jsno; did you mean --json?"),
+        (["zzz"], "no such command: zzz. persistentqueue --help lists all."),
+        (["get", ".", "q", "--cuont", "1"], "get: no such option: --cuont; did you mean --count?"),
+        (["get", ".", "q", "--coun=1"], "get: no such option: --coun=1; did you mean --count?"),
+        (["pool", "shwo", "."], "did you mean show?"),
+        (["stat"], "stat: PATH is missing. Usage: persistentqueue stat PATH [NAME]"),
+        (["stat", ".", "q", "r"], "stat: unexpected argument: 'r'"),
+        (["requeue", ".", "q"], "requeue: the following arguments are required: --from"),
+        (["peek", ".", "-n"], "peek: -n/--count: expected one argument"),
+        (["peek", ".", "-n", "nan"], "expected a whole number, at least 0; found 'nan'"),
+        (["get", ".", "--timeout", "nan"], "expected a number, at least 0; found 'nan'"),
+        (["compact", ".", "--below", "1.5"], "expected a number, from 0 to 1; found '1.5'"),
+    ],
+)
+def test_a_mistake_is_named_with_what_helps(words: list[str], said: str) -> None:
+    """A command line that is mistaken has status 2, and an error that names the mistake and what is possible."""
+    done = cli(*words)
+    assert (done.status, done.out) == (2, b"")
+    assert done.err.startswith("UsageError: ")
+    assert said in done.err
+    done = cli("--json", *words)
+    assert (done.error["type"], said in done.error["message"]) == ("UsageError", True)
+
+
+def test_help_is_grouped_by_purpose() -> None:
+    """The help lists each verb under its purpose. Without a verb, it is shown with status 2; ``--json`` is an error."""
+    shown = cli("--help").text
+    at = [shown.index(f"{group}:\n") for group in GROUPS]
+    assert at == sorted(at)
+    assert sum(len(in_group(group)) for group in GROUPS) == len(VERBS)
+    for name in VERBS:
+        assert re.search(rf"^  {name} ", shown, re.MULTILINE)
+    assert (cli().status, cli().text) == (2, shown)
+    assert "a command is missing" in cli("--json").error["message"]
+    assert cli("stat", "nowhere", "-h").text == cli("stat", "--help").text
 
 
 def test_arguments_that_are_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,12 +340,10 @@ def test_an_interrupt_before_a_verb_begins(monkeypatch: pytest.MonkeyPatch, caps
 
 def test_every_verb_tells_what_it_changes_and_whether_it_needs_the_lock(capsys: pytest.CaptureFixture[str]) -> None:
     """The help of every verb tells its effect on the disk and whether it needs the lock. Every verb has ``--json``."""
-    verbs: list[str] = list(get_command(app).commands)  # type: ignore[attr-defined]
-    assert len(verbs) == 17
-    assert len(VERBS) == 3
-    for verb in verbs:
+    assert len(VERBS) == 18
+    for verb in VERBS:
         assert main([verb, "--help"]) == 0
-        told = " ".join(capsys.readouterr().out.replace("│", " ").split())
+        told = " ".join(capsys.readouterr().out.split())
         assert re.search("Disk: .* Lock: ", told), verb
         assert "--json" in told, verb
 
@@ -204,6 +367,92 @@ def test_what_does_not_go_has_status_2(tmp_path: Path) -> None:
         done = cli(arguments[0], tmp_path / "nothing", "--json")
         assert (done.status, done.error["type"]) == (2, "QueueNotFoundError")
     assert list(tmp_path.iterdir()) == []
+
+
+# --- on a terminal, and in a shell ---------------------------------------------------------------------------------
+
+
+def test_a_table_fits_its_terminal(open_queue: QueueFactory, path: Path) -> None:
+    """On a terminal, headings are bold, and the last column is folded to its width; a pipe gets one line for a row."""
+    item = "".join(chr(ord("a") + n % 26) for n in range(90))
+    with open_queue("q") as queue:
+        put(queue, item.encode())
+    line = [sys.executable, "-m", "persistentqueue", "peek", str(path), "q"]
+    heading, *rows = on_terminal(line, fd=1).decode().splitlines()
+    assert heading.startswith("\x1b[1msequence")
+    assert len(rows) > 1
+    assert max(map(len, rows)) == 80
+    assert "".join(row.split(" ")[-1] for row in rows) == item
+    for quiet in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        assert "\x1b" not in on_terminal(line, fd=1, **quiet).decode()
+    assert [row.endswith(item) for row in cli("peek", path, "q").text.splitlines()] == [False, True]
+
+
+def test_a_table_is_aligned_by_columns_of_the_terminal(open_queue: QueueFactory, path: Path) -> None:
+    """A wide character takes two columns of a table, and a combining one takes none."""
+    queue = open_queue("q")
+    for name in ("\N{CJK UNIFIED IDEOGRAPH-5217}", "e\N{COMBINING ACUTE ACCENT}e"):
+        queue.subscribe(name)
+    wide, accented = (line for line in cli("stat", path, "q").text.splitlines() if line.startswith("subscription"))
+    assert wide.index("0 items") == accented.index("0 items") - 2
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["st"], ["stat"]),
+        (["stat", "que"], ["queues"]),
+        (["stat", "queues", ""], ["orders", "others"]),
+        (["--json", "stat", "queues", "ord"], ["orders"]),
+        (["pool", "sh"], ["show"]),
+        (["pool", "show", "queues", "ot"], ["others"]),
+        (["requeue", "queues", "orders", "--from", "ot"], ["others"]),
+        (["dump", "queues", "orders", "-o", "fi"], ["file"]),
+        (["get", "queues", "--lock"], ["--lock-timeout"]),
+        (["completion", "f"], ["fish"]),
+    ],
+)
+def test_bash_completes(tmp_path: Path, words: list[str], expected: list[str]) -> None:
+    """Bash completes verbs, options, choices, paths, and the names of queues; no name of a directory is executed."""
+    for name in ("orders", "others"):
+        PersistentQueue(tmp_path / "queues", name).close()
+    (tmp_path / "queues" / "$(touch planted)" / "log").mkdir(parents=True)
+    (tmp_path / "queues" / "none").mkdir()
+    (tmp_path / "file").touch()
+    line = (
+        'eval "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _shtab_persistentqueue; printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    script = cli("completion", "bash").text
+    done = subprocess.run(
+        ["bash", "--norc", "-c", line, script, "persistentqueue", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert sorted(done.stdout.split()) == expected
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["file", "queues"]
+
+
+@pytest.mark.skipif(not shutil.which("fish"), reason="needs fish")
+def test_fish_completes(tmp_path: Path) -> None:
+    """Fish completes the names of queues."""
+    for name in ("orders", "others"):
+        PersistentQueue(tmp_path / "queues", name).close()
+    line = f"{cli('completion', 'fish').text}\ncomplete -C 'persistentqueue stat queues ord'"
+    done = subprocess.run(
+        ["fish", "--no-config", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.split("\t")[0] == "orders"
+
+
+def test_a_script_for_each_shell() -> None:
+    """``completion`` prints a script for each shell that it names, also as JSON."""
+    for shell in ("bash", "zsh", "fish"):
+        script = cli("completion", shell).text
+        assert "_persistentqueue_names" in script
+        assert cli("completion", shell, "--json").json == {"shell": shell, "script": script.removesuffix("\n")}
 
 
 # --- beside an owner -----------------------------------------------------------------------------------------------
@@ -320,14 +569,7 @@ def test_a_terminal_sees_how_far_it_is(path: Path, tmp_path: Path) -> None:
     assert subprocess.run(line, capture_output=True, check=True).stderr == (
         f"5,000 items written to {tmp_path / 'q.jsonl'}\n".encode()
     )
-    master, slave = os.openpty()
-    subprocess.run(line, stderr=slave, check=True, env=os.environ | {"TERM": "xterm"})
-    os.close(slave)
-    seen = b""
-    with suppress(OSError):  # reading ends with an error when no process has the terminal open
-        while data := os.read(master, 65536):
-            seen += data
-    os.close(master)
+    seen = on_terminal(line)
     assert b"dump" in seen
     assert b"%" in seen
     assert b"5,000 items written" in seen

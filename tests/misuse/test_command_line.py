@@ -107,6 +107,8 @@ VERBS: dict[str, tuple[str, ...]] = {
     "pool": ("pool", "show", "PATH", "q"),
     "pool --json": ("pool", "show", "PATH", "q", "--json"),
     "bench": ("bench", "PATH", "--seconds", "0.1"),
+    "completion": ("completion", "bash"),
+    "completion --json": ("completion", "bash", "--json"),
     "help": ("--help",),
     "help of get": ("get", "--help"),
     "no such verb": ("n\N{LATIN SMALL LETTER O WITH DIAERESIS}ne", "--json"),
@@ -466,7 +468,7 @@ def test_row_03_an_interrupt_at_any_moment_of_any_verb(server: Server, tmp_path:
 
 
 @pytest.mark.parametrize(
-    "name", ["persistentqueue.errors", "persistentqueue.queue", "persistentqueue.cli", "typer", "rich.table"]
+    "name", ["persistentqueue.errors", "persistentqueue.queue", "persistentqueue.cli", "persistentqueue.cli.verbs"]
 )
 def test_row_03_an_interrupt_while_it_starts(tmp_path: Path, name: str) -> None:
     """From the first import of the package on, Ctrl-C gives status 130, without output."""

@@ -86,8 +86,9 @@ TABLE = (
     ),
     _folder(
         "cli",
-        "bench files formatting streams style app display/__init__ display/charts display/svg summary display/report "
-        "display/watch display/screen display/top maintenance_verbs write_verbs read_verbs verbs __init__",
+        "bench files formatting streams style parser display/__init__ display/console output app display/charts "
+        "display/svg summary display/report display/watch display/screen display/top maintenance_verbs write_verbs "
+        "read_verbs verbs __init__",
     ),
     _folder("start", "__main__", "The command ``python -m persistentqueue``."),
 )

@@ -246,13 +246,12 @@ def test_spark_is_never_imported_by_the_package() -> None:
             assert "pyspark" not in path.read_text(encoding="utf-8")
 
 
-def test_typer_and_rich_are_imported_by_the_verbs_alone() -> None:
-    """Only the command line imports Typer and Rich: ``import persistentqueue`` and the page of ``report`` need
-    neither."""
+def test_rich_is_imported_by_the_terminal_alone() -> None:
+    """Only the pictures for a terminal import Rich: the package, the verbs and the page of ``report`` do not need
+    it."""
     for path in MODULES:
         modules = {
             module for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) for module in _imports(node)
         }
-        if modules & {"typer", "rich"}:
-            assert module_of(path).startswith("cli/"), path
-            assert PLACE[module_of(path)] >= PLACE["cli/app"], path
+        if "rich" in modules:
+            assert module_of(path) in {"cli/display/console", "cli/display/screen"}

@@ -33,7 +33,7 @@ def report_html(*queues: PersistentQueue) -> str:
     """Return the page that ``persistentqueue report`` writes, for queues that this process has open.
 
     Unlike that command, it also shows which items sessions hold, and which are in memory. It changes nothing on disk,
-    and needs neither typer nor rich. It may be called from any thread, and while other threads use the queues.
+    and needs no other package. It may be called from any thread, and while other threads use the queues.
 
     Args:
         *queues: The open queues, in the order of the page.

@@ -7,20 +7,20 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import count, islice
 
-from rich.live import Live
+from persistentqueue import MissingExtraError, QueueNotFoundError, View
 
-from persistentqueue import QueueNotFoundError, View
-
-from ..app import PROBLEMS, WELL, answer, console, is_live
+from ..app import PROBLEMS, WELL
+from ..output import answer
+from ..streams import is_live
 from ..summary import named, queues_in
-from .screen import draw
 from .watch import Watched, document_of_look
 
 
 def watch(path: str, names: Sequence[str], interval: float, once: bool, as_json: bool) -> int:
     """Look and show until an interrupt, or for two looks if ``once``, and return the exit status.
 
-    If the first look fails for every queue, the first of these errors is raised.
+    If the first look fails for every queue, the first of these errors is raised. Without rich, which JSON does not
+    need, ``MissingExtraError`` is raised.
     """
     looks = islice(_looks(path, names, interval), 2 if once else None)
     queues: list[Watched] = []
@@ -28,12 +28,8 @@ def watch(path: str, names: Sequence[str], interval: float, once: bool, as_json:
         if as_json:
             for queues in looks:
                 answer({"queues": [document_of_look(queue) for queue in queues]})
-        elif once:
-            *_, queues = looks
-            screen = console()
-            screen.print(draw(path, queues, bool(names), interval, screen.width))
         else:
-            _show(looks, path, bool(names), interval)
+            queues = _show(looks, path, bool(names), interval, once)
     except KeyboardInterrupt:
         return WELL
     return PROBLEMS if any(queue.error for queue in queues) else WELL
@@ -58,13 +54,28 @@ def _looks(path: str, names: Sequence[str], interval: float) -> Iterator[list[Wa
         yield list(known.values())
 
 
-def _show(looks: Iterator[Sequence[Watched]], path: str, is_chosen: bool, interval: float) -> None:
-    """Draw each look: in place on a terminal, otherwise one picture below the other."""
-    screen = console()
+def _show(looks: Iterator[list[Watched]], path: str, is_chosen: bool, interval: float, once: bool) -> list[Watched]:
+    """Draw each look: in place on a terminal, otherwise one picture below the other. If ``once``, draw the last one.
+
+    Return the queues after the last look.
+    """
+    try:
+        from .console import Live, console  # noqa: PLC0415 - the optional dependency, as the next one
+        from .screen import draw  # noqa: PLC0415
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] != "rich":
+            raise
+        raise MissingExtraError("top without --json", "cli") from None
+    screen, queues = console(), []
+    if once:
+        *_, queues = looks
+        screen.print(draw(path, queues, is_chosen, interval, screen.width))
+        return queues
     if not is_live(sys.stdout):
         for queues in looks:
             screen.print(draw(path, queues, is_chosen, interval, screen.width))
-        return
+        return queues
     with Live(console=screen, screen=True, auto_refresh=False) as live:
         for queues in looks:
             live.update(draw(path, queues, is_chosen, interval, screen.width), refresh=True)
+    return queues

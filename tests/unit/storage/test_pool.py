@@ -476,10 +476,10 @@ def test_the_shared_pool_can_be_filled_before_there_is_a_queue(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("sizes", "said"),
     [
-        (["--file-bytes", "0"], "'--file-bytes'"),
-        (["--file-bytes", "-1"], "'--file-bytes'"),
-        (["--bytes", "1000000000000"], "'--bytes'"),
-        (["--bytes", "much"], "'--bytes'"),
+        (["--file-bytes", "0"], "pool: --file-bytes: expected"),
+        (["--file-bytes", "-1"], "pool: --file-bytes: expected"),
+        (["--bytes", "1000000000000"], "pool: --bytes: expected"),
+        (["--bytes", "much"], "pool: --bytes: expected"),
         (["--bytes", "100", "--file-bytes", "101"], "--bytes is 100, less than one file with --file-bytes 101"),
     ],
 )

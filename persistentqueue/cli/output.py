@@ -1,0 +1,152 @@
+"""The output of the verbs: text, tables and JSON on stdout; notes, log messages and progress bars on stderr."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+from unicodedata import combining, east_asian_width
+
+from .formatting import printable
+from .streams import is_live, tell
+
+_GAP = "  "
+_LEAST_WIDTH = 20
+
+
+class _Lines(logging.Formatter):
+    """Formats log records of the package for stderr, as text or as JSON."""
+
+    def __init__(self, as_json: bool) -> None:
+        super().__init__()
+        self._as_json = as_json
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line for a record."""
+        message = record.getMessage()
+        if not self._as_json:
+            return printable(message)
+        return json.dumps({"log": {"level": record.levelname, "message": message}})
+
+
+class _Telling(logging.Handler):
+    """Writes log records to stderr, and ignores a stderr that cannot be written."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the line for a record."""
+        tell(self.format(record))
+
+
+@contextmanager
+def logged(as_json: bool) -> Iterator[None]:
+    """Copy to stderr the warnings and errors that the package logs inside the block."""
+    handler = _Telling()
+    handler.setFormatter(_Lines(as_json))
+    logger = logging.getLogger("persistentqueue")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+def answer(document: Any) -> None:
+    """Write a JSON document to stdout, on one line."""
+    write((json.dumps(document, ensure_ascii=False, default=str) + "\n").encode(errors="backslashreplace"))
+
+
+def say(text: str) -> None:
+    """Write a line to stdout."""
+    write(_encoded(f"{printable(text)}\n"))
+
+
+def write(data: bytes) -> None:
+    """Write bytes to stdout, unchanged, and flush. Raises ``BrokenPipeError`` if the pipe has no reader."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def write_text(text: str) -> None:
+    """Write text of the program's own to stdout, with its line ends."""
+    write(_encoded(text))
+
+
+def note(text: str) -> None:
+    """Write a line to stderr that is not part of the result."""
+    tell(printable(text))
+
+
+def show(headings: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> None:
+    """Write a table. The first ``left`` columns and the last one hold text; the others hold numbers.
+
+    On a terminal, the last column is folded to the width that is left for it, and the headings are bold.
+    """
+    body = [list(map(printable, row)) for row in rows]
+    widths = [max(map(_width, column)) for column in zip(headings, *body, strict=True)][:-1]
+    margin = sum(widths) + len(_GAP) * len(widths)
+    room = max(shutil.get_terminal_size().columns - margin, _LEAST_WIDTH) if is_live(sys.stdout) else sys.maxsize
+    lines = []
+    for row in body:
+        pieces = _folded(row[-1], room)
+        lines += [_line(row[:-1], widths, left, pieces[0]), *(" " * margin + piece for piece in pieces[1:])]
+    if any(headings):
+        lines.insert(0, _bold(_line(headings[:-1], widths, left, headings[-1])))
+    write_text("".join(f"{line}\n" for line in lines))
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], left: int, last: str) -> str:
+    """Return a line of a table: texts begin at the left of their column, and numbers end at its right."""
+    padded = []
+    for at, (cell, width) in enumerate(zip(cells, widths, strict=True)):
+        space = " " * (width - _width(cell))
+        padded.append(cell + space if at < left else space + cell)
+    return _GAP.join([*padded, last]).rstrip()
+
+
+def _width(text: str) -> int:
+    """Return how many columns of a terminal the text takes."""
+    return sum(0 if combining(each) else 2 if east_asian_width(each) in {"W", "F"} else 1 for each in text)
+
+
+def _folded(text: str, room: int) -> list[str]:
+    """Return the text in pieces, each of at most ``room`` columns of a terminal."""
+    pieces, width = [""], 0
+    for each in text:
+        if width + _width(each) > room:
+            pieces.append("")
+            width = 0
+        pieces[-1] += each
+        width += _width(each)
+    return pieces
+
+
+def _bold(line: str) -> str:
+    """Return the line in bold type for a terminal that wants it."""
+    is_plain = not is_live(sys.stdout) or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return line if is_plain else f"\x1b[1m{line}\x1b[0m"
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode(sys.stdout.encoding or "utf-8", errors="backslashreplace")
+
+
+@contextmanager
+def progress(what: str, total: float | None, quiet: bool = False) -> Iterator[Callable[[float], None]]:
+    """Draw a progress bar on stderr, if that is a terminal; yield the function that takes the amount done so far.
+
+    Without rich there is no bar.
+    """
+    if not quiet and is_live(sys.stderr):
+        with suppress(ModuleNotFoundError):
+            from .display.console import bar  # noqa: PLC0415 - the optional dependency
+
+            with bar(what, total) as at:
+                yield at
+            return
+    yield lambda _completed: None

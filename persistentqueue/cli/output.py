@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unicodedata import combining, east_asian_width
 
@@ -142,11 +142,18 @@ def progress(what: str, total: float | None, quiet: bool = False) -> Iterator[Ca
 
     Without rich there is no bar.
     """
-    if not quiet and is_live(sys.stderr):
-        with suppress(ModuleNotFoundError):
-            from .display.console import bar  # noqa: PLC0415 - the optional dependency
+    bar = _rich_bar() if not quiet and is_live(sys.stderr) else None
+    if bar is None:
+        yield lambda _completed: None
+        return
+    with bar(what, total) as at:
+        yield at
 
-            with bar(what, total) as at:
-                yield at
-            return
-    yield lambda _completed: None
+
+def _rich_bar() -> Callable[[str, float | None], AbstractContextManager[Callable[[float], None]]] | None:
+    """Return the bar that rich draws; None if rich is not installed."""
+    try:
+        from .display.console import bar  # noqa: PLC0415 - the optional dependency
+    except ModuleNotFoundError:
+        return None
+    return bar

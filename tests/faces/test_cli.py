@@ -23,7 +23,7 @@ import pytest
 
 import persistentqueue.cli
 from persistentqueue import Encryption, PersistentQueue, Producer, View
-from persistentqueue.cli import main, write_verbs
+from persistentqueue.cli import main, output, write_verbs
 from persistentqueue.cli.formatting import (
     item_of,
 )
@@ -212,6 +212,15 @@ def test_a_terminal_without_the_extra_gets_no_bar(open_queue: QueueFactory, path
         put(queue, b"one")
     line = [sys.executable, "-c", WITHOUT, "dump", str(path), "q", "-o", str(tmp_path / "q.jsonl")]
     assert on_terminal(line).endswith(b"1 item written to %s\r\n" % str(tmp_path / "q.jsonl").encode())
+
+
+def test_a_bar_swallows_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of the work that a bar shows is raised, also one that looks as if rich were missing."""
+    for is_terminal in (True, False):
+        monkeypatch.setattr(output, "is_live", lambda _stream, found=is_terminal: found)
+        with pytest.raises(ModuleNotFoundError, match="odd"), output.progress("work", 1) as at:
+            at(1)
+            raise ModuleNotFoundError("odd")
 
 
 def test_the_start_imports_nothing_of_the_extra(path: Path) -> None:

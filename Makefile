@@ -19,7 +19,8 @@ COVERING := $(patsubst %,tests/unit/engine/test_%.py,store reader_races trim spi
 COVERING += $(patsubst %,tests/unit/recovery/test_%.py,replay opening check repair in_doubt decisions)
 COVERING += $(patsubst %,tests/unit/core/test_%.py,formats intervals state availability encryption delivery_counts \
 	dead_letter)
-COVERING += $(patsubst %,tests/unit/runtime/test_%.py,open_queue disown maintenance waiting retries dead_letters metrics)
+COVERING += $(patsubst %,tests/unit/runtime/test_%.py,open_queue disown maintenance waiting retries dead_letters metrics \
+	history)
 COVERING += $(patsubst %,tests/unit/storage/test_%.py,layout lock log pool segment)
 COVERING += $(patsubst %,tests/unit/system/test_%.py,quota event_log)
 COVERING += tests/unit/faces/test_lifecycle.py

@@ -220,13 +220,13 @@ def report_result(place: Place) -> None:
     by_month = sorted(group(result["cells"], "month").items())
     print("\nMean delay at departure and at arrival, in minutes\n")
     print_table("airline, the largest first", [(airlines[code], sums) for code, sums in by_carrier[:6]])
-    print_table("month", [(MONTHS[month - 1], sums) for month, sums in by_month])
     print_table("all", [("all flights", result)])
     print(
         f"Totals: {result['flights']:,} flights, {result['departure_delay_minutes']:,} minutes late at departure, "
         f"{result['arrival_delay_minutes']:,} at arrival"
     )
-    print(f"Result: {place.result}\nPicture: {place.picture}", flush=True)
+    print_bars("Mean delay at departure by month, in minutes", [(MONTHS[month - 1], sums) for month, sums in by_month])
+    print(f"Result: {place.result.resolve()}\nChart by airline and month: {place.picture.resolve()}", flush=True)
 
 
 def print_table(title: str, rows: list[tuple[str, dict[str, int]]]) -> None:
@@ -234,6 +234,15 @@ def print_table(title: str, rows: list[tuple[str, dict[str, int]]]) -> None:
     for label, sums in rows:
         departure, arrival = (sums[f"{end}_delay_minutes"] / sums["flights"] for end in ("departure", "arrival"))
         print(f"  {label:<28}{sums['flights']:>10,}{departure:>12.1f}{arrival:>10.1f}")
+    print()
+
+
+def print_bars(title: str, rows: list[tuple[str, dict[str, int]]]) -> None:
+    print(f"\n{title}\n")
+    means = [(label, sums["departure_delay_minutes"] / sums["flights"]) for label, sums in rows]
+    longest = max(1.0, *(mean for _, mean in means))
+    for label, mean in means:
+        print(f"  {label} {mean:>5.1f} {'█' * round(max(mean, 0) / longest * 50)}")
     print()
 
 

@@ -23,6 +23,8 @@ One process owns a queue at a time, with any number of threads. Items are bytes,
 The modules, from the ground up (made by ``python -m tests.project.modules``):
 
 - ``persistentqueue/`` Errors and codecs: public, and imported by all others. ``errors``, ``codecs``.
+- ``drawing/`` Numbers as text, charts and tables, for terminals and HTML pages. Pure functions: no files, threads or
+  clock. ``text``, ``charts``, ``svg``.
 - ``core/`` Pure data and formats: bytes, sets of sequences, and the state that they add up to. No files, threads or
   clock. ``checksum``, ``intervals``, ``page_cache``, ``dead_letter``, ``header``, ``operations``, ``block``, ``frame``,
   ``delivery_counts``, ``encryption``, ``items``, ``state``, ``availability``.
@@ -54,8 +56,8 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
   ``stream``, ``source``.
 - ``cli/`` The command line: ``persistentqueue``, or ``python -m persistentqueue``. ``bench``, ``files``,
   ``formatting``, ``streams``, ``style``, ``parser``, ``display/__init__``, ``display/console``, ``output``, ``app``,
-  ``display/charts``, ``display/svg``, ``summary``, ``display/report``, ``display/watch``, ``display/screen``,
-  ``display/top``, ``maintenance_verbs``, ``write_verbs``, ``read_verbs``, ``verbs``.
+  ``summary``, ``display/report``, ``display/watch``, ``display/screen``, ``display/top``, ``maintenance_verbs``,
+  ``write_verbs``, ``read_verbs``, ``verbs``.
 - ``persistentqueue/`` The command ``python -m persistentqueue``. ``__main__``.
 """
 
@@ -66,6 +68,7 @@ _leave_on_interrupt()  # before the imports, which take a while
 # ruff: noqa: E402
 from .core.dead_letter import DeadLetter
 from .core.encryption import Encryption
+from .drawing.charts import SegmentShare
 from .engine.segment_use import Holder, SegmentUse
 from .engine.store import RecoveryReport
 from .errors import (
@@ -115,7 +118,7 @@ from .recovery.check import CheckReport, RepairReport, check, repair
 from .runtime.inspection import Stats
 from .runtime.maintenance import Compacted, Maintained
 from .runtime.memory_budget import MemoryBudget
-from .runtime.metrics import Histogram
+from .runtime.metrics import Histogram, Sample
 from .session import Session
 from .storage.lock import Owner
 from .storage.relocation import Moved, move_data
@@ -141,6 +144,8 @@ __all__ = [
     "Encryption",
     "Stats",
     "Histogram",
+    "Sample",
+    "SegmentShare",
     "RecoveryReport",
     "Compacted",
     "Maintained",

@@ -8,9 +8,9 @@
     REGISTRY.register(QueueCollector(queue))
     start_http_server(8000)
 
-Each field of ``Stats`` is one metric, named ``persistentqueue_`` and the field. A unit is added if the field does not
-name one (``ready_items``), and ``_total`` for a counter. The help of a metric is the description of the field in
-``Stats``.
+Each field of ``Stats`` is one metric, named ``persistentqueue_`` and the field; ``history`` and ``shares`` are none. A
+unit is added if the field does not name one (``ready_items``), and ``_total`` for a counter. The help of a metric is
+the description of the field in ``Stats``.
 """
 
 from __future__ import annotations
@@ -117,7 +117,11 @@ class QueueCollector(Collector):
 def _families() -> dict[str, _Family]:
     """Return an empty family for each field."""
     helps = _helps()
-    return {field.name: _family(field.name, str(field.type), helps.get(field.name, "")) for field in fields(Stats)}
+    return {
+        field.name: _family(field.name, str(field.type), helps.get(field.name, ""))
+        for field in fields(Stats)
+        if not str(field.type).startswith("tuple")  # pictures of the past and of the files: Prometheus makes its own
+    }
 
 
 def _family(name: str, kind: str, help_text: str) -> _Family:

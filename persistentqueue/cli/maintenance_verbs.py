@@ -7,12 +7,12 @@ from dataclasses import asdict
 from functools import partial
 
 from persistentqueue import View, repair
+from persistentqueue.drawing.charts import SPARSE, share_of
 from persistentqueue.storage.layout import open_pool
 from persistentqueue.storage.pool import SIZE_BYTES_MAX
 
 from .app import KEYS, LOCK_TIMEOUT, NAME, PATH, PROBLEMS, TRUST, WELL, encryption_of, own
 from .bench import SECONDS, measure
-from .display.charts import SPARSE, share_of
 from .formatting import lost_text, many, rate_text, size_text
 from .output import answer, progress, say, show
 from .parser import KEEP, Number, UsageError, parameter, verb

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from persistentqueue import CorruptionError, PersistentQueueError, View, ViewedItem, check
+from persistentqueue.drawing.charts import share_of
 
 from .app import KEYS, NAME, NAMES, PATH, PROBLEMS, SUBSCRIPTION, WELL, encryption_of
-from .display.charts import share_of
 from .display.report import page
 from .display.top import watch
 from .files import stdout, written_to

@@ -41,5 +41,11 @@ code { font: .9em ui-monospace, "DejaVu Sans Mono", monospace; }
 .nothing { fill: var(--nothing); } .youngest { fill: var(--youngest); }
 .live { fill: var(--live); } .dead { fill: var(--dead); } .log { fill: var(--log); } .spare { fill: var(--spare); }
 .inbox { fill: var(--inbox); } .pool { fill: var(--pool); } .age { fill: var(--half); }
+figure { margin: .5rem 0 0; min-width: 0; } figcaption.legend { margin: 0; }
+.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr)); gap: .2rem 1.5rem; }
+h4 { font-size: .9rem; margin: .8rem 0 0; } .map .times { font-weight: 700; fill: var(--ink); }
+.depth { fill: var(--youngest); shape-rendering: crispEdges; }
+.line-in, .line-out { fill: none; stroke: var(--log); stroke-width: 2; }
+.line-out { stroke: var(--half); }
 .other { fill: var(--other); } .cached { fill: var(--youngest); }
 """

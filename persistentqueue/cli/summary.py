@@ -7,13 +7,23 @@ import socket
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from persistentqueue import Holder, PersistentQueue, SegmentUse, Snapshot, Stats, UnusablePathError, View, list_queues
+from persistentqueue import (
+    Holder,
+    PersistentQueue,
+    Sample,
+    SegmentUse,
+    Snapshot,
+    Stats,
+    UnusablePathError,
+    View,
+    list_queues,
+)
+from persistentqueue.drawing.charts import SPARSE, is_sparse, positions, share_of
 
-from .display.charts import SPARSE, is_sparse, positions, share_of
 from .formatting import many, printable, share_text, size_text, span_text
 
 AGES = 48
@@ -33,6 +43,7 @@ class Sight:
     """Seconds since items that are left were written, at positions that are evenly spread over them."""
     stats: Stats | None = None
     uses: tuple[SegmentUse, ...] = ()
+    history: tuple[Sample, ...] = ()
 
     @property
     def is_inside(self) -> bool:
@@ -45,9 +56,9 @@ class Sight:
         return age_of(self.snapshot)
 
     @property
-    def held(self) -> set[int]:
-        """The numbers of the data files that sessions keep."""
-        return {use.number for use in self.uses if use.holders}
+    def keepers(self) -> dict[int, str]:
+        """The sessions that keep data files, in words, by the numbers of the files."""
+        return {use.number: ", ".join(repr(each.session) for each in use.holders) for use in self.uses if use.holders}
 
     def holders(self) -> list[tuple[Holder, list[int], int]]:
         """Return each session that keeps files, the longest hold first: its totals, its files, and their bytes."""
@@ -79,13 +90,15 @@ def see(view: View, name: str, ages: int = AGES) -> Sight:
     """Return the facts about a queue, as seen from outside."""
     snapshot = view.look()
     times = view.times_of(positions(snapshot.runs, ages)) if ages else {}
-    return Sight(name, snapshot, tuple(max(snapshot.time_ns - times[at], 0) / 1e9 for at in sorted(times)))
+    seconds = tuple(max(snapshot.time_ns - times[at], 0) / 1e9 for at in sorted(times))
+    return Sight(name, snapshot, seconds, history=view.history() if ages else ())
 
 
 def see_inside(queue: PersistentQueue) -> Sight:
     """Return the facts about a queue that this process has open."""
     seen = see(queue.view(), queue.name or ".")
-    return Sight(seen.name, seen.snapshot, seen.ages, queue.stats(), tuple(queue.explain()))
+    stats = queue.stats()
+    return replace(seen, stats=stats, uses=tuple(queue.explain()), history=stats.history)
 
 
 def age_of(snapshot: Snapshot) -> float | None:

@@ -19,9 +19,10 @@ from ..core.intervals import Intervals, Run, within
 from ..engine.segment_use import left_in_segments
 from ..errors import CorruptionError, QueueNotFoundError, SubscriptionNotFoundError, naming_paths
 from ..recovery.replay import Recovered
+from ..runtime.metrics import Sample, decode_samples, up_to
 from ..storage.layout import queue_directory, sizes_in
 from ..storage.locations import CLOSED_DIRECTORY, DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, Places
-from ..storage.lock import LOCK_NAME, Owner, is_held, read_owner
+from ..storage.lock import LOCK_NAME, Owner, is_held, read_note, read_owner
 from ..storage.log import log_name
 from ..storage.pool import SPARE_NAME, Pool
 from ..storage.publication import is_published
@@ -363,6 +364,25 @@ class View(Uncopyable):
         if n < 0:
             raise ValueError(f"n must not be negative, got {n}")
         return list(islice(self.browse(subscription), n))
+
+    def history(self) -> tuple[Sample, ...]:
+        """Return samples of the queue's past, and of this moment.
+
+        The owner takes the samples while it commits: by seconds for the last minute, by minutes for the last hour, and
+        by hours for two days. It publishes them in the lock file, without a sync. A later owner continues them.
+
+        Returns:
+            The samples, the oldest first. The last one is of this moment.
+
+        Raises:
+            PersistentQueueError: One of the errors that the class lists.
+            OSError: A file cannot be read.
+
+        A power cut may take the samples. A view is for one thread at a time.
+        """
+        state = self._look()[1].state
+        present = Sample(self._disk.time_ns(), state.next_sequence, state.gone_count, state.live_bytes)
+        return up_to(present, decode_samples(read_note(self._disk, join(self._directory, LOCK_NAME))))
 
     def times_of(self, sequences: Iterable[int]) -> dict[int, int]:
         """Return the times at which the blocks of these items were written.

@@ -5,11 +5,16 @@ They are for reading only: ``open_queue`` and ``space`` change the queue.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from ..core.delivery_counts import Attempts
 from ..core.intervals import Run
+from ..core.state import State
+from ..drawing.charts import SegmentShare, tiles, windows
+from ..drawing.svg import columns, depth_chart, notebook, rate_chart, segment_map, table
+from ..drawing.text import aligned, bound_text, many, share_text, size_text, span_text
 from ..engine.reader import Reader
 from ..engine.segment_use import Hold, SegmentUse, explain
 from ..engine.settings import Settings
@@ -21,11 +26,47 @@ from ..storage.pool import SPARE_NAME
 from ..storage.publication import is_published
 from ..storage.segment import segment_name
 from .call_guard import outermost
-from .metrics import Counts, Histogram, Meters
+from .metrics import (
+    Counts,
+    Histogram,
+    History,
+    Meters,
+    Sample,
+    decode_samples,
+    encode_samples,
+    seconds_since,
+    up_to,
+)
 from .space import SpaceKeeper
 
+_TILES = 120
+"""Most tiles of the map of segments in a notebook."""
+_GROUPS = {
+    "Items": "ready held delayed damaged oldest_seconds enqueued dequeued given_back rejected dead undecodable",
+    "Waiting": "sessions held_seconds fill waiting refused published adopted broken damage_found",
+    "Disk": "disk_bytes live_bytes data_bytes segments pool_bytes pool_files pool_taken log_bytes log_capacity_bytes "
+    "spare_bytes generation compacted_segments copied_bytes",
+    "Memory": "memory_bytes cached_bytes cached pages flowed page_hits page_reads",
+    "Work": "groups group_size transactions syncs enqueued_bytes",
+}
+"""Fields of ``Stats`` in the groups of its table, without histograms and pictures."""
+_TIMES = ("flush_seconds", "commit_seconds", "read_seconds")
 
-@dataclass(frozen=True)
+
+def _value_text(name: str, value: float | Histogram) -> str:
+    """Return the value of a field as people read it."""
+    if isinstance(value, Histogram):
+        return f"{value.mean:.3g} on average" if value.count else "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if name.endswith("_bytes"):
+        return size_text(int(value))
+    if name.endswith("_seconds"):
+        return span_text(value) if value else "0 s"
+    return share_text(value) if name == "fill" else f"{value:,}"
+
+
+@dataclass(frozen=True, repr=False)
 class Stats:
     """Counts and measurements of a queue at one moment; ``PersistentQueue.stats`` returns them.
 
@@ -38,7 +79,8 @@ class Stats:
         ...
         print((queue.stats().flush_seconds - before.flush_seconds).quantile(0.99))
 
-    The object never changes, so any thread may use it. It is not durable.
+    ``print`` shows all values as a table. A notebook also shows the map of segments, the times of the flushes, and the
+    items left over time. The object never changes, so any thread may use it. It is not durable.
     """
 
     ready: int
@@ -146,6 +188,63 @@ class Stats:
     """Items that were moved to the dead letters since the queue was opened."""
     undecodable: int
     """Number of times that the codec refused a dequeued item, since the queue was opened (see ``CodecError``)."""
+    oldest_seconds: float
+    """Seconds since the oldest ready item was enqueued; 0.0 if none is ready. The value is read from ``history``: a
+    value below a minute is exact to a second, one below an hour to a minute, and a higher one to an hour. An item from
+    before the history counts from its first sample. ``View.look`` reads the time of its block instead."""
+    history: tuple[Sample, ...]
+    """Samples of the past, the oldest first, and of this moment. A busy queue has them by seconds for the last minute,
+    by minutes for the last hour, and by hours for two days."""
+    shares: tuple[SegmentShare, ...]
+    """Sizes of the segments, the oldest first."""
+
+    def __repr__(self) -> str:
+        lines = []
+        for group, rows in self._groups():
+            lines += [group, *aligned(rows)]
+        lines.append("Times")
+        for name in _TIMES:
+            count, *bounds = self._times_of(name)
+            lines.append(f"  {name:<18} {count:>12}  half within {bounds[0]}, 99 % {bounds[1]}, all {bounds[2]}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Return the table and the pictures for a notebook."""
+        flushes = self.flush_seconds
+        bounds = [bound_text(bound, flushes.bounds[-1]) for bound in (*flushes.bounds, inf)]
+        titles = [
+            f"{many(count, 'flush', 'flushes')} up to {bound}"
+            for count, bound in zip(flushes.counts, bounds, strict=True)
+        ]
+        times = ([f"<code>{name}</code>", *self._times_of(name)] for name in _TIMES)
+        parts = [
+            f"<b>{many(self.ready, 'ready item')}, {self.held:,} on hold, {size_text(self.disk_bytes)} on disk</b>",
+            segment_map(tiles(self.shares, _TILES)),
+        ]
+        for curve in windows(self.history)[-1:]:
+            parts += [depth_chart(curve), rate_chart(curve)]
+        if flushes.count:
+            label = f"Times of {many(flushes.count, 'flush', 'flushes')}, {bounds[0]} to {bounds[-1]}"
+            parts.append(f'<figure><figcaption class="small">{label}</figcaption>')
+            parts.append(f"{columns(flushes.counts, titles, label)}</figure>")
+        parts.append(table(["", "count", "half within", "99 % within", "all within"], times))
+        parts.append('<div class="columns">')
+        for group, rows in self._groups():
+            parts.append(table([group, ""], [[f"<code>{name}</code>", text] for name, text in rows]))
+        return notebook([*parts, "</div>"])
+
+    def _groups(self) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+        """Yield the groups of the table, with the names and values of their fields."""
+        for group, names in _GROUPS.items():
+            yield group, [(name, _value_text(name, getattr(self, name))) for name in names.split()]
+
+    def _times_of(self, name: str) -> list[str]:
+        """Return the number of times in a histogram, and the bounds of half, 99 % and all of them."""
+        histogram: Histogram = getattr(self, name)
+        if not histogram.count:
+            return ["0", "-", "-", "-"]
+        bounds = (bound_text(histogram.quantile(part), histogram.bounds[-1]) for part in (0.5, 0.99, 1))
+        return [f"{histogram.count:,}", *bounds]
 
 
 class InspectedQueue(SpaceKeeper):
@@ -157,6 +256,7 @@ class InspectedQueue(SpaceKeeper):
         """Numbers of groups, and of transactions that were committed or skipped."""
         self.counts = Counts()
         self.meters = Meters()
+        self._history = History()
 
     @property
     def settings(self) -> Settings:
@@ -242,6 +342,24 @@ class InspectedQueue(SpaceKeeper):
             self.counts.rejected += rejected
             self.counts.dead += dead
 
+    def recall(self) -> None:
+        """Take over the samples that the last owner has published, and take one of this moment."""
+        self._history = History(up_to(self._present(), decode_samples(self._store.lock.note)))
+
+    def sample(self) -> None:
+        """Take a sample, and publish all samples for readers outside of this process. Does nothing if the queue has not
+        changed since the last sample. The caller keeps the files open, and no other thread takes a sample meanwhile."""
+        with self.mutex:
+            is_new = self._history.add(self._present())
+            samples = self._history.samples() if is_new else ()
+        if is_new:
+            self._store.lock.publish(encode_samples(samples))
+
+    def _present(self) -> Sample:
+        """Return a sample of this moment. The mutex is held, or the queue is not open yet."""
+        store, state = self._store, self._store.state
+        return Sample(store.disk.time_ns(), state.next_sequence, state.gone_count, state.live_bytes)
+
     def explain(self, holds: Callable[[], Sequence[Hold]]) -> list[SegmentUse]:
         """Return why each segment is there. ``holds`` returns what the sessions keep, and is called with the mutex
         held."""
@@ -269,12 +387,12 @@ class InspectedQueue(SpaceKeeper):
 
         def gather() -> Stats:
             """Look at the counts, and at the sessions."""
-            unlogged = [created.number for created in store.segments.unlogged]
-            numbers = {*store.state.segments, *unlogged}
+            numbers = {*store.state.segments, *(created.number for created in store.segments.unlogged)}
             reader = store.subscriptions.plain or store.subscriptions.of_all()
             ready, cached = len(reader.ready), reader.in_memory()
             log_bytes, log_capacity_bytes = store.generations.log_bytes
             counts, meters, seconds = self.counts, self.meters, held_seconds()
+            history = up_to(self._present(), self._history.samples())
             return Stats(
                 ready=ready,
                 held=reader.ready.held,
@@ -323,6 +441,16 @@ class InspectedQueue(SpaceKeeper):
                 rejected=counts.rejected,
                 dead=counts.dead,
                 undecodable=counts.undecodable,
+                oldest_seconds=seconds_since(history, reader.ready.front()) if ready else 0.0,
+                history=history,
+                shares=tuple(_shares(store.state, data)),
             )
 
         return self.look(gather)
+
+
+def _shares(state: State, sizes: Mapping[str, int]) -> Iterator[SegmentShare]:
+    """Yield the sizes of the segments, the oldest first. The mutex is held."""
+    youngest = max(state.segments, default=0)
+    for number, info in sorted(state.segments.items()):
+        yield SegmentShare(number, sizes.get(segment_name(number), 0), info.live_bytes, info.live, number == youngest)

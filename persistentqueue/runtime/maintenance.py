@@ -61,6 +61,8 @@ class Maintenance:
         self._open_queue = open_queue
         self._is_tidy_due = False
         """True if tidying up is scheduled."""
+        self._sample_seconds = 0.0
+        """Time of ``OpenQueue.now`` at which a long compaction takes the next sample."""
         self._failures: set[tuple[type, int | None]] = set()
         """Causes of failures that were logged: the type and the error number."""
         open_queue.after_commit = self.maintain_soon
@@ -78,6 +80,7 @@ class Maintenance:
         at most ``bytes_per_second``. Raises ``ResourceError``, ``BrokenQueueError``, ``ClosedError``, ``OSError``.
         """
         with self._open_queue.keeping_files():
+            self._sample()
             return self._compact(below, settled_only, progress, bytes_per_second)
 
     def _compact(
@@ -107,6 +110,8 @@ class Maintenance:
                 resumed, groups = self._open_queue.now(), self._open_queue.groups
                 while copy.step():
                     self._open_queue.check()
+                    if self._open_queue.now() >= self._sample_seconds:
+                        self._sample()
                     if progress is not None:
                         progress(copied_bytes + copy.copied_bytes)
                     # Other threads commit, and waited for the interpreter meanwhile: leave it to them for longer.
@@ -124,6 +129,11 @@ class Maintenance:
                 self._open_queue.around(partial(self._open_queue.shielded, end))
                 raise
             self._open_queue.trim()
+
+    def _sample(self) -> None:
+        """Take a sample of the queue (see ``InspectedQueue.sample``)."""
+        self._sample_seconds = self._open_queue.now() + MAINTENANCE_SECONDS
+        self._open_queue.around(partial(self._open_queue.shielded, self._open_queue.sample))
 
     def _pause(self, until: float) -> None:
         """Sleep until that time of ``OpenQueue.now``. Raises ``ClosedError`` soon after the queue was closed."""

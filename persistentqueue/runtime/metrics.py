@@ -1,21 +1,33 @@
-"""Measurements of a queue at work: counts, histograms, and the meters that make them.
+"""Measurements of a queue at work: counts, histograms, the meters that make them, and samples over time.
 
 Buckets are fixed, so histograms can be subtracted, and added up over queues. Each bound is about twice the one before
 it. So a quantile can be wrong by a factor of about two.
+
+Maintenance takes a sample about a second after a commit. So a busy queue has one sample for each second, and an idle
+queue takes none. A ring keeps the last minute by seconds, the last hour by minutes, and two days by hours.
 """
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_right
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain, pairwise
 from math import inf, nan
+from typing import NamedTuple
 
 SECONDS = tuple(float(f"{step}e{power}") for power in range(-5, 2) for step in (1, 2, 5))
 """Bounds for times: 10 microseconds to 50 seconds, at the round numbers that service objectives name."""
 TRANSACTIONS = tuple(step * 10**power for power in range(4) for step in (1, 2, 5))
 """Bounds for the number of transactions in a group."""
+NS = 10**9
+SAMPLE_NS = NS
+"""Time from a commit to its sample, in nanoseconds. Before that, the queue was as the last sample says."""
+_TIERS = ((NS // 2, 60), (60 * NS, 60), (3600 * NS, 48))
+"""Tiers of the ring: the least time between two samples, in nanoseconds, and the number of samples."""
+_SAMPLE = struct.Struct("<4Q")
 
 
 @dataclass(frozen=True, repr=False)
@@ -154,3 +166,110 @@ class Meters:
         """Count the noted values of all meters. For one thread at a time."""
         for meter in vars(self).values():
             meter.count()
+
+
+class Sample(NamedTuple):
+    """The counts of a queue at one moment of its past. ``View.history`` and ``Stats.history`` have them.
+
+    The counts include all subscriptions. A sample never changes, so any thread may use it.
+    """
+
+    time_ns: int
+    """Time of the sample, in nanoseconds since the epoch."""
+    enqueued: int
+    """Number of items enqueued since the queue was made."""
+    dequeued: int
+    """Number of items that every subscription has consumed, since the queue was made."""
+    live_bytes: int
+    """Bytes that the live items take in their blocks."""
+
+    @property
+    def depth(self) -> int:
+        """Number of items that at least one subscription has not consumed."""
+        return self.enqueued - self.dequeued
+
+
+class History:
+    """A ring of samples of one queue: dense for the last minute, and thinner before. For one thread at a time."""
+
+    def __init__(self, samples: Iterable[Sample] = ()) -> None:
+        self._tiers = tuple(deque[Sample](maxlen=most) for _, most in _TIERS)
+        for sample in samples:
+            self._keep(sample)
+
+    def add(self, sample: Sample) -> bool:
+        """Add a sample; return False if nothing has changed since the last one.
+
+        If the clock was set back, all samples of a later time are dropped.
+        """
+        last = self._tiers[0][-1] if self._tiers[0] else None
+        if last is not None and last[1:] == sample[1:]:
+            return False
+        for tier in self._tiers:
+            while tier and tier[-1].time_ns >= sample.time_ns:
+                tier.pop()
+        for each in until(sample, last):
+            self._keep(each)
+        return True
+
+    def _keep(self, sample: Sample) -> None:
+        for tier, (least_ns, _) in zip(self._tiers, _TIERS, strict=True):
+            # The last sample of a tier is always the latest one. It stays if the next one is far enough behind.
+            if len(tier) > 1 and sample.time_ns - tier[-2].time_ns < least_ns:
+                tier.pop()
+            tier.append(sample)
+
+    def samples(self) -> tuple[Sample, ...]:
+        """Return the samples, the oldest first."""
+        return tuple(sorted(set(chain(*self._tiers))))
+
+
+def up_to(present: Sample, samples: Iterable[Sample]) -> tuple[Sample, ...]:
+    """Return the samples, and ``present`` as the last one. Samples that are not of its past are left out."""
+    earlier = [
+        each
+        for each in samples
+        if each.time_ns < present.time_ns and each.enqueued <= present.enqueued and each.dequeued <= present.dequeued
+    ]
+    return (*earlier, *until(present, earlier[-1] if earlier else None))
+
+
+def until(sample: Sample, last: Sample | None) -> list[Sample]:
+    """Return the sample behind the ``last`` one. If the queue was idle in between, a sample of the end of that time is
+    first."""
+    if last is None or sample.time_ns - last.time_ns <= 2 * SAMPLE_NS:
+        return [sample]
+    return [last._replace(time_ns=sample.time_ns - SAMPLE_NS), sample]
+
+
+def seconds_since(samples: Sequence[Sample], sequence: int) -> float:
+    """Return the approximate seconds from the enqueue of an item to the last sample.
+
+    If the first sample includes the item, return the seconds since that one.
+    """
+    at = bisect_right([sample.enqueued for sample in samples], sequence)
+    if at == len(samples):
+        return 0.0
+    since_ns = samples[at].time_ns
+    if at:
+        before, after = samples[at - 1], samples[at]
+        part = (after.enqueued - sequence - 1) / (after.enqueued - before.enqueued)
+        since_ns -= int((after.time_ns - before.time_ns) * part)
+    return (samples[-1].time_ns - since_ns) / NS
+
+
+def encode_samples(samples: Iterable[Sample]) -> bytes:
+    """Return the samples as bytes (see ``storage.lock``)."""
+    return b"".join(_SAMPLE.pack(*sample) for sample in samples)
+
+
+def decode_samples(data: bytes) -> tuple[Sample, ...]:
+    """Return the samples that these bytes describe; none if they describe no history of one queue."""
+    if len(data) % _SAMPLE.size:
+        return ()
+    samples = tuple(map(Sample._make, _SAMPLE.iter_unpack(data)))
+    is_sound = all(each.dequeued <= each.enqueued for each in samples) and all(
+        before.time_ns < after.time_ns and before.enqueued <= after.enqueued and before.dequeued <= after.dequeued
+        for before, after in pairwise(samples)
+    )
+    return samples if is_sound else ()

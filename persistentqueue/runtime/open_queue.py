@@ -124,6 +124,7 @@ class OpenQueue(InspectedQueue):
             self._waiters = ItemWaiters(self.mutex, self._store.adopter.watched)
             """Threads that wait for an item."""
             self._give_back_soon()
+            self.recall()
             self.closed = None
             self.is_usable = True
             self._store.dependent = self
@@ -643,6 +644,7 @@ class OpenQueue(InspectedQueue):
         BACKGROUND.forget(self)
         with self._compacting, self.writing, self._reading, self.giving_back:
             try:
+                self.sample()
                 self._store.close()
             finally:
                 self._leave_budget()

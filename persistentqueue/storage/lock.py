@@ -8,6 +8,23 @@ lock with the last descriptor of the open file, however its process ended. So a 
 The file also records its inode. A copy of the directory has another inode. There the opening looks for the original
 before it records its own inode (see ``in_doubt.find_copy``).
 
+After its commits, the owner also publishes samples here, for charts that other processes draw (see
+``runtime.metrics``). They are written in place, and never synced: a lost or torn note costs a chart its past::
+
+    offset  bytes  field
+         0   4096  text           a JSON object: ``pid``, ``host``, ``since``, ``inode``; spaces up to the note
+      4096      8  magic          ``PQ-NOTE\\n``
+      4104      4  length         bytes of the note, 8192 at most
+      4108      4  checksum       CRC-32 of the note
+      4112         note           samples, the oldest first; 32 bytes each:
+
+         0      8  time           nanoseconds since the epoch
+         8      8  enqueued       items enqueued since the queue was made
+        16      8  dequeued       items of these that all subscriptions have consumed
+        24      8  live bytes     bytes of the blocks of the items that are left
+
+A file without a note is shorter than 4096 bytes.
+
 The directory is opened before its lock file, and held as long as the lock (see ``directory_handles``). The owner uses
 the ``disk`` of the lock: it reaches the directory that was locked, even if that gets another name.
 """
@@ -17,18 +34,26 @@ from __future__ import annotations
 import errno
 import json
 import re
+import struct
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timezone
 from functools import lru_cache
 from stat import S_ISREG, filemode
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from ..core.checksum import crc32
 from ..errors import QueueLockedError, UntrustedError, printable
 from ..system.directory_handles import Roots
 from ..system.disk import CREATE, DIRECTORY, NO_LINK, READ, Disk, StatResult, dirname, join, read_all, write_all
 
+T = TypeVar("T")
+
 LOCK_NAME = "lock"
+NOTE_BYTES_MAX = 8192
 _OWNER_BYTES_MAX = 4096
+_NOTE = struct.Struct("<8sII")
+_NOTE_MAGIC = b"PQ-NOTE\n"
 _POLL_SECONDS = 0.01
 _KERNEL_LOCKS = "/proc/locks"
 _KERNEL_LOCKS_BYTES_MAX = 16 * 1024 * 1024
@@ -70,6 +95,9 @@ class Lock:
         self._directory = dirname(path) or "."
         self._fd: int | None = None
         self._inode = ""
+        self._text = b""
+        self.note = b""
+        """The note behind the owner's text; at first, that of the last owner."""
         self.is_moved = False
         """Whether the file records no inode, or another one than its own. Then the directory may be a copy."""
         self.is_copied = False
@@ -114,6 +142,7 @@ class Lock:
             self._disk.sleep(_POLL_SECONDS)
         assert self._fd is not None
         recorded = _signed(self._disk, self._fd).get("inode")
+        self.note = _note_in(self._disk, self._fd)
         self.is_moved = recorded != self._inode
         self.is_copied = self.is_moved and _INODE.fullmatch(str(recorded)) is not None
         self._sign(str(recorded) if self.is_copied else "" if self.is_moved else self._inode)
@@ -123,6 +152,19 @@ class Lock:
         if self.is_moved and self._fd is not None:
             self._sign(self._inode)
             self.is_moved = self.is_copied = False
+
+    def publish(self, note: bytes) -> None:
+        """Write a note of at most ``NOTE_BYTES_MAX`` behind the owner's text, not durably. Does nothing without the
+        lock, and if the file cannot be written."""
+        if self._fd is None:
+            return
+        is_first, self.note = not self.note, note
+        with suppress(OSError):
+            if is_first:
+                self._write()
+            else:
+                data = _packed(note)
+                write_all(self._disk, self._fd, [data], len(data), _OWNER_BYTES_MAX)
 
     def release(self) -> None:
         """Free the lock. The file stays: after an unlink, two owners could hold two files of the same name."""
@@ -172,11 +214,17 @@ class Lock:
     def _sign(self, inode: str) -> None:
         assert self._fd is not None
         signature = _signature(self._disk.getpid(), self._disk.gethostname(), self._disk.time_ns() // 10**9)
-        data = f'{signature}, "inode": "{inode}"}}'.encode()
+        self._text = f'{signature}, "inode": "{inode}"}}'.encode()
         # A full disk must not prevent dequeueing. Without this text, only the message for a second opener says less.
         with suppress(OSError):
             self._disk.ftruncate(self._fd, 0)
-            write_all(self._disk, self._fd, [data], len(data), 0)
+            self._write()
+
+    def _write(self) -> None:
+        """Write the text of the owner, and the note if there is one."""
+        assert self._fd is not None
+        data = self._text.ljust(_OWNER_BYTES_MAX) + _packed(self.note) if self.note else self._text
+        write_all(self._disk, self._fd, [data], len(data), 0)
 
 
 def _need_plain(path: str, found: StatResult) -> None:
@@ -198,19 +246,52 @@ def read_owner(disk: Disk, path: str) -> Owner | None:
     The file may hold anything: its texts are returned printable and of bounded length.
     """
     try:
-        if not S_ISREG(disk.lstat(path).st_mode):
-            return None
-        fd = disk.open(path, READ, 0)
-        try:
-            signed = _signed(disk, fd)
-        finally:
-            disk.close(fd)
+        signed = _read(disk, path, _signed) or {}
         pid, texts = signed["pid"], (signed["host"], signed["since"])
     except (OSError, KeyError):
         return None
     if type(pid) is not int or not 0 < pid <= _PID_MAX or not all(isinstance(text, str) for text in texts):
         return None
     return Owner(pid, *(printable(text[:_TEXT_CHARACTERS_MAX]) for text in texts))
+
+
+def read_note(disk: Disk, path: str) -> bytes:
+    """Return the note that an owner has published in the lock file; empty if there is none.
+
+    Its owner may write it at this moment. A note that is torn is read again.
+    """
+    with suppress(OSError):
+        for _ in range(_LOOKS):
+            note = _read(disk, path, _note_in)
+            if note:
+                return note
+    return b""
+
+
+def _read(disk: Disk, path: str, read: Callable[[Disk, int], T]) -> T | None:
+    """Return what ``read`` finds in the lock file; None if that is no plain file. Raises ``OSError``."""
+    if not S_ISREG(disk.lstat(path).st_mode):
+        return None
+    fd = disk.open(path, READ, 0)
+    try:
+        return read(disk, fd)
+    finally:
+        disk.close(fd)
+
+
+def _packed(note: bytes) -> bytes:
+    return _NOTE.pack(_NOTE_MAGIC, len(note), crc32(note)) + note
+
+
+def _note_in(disk: Disk, fd: int) -> bytes:
+    """Return the note of the lock file; empty if there is none. The file may hold anything."""
+    with suppress(OSError, struct.error):
+        data = read_all(disk, fd, _NOTE.size + NOTE_BYTES_MAX, _OWNER_BYTES_MAX)
+        magic, length_bytes, checksum = _NOTE.unpack_from(data)
+        note = data[_NOTE.size : _NOTE.size + length_bytes]
+        if (magic, checksum) == (_NOTE_MAGIC, crc32(note)) and len(note) == length_bytes:
+            return note
+    return b""
 
 
 def _signed(disk: Disk, fd: int) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from persistentqueue import PersistentQueue
 from persistentqueue.cli import main, report_html
 from persistentqueue.cli.display.report import page
 from persistentqueue.cli.summary import findings, see_inside
+from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
 from tests.support.queues import flip, put, segment_files
 
@@ -39,7 +40,7 @@ MEASURE = """<script>addEventListener("load", () => {
   const pages = [...document.querySelectorAll("iframe")].map(frame => frame.contentDocument.documentElement);
   document.title = pages.map(page => `${page.scrollWidth} ${page.clientWidth} ${page.scrollHeight}`).join(", "); })
 </script>"""
-VOID = {"meta", "link", "br", "rect"}
+VOID = {"meta", "link", "br", "rect", "polyline", "path"}
 
 
 def at_work(queue: PersistentQueue) -> Callable[[], None]:
@@ -128,6 +129,42 @@ def test_from_outside_it_says_what_cannot_be_seen(open_queue: QueueFactory, dire
     assert "importer" not in text
     assert "held" not in Outline(html).classes
     end()
+
+
+def test_depth_and_rates_over_time_come_first(open_queue: QueueFactory, directory: Path, tmp_path: Path) -> None:
+    """A report from another process begins with the depth and the rates that the owner has published. If there is no
+    past yet, it says so."""
+    now = [10**18]
+    queue = open_queue(disk=replace(DISK, time_ns=lambda: now[0]))
+    assert "has taken no samples yet" in text_of(report_html(queue))
+    for count in (100, 300):
+        put(queue, *[b"x"] * count)
+        now[0] += 10 * 10**9
+        queue.maintain()
+    target = tmp_path / "report.html"
+    assert main(["report", str(directory), "-o", str(target)]) == 0
+    html = target.read_text(encoding="utf-8")
+    text = text_of(html)
+    assert "Items left: 400 now, 400 at most" in text
+    assert re.search(r"enqueued [\d.]+/s now, \d+/s at most", text)
+    assert text.index("Depth and rates") < text.index("Findings, and what to do")
+    assert "The last hour" in text and "The last two days" in text  # the clock of the command is years ahead
+    assert {"depth", "line-in", "line-out"} <= Outline(html).classes
+    assert all("<title>" in picture for picture in re.findall(r'<svg class="wide".*?</svg>', html))
+
+
+def test_near_equal_files_are_one_tile(open_queue: QueueFactory) -> None:
+    """Near-equal neighbours are one tile with their number; a file that a session keeps is apart, and names it."""
+    queue = open_queue(segment_bytes=4096)
+    for _ in range(300):
+        put(queue, b"x" * 3000)
+    with queue.session("mailer") as session:
+        session.dequeue()
+        html = report_html(queue)
+        session.rollback()
+    assert html.count("<svg width=") < 20
+    assert "298 segments, 2 to 299: " in html or "299 segments, 2 to 300: " in html
+    assert "kept by &#x27;mailer&#x27;" in html
 
 
 def test_it_needs_nothing_from_elsewhere(open_queue: QueueFactory) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -19,25 +20,26 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from persistentqueue import PersistentQueue, SegmentSnapshot, View, delete_queue
-from persistentqueue.cli.display.charts import (
+from persistentqueue.cli.display.screen import _rows, draw
+from persistentqueue.cli.display.top import _looks
+from persistentqueue.cli.display.watch import Arrivals, Pace, Watched, pace_of
+from persistentqueue.cli.summary import document_of, findings, owner_text, resident_bytes, see
+from persistentqueue.drawing.charts import (
     FULL,
     HALF,
     LITTLE,
     MOST,
     NOTHING,
     YOUNGEST,
+    Tile,
     is_sparse,
     level_of,
     portions,
     positions,
     sparkline,
-    tiles,
 )
-from persistentqueue.cli.display.screen import draw
-from persistentqueue.cli.display.top import _looks
-from persistentqueue.cli.display.watch import Arrivals, Pace, Watched, pace_of
-from persistentqueue.cli.summary import document_of, findings, owner_text, resident_bytes, see
 from persistentqueue.storage.lock import Owner
+from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
 from tests.support.queues import crash, put
 
@@ -112,7 +114,7 @@ def test_what_is_on_hold_and_overtaken_counts_as_waiting(open_queue: QueueFactor
         assert watched.snapshot is not None
         assert (watched.pace.consumed, watched.snapshot.overtaken, watched.snapshot.depth) == (4, 1, 6)
         assert watched.pace.waited_longest_seconds is not None
-        assert list(watched.depths) == [10, 6]
+        assert [each.depth for each in watched.samples] == [10, 6]
         slow.rollback()
 
 
@@ -148,12 +150,48 @@ def test_what_goes_wrong_is_shown_until_it_is_over(tmp_path: Path) -> None:
     with PersistentQueue(tmp_path, "a") as queue:
         put(queue, b"1")
     queues[0].look()
-    assert (queues[0].error, list(queues[0].depths)) == ("", [1])
+    assert (queues[0].error, [each.depth for each in queues[0].samples]) == ("", [1])
     delete_queue(tmp_path, "a")
     delete_queue(tmp_path, "b")
     for queue_ in queues:
         queue_.look()
     assert "queue b" not in drawn(queues)
+
+
+def test_the_past_of_the_owner_is_shown_at_the_first_look(open_queue: QueueFactory, directory: Path) -> None:
+    """The first look shows the depth and the rates that the owner has published, and later looks continue them."""
+    now = [10**18]
+    queue = open_queue(disk=replace(DISK, time_ns=lambda: now[0]))
+    for _ in range(20):
+        put(queue, *[b"x"] * 10)
+        now[0] += SECOND_NS
+        queue.maintain()
+    watched = Watched("orders", queue.view())
+    watched.look()
+    picture = drawn([watched])
+    assert "200 at most in the last 20 s" in picture
+    assert "in/s" in picture and "10 at most" in picture
+    now[0] += SECOND_NS
+    with queue.session() as session:
+        session.dequeue_many(50)
+        session.flush()
+    watched.look()
+    sight = watched.sight()
+    assert sight is not None
+    assert [each.depth for each in sight.history[-2:]] == [200, 150]
+    assert "50 at most" in drawn([watched])
+
+
+def test_many_near_equal_files_are_counted(open_queue: QueueFactory, directory: Path) -> None:
+    """Many neighbours of one class are one character and their number, in rows that fit."""
+    queue = open_queue(segment_bytes=4096)
+    for _ in range(100):
+        put(queue, b"x" * 3000)
+    watched = Watched("orders", View(directory))
+    watched.look()
+    assert re.search(r"1 [█▓]\N{MULTIPLICATION SIGN}9\d ▸", drawn([watched], 60))
+    few = [Tile(n, n, 1, 10, 10, 1, FULL, "") for n in range(1, 8)]
+    assert [[tile.first for tile in row] for row in _rows(few, 3)] == [[1, 2, 3], [4, 5, 6], [7]]
 
 
 # --- the picture ---------------------------------------------------------------------------------------------------
@@ -288,20 +326,6 @@ def test_levels() -> None:
     assert not is_sparse(SegmentSnapshot(1, 0, 0, 0, (), False))
 
 
-def test_many_files_share_tiles() -> None:
-    """Neighbouring files share tiles, in order, and no file is left out. The file that is being written is alone in its
-    tile."""
-    segments = [SegmentSnapshot(n, 100, 90 if n % 2 else 10, 5, (), n == 1000) for n in range(1, 1001)]
-    found = tiles(segments, 100, {7})
-    assert len(found) <= 100
-    assert [tile.first for tile in found] == sorted(tile.first for tile in found)
-    assert sum(tile.files for tile in found) == 1000
-    assert sum(tile.size_bytes for tile in found) == 100_000
-    assert (found[-1].level, found[-1].files, found[0].level) == (YOUNGEST, 1, HALF)
-    assert [tile.first <= 7 <= tile.last for tile in found] == [tile.is_held for tile in found]
-    assert tiles([], 10) == []
-
-
 @given(st.lists(st.integers(0, 10**12), max_size=8), st.integers(8, 60))
 def test_portions_fill_the_bar(amounts: list[int], width: int) -> None:
     """Portions fill the bar exactly, unless all amounts are 0, and each amount above 0 is visible."""
@@ -354,11 +378,12 @@ def test_a_queue_that_is_made_anew_is_another_one(tmp_path: Path) -> None:
     with PersistentQueue(tmp_path, "a") as queue:
         put(queue, b"1", b"2")
     looks = _looks(str(tmp_path), ["a"], 0.0)
-    assert [list(queue_.depths) for queue_ in next(looks)] == [[2]]
+    assert [[each.depth for each in queue_.samples] for queue_ in next(looks)] == [[2]]
     delete_queue(tmp_path, "a")
     assert "QueueNotFoundError" in next(looks)[0].error
     with PersistentQueue(tmp_path, "a"):
-        assert [(queue_.error, list(queue_.depths)) for queue_ in next(looks)] == [("", [0])]
+        found = [(queue_.error, [each.depth for each in queue_.samples]) for queue_ in next(looks)]
+        assert found == [("", [0])]
 
 
 # --- the loop ------------------------------------------------------------------------------------------------------

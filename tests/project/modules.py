@@ -49,6 +49,7 @@ def _folder(name: str, modules: str, purpose: str = "") -> Folder:
 
 TABLE = (
     _folder("bottom", "errors codecs", "Errors and codecs: public, and imported by all others."),
+    _folder("drawing", "text charts svg"),
     _folder(
         "core",
         "checksum intervals page_cache dead_letter header operations block frame delivery_counts encryption items "
@@ -86,8 +87,8 @@ TABLE = (
     ),
     _folder(
         "cli",
-        "bench files formatting streams style parser display/__init__ display/console output app display/charts "
-        "display/svg summary display/report display/watch display/screen display/top maintenance_verbs write_verbs "
+        "bench files formatting streams style parser display/__init__ display/console output app "
+        "summary display/report display/watch display/screen display/top maintenance_verbs write_verbs "
         "read_verbs verbs __init__",
     ),
     _folder("start", "__main__", "The command ``python -m persistentqueue``."),
@@ -97,6 +98,9 @@ FACES = ("faces", "top faces", "aio", "spark", "cli", "start")
 FACES_MAY_IMPORT = {
     "persistentqueue",
     "persistentqueue.codecs",
+    "persistentqueue.drawing.charts",
+    "persistentqueue.drawing.svg",
+    "persistentqueue.drawing.text",
     "persistentqueue.interprocess",
     "persistentqueue.options",
     "persistentqueue.storage.layout",

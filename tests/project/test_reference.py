@@ -131,9 +131,9 @@ def test_commands_are_complete() -> None:
 
 
 def test_metrics_are_complete() -> None:
-    """The table has a metric with a meaning for each field of ``Stats``."""
+    """The table has a metric with a meaning for each field of ``Stats`` that is a number or a histogram."""
     rows = re.findall(r"^\| `persistentqueue_\w+` \| (gauge|counter|histogram) \| \S.* \|$", generate.metrics(), re.M)
-    assert len(rows) == len(fields(Stats))
+    assert len(rows) == len([field for field in fields(Stats) if not str(field.type).startswith("tuple")])
 
 
 def test_limits_are_numbers_of_the_code() -> None:

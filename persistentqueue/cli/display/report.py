@@ -8,15 +8,26 @@ from math import inf
 from types import MappingProxyType
 
 from persistentqueue import PersistentQueue, SegmentSnapshot
+from persistentqueue.drawing.charts import MANY_DEAD, share_of, tiles, windows
+from persistentqueue.drawing.svg import (
+    age_chart,
+    bar,
+    columns,
+    depth_chart,
+    rate_chart,
+    segment_map,
+    share_bar,
+    table,
+)
+from persistentqueue.drawing.text import bound_text, many, share_text, size_text, span_text
 
-from ..formatting import bound_text, many, printable, share_text, size_text, span_text, time_text
+from ..formatting import printable, time_text
 from ..style import STYLE
 from ..summary import Sight, disk_parts, findings, owner_text, resident_bytes, see_inside
-from .charts import MANY_DEAD, share_of, tiles
-from .svg import age_chart, bar, columns, segment_map, share_bar, table
 
 TILES = 240
 """Most tiles in the map."""
+_WINDOWS = {60.0: "minute", 3600.0: "hour", 48 * 3600.0: "two days"}
 _WORST = 12
 _OUTSIDE = """<p class="dim small">Looked at from outside: only the owner's process knows which items sessions hold, and
 which are in memory. There, <code>persistentqueue.cli.report_html(queue)</code> makes this page with both.</p>"""
@@ -77,6 +88,7 @@ def page(sights: Sequence[Sight], unread: Mapping[str, str] = MappingProxyType({
 
 def _cards(sight: Sight) -> Iterator[tuple[str, str]]:
     yield "", _facts(sight)
+    yield "Depth and rates", _past(sight)
     yield "Findings, and what to do", _advice(sight)
     yield "The backlog", _backlog(sight)
     yield "The data files", _files(sight)
@@ -135,6 +147,17 @@ def _advice(sight: Sight) -> str:
     return found if sight.is_inside else found + _OUTSIDE
 
 
+def _past(sight: Sight) -> str:
+    found = windows(sight.history)
+    if not found:
+        return "<p>The owner has taken no samples yet: it takes one about a second after a commit.</p>"
+    parts = []
+    for curve in found:
+        parts.append(f"<h4>The last {_WINDOWS.get(curve.seconds) or span_text(curve.seconds)}</h4>")
+        parts.append(f'<div class="pair">{depth_chart(curve)}{rate_chart(curve)}</div>')
+    return "".join(parts)
+
+
 def _backlog(sight: Sight) -> str:
     stats, parts = sight.stats, []
     if not sight.snapshot.depth:
@@ -163,15 +186,14 @@ def _files(sight: Sight) -> str:
     seen = sight.snapshot
     if not seen.segments:
         return "<p>There are none.</p>"
-    found = tiles(seen.segments, TILES, sight.held)
-    most = max(tile.files for tile in found)
-    each = "one file" if most == 1 else f"up to {most} files"
+    found = tiles(seen.segments, TILES, sight.keepers)
+    each = "is one file" if len(found) == len(seen.segments) else "with a number in it is that many neighbouring files"
     parts = [
-        f"<p>{many(len(seen.segments), 'file')}, the oldest first; a tile is {each}. {_TILED}</p>",
+        f"<p>{many(len(seen.segments), 'file')}, the oldest first; a tile {each}. {_TILED}</p>",
         segment_map(found),
     ]
     worst = sorted((each for each in seen.segments if each.live and not each.is_youngest), key=share_of)
-    worst = [each for each in worst if each.number in sight.held or share_of(each) < MANY_DEAD][:_WORST]
+    worst = [each for each in worst if each.number in sight.keepers or share_of(each) < MANY_DEAD][:_WORST]
     if worst:
         rows = (
             [
@@ -235,7 +257,7 @@ def _latencies(sight: Sight) -> str:
             bounds = [bound_text(bound, histogram.bounds[-1]) for bound in (*histogram.bounds, inf)]
             titles = [f"{count:,} up to {bound}" for count, bound in zip(histogram.counts, bounds, strict=True)]
             quantiles = (bound_text(histogram.quantile(part), histogram.bounds[-1]) for part in (0.5, 0.99, 1))
-            rows.append([what + columns(histogram.counts, titles), f"{histogram.count:,}", *quantiles])
+            rows.append([what + columns(histogram.counts, titles, what), f"{histogram.count:,}", *quantiles])
     if not rows:
         return "<p>No flush, and no read from a file, since the queue was opened.</p>"
     words = f"<p>Since the queue was opened. Columns: {bounds[0]} at the left to {bounds[-1]} at the right.</p>"

@@ -10,9 +10,21 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from ..formatting import many, printable, rate_text, share_text, size_text, span_text
+from persistentqueue.drawing.charts import (
+    LEVELS,
+    STEPS,
+    Tile,
+    curves,
+    is_sparse,
+    portions,
+    share_of,
+    sparkline,
+    tiles,
+)
+from persistentqueue.drawing.text import many, rate_text, share_text, size_text, span_text
+
+from ..formatting import printable
 from ..summary import Finding, Part, Sight, age_of, disk_parts, findings, owner_text
-from .charts import LEVELS, is_sparse, portions, share_of, sparkline, tiles
 from .watch import Watched
 
 _COLUMNS = (
@@ -32,6 +44,8 @@ _TEXTS = (0, 9)
 TILES = 480
 """Most tiles in the map."""
 _ROW = 60
+_REPEATED = 12
+"""Most files of one class that are drawn one by one."""
 _MARGIN = 20
 """Columns of the terminal to the left and right of a picture."""
 _BAR = 40
@@ -56,7 +70,7 @@ def draw(path: str, queues: Sequence[Watched], is_chosen: bool, interval: float,
             parts += [
                 "",
                 Panel(
-                    _large(chosen, sight, width - _MARGIN),
+                    _large(chosen, sight, interval, width - _MARGIN),
                     title=f"queue {chosen.name}",
                     title_align="left",
                     padding=(0, 1),
@@ -102,7 +116,7 @@ def _row(queue: Watched) -> list[str]:
     ]
 
 
-def _large(queue: Watched, sight: Sight, width: int) -> RenderableType:
+def _large(queue: Watched, sight: Sight, interval: float, width: int) -> RenderableType:
     seen = sight.snapshot
     grid = Table.grid(padding=(0, 2, 1, 0))
     grid.add_column(style="bold", no_wrap=True)
@@ -112,10 +126,15 @@ def _large(queue: Watched, sight: Sight, width: int) -> RenderableType:
         depth.append(
             f": more than the owner's whole memory, {size_text(queue.resident_bytes)}, so most is on disk only"
         )
-    if len(queue.depths) > 1:
-        span = f"  items left in the last {len(queue.depths)} looks, {max(queue.depths):,} at most"
-        depth.append("\n").append(sparkline(list(queue.depths)), "cyan").append(span, "dim")
+    past = curves(sight.history, STEPS * interval, STEPS)
+    if past is not None:
+        span = f"  {max(past.depths):,} at most in the last {span_text(past.seconds)}"
+        depth.append("\n").append(sparkline(past.depths), "cyan").append(span, "dim")
     grid.add_row("backlog", depth)
+    if past is not None:
+        for name, rates in (("in/s", past.in_per_second), ("out/s", past.out_per_second)):
+            line = Text(sparkline(rates), "green" if name == "in/s" else "magenta")
+            grid.add_row(name, line.append(f"  {rate_text(max(rates))} at most", "dim"))
     if sight.ages:
         curve = Text.assemble((sparkline(sight.ages), "yellow"))
         curve.append(f"  from the first, {span_text(sight.ages[0])}, to the last, {span_text(sight.ages[-1])}", "dim")
@@ -138,23 +157,44 @@ def _disk(parts: Sequence[Part], disk_bytes: int, width: int) -> Text:
 
 
 def _map(sight: Sight, width: int) -> Text:
-    """Draw a character for each data file, or for several neighbours, with a legend, and name the worst files."""
+    """Draw a character for each data file, a count for many neighbours of one class, a legend, and the worst files."""
     seen = sight.snapshot
-    found = tiles(seen.segments, TILES, sight.held)
-    each = max((tile.files for tile in found), default=1)
-    text = Text(f"{many(len(seen.segments), 'file')}, the oldest first; a character is {many(each, 'file')}")
+    found = tiles(seen.segments, TILES)
+    text = Text(f"{many(len(seen.segments), 'file')}, the oldest first")
     digits = len(f"{found[-1].first}") if found else 1
-    for at in range(0, len(found), _ROW):
-        row = found[at : at + _ROW]
+    for row in _rows(found, min(_ROW, max(width - digits - 1, 1))):
         text.append("\n").append(f"{row[0].first:>{digits}} ", "dim")
         for tile in row:
-            text.append(tile.level.glyph, tile.level.colour)
+            text.append(_glyphs(tile), tile.level.colour)
     used = [level for level in LEVELS if any(tile.level == level for tile in found)]
     _add_legend(text, [(level.glyph, level.colour, level.words) for level in used], width)
     for segment in sorted((each for each in seen.segments if is_sparse(each)), key=share_of)[:_WORST]:
         size = f"{share_text(share_of(segment))} of {size_text(segment.size_bytes)} lives"
         text.append(f"\nsegment {segment.number}: {size}, {many(segment.live, 'item')}")
     return text
+
+
+def _glyphs(tile: Tile) -> str:
+    """Return a character for each file of the tile; for many files, a character and their number."""
+    return (
+        tile.level.glyph * tile.files
+        if tile.files <= _REPEATED
+        else f"{tile.level.glyph}\N{MULTIPLICATION SIGN}{tile.files} "
+    )
+
+
+def _rows(tiles: Sequence[Tile], width: int) -> list[list[Tile]]:
+    """Return the tiles in rows of at most ``width`` characters."""
+    rows: list[list[Tile]] = []
+    room = 0
+    for tile in tiles:
+        length = len(_glyphs(tile))
+        if length > room or not rows:
+            rows.append([])
+            room = width
+        rows[-1].append(tile)
+        room -= length
+    return rows
 
 
 def _add_legend(text: Text, entries: Sequence[tuple[str, str, str]], width: int) -> None:

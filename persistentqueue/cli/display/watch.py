@@ -6,10 +6,10 @@ from bisect import bisect_right, insort
 from collections import deque
 from dataclasses import dataclass, field
 
-from persistentqueue import PersistentQueueError, Snapshot, View
+from persistentqueue import PersistentQueueError, Sample, Snapshot, View
+from persistentqueue.drawing.charts import positions
 
 from ..summary import Sight, document_of, document_of_error, resident_bytes
-from .charts import positions
 
 HISTORY = 60
 """Number of looks that the curves cover."""
@@ -65,7 +65,10 @@ class Watched:
     """The error of the last look; None if it succeeded."""
     pace: Pace = field(default_factory=Pace)
     resident_bytes: int | None = None
-    depths: deque[int] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    past: tuple[Sample, ...] = ()
+    """Samples of the owner, from before the first look."""
+    samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    """Samples of the last looks."""
     arrivals: Arrivals = field(default_factory=Arrivals)
 
     @property
@@ -84,12 +87,13 @@ class Watched:
             return
         self.pace = pace_of(before, snapshot, self.arrivals) if before is not None else Pace()
         self.snapshot, self.failure = snapshot, None
-        self.depths.append(snapshot.depth)
+        self.samples.append(Sample(snapshot.time_ns, snapshot.enqueued, snapshot.dequeued, snapshot.live_bytes))
         self.resident_bytes = resident_bytes(snapshot)
 
     def _learn(self, before: Snapshot | None, snapshot: Snapshot) -> None:
         """Note when items were written: at the first look the items that wait, later the new ones and the oldest."""
         if before is None:
+            self.past = tuple(each for each in self.view.history() if each.time_ns < snapshot.time_ns)
             for sequence, time_ns in self.view.times_of(positions(snapshot.runs, AGES)).items():
                 self.arrivals.add(sequence, time_ns)
         if before is None or snapshot.enqueued > before.enqueued:
@@ -103,7 +107,8 @@ class Watched:
             return None
         now_ns = self.snapshot.time_ns
         times = map(self.arrivals.time_ns, positions(self.snapshot.runs, AGES))
-        return Sight(self.name, self.snapshot, tuple(max(now_ns - each, 0) / 1e9 for each in times))
+        ages = tuple(max(now_ns - each, 0) / 1e9 for each in times)
+        return Sight(self.name, self.snapshot, ages, history=(*self.past, *self.samples))
 
 
 def pace_of(before: Snapshot, now: Snapshot, arrivals: Arrivals) -> Pace:

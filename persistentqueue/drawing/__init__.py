@@ -1,0 +1,1 @@
+"""Numbers as text, charts and tables, for terminals and HTML pages. Pure functions: no files, threads or clock."""

@@ -48,6 +48,8 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
   ``transactions``.
 - ``faces/`` The common part of ``compat`` and ``aio``: the rules of the standard library's queues, and refusals.
   ``lifecycle``, ``refusals``.
+- ``importers/`` Importers: copy the items of persist-queue, of queuelib or of a SQLite table into a queue, each of them
+  once. ``errors``, ``source``, ``chunks``, ``stacks``, ``tables``, ``recognition``, ``transfer``.
 - ``persistentqueue/`` Other interfaces to a queue, each in one module. ``compat``, ``prometheus``, ``scrapy``.
 - ``aio/`` The queue for ``asyncio``: no call blocks the event loop for a disk operation. ``futures``, ``opening``,
   ``flush_batcher``, ``item_waiter``, ``standard_queue_worker``, ``session``, ``standard_queue``, ``persistent_queue``.
@@ -81,6 +83,7 @@ from .errors import (
     DataPathError,
     DeadLetterError,
     DiskFullError,
+    ForeignQueueError,
     InboxAccessError,
     InDoubtError,
     InvalidNameError,
@@ -163,6 +166,7 @@ __all__ = [
     "QueueLockedError",
     "UntrustedError",
     "CopiedQueueError",
+    "ForeignQueueError",
     "QueueNotFoundError",
     "UnusablePathError",
     "PathDeniedError",

@@ -6,6 +6,7 @@
     ├── QueueLockedError         another owner has the queue open: wait, or close the queue there
     ├── UntrustedError           another user may have prepared the files: inspect and repair them, or pass trust=True
     ├── CopiedQueueError         a copy of a neighbouring queue: move one of them, or give the copy a new identity
+    ├── ForeignQueueError        files of another queue package are there: import their items, or name another path
     ├── QueueNotFoundError       no queue at the path                 (also a FileNotFoundError): check the path
     ├── UnusablePathError        the system refuses the path: make it usable, or name another (also an OSError)
     │   ├── PathDeniedError          this process has no permission   (also a PermissionError)
@@ -41,6 +42,9 @@
     ``persistentqueue.spark`` adds ``NotAStageError``, ``PayloadLostError`` (bring the file back, or skip the stage) and
     ``JavaNotFoundError``. A Spark job may also report ``GoneError`` (read again), ``DataLossError`` (check what
     happened to the subscription), ``ExpiredPartError`` (write again) and ``TooManyPartsError`` (use fewer parts).
+    ``persistentqueue.importers`` adds ``SourceError`` (name another source) and its subclasses:
+    ``SourceDamagedError`` (mend the source, or skip what is damaged), ``SourceInUseError`` (stop its owner) and
+    ``SourceChangedError`` (pass ``again=True``). It also adds ``ImportMismatchError`` (check the disk).
 
 ``UnflushedWarning`` is a ``ResourceWarning``. It is raised as an error only if a filter of ``warnings`` says so.
 
@@ -169,6 +173,27 @@ class CopiedQueueError(PersistentQueueError):
         super().__init__(
             f"{path}: expected a queue with its own identity, found the identity of {other}: one is a copy of the "
             "other: move one of them to another parent directory, or run repair --renew on the copy"
+        )
+
+
+class ForeignQueueError(PersistentQueueError):
+    """The directory holds the files of a queue of another package: persist-queue or queuelib.
+
+    Raised by opening a new queue there. Nothing was written. Give the new queue a directory of its own, and copy the
+    items with ``persistentqueue.importers.import_queue``, which changes nothing in the old directory.
+
+    Attributes:
+        path: The directory.
+        origin: The package that made the files: ``"persist-queue"`` or ``"queuelib"``.
+        found: The names of its files, as text.
+    """
+
+    def __init__(self, path: str, origin: str, found: str) -> None:
+        self.path, self.origin, self.found = path, origin, found
+        super().__init__(
+            f"{path}: expected an empty directory or one of persistentqueue, found {printable(found)} of {origin}; "
+            "nothing was written: choose another directory, and copy the items with "
+            f"persistentqueue.importers.import_queue(…, origin={origin!r}); see docs/howto/coming_from.md"
         )
 
 

@@ -127,6 +127,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
             passed, and ``path`` holds named queues.
         UntrustedError: Another user has prepared the directory, or may write to it, and ``trust`` is False.
         CopiedQueueError: The queue has the identity of a queue beside it: one is a copy of the other.
+        ForeignQueueError: There is no queue, and the directory has files of persist-queue or queuelib.
         DataPathError: The segments are not at ``data_path``, or something else is there.
         DataMissingError: The recorded location of the segments is missing.
         CorruptionError, UnsupportedFormatError: A file is damaged, or was written by a newer version.

@@ -1,4 +1,4 @@
-"""The verbs that put items in and take them out: ``put``, ``load``, ``get``, ``move`` and ``requeue``.
+"""The verbs that put items in and take them out: ``put``, ``load``, ``import``, ``get``, ``move`` and ``requeue``.
 
 ``put`` and ``load`` work while another process owns the queue; the others need the lock.
 """
@@ -205,6 +205,99 @@ def _taken_in(path: str, name: str, count: int, trust: bool, as_json: bool, more
     else:
         note(f"{many(count, 'item')}: {waits or 'in the queue'}")
     return WELL
+
+
+@verb(
+    USE,
+    "import",
+    parameter("source", completes="file", help="The directory or the file of the other queue."),
+    PATH,
+    NAME,
+    parameter(
+        "--from",
+        dest="origin",
+        required=True,
+        choices=("persist-queue", "queuelib", "sqlite"),
+        help="The package of the source; sqlite: any table.",
+    ),
+    parameter("--table", help="The table, if a database has several."),
+    parameter("--column", help="With sqlite: the column of the items."),
+    parameter("--order", metavar="COLUMN", help="With sqlite: the column that orders the items."),
+    parameter(
+        "--state",
+        action="append",
+        dest="states",
+        metavar="STATE",
+        choices=("inited", "ready", "unack", "acked", "ack_failed"),
+        help="Of an ack queue: a state to import. Repeatable; default: inited, ready and unack.",
+    ),
+    parameter(
+        "--newest-first", action="store_true", default=None, help="Begin with the newest item; default: as the kind."
+    ),
+    parameter("--skip-damaged", action="store_true", help="Import all other items if a part cannot be read."),
+    parameter("--again", action="store_true", help="Import the source also if the queue has had its items."),
+    LOCK_TIMEOUT,
+    TRUST,
+    KEYS,
+)
+def import_(
+    source: str,
+    path: str,
+    name: str | None,
+    origin: Any,
+    table: str | None,
+    column: str | None,
+    order: str | None,
+    states: Sequence[str] | None,
+    newest_first: bool | None,
+    skip_damaged: bool,
+    again: bool,
+    lock_timeout: float,
+    trust: bool,
+    keys: Sequence[str] | None,
+    as_json: bool,
+) -> int:
+    """Copy the items of a queue of persist-queue or queuelib, or of a SQLite table, once each. Stop its owner first.
+
+    The source is only read, and its items are copied as it stored them. After a kill, the same command goes on where it
+    stopped; a finished import adds nothing. The stored items are compared with the source. Status 1: damaged parts of
+    the source were skipped.
+
+    Disk: the items are durably enqueued; a queue that does not exist is made. Lock: needed.
+    """
+    from ..importers import import_queue  # noqa: PLC0415 - sqlite3 takes its time, and no other verb needs it
+
+    target: Any = {} if name is None else {"name": named(name)}
+    if states:
+        target["states"] = states
+    with progress("import", 1.0) as at:
+        done = import_queue(
+            source,
+            path,
+            **target,
+            origin=origin,
+            table=table,
+            column=column,
+            order=order,
+            newest_first=newest_first,
+            skip_damaged=skip_damaged,
+            again=again,
+            progress=lambda count, total: at(count / (total or 1)),
+            wipe=True,
+            lock_timeout=lock_timeout,
+            trust=trust,
+            encryption=encryption_of(keys),
+        )
+    damaged = [str(each) for each in done.damaged]
+    if as_json:
+        answer({**asdict(done), "damaged": damaged})
+    else:
+        before = f"; {done.count - done.added:,} were imported before" if done.added < done.count else ""
+        say(f"imported: {many(done.added, 'item')} of {done.count:,} of {done.kind}, read by {done.codec}{before}")
+        say(f"checksum: {done.checksum}")
+        for each in damaged:
+            say(f"skipped: {each}")
+    return PROBLEMS if damaged else WELL
 
 
 @verb(

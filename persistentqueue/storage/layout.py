@@ -40,8 +40,9 @@ from contextlib import suppress
 from itertools import islice
 from stat import S_ISREG
 
-from ..errors import CorruptionError, DataPathError, InvalidNameError, QueueNotFoundError
+from ..errors import CorruptionError, DataPathError, ForeignQueueError, InvalidNameError, QueueNotFoundError
 from ..system.disk import (
+    READ,
     Disk,
     StrPath,
     abspath,
@@ -52,6 +53,7 @@ from ..system.disk import (
     fspath,
     join,
     make_directory,
+    read_all,
     relpath,
     sync_directory,
     wipe_file,
@@ -94,6 +96,11 @@ which may be a directory of queues.
 _DAMAGED = re.compile(r"(\.[0-9]+)?\.damaged")
 _NAMES_SHOWN = 5
 """Number of queues that an error names."""
+_FOREIGN_CHUNK = re.compile(r"q[0-9]{5,}")
+_FOREIGN_TABLE = re.compile(rb"CREATE TABLE `((?:ack_)?(?:filo_|unique_|priority_)?queue_\w+)`")
+"""Statement in a database of persist-queue that made the table of a queue."""
+_HEAD_BYTES = 64 * 1024
+"""Bytes of a database that are searched for this statement."""
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", re.ASCII)
 
 
@@ -146,7 +153,8 @@ def need_own_directory(disk: Disk, directory: str) -> None:
     """Raise ``InvalidNameError`` if the directory is a part of another queue, or has another queue as a part.
 
     A queue without a name has its parts in ``path``, and a queue that is named like a part would lie in that part. An
-    existing queue keeps its directory: only for a new queue are the parts checked for other queues.
+    existing queue keeps its directory: only for a new queue are the parts checked for other queues. Then
+    ``ForeignQueueError`` is raised for files of other packages, too.
     """
     above, name = dirname(directory), basename(directory)
     if name in PART_NAMES and is_queue(disk, above or "."):
@@ -155,12 +163,40 @@ def need_own_directory(disk: Disk, directory: str) -> None:
             f"location of segments, and {name!r} is a part of it: choose another name, or another path"
         )
     if not _is_there(disk, join(directory, LOCK_NAME)):
-        for part in sorted(PART_NAMES.intersection(names_in(disk, directory))):
+        names = names_in(disk, directory)
+        _need_no_foreign_queue(disk, directory, names)
+        for part in sorted(PART_NAMES.intersection(names)):
             if is_queue(disk, join(directory, part)):
                 raise InvalidNameError(
                     f"{directory}: a queue without a name cannot be made here: there is a queue named {part!r}, which "
                     "is the name of a part of a queue: give the new queue a name, or another path"
                 )
+
+
+def _need_no_foreign_queue(disk: Disk, directory: str, names: list[str]) -> None:
+    """Raise ``ForeignQueueError`` if these names in the directory are those of a queue of persist-queue or queuelib."""
+    chunks = [name for name in names if _FOREIGN_CHUNK.fullmatch(name)]
+    for info, origin in (("info", "persist-queue"), ("info.json", "queuelib")):
+        if chunks and info in names:
+            raise ForeignQueueError(directory, origin, f"{info!r} and {chunks[0]!r}")
+    for name in ("data.db", "data.db-wal"):  # its tables are in the second file until a checkpoint
+        if name in names and _is_there(disk, join(directory, name)):
+            table = _FOREIGN_TABLE.search(_head(disk, join(directory, name)))
+            if table is not None:
+                found = f"'data.db' with the table {table.group(1).decode(errors='replace')!r}"
+                raise ForeignQueueError(directory, "persist-queue", found)
+
+
+def _head(disk: Disk, path: str) -> bytes:
+    """Return the first bytes of the file; none if this process may not read it."""
+    try:
+        fd = disk.open(path, READ, 0)
+    except PermissionError:
+        return b""
+    try:
+        return read_all(disk, fd, _HEAD_BYTES, 0)
+    finally:
+        disk.close(fd)
 
 
 def is_queue(disk: Disk, directory: str) -> bool:

@@ -20,6 +20,8 @@ import mmap
 import os
 import socket
 import stat
+import struct
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -411,6 +413,25 @@ def sync_names(disk: Disk, path: str) -> None:
         if path in {"/", "."}:
             return
         path = above
+
+
+def range_lock_holder(path: str, start: int, length_bytes: int) -> int | None:
+    """Return the process that has a POSIX lock on these bytes of the file; None if there is none, or none is known.
+
+    The file is not changed. As always with POSIX locks, the call ends those that this process itself has on the file.
+    """
+    if not hasattr(fcntl, "F_GETLK"):  # pragma: no cover - not a POSIX system
+        return None
+    # The fields of ``struct flock``: type, whence, start, length, process; macOS has the first two last.
+    form, first = ("qqihh", 3) if sys.platform == "darwin" else ("hhqqi0q", 0)
+    fields: list[int] = [start, length_bytes, 0]
+    fields[first:first] = [fcntl.F_WRLCK, os.SEEK_SET]
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        found = struct.unpack(form, fcntl.fcntl(fd, fcntl.F_GETLK, struct.pack(form, *fields)))
+    finally:
+        os.close(fd)
+    return None if found[first] == fcntl.F_UNLCK else found[2 if first else 4]
 
 
 def after_fork_in_child(callback: Callable[[], None]) -> None:

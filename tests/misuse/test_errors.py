@@ -35,6 +35,7 @@ from persistentqueue import (
     DeadLetterError,
     DiskFullError,
     Encryption,
+    ForeignQueueError,
     InboxAccessError,
     InDoubtError,
     InvalidTransactionError,
@@ -75,6 +76,13 @@ from persistentqueue import (
 from persistentqueue.core.operations import FieldError
 from persistentqueue.core.state import StateError
 from persistentqueue.engine.reader import UnreadableError
+from persistentqueue.importers import (
+    ImportMismatchError,
+    SourceChangedError,
+    SourceDamagedError,
+    SourceError,
+    SourceInUseError,
+)
 from persistentqueue.interprocess.splits import GoneError
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
@@ -112,6 +120,7 @@ def _samples() -> dict[str, BaseException]:
         QueueLockedError("q", 7, "here", "2026-01-01T00:00:00Z"),
         UntrustedError("q/lock", "a file", "a pipe", "remove it"),
         CopiedQueueError("q", "r"),
+        ForeignQueueError("q", "queuelib", "'info.json' and 'q00000'"),
         InvalidTransactionError("q", "this", "that"),
         ResourceError("q", 24, "no descriptors"),
         TooManyFilesError("q", 24, "no descriptors"),
@@ -132,6 +141,11 @@ def _samples() -> dict[str, BaseException]:
         damage,
         UnsupportedFormatError("log", 9, 1),
         GoneError("q", "data/1.seg", 3),
+        SourceError("s", "a queue", "nothing", "name another"),
+        SourceDamagedError("s/q00000", 7, "an item", "zeros"),
+        SourceInUseError("s", "no owner", "process 7", "stop it"),
+        SourceChangedError("s", "these items", "others", "pass again=True"),
+        ImportMismatchError("q", 5, 3),
         UnreadableError(damage, 1, 5),
         StateError("this", "that"),
         FieldError("this", "that"),

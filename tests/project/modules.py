@@ -75,6 +75,7 @@ TABLE = (
     _folder("interprocess", "splits producer snapshot_view consumer_requests multi_writer __init__"),
     _folder("top", "options session subscription typed queue transactions __init__", "What people import."),
     _folder("faces", "lifecycle refusals"),
+    _folder("importers", "errors source chunks stacks tables recognition transfer __init__"),
     _folder("top faces", "compat prometheus scrapy", "Other interfaces to a queue, each in one module."),
     _folder(
         "aio",
@@ -94,7 +95,7 @@ TABLE = (
     _folder("start", "__main__", "The command ``python -m persistentqueue``."),
 )
 
-FACES = ("faces", "top faces", "aio", "spark", "cli", "start")
+FACES = ("faces", "importers", "top faces", "aio", "spark", "cli", "start")
 FACES_MAY_IMPORT = {
     "persistentqueue",
     "persistentqueue.codecs",

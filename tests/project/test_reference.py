@@ -23,7 +23,10 @@ from .modules import ROOT
 REFERENCE = ROOT / "docs" / "reference"
 MODULES = [
     "persistentqueue",
-    *(f"persistentqueue.{name}" for name in ["codecs", "compat", "aio", "scrapy", "prometheus", "spark", "cli"]),
+    *(
+        f"persistentqueue.{name}"
+        for name in ["codecs", "compat", "importers", "aio", "scrapy", "prometheus", "spark", "cli"]
+    ),
 ]
 OPTION = r"(?:\n   :[\w-]+:.*)*"
 DIRECTIVE = re.compile(rf"^\.\. auto(class|function|data|exception):: ([\w.]+)({OPTION})", re.MULTILINE)

@@ -30,6 +30,8 @@ def test_all_flights_of_the_year(tmp_path: Path) -> None:
         assert re.search(rf"^ +{counts[column]:,}  {reason}", printed, re.MULTILINE)
     assert re.search(r"handing over: (\d+) of \1 tasks\n", printed)
     assert (demo / "flights-delays.png").read_bytes().startswith(b"\x89PNG")
+    assert "Mean delay at departure by month" in printed
+    assert printed.splitlines()[-1] == f"Chart by airline and month: {(demo / 'flights-delays.png').resolve()}"
     assert list((tmp_path / "elsewhere").iterdir()) == []
     assert {path.name for path in demo.iterdir()} == {"queues", "flights-delays.json", "flights-delays.png"}
     assert list((demo / "queues" / "flights+payload").iterdir()) == []

@@ -49,6 +49,7 @@ _PLAIN = ".. highlight:: none\n\n"
 """Begins a text whose blocks are no Python."""
 _TYPES = {
     "StrPath": "str | PathLike",
+    "Progress": "bool | Callable[[int, int | None], object] | None",
     "Delay": "float | Callable[[int], float]",
     "Full": '"raise" | "block"',
     "Compression": '"zstd"',
@@ -109,14 +110,14 @@ def _apart(emphasis: re.Match[str]) -> str:
 def options() -> str:
     """Return the table of all options, then each description in full."""
     described = section(inspect.getdoc(PersistentQueue) or "", "Args")
-    types = {field.name: str(field.type) for field in fields(Options)} | {"codec": "Codec[T]"}
+    types = {field.name: str(field.type) for field in fields(Options)} | {"codec": "Codec[T]", "progress": "Progress"}
     defaults = {field.name: field.default for field in fields(Options)}
     rows, parts = [], []
     for name, text in described.items():
         if name not in types:
             continue
         kind = re.sub(r"\w+", lambda found: _TYPES.get(found.group(), found.group()), types[name])
-        default = "`BYTES`" if name == "codec" else _default(name, defaults[name])
+        default = "`BYTES`" if name == "codec" else _default(name, defaults.get(name))
         rows.append([f"[`{name}`](#{name})", code(kind), default, first_sentence(text)])
         parts.append(f"### {name}\n\n{prose(text)}\n\n")
     return table(["option", "type", "default", "meaning"], rows) + "## Each option in full\n\n" + "".join(parts)

@@ -29,8 +29,8 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
   clock. ``checksum``, ``intervals``, ``page_cache``, ``dead_letter``, ``header``, ``operations``, ``block``, ``frame``,
   ``delivery_counts``, ``encryption``, ``items``, ``state``, ``availability``.
 - ``system/`` The operating system and the interpreter: access to the disk, signals, forks, and the rights of other
-  users. ``disk``, ``event_log``, ``startup``, ``uncopyable``, ``wakeup``, ``directory_handles``, ``quota``,
-  ``signal_shield``, ``trust``.
+  users. ``progress``, ``disk``, ``event_log``, ``startup``, ``uncopyable``, ``wakeup``, ``directory_handles``,
+  ``quota``, ``signal_shield``, ``trust``.
 - ``storage/`` One module for each kind of file: segments, the log, the pool of empty files, the lock, and published
   files. ``inbox_access``, ``locations``, ``lock``, ``log``, ``log_reader``, ``pool``, ``segment``, ``publication``,
   ``segment_files``, ``layout``, ``inbox_limits``, ``relocation``.
@@ -126,6 +126,7 @@ from .session import Session
 from .storage.lock import Owner
 from .storage.relocation import Moved, move_data
 from .subscription import Subscription
+from .system.progress import Progress
 from .transactions import transaction
 
 __all__ = [
@@ -142,6 +143,7 @@ __all__ = [
     "Options",
     "OptionArguments",
     "MemoryBudget",
+    "Progress",
     "MemoryShortageError",
     "DeadLetter",
     "Encryption",

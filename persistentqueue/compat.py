@@ -32,6 +32,7 @@ from persistentqueue import (
     CodecError,
     PersistentQueue,
     PersistentQueueError,
+    Progress,
     QueueFullError,
     Session,
     codecs,
@@ -101,6 +102,7 @@ class Queue(UncopyableFace, queue.Queue[T]):
             less: no limit. It can be changed at any time.
         codec: Converts items to bytes and back (see ``persistentqueue.codecs``). Default: JSON.
         options: Options as one value. A keyword argument has precedence over its field. Default None.
+        progress: How to report what the opening handles, as in ``PersistentQueue``. Default None: not at all.
         **arguments: The other keyword arguments of ``PersistentQueue``, except ``max_attempts``, ``dead_letter`` and
             ``retry_delay_seconds``. With ``sync=False``, a power cut may take the latest calls.
 
@@ -130,10 +132,11 @@ class Queue(UncopyableFace, queue.Queue[T]):
         *,
         codec: codecs.Codec[T] = _JSON,
         options: Options | None = None,
+        progress: Progress = None,
         **arguments: Unpack[PlainOptionArguments],
     ) -> None:
         chosen = face_options(options, arguments, "persistentqueue.compat")
-        self._persistent: PersistentQueue[T] = PersistentQueue(path, codec=codec, options=chosen)
+        self._persistent: PersistentQueue[T] = PersistentQueue(path, codec=codec, options=chosen, progress=progress)
         self._blocks = chosen.full == "block"
         self._make_locks()
         _OPEN.add(self)
@@ -546,6 +549,7 @@ class FifoQueue(UncopyableFace):
     Args:
         path: Directory of the queue; made if it does not exist.
         options: Options as one value. A keyword argument has precedence over its field. Default None.
+        progress: How to report what the opening handles, as in ``PersistentQueue``. Default None: not at all.
         **arguments: Keyword arguments of ``PersistentQueue``, except ``max_attempts``, ``dead_letter`` and
             ``retry_delay_seconds``.
 
@@ -557,11 +561,16 @@ class FifoQueue(UncopyableFace):
     """
 
     def __init__(
-        self, path: StrPath, *, options: Options | None = None, **arguments: Unpack[PlainOptionArguments]
+        self,
+        path: StrPath,
+        *,
+        options: Options | None = None,
+        progress: Progress = None,
+        **arguments: Unpack[PlainOptionArguments],
     ) -> None:
         self._path = abspath(fspath(path))  # close() deletes it; the working directory may change before
         chosen = face_options(options, arguments, "persistentqueue.compat")
-        self._persistent = PersistentQueue(self._path, options=chosen)
+        self._persistent = PersistentQueue(self._path, options=chosen, progress=progress)
         self._session = self._persistent.session()
 
     def __enter__(self) -> FifoQueue:

@@ -353,9 +353,10 @@ class MissingExtraError(PersistentQueueError, ImportError):
         extra: The name of the extra that installs the package.
     """
 
-    def __init__(self, what: str, extra: str) -> None:
+    def __init__(self, what: str, extra: str, instead: str = "") -> None:
         self.extra = extra
-        super().__init__(f"{what} needs a package that is not installed: pip install 'persistentqueue[{extra}]'")
+        install = f"pip install 'persistentqueue[{extra}]'" + (f", or {instead}" if instead else "")
+        super().__init__(f"{what} needs a package that is not installed: {install}")
 
 
 class SessionInUseError(PersistentQueueError):
@@ -371,8 +372,8 @@ class ReentrantUseError(PersistentQueueError):
     """A re-entrant call: a queue was called inside another call of the same queue and thread.
 
     The caller is code that interrupts the outer call: a signal handler, a finalizer, a handler of ``logging``, or the
-    callable that gives a key. This call has done nothing, and the outer one continues. Make the call after the outer
-    one has ended.
+    callable that gives a key. Or it is the ``progress`` of a compaction that compacts, maintains or closes the queue.
+    This call has done nothing, and the outer one continues. Make the call after the outer one has ended.
     """
 
 

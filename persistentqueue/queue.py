@@ -36,6 +36,7 @@ from .session import Session, flush_all
 from .storage.layout import place_path, queue_directory
 from .subscription import Subscription
 from .system.disk import StrPath, abspath, after_fork_in_child, basename, current_disk, dirname, fspath
+from .system.progress import Progress, metering
 from .system.uncopyable import Uncopyable, uncopyable_block
 from .typed import TypedSession
 
@@ -118,6 +119,9 @@ class PersistentQueue(Uncopyable, Generic[T]):
             ``compression``.
         encryption: The ``Encryption`` of new and existing blocks. Default None. Needs the extra ``encryption``.
         options: The options above as one value. A keyword argument has precedence over its field. Default None.
+        progress: How to report the bytes of the log, and of published files, that the opening handles (see
+            ``Progress``). Default None: not at all. If the callable raises, the opening ends as by a crash: the lock is
+            free, and the next opening does the same work. The callable cannot open the queue: its lock is held.
 
     Raises:
         TypeError, ValueError: A setting has the wrong type or range, or contradicts another one or the queue.
@@ -156,6 +160,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
         *,
         codec: Codec[T] = cast(Any, BYTES),  # noqa: B008 - a constant
         options: Options | None = None,
+        progress: Progress = None,
         **arguments: Unpack[OptionArguments],
     ) -> None:
         self._codec, self._sessions = checked_codec(codec), weakref.WeakSet[Session[T]]()
@@ -176,8 +181,11 @@ class PersistentQueue(Uncopyable, Generic[T]):
             data_path=place,
             others=_OTHERS,
         )
+        metered = metering(progress, f"open {basename(directory)}")
         try:
-            open_queue = self._open_store(opening, chosen.lock_timeout, chosen.memory_bytes)
+            with metered as meter:
+                opening = partial(opening, meter=meter)
+                open_queue = self._open_store(opening, chosen.lock_timeout, chosen.memory_bytes)
             self._try_key(chosen.encryption)
             if settings.counts_attempts:
                 self._retries = Retries(self._disk, open_queue, chosen.max_attempts, chosen.retry_delay_seconds)
@@ -426,13 +434,19 @@ class PersistentQueue(Uncopyable, Generic[T]):
         """
         self._open().unsubscribe(name)
 
-    def browse(self) -> Iterator[T]:
+    def browse(self, *, progress: Progress = None) -> Iterator[T]:
         """Return an iterator over the ready items, in order, without holding or consuming them.
 
         It reads in steps, so that a queue larger than memory can be browsed. An item that is ready throughout is
         returned once. An item that is enqueued, dequeued or released meanwhile may or may not be returned.
 
+        Args:
+            progress: How to report the number of items that were returned (see ``Progress``). Default None: not at all.
+                The iterator reports between two items, and holds no lock: the callable may use the queue. If it raises,
+                the iteration ends, and nothing was changed.
+
         Raises:
+            TypeError, MissingExtraError: ``progress`` has another type than ``Progress``, or is True without tqdm.
             SubscriptionNotFoundError: The queue was made with ``fan_out``.
             CodecError: In the turn of an item that cannot be decoded. The iterator then goes on with the next item.
             CorruptionError, MemoryShortageError: A block cannot be read. Its items are set aside: browse again.
@@ -440,15 +454,18 @@ class PersistentQueue(Uncopyable, Generic[T]):
             ClosedError, BrokenQueueError: The queue is closed or broken.
         """
         open_queue = self._open()
-        return decode_each(self._codec, open_queue.browse(open_queue.need_plain()), open_queue.directory)
+        return decode_each(self._codec, open_queue.browse(open_queue.need_plain(), progress), open_queue.directory)
 
-    def browse_all(self) -> Iterator[T]:
+    def browse_all(self, *, progress: Progress = None) -> Iterator[T]:
         """Return an iterator over the items that any subscription has not consumed, held ones included.
 
         Its rules are those of ``browse``, except that a queue that was made with ``fan_out`` can be browsed, too.
+
+        Args:
+            progress: How to report the number of items that were returned, as in ``browse``. Default None: not at all.
         """
         open_queue = self._open()
-        return decode_each(self._codec, open_queue.browse(open_queue.of_all()), open_queue.directory)
+        return decode_each(self._codec, open_queue.browse(open_queue.of_all(), progress), open_queue.directory)
 
     def peek(self, n: int = 1) -> list[T]:
         """Return the first ready items, in order, without holding or consuming them.
@@ -552,7 +569,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
         self,
         *,
         below: float = Settings.compact_below,
-        progress: Callable[[int], None] | None = None,
+        progress: Progress = None,
         bytes_per_second: float = inf,
     ) -> Compacted:
         """Copy the live items of sparse segments to new segments, and delete the old ones.
@@ -562,8 +579,10 @@ class PersistentQueue(Uncopyable, Generic[T]):
 
         Args:
             below: Share of live bytes below which a segment is sparse, 0 to 1. Default 0.3.
-            progress: Called with the bytes copied so far, at least once per MiB. It may raise, which ends the
-                compaction. It must not close or compact the queue. Default None.
+            progress: How to report the bytes that were copied (see ``Progress``). Default None: not at all. If the
+                callable raises, the compaction ends. Segments that were compacted before stay compacted, and the others
+                are as they were. The callable may use the queue. If it compacts, maintains or closes the queue, it gets
+                ``ReentrantUseError``.
             bytes_per_second: Upper bound for the average rate of copying; more than 0. Default ``inf``.
 
         Returns:
@@ -571,6 +590,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
 
         Raises:
             ValueError: ``below`` or ``bytes_per_second`` is out of range.
+            TypeError, MissingExtraError: ``progress`` has another type than ``Progress``, or is True without tqdm.
             ResourceError: The system has no room. Segments that were compacted before stay compacted.
             OSError: A segment cannot be written. The queue is unchanged.
             BrokenQueueError, ClosedError: The queue is broken, or was closed meanwhile.
@@ -580,8 +600,10 @@ class PersistentQueue(Uncopyable, Generic[T]):
         if not bytes_per_second > 0:
             raise ValueError(f"bytes_per_second must be more than 0, got {bytes_per_second}")
         open_queue = self._open()
-        compacted = self._maintenance.compact(below, False, progress, bytes_per_second)
-        open_queue.trim()  # also deletes drained segments if nothing was compacted
+        with metering(progress, f"compact {basename(open_queue.directory)}") as meter:
+            meter.expect(open_queue.sparse_bytes(below))
+            compacted = self._maintenance.compact(below, False, meter, bytes_per_second)
+            open_queue.trim()  # also deletes drained segments if nothing was compacted
         return compacted
 
     def maintain(self) -> Maintained:

@@ -10,6 +10,7 @@ from .engine.reader import Reader
 from .runtime.open_queue import OpenQueue
 from .runtime.session_state import checked_timeout
 from .session import Session
+from .system.progress import Progress
 from .system.uncopyable import Uncopyable, uncopyable_block
 
 
@@ -141,11 +142,16 @@ class Subscription(Uncopyable, Generic[T]):
         self._open_queue.check()
         return self._open_queue.wait(self._reader, checked_timeout(timeout), stop)
 
-    def browse(self) -> Iterator[T]:
+    def browse(self, *, progress: Progress = None) -> Iterator[T]:
         """Iterate over the ready items of the subscription, in order, without holding or consuming them.
 
         The iterator reads the items step by step, so a queue larger than memory can be browsed. An item that is
         enqueued, dequeued or rolled back meanwhile may be missing. An item that is ready throughout comes exactly once.
+
+        Args:
+            progress: How to report the number of items that were returned (see ``Progress``). Default None: not at all.
+                The iterator reports between two items, and holds no lock: the callable may use the queue. If it raises,
+                the iteration ends, and nothing was changed.
 
         Yields:
             The items.
@@ -155,7 +161,8 @@ class Subscription(Uncopyable, Generic[T]):
             MemoryShortageError: If a block takes more memory than the process may have. Its items are set aside until
                 the queue is opened again.
             WrongKeyError: If the key that a block needs was not given.
-            MissingExtraError: If an optional package that a block needs is not installed.
+            MissingExtraError: If an optional package that a block, or ``progress=True``, needs is not installed.
+            TypeError: If ``progress`` has another type than ``Progress``.
             CodecError: If the codec refuses an item. The next step of the iterator continues behind it.
             ClosedError: If the queue is closed.
             BrokenQueueError: If a sync or a write of the log has failed.
@@ -163,4 +170,4 @@ class Subscription(Uncopyable, Generic[T]):
 
         Nothing becomes durable by browsing. An iterator is for one thread at a time; any number of iterators may run.
         """
-        return decode_each(self._codec, self._open_queue.browse(self._reader), self._open_queue.directory)
+        return decode_each(self._codec, self._open_queue.browse(self._reader, progress), self._open_queue.directory)

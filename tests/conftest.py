@@ -22,6 +22,7 @@ from persistentqueue.runtime.background import THREAD_NAME
 from persistentqueue.runtime.maintenance import Maintenance
 from persistentqueue.storage.layout import find_generations
 from persistentqueue.storage.locations import ID_NAME
+from persistentqueue.system import progress
 from persistentqueue.system.disk import DISK
 from persistentqueue.system.signal_shield import THREAD_NAME as HELPER_NAME
 from persistentqueue.system.signal_shield import end_helper
@@ -85,6 +86,12 @@ def pytest_collection_finish() -> None:
     down."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def reports_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ``progress`` be told of each step of the work, however small it is."""
+    monkeypatch.setattr(progress, "STEP_BYTES", 0)
 
 
 @pytest.fixture(autouse=True)

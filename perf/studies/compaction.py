@@ -130,7 +130,7 @@ def _room(directory: Path, items: int) -> Iterator[Row]:
         left = _fill(queue, keeper, segments, per_segment, per_segment // 4, min(per_segment // 4, 250))
         before = most = _data_bytes(directory)
 
-        def look(_: int) -> None:
+        def look(*_: object) -> None:
             nonlocal most
             most = max(most, _data_bytes(directory))
 

@@ -56,10 +56,10 @@ def launch(loop: asyncio.AbstractEventLoop, submit: Callable[[Job], object], cal
 
 
 def _make(landing: Landing[T], call: Callable[[], T]) -> None:
-    found: T | Exception
+    found: T | BaseException
     try:
         found = call()
-    except Exception as error:
+    except BaseException as error:
         found = error
     tell(landing.get_loop(), landing.land, found)
 

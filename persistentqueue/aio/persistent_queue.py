@@ -12,7 +12,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import persistentqueue
-from persistentqueue import Compacted, Maintained, MemoryBudget, RecoveryReport, SegmentUse, Stats, codecs
+from persistentqueue import (
+    Compacted,
+    Maintained,
+    MemoryBudget,
+    Progress,
+    RecoveryReport,
+    SegmentUse,
+    Stats,
+    codecs,
+)
 from persistentqueue.codecs import T
 from persistentqueue.options import Options, PlainOptionArguments, Start, Unnamed
 from persistentqueue.system.disk import StrPath, fspath
@@ -50,6 +59,8 @@ class PersistentQueue(Uncopyable, Generic[T]):
         name: Name of the queue. Default None: no name.
         codec: Converts items to bytes and back (see ``codecs``). Default ``codecs.BYTES``.
         options: Options as one value. A keyword argument has precedence over its field. Default None.
+        progress: How to report what each opening handles, as in ``persistentqueue.PersistentQueue``. Default None: not
+            at all. A thread calls it, and not the event loop.
         **arguments: The other keyword arguments of ``persistentqueue.PersistentQueue``, except ``max_attempts``,
             ``dead_letter`` and ``retry_delay_seconds``.
 
@@ -75,12 +86,13 @@ class PersistentQueue(Uncopyable, Generic[T]):
         *,
         codec: codecs.Codec[T] = cast(Any, codecs.BYTES),  # noqa: B008 - a constant
         options: Options | None = None,
+        progress: Progress = None,
         **arguments: Unpack[PlainOptionArguments],
     ) -> None:
         chosen = face_options(options, arguments, "asyncio")
         self._path = fspath(path)
         self._name = None if isinstance(name, Unnamed) else name
-        self._opening = prepare(persistentqueue.PersistentQueue[T], chosen, path, name, codec=codec)
+        self._opening = prepare(persistentqueue.PersistentQueue[T], chosen, path, name, codec=codec, progress=progress)
         self._blocks = chosen.full == "block"
         self._core: persistentqueue.PersistentQueue[T] | None = None
         self._is_opening = self._is_closing = False
@@ -255,20 +267,27 @@ class PersistentQueue(Uncopyable, Generic[T]):
         """Return the names of the subscriptions, oldest first."""
         return self._open().subscriptions()
 
-    def browse(self) -> AsyncIterator[T]:
+    def browse(self, *, progress: Progress = None) -> AsyncIterator[T]:
         """Return an asynchronous iterator over the ready items, in order, without holding or consuming them.
 
         Its rules and errors are those of ``persistentqueue.PersistentQueue.browse``, except that it ends after any
         error, also after a ``CodecError``.
-        """
-        return self.iterate(self._open().browse)
 
-    def browse_all(self) -> AsyncIterator[T]:
+        Args:
+            progress: How to report the number of items that were read. Default None: not at all. A thread calls it, and
+                not the event loop.
+        """
+        return self.iterate(partial(self._open().browse, progress=progress))
+
+    def browse_all(self, *, progress: Progress = None) -> AsyncIterator[T]:
         """Return an asynchronous iterator over the items that any subscription has not consumed, held ones included.
 
         Its rules are those of ``browse``, except that a queue that was made with ``fan_out`` can be browsed, too.
+
+        Args:
+            progress: How to report the number of items that were read, as in ``browse``. Default None: not at all.
         """
-        return self.iterate(self._open().browse_all)
+        return self.iterate(partial(self._open().browse_all, progress=progress))
 
     async def peek(self, n: int = 1) -> list[T]:
         """Return the first ready items, in order, without holding or consuming them.
@@ -496,13 +515,17 @@ class Subscription(Uncopyable, Generic[T]):
             yield session
             await session.flush()
 
-    def browse(self) -> AsyncIterator[T]:
+    def browse(self, *, progress: Progress = None) -> AsyncIterator[T]:
         """Return an asynchronous iterator over the items that are ready for this subscription, without holding them.
 
         Its rules and errors are those of ``PersistentQueue.browse``.
+
+        Args:
+            progress: How to report the number of items that were read, as in ``PersistentQueue.browse``. Default None:
+                not at all.
         """
         self._queue.check()
-        return self._queue.iterate(self._core.browse)
+        return self._queue.iterate(partial(self._core.browse, progress=progress))
 
 
 def _some(items: Iterator[T]) -> tuple[list[T], Exception | None]:

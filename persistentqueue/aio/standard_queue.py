@@ -24,7 +24,7 @@ from math import inf
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from persistentqueue import BrokenQueueError, ClosedError, CorruptionError, PersistentQueue, Session, codecs
+from persistentqueue import BrokenQueueError, ClosedError, CorruptionError, PersistentQueue, Progress, Session, codecs
 from persistentqueue.options import Options, PlainOptionArguments
 from persistentqueue.system.disk import StrPath, fspath
 
@@ -67,6 +67,8 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
         codec: Converts items to bytes and back (see ``persistentqueue.codecs``). Default JSON, which returns a tuple as
             a list.
         options: Options as one value. A keyword argument has precedence over its field. Default None.
+        progress: How to report what each opening handles, as in ``persistentqueue.PersistentQueue``. Default None: not
+            at all. A thread calls it, and not the event loop.
         **arguments: The other keyword arguments of ``persistentqueue.PersistentQueue``, except ``max_attempts``,
             ``dead_letter`` and ``retry_delay_seconds``.
 
@@ -107,11 +109,13 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
         *,
         codec: codecs.Codec[T] = codecs.JSON,
         options: Options | None = None,
+        progress: Progress = None,
         **arguments: Unpack[PlainOptionArguments],
     ) -> None:
         self._path = fspath(path)
         self._codec = codec
-        self._opening = prepare(PersistentQueue[bytes], face_options(options, arguments, "asyncio"), path)
+        chosen = face_options(options, arguments, "asyncio")
+        self._opening = prepare(PersistentQueue[bytes], chosen, path, progress=progress)
         self._core: PersistentQueue[bytes] | None = None
         self._reset()
         super().__init__(maxsize)

@@ -98,7 +98,7 @@ def compact(
         before = View(path, named(name)).look()
         sparse_bytes = sum(each.live_bytes for each in before.segments if share_of(each) < below)
         with progress("compact", sparse_bytes) as at:
-            done = queue.compact(below=below, progress=at)
+            done = queue.compact(below=below, progress=lambda done_bytes, _: at(done_bytes))
         after = View(path, named(name)).look()
     freed_bytes = before.data_bytes - after.data_bytes
     if as_json:

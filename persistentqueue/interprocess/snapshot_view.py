@@ -7,10 +7,11 @@ Only the owner's memory knows which of the remaining items a session holds: a vi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
+from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 from ..core.block import BlockHeader
@@ -27,7 +28,8 @@ from ..storage.log import log_name
 from ..storage.pool import SPARE_NAME, Pool
 from ..storage.publication import is_published
 from ..storage.segment import segment_name
-from ..system.disk import Disk, StrPath, abspath, current_disk, join
+from ..system.disk import Disk, StrPath, abspath, basename, current_disk, join
+from ..system.progress import Progress, watched
 from ..system.uncopyable import Uncopyable
 from .splits import Found, Onlooker, Split, find_behind, plan, read
 
@@ -306,7 +308,9 @@ class View(Uncopyable):
             disk_bytes=sum(sum(part.values()) for part in sizes.values()),
         )
 
-    def browse(self, subscription: str = "", damaged: Damaged | None = None) -> Iterator[ViewedItem]:
+    def browse(
+        self, subscription: str = "", damaged: Damaged | None = None, *, progress: Progress = None
+    ) -> Iterator[ViewedItem]:
         """Iterate over the items that a subscription, or the plain queue, has left, on hold or not, in order.
 
         The iterator reads one block at a time, so a queue that is larger than memory can be browsed. Items that are
@@ -318,15 +322,18 @@ class View(Uncopyable):
                 items that any subscription has left.
             damaged: Receives the error of each damaged block, and the sequences that it costs, as ``(first, count)``.
                 The iteration then goes on behind the block. With None, the default, the error is raised.
+            progress: How to report the number of items that were returned (see ``Progress``). Default None: not at all.
+                If the callable raises, the iteration ends.
 
         Yields:
             The items, as ``ViewedItem``.
 
         Raises:
             SubscriptionNotFoundError: The queue has no subscription of this name. Raised by the call itself.
+            TypeError: ``progress`` has another type than ``Progress``. Raised by the call itself.
             CorruptionError: A block is damaged, and ``damaged`` is None. Also raised for a damaged log.
             WrongKeyError: A block is encrypted, and its key was not given or is another one.
-            MissingExtraError: A package that a block needs is not installed.
+            MissingExtraError: A package that a block, or ``progress=True``, needs is not installed.
             PersistentQueueError: One of the other errors that the class lists.
             OSError: A file cannot be read.
 
@@ -338,7 +345,12 @@ class View(Uncopyable):
             names = [each.name for other, each in state.subscriptions.items() if other]
             raise SubscriptionNotFoundError(subscription, names)
         cursor = state.subscriptions.get(number, state.gone)
-        return self._browse(cursor.unconsumed(state.gone.frontier, state.next_sequence), damaged)
+        runs = cursor.unconsumed(state.gone.frontier, state.next_sequence)
+        count = sum(run[1] for run in runs)
+        blocks = self._read(runs, False, self._envelopes, damaged)
+        return _items(
+            watched(blocks, progress, f"browse {basename(self._directory)}", lambda: count, attrgetter("items"))
+        )
 
     def peek(self, n: int = 1, subscription: str = "") -> list[ViewedItem]:
         """Return the first ``n`` items that ``browse`` iterates over, or fewer if there are fewer.
@@ -423,15 +435,9 @@ class View(Uncopyable):
             )
         return places, recovered
 
-    def _browse(self, runs: list[Run], damaged: Damaged | None) -> Iterator[ViewedItem]:
-        """Yield the items of these runs that are not consumed."""
-        for found in self._read(runs, False, self._envelopes, damaged):
-            for sequence, data in enumerate(found.items, found.first):
-                yield ViewedItem(sequence, found.time_ns, data)
-
     def _read(
         self, runs: list[Run], apart: bool, envelopes: Envelopes, damaged: Damaged | None = None
-    ) -> Iterator[Found]:
+    ) -> Generator[Found, None, None]:
         """Yield what is not consumed of these runs; if they are ``apart``, do not read what lies between them."""
         failed: Split | None = None
         while runs:
@@ -470,6 +476,12 @@ class View(Uncopyable):
                 for found in self._read([(first, 1)], True, _CLOSED):
                     self._oldest = first, found.time_ns
         return self._oldest[1] if self._oldest is not None else None
+
+
+def _items(blocks: Iterator[Found]) -> Iterator[ViewedItem]:
+    for found in blocks:
+        for sequence, data in enumerate(found.items, found.first):
+            yield ViewedItem(sequence, found.time_ns, data)
 
 
 def _rest(split: Split, end: int) -> Split:

@@ -37,6 +37,7 @@ from ..storage.layout import (
     part_of_segment,
     place_path,
     queue_directory,
+    sizes_in,
 )
 from ..storage.locations import DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, OWN, POOL_DIRECTORY, Places, read_places
 from ..storage.log import parse_log_name
@@ -44,7 +45,8 @@ from ..storage.log_reader import SNAPSHOT, read_steadily
 from ..storage.publication import Part, is_published, parse_name, read_publication
 from ..storage.relocation import require_own_location
 from ..storage.segment import PUBLISHED, Segment, parse_segment_name, segment_name
-from ..system.disk import Disk, StrPath, abspath, current_disk, dirname, join
+from ..system.disk import Disk, StrPath, abspath, basename, current_disk, dirname, join
+from ..system.progress import SILENT, Meter, Progress, metering
 from ..system.trust import distrusted, need_trusted
 from .location_repair import mend_places, set_stray_id_aside
 from .opening import UNKNOWN, asking, begin, take
@@ -85,13 +87,14 @@ class CheckReport:
         return not self.problems
 
 
-@naming_paths()
-def check(path: StrPath, name: str | None = None) -> CheckReport:
+def check(path: StrPath, name: str | None = None, *, progress: Progress = None) -> CheckReport:
     """Inspect the queue at ``path/name`` without changing it.
 
     Args:
         path: The directory that holds the queue.
         name: The name of the queue. None, the default, means the queue that lies in ``path`` itself.
+        progress: How to report the bytes that were read (see ``Progress``). Default None: not at all. If the callable
+            raises, the inspection ends, and nothing was changed.
 
     Returns:
         The report. Damage is a problem in the report, and not an error. A location of the segments that is not there
@@ -100,7 +103,8 @@ def check(path: StrPath, name: str | None = None) -> CheckReport:
     Raises:
         QueueNotFoundError: There is no queue at the path.
         InvalidNameError: The name cannot be a queue's.
-        TypeError: ``path`` or ``name`` is not text.
+        TypeError: ``path`` or ``name`` is not text, or ``progress`` has another type than ``Progress``.
+        MissingExtraError: ``progress`` is True, and tqdm is not installed.
         DataPathError: The directory is the location of another queue's segments.
         UnsupportedFormatError: A newer version has written the queue.
         MemoryShortageError: The log takes more memory than this process may have.
@@ -114,15 +118,20 @@ def check(path: StrPath, name: str | None = None) -> CheckReport:
         for problem in report.problems:
             print(problem)
     """
-    disk = current_disk()
     directory = queue_directory(path, name)
+    with metering(progress, f"check {basename(directory)}") as meter, naming_paths():
+        return _check(current_disk(), directory, meter)
+
+
+def _check(disk: Disk, directory: str, meter: Meter = SILENT) -> CheckReport:
+    """Inspect the queue in this directory. Raises the errors of ``check``."""
     try:
         if not find_generations(disk, directory):
             raise no_queue(disk, directory, "to check")
         places = read_places(disk, directory)
         # An owner may replace the log meanwhile.
         recovered = read_steadily(
-            lambda: find_generations(disk, directory, places), lambda _: recover(disk, places), SNAPSHOT
+            lambda: find_generations(disk, directory, places), lambda _: recover(disk, places, None, meter), SNAPSHOT
         )
     except (CorruptionError, DataMissingError) as damage:
         untrusted = tuple(map(str, _distrusted(disk, directory)))
@@ -130,9 +139,10 @@ def check(path: StrPath, name: str | None = None) -> CheckReport:
     assert recovered is not None
     problems: list[str] = []
     items = 0
+    meter.expect(sum(extent.length_bytes for extent in recovered.state.extents))
     for extent in recovered.state.extents:
         try:
-            _check_extent(disk, places, recovered, extent)
+            _check_extent(disk, places, recovered, extent, meter)
             items += extent.live
         except (CorruptionError, MemoryShortageError) as damage:
             problems.append(str(damage))
@@ -142,9 +152,12 @@ def check(path: StrPath, name: str | None = None) -> CheckReport:
     if in_doubt:
         problems += _check_doubt(disk, places, recovered, in_doubt)
     published = 0
-    for file in _published(disk, places, recovered):
+    files = list(_published(disk, places, recovered))
+    if files:
+        meter.expect(sum(sizes_in(disk, places.path(INBOX_DIRECTORY)).values()))
+    for file in files:
         try:
-            published += _check_publication(disk, places, recovered, file)
+            published += _check_publication(disk, places, recovered, file, meter)
         except FileNotFoundError:  # the owner has adopted it in the meantime
             continue
         except PermissionError as problem:
@@ -169,7 +182,7 @@ def _distrusted(disk: Disk, root: str) -> Iterator[UntrustedError]:
     return distrusted(disk, believed(disk, root))
 
 
-def _check_extent(disk: Disk, places: Places, recovered: Recovered, extent: Extent) -> None:
+def _check_extent(disk: Disk, places: Places, recovered: Recovered, extent: Extent, meter: Meter = SILENT) -> None:
     info = recovered.state.segments[extent.segment]
     path = recovered.path(places, info.number)
     segment = Segment.open_to_read(disk, [path], info.number, info.salt)
@@ -180,10 +193,11 @@ def _check_extent(disk: Disk, places: Places, recovered: Recovered, extent: Exte
         while offset < end:
             if offset in carried:
                 count += carried[offset].count
+                meter.advance(carried[offset].length_bytes)
                 offset += carried[offset].length_bytes
                 continue
             stop = min((start for start in carried if offset < start < end), default=end)
-            count += segment.checksums(offset, stop)[1]
+            count += segment.checksums(offset, stop, meter)[1]
             offset = stop
     finally:
         segment.close()
@@ -218,25 +232,25 @@ def _published(disk: Disk, places: Places, recovered: Recovered) -> Iterator[str
             yield places.path(file)
 
 
-def _check_publication(disk: Disk, places: Places, recovered: Recovered, path: str) -> int:
+def _check_publication(disk: Disk, places: Places, recovered: Recovered, path: str, meter: Meter) -> int:
     """Check the blocks of a published file, and of its parts if it is a manifest; return the number of its items."""
     publication = read_publication(disk, path)
     if not publication.parts:
-        _check_part(disk, path, publication.own)
+        _check_part(disk, path, publication.own, meter)
     # A power cut may take the adoption of a manifest after some of its files were renamed. These files get their old
     # names back, so they are looked for under the new names as well.
     files = look_into_inbox(disk, places)
     files |= {name: join(DATA_DIRECTORY, segment_name(number)) for number, name in recovered.orphans.items()}
     for part in publication.parts:
-        _check_part(disk, places.path(files.get(part.name) or join(INBOX_DIRECTORY, part.name)), part)
+        _check_part(disk, places.path(files.get(part.name) or join(INBOX_DIRECTORY, part.name)), part, meter)
     return sum(part.count for part in publication.files)
 
 
-def _check_part(disk: Disk, path: str, part: Part) -> None:
+def _check_part(disk: Disk, path: str, part: Part, meter: Meter) -> None:
     if part.count:
         segment = Segment.open_to_read(disk, [path], PUBLISHED, part.salt)
         try:
-            found = segment.checksums(HEADER_BYTES, HEADER_BYTES + part.length_bytes)
+            found = segment.checksums(HEADER_BYTES, HEADER_BYTES + part.length_bytes, meter)
         finally:
             segment.close()
         if found != (part.checksum, part.count):
@@ -318,7 +332,6 @@ class RepairReport:
     the location of its segments."""
 
 
-@naming_paths()
 def repair(
     path: StrPath,
     name: str | None = None,
@@ -326,6 +339,7 @@ def repair(
     data_path: StrPath | None = None,
     renew: bool = False,
     trust: bool = False,
+    progress: Progress = None,
 ) -> RepairReport:
     """Make a damaged queue open again, with everything that is provably intact, in its order.
 
@@ -344,6 +358,9 @@ def repair(
         renew: Whether the queue gets a new identity. Default: False. A copy of a queue needs a new one before it can
             be open beside the original.
         trust: Whether to accept a directory that another user has prepared or may write to. Default: False.
+        progress: How to report the bytes that were read and written (see ``Progress``). Default None: not at all. If
+            the callable raises, the repair ends as by a crash: the lock is free, nothing is lost, and a new call
+            repairs the rest.
 
     Returns:
         The report. It names the problems, the lost sequences, and the files that were kept.
@@ -352,7 +369,8 @@ def repair(
         QueueNotFoundError: There is no queue at the path.
         QueueLockedError: The queue is open.
         InvalidNameError: The name cannot be a queue's.
-        TypeError: ``path``, ``name`` or ``data_path`` is not text.
+        TypeError: ``path``, ``name`` or ``data_path`` is not text, or ``progress`` has another type than ``Progress``.
+        MissingExtraError: ``progress`` is True, and tqdm is not installed.
         DataPathError: The segments are not in the recorded location, or not at ``data_path``. The message says what is
             needed.
         DataMissingError: The location of the segments is not there. Mount it first.
@@ -368,12 +386,18 @@ def repair(
     On return, the queue is durable, closed and consistent. Nothing is deleted: damaged files stay as ``*.damaged``.
     Any thread may call it. A call raises ``QueueLockedError`` while another repair of the queue runs.
     """
-    disk = current_disk()
-    directory = abspath(queue_directory(path, name))
+    directory = queue_directory(path, name)
+    with metering(progress, f"repair {basename(directory)}") as meter, naming_paths():
+        directory = abspath(directory)
+        given = None if data_path is None else place_path(directory, name, data_path)
+        return _repair(current_disk(), directory, given, renew, trust, meter)
+
+
+def _repair(disk: Disk, directory: str, given: str | None, renew: bool, trust: bool, meter: Meter) -> RepairReport:
+    """Repair the queue in this directory, with its segments at ``given``. Raises the errors of ``repair``."""
     if not trust:
         need_trusted(disk, believed(disk, directory))
     mended = set_stray_id_aside(disk, directory)
-    given = None if data_path is None else place_path(directory, name, data_path)
     if not mended.problems:
         mended = mend_places(disk, directory, given)
     places = read_places(disk, directory)
@@ -389,17 +413,17 @@ def repair(
     with take(disk, directory, Settings(trust=trust), create=True, data_path=given) as taken:
         if renew and taken.lock.is_copied and taken.places == places:
             require_own_location(places)  # a queue of its own has segments of its own
-        salvaged = salvage(taken.lock.disk, taken.places, asking(disk, directory, UNKNOWN, trust))
+        salvaged = salvage(taken.lock.disk, taken.places, asking(disk, directory, UNKNOWN, trust), meter)
         if renew:
             salvaged.recovered.state.identity = b""  # an opening gives a new identity to a queue without one
-        store = begin(taken, salvaged.recovered)
+        store = begin(taken, salvaged.recovered, meter=meter)
     try:
         if renew:
             store.trim()  # writes the new identity to the log, also after a clean close
         inbox_problems = [str(problem) for problem in store.adopter.damage]
     finally:
         store.close()
-    items = check(directory).items  # without a key: checksums cover the encrypted bytes
+    items = _check(disk, directory, meter).items  # without a key: checksums cover the encrypted bytes
     kept = sorted(_damaged_files(disk, places) - before)
     problems, kept = (*mended.problems, *salvaged.problems, *inbox_problems), [*mended.kept, *kept]
     return RepairReport(problems, items, tuple(salvaged.lost), salvaged.without_log, tuple(kept))

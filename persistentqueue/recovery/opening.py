@@ -29,6 +29,7 @@ from typing import NamedTuple
 from ..core.frame import DOUBTED
 from ..core.operations import IDENTITY_BYTES, SubscriptionClosed
 from ..core.state import State
+from ..engine.adoption import LOOK_NAMES
 from ..engine.context import UNGUARDED, Guards
 from ..engine.settings import Settings
 from ..engine.store import RecoveryReport, Store
@@ -49,6 +50,7 @@ from ..storage.layout import (
     need_own_directory,
     no_queue,
     set_all_aside,
+    sizes_in,
 )
 from ..storage.locations import DATA_DIRECTORY, LOG_DIRECTORY, OWN, Places
 from ..storage.lock import LOCK_NAME, Lock
@@ -66,6 +68,7 @@ from ..system.disk import (
     sync_names,
 )
 from ..system.event_log import LOGGER
+from ..system.progress import SILENT, Meter
 from ..system.trust import need_trusted
 from .in_doubt import Decide, ask, find_copy, forget_settled
 from .replay import Recovered, finish_adoptions, recover
@@ -134,11 +137,13 @@ def open_store(
     lock_timeout_seconds: float = 0.0,
     data_path: str | None = None,
     others: Others = UNKNOWN,
+    meter: Meter = SILENT,
 ) -> Store:
     """Take the lock, then recover the queue, or make a new one with its segments at ``data_path``.
 
     ``others`` gives access to the queues that this one may have to ask. With ``needs_name``, no queue is made in a
     directory of named queues. A directory that another user has prepared is opened only if the settings say ``trust``.
+    ``meter`` counts bytes: of the log, of the blocks that are written again, and of the published files.
 
     On return, the whole state is durable (with ``settings.sync``).
 
@@ -156,8 +161,9 @@ def open_store(
         lock_timeout_seconds=lock_timeout_seconds,
         data_path=data_path,
     ) as taken:
-        recovered = recover(taken.lock.disk, taken.places, asking(disk, directory, others, settings.trust))
-        return begin(taken, recovered, guards)
+        decide = asking(disk, directory, others, settings.trust)
+        recovered = recover(taken.lock.disk, taken.places, decide, meter)
+        return begin(taken, recovered, guards, meter=meter)
 
 
 @contextmanager
@@ -200,7 +206,14 @@ def take(
             raise
 
 
-def begin(taken: Taken, recovered: Recovered | None, guards: Guards = UNGUARDED, *, adopts: bool = True) -> Store:
+def begin(
+    taken: Taken,
+    recovered: Recovered | None,
+    guards: Guards = UNGUARDED,
+    *,
+    adopts: bool = True,
+    meter: Meter = SILENT,
+) -> Store:
     """Return a store that writes on behind what was read of the queue, or a new queue if that is None.
 
     With ``adopts=False`` published files are left to a later opening. Raises the errors that ``open_store`` lists.
@@ -221,11 +234,11 @@ def begin(taken: Taken, recovered: Recovered | None, guards: Guards = UNGUARDED,
         )
     store = Store(own, places, settings, lock, state, guards)
     try:
-        _begin_log(store, recovered)
+        _begin_log(store, recovered, meter)
         lock.settle()
         if adopts:
             record_limits(own, directory, vars(settings))
-            _adopt(store)
+            _adopt(store, meter)
     except BaseException:
         store.abandon()
         raise
@@ -279,7 +292,7 @@ def _recover_other(disk: Disk, others: Others, trust: bool, directory: str) -> b
     return True
 
 
-def _begin_log(store: Store, recovered: Recovered | None) -> None:
+def _begin_log(store: Store, recovered: Recovered | None, meter: Meter) -> None:
     """Make the missing directories, and the log that the store will write to."""
     disk, parts, roots = store.disk, store.places.parts(), store.lock.roots
     if store.settings.shared_pool:
@@ -297,23 +310,30 @@ def _begin_log(store: Store, recovered: Recovered | None) -> None:
     else:
         for path in unsynced:  # a copy of a queue may lack the directories that were empty
             sync_directory(disk, path)
-        _go_on(store, recovered)
+        _go_on(store, recovered, meter)
     roots.keep((store.directory, store.places.data_root, store.pool.directory))
     store.quota.pressing = False
     store.generations.make_spare()
     store.quota.reserve_bytes = store.quota.reserve_bytes or store.limits.reserve_bytes(store.settings.log_bytes)
 
 
-def _adopt(store: Store) -> None:
-    """Adopt the files that other processes have published meanwhile."""
+def _adopt(store: Store, meter: Meter) -> None:
+    """Adopt the files that other processes have published meanwhile, step by step."""
     if store.adopter.sweep():
+        sizes = sizes_in(store.disk, store.adopter.directory) if meter is not SILENT else {}
+        meter.expect(sum(sizes.values()))
         # A published file that cannot be read, or that has no room, does not fail the opening: a later dequeue raises
         # the error. A failed sync raises ``BrokenQueueError`` and fails the opening, as at every other step.
         with suppress(OSError, ResourceError):
-            store.inbox.adopt(insists=True)
+            is_cut = True
+            while is_cut:
+                before_bytes = store.committer.enqueued_bytes
+                store.inbox.adopt(insists=True, most=LOOK_NAMES)
+                is_cut = store.inbox.is_cut
+                meter.advance(store.committer.enqueued_bytes - before_bytes)
 
 
-def _go_on(store: Store, recovered: Recovered) -> None:
+def _go_on(store: Store, recovered: Recovered, meter: Meter) -> None:
     """Let the store write on behind what was recovered, then delete the files that nothing refers to."""
     replay, disk, places = recovered.replay, store.disk, store.places
     store.generations.follow(replay)
@@ -328,7 +348,7 @@ def _go_on(store: Store, recovered: Recovered) -> None:
     if replay.sealed:
         store.recovery = _go_on_sealed(store, recovered, sweep)
     else:
-        store.recovery = _go_on_crashed(store, recovered, sweep)
+        store.recovery = _go_on_crashed(store, recovered, sweep, meter)
     delete_all(disk, places, sweep, store.settings.wipe)
 
 
@@ -344,7 +364,7 @@ def _go_on_sealed(store: Store, recovered: Recovered, sweep: list[str]) -> Recov
     )
 
 
-def _go_on_crashed(store: Store, recovered: Recovered, sweep: list[str]) -> RecoveryReport:
+def _go_on_crashed(store: Store, recovered: Recovered, sweep: list[str], meter: Meter) -> RecoveryReport:
     """Write again, after a crash, what may not be durable, then begin a new generation of the log."""
     replay, disk, places = recovered.replay, store.disk, store.places
     finish_adoptions(disk, places, recovered)
@@ -354,10 +374,10 @@ def _go_on_crashed(store: Store, recovered: Recovered, sweep: list[str]) -> Reco
         store.adopter.take_back(recovered.orphans)
     if not replay.synced:
         try:
-            store.segments.sync_again(store.state.segments, recovered.unsynced)
+            store.segments.sync_again(store.state.segments, recovered.unsynced, meter)
         except OSError as error:
             raise store.break_off(error) from error
-    redone_bytes = store.segments.redo(store.state.segments, recovered.redo, are_new=not replay.synced)
+    redone_bytes = store.segments.redo(store.state.segments, recovered.redo, not replay.synced, meter)
     doubtful = replay.torn_bytes or replay.missing_bytes or recovered.lost_transactions
     was_in_doubt = recovered.resolved is not None
     if not doubtful and not was_in_doubt:

@@ -36,6 +36,7 @@ from ..storage.log_reader import Replay, read_log
 from ..storage.publication import read_publication
 from ..storage.segment import PUBLISHED, Segment, parse_segment_name, segment_name
 from ..system.disk import READ, Disk, join, read_all
+from ..system.progress import SILENT, Meter
 from ..system.trust import open_plain
 from .in_doubt import Decide
 
@@ -107,24 +108,25 @@ class Recovered:
                 self.unsynced.append(operation)
 
 
-def recover(disk: Disk, places: Places, decide: Decide | None = None) -> Recovered | None:
+def recover(disk: Disk, places: Places, decide: Decide | None = None, meter: Meter = SILENT) -> Recovered | None:
     """Read the queue whose parts are in ``places``; return None if there is no queue. Nothing is changed.
 
-    Without ``decide``, a transaction in doubt stays in doubt. Raises ``CorruptionError``, and what ``decide`` raises.
+    Without ``decide``, a transaction in doubt stays in doubt. ``meter`` counts the bytes of the log. Raises
+    ``CorruptionError``, and what ``decide`` raises.
     """
     generations = find_generations(disk, places.directory, places)
     if not generations:
         return None
     path = places.path(join(LOG_DIRECTORY, log_name(generations[-1])))
-    replay = read_log(disk, path)
-    recovered = _apply(disk, places, replay)
+    replay = read_log(disk, path, meter=meter)
+    recovered = _apply(disk, places, replay, meter)
     if recovered.prepared is not None and decide is not None:
         recovered.resolve(decide(recovered.prepared.prepare))
     _inspect(disk, places, recovered, generations)
     return recovered
 
 
-def _apply(disk: Disk, places: Places, replay: Replay) -> Recovered:
+def _apply(disk: Disk, places: Places, replay: Replay, meter: Meter) -> Recovered:
     try:
         recovered = Recovered(State.restore(replay.checkpoint, replay.supplement), replay)
     except StateError as error:
@@ -147,6 +149,7 @@ def _apply(disk: Disk, places: Places, replay: Replay) -> Recovered:
         for operation in operations:
             recovered.note(operation, inbox)
         recovered.transactions += len(group.transactions)
+        meter.advance(group.end - group.offset)
     recovered.prepared = unfolding.prepared
     recovered.transactions -= unfolding.aborted
     return recovered

@@ -34,6 +34,7 @@ from ..storage.log_reader import SALVAGE, Replay, decode_log, read_bytes
 from ..storage.segment import Segment, find_salt, parse_segment_name, segment_name
 from ..storage.segment_files import Segments
 from ..system.disk import Disk, join
+from ..system.progress import SILENT, Meter
 from ..system.trust import need_regular
 from .in_doubt import Decide
 from .replay import Recovered, finish_adoptions, look_into_inbox, recover
@@ -57,8 +58,8 @@ class Salvaged:
     """Whether the log could not be used."""
 
 
-def salvage(disk: Disk, places: Places, decide: Decide) -> Salvaged:
-    """Read everything that is intact, and return a consistent state.
+def salvage(disk: Disk, places: Places, decide: Decide, meter: Meter = SILENT) -> Salvaged:
+    """Read everything that is intact, and return a consistent state. ``meter`` counts the bytes.
 
     Raises ``OSError`` and ``UnsupportedFormatError``, but never ``CorruptionError``. Raises ``InDoubtError`` only if
     another queue may still know the outcome of a transaction.
@@ -77,26 +78,26 @@ def salvage(disk: Disk, places: Places, decide: Decide) -> Salvaged:
 
     special = list(_set_special_aside(disk, places))
     try:
-        recovered = recover(disk, places, decide_anyway)
+        recovered = recover(disk, places, decide_anyway, meter)
         if recovered is None:
             raise CorruptionError(places.path(LOG_DIRECTORY), 0, "a log", "none")
         salvaged = Salvaged(recovered)
     except CorruptionError as damage:
-        salvaged = _salvage_log(disk, places, decide_anyway)
+        salvaged = _salvage_log(disk, places, decide_anyway, meter)
         salvaged.problems.append(str(damage))
     salvaged.problems[:0] = special
     salvaged.problems += undecided
     finish_adoptions(disk, places, salvaged.recovered)
     try:
-        _write_carried(disk, places, salvaged)
-        _read_blocks(disk, places, salvaged)
+        _write_carried(disk, places, salvaged, meter)
+        _read_blocks(disk, places, salvaged, meter)
     except StateError as contradiction:
         problems = [*salvaged.problems, f"the log contradicts itself: {contradiction}"]
         replay, copies = salvaged.recovered.replay, salvaged.copies
         log_bytes = replay.end + replay.torn_bytes
         salvaged = _salvage_segments(disk, places, replay.header.number, replay.file, log_bytes)
         salvaged.problems, salvaged.copies = problems, copies
-        _read_blocks(disk, places, salvaged)
+        _read_blocks(disk, places, salvaged, meter)
     _mend(disk, places, salvaged)
     for path, copy in salvaged.copies.items():
         if copy is not None and path not in salvaged.damaged:
@@ -140,7 +141,7 @@ def _unknown_files(disk: Disk, places: Places, recovered: Recovered) -> list[str
     ]
 
 
-def _salvage_log(disk: Disk, places: Places, decide: Decide) -> Salvaged:
+def _salvage_log(disk: Disk, places: Places, decide: Decide, meter: Meter) -> Salvaged:
     """Read every intact frame of the newest log; use the segments alone if its header or checkpoint is damaged."""
     try:
         generation = max(find_generations(disk, places.directory, places), default=0)
@@ -149,7 +150,7 @@ def _salvage_log(disk: Disk, places: Places, decide: Decide) -> Salvaged:
     path = places.path(join(LOG_DIRECTORY, log_name(generation)))
     data = read_bytes(disk, path) if generation else b""
     try:
-        intact = decode_log(data, path, SALVAGE)
+        intact = decode_log(data, path, SALVAGE, meter)
         state = State.restore(intact.checkpoint, intact.supplement)
     except (CorruptionError, StateError):
         return _salvage_segments(disk, places, generation, path, len(data))
@@ -159,6 +160,7 @@ def _salvage_log(disk: Disk, places: Places, decide: Decide) -> Salvaged:
         doubted = doubted or frame.offset > before.end
         operations = unfolding.counting_anyway(frame, state.next_sequence)
         _salvage_frame(disk, places, salvaged, frame, operations, doubted=doubted, inbox=inbox)
+        meter.advance(frame.end - frame.offset)
     salvaged.recovered.prepared = unfolding.prepared
     if unfolding.prepared is not None:
         try:
@@ -232,16 +234,17 @@ def _salvage_segments(disk: Disk, places: Places, generation: int, path: str, lo
     return Salvaged(Recovered(state, replay, unsynced=blocks), without_log=True)
 
 
-def _read_blocks(disk: Disk, places: Places, salvaged: Salvaged) -> None:
+def _read_blocks(disk: Disk, places: Places, salvaged: Salvaged, meter: Meter) -> None:
     """Remove the blocks that are not intact from the state, and record their sequences as lost."""
     state = salvaged.recovered.state
     consumed = Intervals(state.gone.consumed)
     rows: list[ExtentRow] = []
     claimed: dict[int, Intervals] = {}
+    meter.expect(sum(extent.length_bytes for extent in state.extents))
     for extent in state.extents:
         path = places.path(join(DATA_DIRECTORY, segment_name(extent.segment)))
         its_claims = claimed.setdefault(extent.segment, Intervals())
-        pieces = _intact_pieces(disk, places, salvaged.recovered, extent, its_claims)
+        pieces = _intact_pieces(disk, places, salvaged.recovered, extent, its_claims, meter)
         if pieces == [(extent.first, extent.count, extent.offset, extent.length_bytes, extent.ordinal)]:
             rows.append(extent.row())
             continue
@@ -266,14 +269,14 @@ def _segments(disk: Disk, places: Places) -> Segments:
     return Segments(disk, places.path(DATA_DIRECTORY), segment_bytes=0, next_number=0, mutex=nullcontext())
 
 
-def _write_carried(disk: Disk, places: Places, salvaged: Salvaged) -> None:
+def _write_carried(disk: Disk, places: Places, salvaged: Salvaged, meter: Meter) -> None:
     """Write the blocks that the log carries to the segments, durably: then the segments hold all items."""
     segments = _segments(disk, places)
     recovered = salvaged.recovered
     for number in dict.fromkeys(operation.segment for operation in recovered.redo):
         salvaged.copies[segments.path(number)] = keep_copy(disk, segments.path(number))
     try:
-        segments.redo(recovered.state.segments, recovered.redo, not recovered.replay.synced)
+        segments.redo(recovered.state.segments, recovered.redo, not recovered.replay.synced, meter)
         segments.sync()
     finally:
         segments.close()
@@ -307,7 +310,7 @@ def _mend(disk: Disk, places: Places, salvaged: Salvaged) -> None:
 
 
 def _intact_pieces(
-    disk: Disk, places: Places, recovered: Recovered, extent: Extent, claimed: Intervals
+    disk: Disk, places: Places, recovered: Recovered, extent: Extent, claimed: Intervals, meter: Meter
 ) -> list[tuple[int, ...]]:
     """Return the intact parts of an extent: first sequence, count, offset, length and ordinal. Neighbours are joined.
 
@@ -325,6 +328,7 @@ def _intact_pieces(
         above = extent.first
         end = extent.offset + extent.length_bytes
         for offset, length_bytes, ordinal, count, _ in segment.intact(extent.offset, end):
+            meter.advance(length_bytes)
             first = extent.first + ordinal - extent.ordinal
             if not above <= first < first + count <= extent.end or claimed.overlap(offset, offset + length_bytes):
                 continue

@@ -2,7 +2,8 @@
 
 A signal handler, a finalizer, a ``logging`` handler or the callable that gives a key can run in the middle of a call.
 It runs in the thread of that call, and would wait for a lock that this thread holds. It gets ``ReentrantUseError`` at
-once instead. A call that only waits, for an item or for room, holds no lock: then the queue may be called.
+once instead. A call that only waits, for an item or for room, holds no lock: then the queue may be called. A callable
+that learns the progress of a compaction may call the queue, too, except to compact, maintain or close it.
 
 Queues that take part in a transaction over several queues are *partners*. Code that interrupts a call of one queue may
 not call a partner either. The partner might wait for a transaction over both, and that transaction waits for the

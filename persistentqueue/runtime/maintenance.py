@@ -7,7 +7,7 @@ given there.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from math import inf
@@ -17,6 +17,7 @@ from ..engine.compaction import Copy
 from ..engine.transaction import Transaction
 from ..errors import BrokenQueueError, ClosedError, PersistentQueueError
 from ..system.event_log import LOGGER
+from ..system.progress import SILENT, Meter
 from .background import BACKGROUND
 from .open_queue import OpenQueue
 
@@ -71,21 +72,20 @@ class Maintenance:
         self,
         below: float,
         settled_only: bool,
-        progress: Callable[[int], None] | None = None,
+        meter: Meter = SILENT,
         bytes_per_second: float = inf,
     ) -> Compacted:
         """Copy the live items of sparse segments together, commit that, and delete the segments.
 
         This is repeated until none of the sparse segments is left that existed at the beginning. On average it copies
-        at most ``bytes_per_second``. Raises ``ResourceError``, ``BrokenQueueError``, ``ClosedError``, ``OSError``.
+        at most ``bytes_per_second``. ``meter`` counts the copied bytes. Raises ``ResourceError``, ``BrokenQueueError``,
+        ``ClosedError``, ``OSError``, and ``ReentrantUseError`` for a call of what ``meter`` reports to.
         """
-        with self._open_queue.keeping_files():
+        with self._open_queue.compacting():
             self._sample()
-            return self._compact(below, settled_only, progress, bytes_per_second)
+            return self._compact(below, settled_only, meter, bytes_per_second)
 
-    def _compact(
-        self, below: float, settled_only: bool, progress: Callable[[int], None] | None, bytes_per_second: float
-    ) -> Compacted:
+    def _compact(self, below: float, settled_only: bool, meter: Meter, bytes_per_second: float) -> Compacted:
         segments = copied_bytes = 0
         before, began = self._open_queue.next_segment, self._open_queue.now()
         copy: Copy | None = None
@@ -107,19 +107,20 @@ class Maintenance:
                 self._open_queue.around(partial(self._open_queue.shielded, begin))
                 if copy is None:
                     return Compacted(segments, copied_bytes)
-                resumed, groups = self._open_queue.now(), self._open_queue.groups
+                resumed, groups, counted_bytes = self._open_queue.now(), self._open_queue.groups, 0
                 while copy.step():
                     self._open_queue.check()
                     if self._open_queue.now() >= self._sample_seconds:
                         self._sample()
-                    if progress is not None:
-                        progress(copied_bytes + copy.copied_bytes)
+                    meter.advance(copy.copied_bytes - counted_bytes)
+                    counted_bytes = copy.copied_bytes
                     # Other threads commit, and waited for the interpreter meanwhile: leave it to them for longer.
                     for_others = 3 * self._open_queue.now() - 2 * resumed if groups != self._open_queue.groups else 0.0
                     self._pause(max(for_others, began + (copied_bytes + copy.copied_bytes) / bytes_per_second))
                     resumed, groups = self._open_queue.now(), self._open_queue.groups
                 transaction = Transaction()
                 transaction.operations = copy.finish()
+                meter.advance(copy.copied_bytes - counted_bytes)
                 if transaction.operations:
                     self._open_queue.commit(transaction)
                     segments += len(copy.done)
@@ -149,7 +150,7 @@ class Maintenance:
 
     def _maintain(self, bytes_per_second: float) -> Maintained:
         self._open_queue.give_back()
-        compacted = self.compact(self._open_queue.settings.compact_below, True, None, bytes_per_second)
+        compacted = self.compact(self._open_queue.settings.compact_below, True, SILENT, bytes_per_second)
         return Maintained(compacted.segments, compacted.copied_bytes, sum(self._open_queue.fill_pool()))
 
     def maintain_soon(self) -> None:

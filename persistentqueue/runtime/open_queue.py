@@ -30,10 +30,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import TypeVar
 
 from ..core.availability import Availability
@@ -54,8 +54,9 @@ from ..errors import (
     SubscriptionNotFoundError,
 )
 from ..storage.publication import LATEST
-from ..system.disk import DISK, Disk
+from ..system.disk import DISK, Disk, basename
 from ..system.event_log import telling
+from ..system.progress import Progress, watched
 from ..system.signal_shield import is_exposed
 from ..system.wakeup import LONGEST_SECONDS
 from .background import BACKGROUND
@@ -546,9 +547,17 @@ class OpenQueue(InspectedQueue):
         with suppress(ResourceError):  # then a later trim frees what only this subscription needed
             self._trim()
 
-    def browse(self, reader: Reader) -> Iterator[tuple[int, list[bytes]]]:
+    def browse(self, reader: Reader, progress: Progress = None) -> Iterator[tuple[int, list[bytes]]]:
         """Iterate over the ready items of this reader, in order, without holding them. Each list comes with the
         sequence of its first item."""
+
+        def count() -> int:
+            """Return the number of items that are ready now."""
+            return self.look(reader.ready.__len__)
+
+        return watched(self._browse(reader), progress, f"browse {basename(self.directory)}", count, itemgetter(1))
+
+    def _browse(self, reader: Reader) -> Generator[tuple[int, list[bytes]], None, None]:
         batches = reader.browse_numbered(self.shielded)
         while True:
             self.check_usable()
@@ -632,6 +641,7 @@ class OpenQueue(InspectedQueue):
 
     @outermost
     def _close_whole(self, reason: str) -> None:
+        self.check_not_compacting()
         self.shielded(partial(self._close, reason))
 
     def _close(self, reason: str) -> None:

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
-from ..engine.compaction import Copy
+from ..engine.compaction import Copy, share
 from ..engine.store import Store
+from ..errors import ReentrantUseError
 from .background import BACKGROUND
 from .call_guard import CallGuard, outermost
 from .memory_budget import MemoryBudget, Share
@@ -33,6 +34,8 @@ class SpaceKeeper(CallGuard):
         """The transactions that wait for room."""
         self.giving_back = threading.Lock()
         self._compacting = threading.Lock()
+        self._compacting_thread: int | None = None
+        """Thread that holds ``_compacting`` while it calls a function of the user; None otherwise."""
         self._is_disowned = False
         self._is_giving_back_due = False
         """True if the deletion of retired segments is scheduled but has not started."""
@@ -82,6 +85,7 @@ class SpaceKeeper(CallGuard):
     def tidy(self) -> None:
         """Give up the space and memory that only a busy queue needs. Raises ``ResourceError``, ``BrokenQueueError`` and
         ``ClosedError``."""
+        self.check_not_compacting()
         self.shielded(self._tidy)
 
     def _tidy(self) -> None:
@@ -110,6 +114,31 @@ class SpaceKeeper(CallGuard):
         with self.giving_back:
             self.check()
             return next(files, None)
+
+    @outermost
+    def sparse_bytes(self, below: float) -> int:
+        """Return the live bytes of the segments of which a share less than ``below`` is live."""
+        with self.mutex:
+            return sum(each.live_bytes for each in self._store.state.segments.values() if share(each) < below)
+
+    @contextmanager
+    def compacting(self) -> Iterator[None]:
+        """Keep the files open, as ``keeping_files``, while the block runs, which may call functions of the user."""
+        self.check_not_compacting()
+        with self.keeping_files():
+            self._compacting_thread = threading.get_ident()
+            try:
+                yield
+            finally:
+                self._compacting_thread = None
+
+    def check_not_compacting(self) -> None:
+        """Raise ``ReentrantUseError`` if this thread is in a compaction, whose end the caller would wait for."""
+        if self._compacting_thread == threading.get_ident() and self._compacting.locked():
+            raise ReentrantUseError(
+                f"{self.directory}: compacted, maintained or closed by the progress= of a compaction, which would wait "
+                "for itself: raise an error to end the compaction, and make this call after it"
+            )
 
     @contextmanager
     def keeping_files(self) -> Iterator[None]:

@@ -45,12 +45,14 @@ from ..core.header import HEADER_BYTES, Header, decode_header, encode_header
 from ..core.operations import Checkpoint, Operation
 from ..errors import CorruptionError, MemoryShortageError
 from ..system.disk import READ, Disk, basename, join, read_all, sync_directory
+from ..system.progress import SILENT, Meter
 from ..system.trust import open_plain
 from .locations import LOG_DIRECTORY
 from .log import generations_of, log_name, parse_log_name
 
 T = TypeVar("T")
 _TRIES = 100
+_ZEROS = bytes(64 * 1024)
 
 
 class Policy(NamedTuple):
@@ -175,8 +177,8 @@ def _read_live(find: Callable[[], list[int]], read: Callable[[list[int]], T]) ->
     return None
 
 
-def read_log(disk: Disk, path: str, policy: Policy = STRICT) -> Replay:
-    """Read and check the log at ``path``, and change nothing.
+def read_log(disk: Disk, path: str, policy: Policy = STRICT, meter: Meter = SILENT) -> Replay:
+    """Read and check the log at ``path``, and change nothing. ``meter`` is that of ``decode_log``.
 
     Raises ``CorruptionError``, ``UnsupportedFormatError``, ``MemoryShortageError`` and ``OSError``.
     """
@@ -188,7 +190,7 @@ def read_log(disk: Disk, path: str, policy: Policy = STRICT) -> Replay:
                 short = decode_log(head, path)
                 if not short.torn_bytes and short.end + len(END) <= len(head):
                     return short
-        return decode_log(_read_open(disk, fd, path), path, policy)
+        return decode_log(_read_open(disk, fd, path), path, policy, meter)
     finally:
         disk.close(fd)
 
@@ -211,20 +213,24 @@ def _read_open(disk: Disk, fd: int, path: str) -> bytes:
         raise MemoryShortageError(path, 0, size_bytes) from None
 
 
-def decode_log(data: bytes, file: str, policy: Policy = STRICT) -> Replay:
+def decode_log(data: bytes, file: str, policy: Policy = STRICT, meter: Meter = SILENT) -> Replay:
     """Check and decode a whole log. This function reads no file.
 
     An invalid frame ends the log if no valid one follows it: a torn tail. Otherwise it is damage, and so is any invalid
     byte in the header, in the checkpoint, or in a sealed log. Then this raises ``CorruptionError``.
 
     If the policy skips damage, only the header and the checkpoint must be valid.
+
+    ``meter`` expects each byte twice: the caller counts a frame once more when it has applied it.
     """
     header, first, checkpoint = _first_frame(data, file)
+    if meter is not SILENT:
+        meter.expect(2 * (_used_bytes(data) - first.end))
     if policy.skips_damage:
         # The seal is removed, and all bytes behind the checkpoint count as torn. So the opening writes a new generation
         # and sets this one aside.
         unsealed = header._replace(flags=header.flags & SYNCED)
-        frames = _intact_frames(data, file, header.salt, first)
+        frames = _intact_frames(data, file, header.salt, first, meter)
         return Replay(file, unsealed, checkpoint, frames, first.end, len(data) - first.end, 0)
     frames = [first]
     end = first.end
@@ -239,6 +245,7 @@ def decode_log(data: bytes, file: str, policy: Policy = STRICT) -> Replay:
                 torn_bytes = _judge_end(data, end, header, file, damage)
                 break
             frames.append(frame)
+            meter.advance(frame.end - end)
             end = frame.end
     return Replay(file, header, checkpoint, frames, end, torn_bytes, max(header.size_bytes - len(data), 0))
 
@@ -255,12 +262,21 @@ def _first_frame(data: bytes, file: str) -> tuple[Header, Frame, Checkpoint]:
     return header, first, operation
 
 
-def _intact_frames(data: bytes, file: str, salt: int, first: Frame) -> list[Frame]:
+def _intact_frames(data: bytes, file: str, salt: int, first: Frame, meter: Meter) -> list[Frame]:
     """Return the first frame, and every valid frame behind it, wherever it stands."""
     frames = [first]
     while (frame := find_frame(data, frames[-1].end, salt, file)) is not None:
+        meter.advance(frame.end - frames[-1].end)
         frames.append(frame)
     return frames
+
+
+def _used_bytes(data: bytes) -> int:
+    """Return the length of a log without most of the zeros behind its last frame."""
+    end = len(data)
+    while data.endswith(_ZEROS, 0, end):
+        end -= len(_ZEROS)
+    return end
 
 
 def _judge_end(data: bytes, end: int, header: Header, file: str, damage: CorruptionError) -> int:

@@ -37,6 +37,7 @@ from ..system.disk import (
     Disk,
     StrPath,
     abspath,
+    basename,
     copy_file,
     current_disk,
     join,
@@ -44,6 +45,7 @@ from ..system.disk import (
     sync_directory,
     sync_names,
 )
+from ..system.progress import Meter, Progress, StoppedError, metering
 from ..system.trust import need_regular, need_trusted
 from .layout import (
     DELETED_DIRECTORY,
@@ -59,6 +61,7 @@ from .layout import (
     part_of_segment,
     place_path,
     queue_directory,
+    sizes_in,
     sweep_place,
 )
 from .locations import (
@@ -98,7 +101,6 @@ class Moved:
     """
 
 
-@naming_paths()
 def move_data(
     path: StrPath,
     name: str | None = None,
@@ -106,6 +108,7 @@ def move_data(
     data_path: StrPath | None,
     lock_timeout: float = 0.0,
     trust: bool = False,
+    progress: Progress = None,
 ) -> Moved:
     """Move the segments of a closed queue to another location, or back into its own directory.
 
@@ -118,12 +121,16 @@ def move_data(
         data_path: The new location, on other media for instance. None means the queue's own directory.
         lock_timeout: Seconds to wait for the queue's lock, 0 or more. Default: 0, do not wait.
         trust: Whether to accept files and directories that another user may have prepared. Default: False.
+        progress: How to report the bytes that were copied (see ``Progress``). Default None: not at all. If the callable
+            raises, the move ends, the lock is free, and the queue is as it was. The error of a last report comes after
+            the move.
 
     Returns:
         Where the segments were and are, what was copied, and which locations could not be swept.
 
     Raises:
-        TypeError: ``path``, ``name`` or ``data_path`` has a wrong type.
+        TypeError: ``path``, ``name``, ``data_path`` or ``progress`` has a wrong type.
+        MissingExtraError: ``progress`` is True, and tqdm is not installed.
         InvalidNameError: ``name`` cannot be the name of a queue.
         QueueNotFoundError: There is no queue at this path.
         QueueLockedError: The queue is open, and was not closed within ``lock_timeout``.
@@ -151,8 +158,21 @@ def move_data(
         moved = move_data("queues", "orders", data_path="/mnt/fast")
         print(moved.source, moved.target, moved.copied_bytes)
     """
-    disk = current_disk()
-    directory = abspath(queue_directory(path, name))
+    directory = queue_directory(path, name)
+    with metering(progress, f"move {basename(directory)}") as meter, naming_paths():
+        return _move_data(current_disk(), abspath(directory), name, data_path, lock_timeout, trust, meter)
+
+
+def _move_data(
+    disk: Disk,
+    directory: str,
+    name: str | None,
+    data_path: StrPath | None,
+    lock_timeout: float,
+    trust: bool,
+    meter: Meter,
+) -> Moved:
+    """Move the segments of the queue in this directory. Raises the errors of ``move_data``."""
     target = place_path(directory, name, data_path)
     if not find_generations(disk, directory):
         raise no_queue(disk, directory, "to move")
@@ -175,7 +195,7 @@ def move_data(
         source, files, copied_bytes = places.data_root, 0, 0
         if target != places.place.path:
             _need_plain_files(disk, places)
-            places, files, copied_bytes = _move(disk, places, target)
+            places, files, copied_bytes = _move(disk, places, target, meter)
             if name is not None:
                 with suppress(OSError):
                     disk.rmdir(source)
@@ -302,7 +322,7 @@ def sweep_others(disk: Disk, places: Places) -> Places:
     return remaining
 
 
-def _move(disk: Disk, places: Places, path: str) -> tuple[Places, int, int]:
+def _move(disk: Disk, places: Places, path: str, meter: Meter) -> tuple[Places, int, int]:
     try:
         disk.failpoint("move.1 take place")
         target = take_place(disk, places, path)
@@ -312,16 +332,18 @@ def _move(disk: Disk, places: Places, path: str) -> tuple[Places, int, int]:
         root = places.root_of(target)
         sweep_place(disk, root)
         _close_inbox(disk, places)
-        files, copied_bytes = _copy_all(disk, places, root)
+        files, copied_bytes = _copy_all(disk, places, root, meter)
         disk.failpoint("move.4 switch")
         moved = _switched(places, target, places.place)
         write_places(disk, moved)
-    except OSError as error:
+    except (OSError, StoppedError) as error:
         with suppress(OSError):
             now = read_record(disk, places.directory)
             if now.place == places.place:  # else a sync has failed, and the next opening finds the segments
                 sweep_others(disk, now)
                 reopen_inbox(disk, places)
+        if isinstance(error, StoppedError):
+            raise
         lack = lacking(error, path, "to move the segments there", "then move again")
         if lack is None:
             raise
@@ -351,15 +373,17 @@ def _close_inbox(disk: Disk, places: Places) -> None:
         sync_directory(disk, places.data_root)
 
 
-def _copy_all(disk: Disk, places: Places, root: str) -> tuple[int, int]:
+def _copy_all(disk: Disk, places: Places, root: str, meter: Meter) -> tuple[int, int]:
     """Copy the queue's files in the data directory and the inbox, durably; return how many files, and their bytes."""
     files = copied_bytes = 0
-    for source_part, part in ((DATA_DIRECTORY, DATA_DIRECTORY), (CLOSED_DIRECTORY, INBOX_DIRECTORY)):
+    parts = ((DATA_DIRECTORY, DATA_DIRECTORY), (CLOSED_DIRECTORY, INBOX_DIRECTORY))
+    meter.expect(sum(sum(sizes_in(disk, places.path(part)).values()) for part, _ in parts))
+    for source_part, part in parts:
         source, target = places.path(source_part), join(root, part)
         make_directory(disk, target)
         for name in names_in(disk, source):
             if part_of_segment(name) or part_of_inbox(name):
-                copied_bytes += copy_file(disk, join(source, name), join(target, name))
+                copied_bytes += copy_file(disk, join(source, name), join(target, name), meter)
                 files += 1
         sync_directory(disk, target)
     sync_directory(disk, root)

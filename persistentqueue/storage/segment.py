@@ -35,6 +35,7 @@ from ..core.header import HEADER_BYTES, Header, decode_header, encode_header
 from ..core.page_cache import ITEM_OVERHEAD_BYTES
 from ..errors import CorruptionError, MemoryShortageError
 from ..system.disk import CREATE_NEW, READ, WRITE, Disk, read_all, write_all
+from ..system.progress import SILENT, Meter
 from ..system.trust import open_plain
 
 SUFFIX = ".seg"
@@ -400,10 +401,10 @@ class Segment:
             return Loaded(ordinal, [], next_offset, ordinal, damage, next_ordinal - ordinal)
         return Loaded(first, items, offset, ordinal, None, 0, last_offset, last_ordinal, cost_bytes)
 
-    def checksums(self, offset: int, end: int) -> tuple[int, int]:
+    def checksums(self, offset: int, end: int, meter: Meter = SILENT) -> tuple[int, int]:
         """Check every block in ``offset … end``; return their combined checksum and the number of their items.
 
-        Raises ``CorruptionError`` at the first block that does not check out.
+        ``meter`` counts their bytes. Raises ``CorruptionError`` at the first block that does not check out.
         """
         window = self._window(end)
         combined = count = 0
@@ -413,6 +414,7 @@ class Segment:
             combined = combine_checksums(combined, header.checksum)
             count += header.count
             offset += BLOCK_HEADER_BYTES + header.body_bytes
+            meter.advance(BLOCK_HEADER_BYTES + header.body_bytes)
         return combined, count
 
     def blocks(

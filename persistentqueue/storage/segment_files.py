@@ -24,6 +24,7 @@ from ..core.state import SegmentInfo
 from ..errors import CorruptionError, lacking, unless_lacking
 from ..system.disk import LACKING, NO_FILES, NO_SPACE, Disk, join, names_of, wipe_file
 from ..system.event_log import Damage
+from ..system.progress import SILENT, Meter
 from ..system.signal_shield import Shielded, call_once
 from ..system.trust import need_regular
 from .pool import Pool
@@ -200,7 +201,7 @@ class Segments:
         self.syncs += len(dirty) + 1
         self.new, self.has_adopted = [], False
 
-    def sync_again(self, rows: Mapping[int, SegmentInfo], blocks: Iterable[Enqueue]) -> None:
+    def sync_again(self, rows: Mapping[int, SegmentInfo], blocks: Iterable[Enqueue], meter: Meter = SILENT) -> None:
         """Write these blocks again, unchanged, and sync them, the files they are in, and the files' names.
 
         An earlier owner left them in the operating system's page cache. A sync alone is not enough. If the sync of that
@@ -209,6 +210,7 @@ class Segments:
         extents: dict[int, list[tuple[int, int]]] = {}
         for each in blocks:
             extents.setdefault(each.segment, [(0, HEADER_BYTES)]).append((each.offset, each.length_bytes))
+            meter.expect(each.length_bytes)
         for number in filter(self.exists, extents):
             info = rows[number]
             segment = Segment.open(self._disk, self.path(number), number, info.salt, info.capacity_bytes, trusted=True)
@@ -217,6 +219,7 @@ class Segments:
                     continue
                 for offset, length_bytes in extents[number]:
                     segment.rewrite(offset, length_bytes)
+                    meter.advance(length_bytes)
                 segment.sync()
             finally:
                 segment.close()
@@ -224,7 +227,9 @@ class Segments:
         with names_of(self._disk, self.directory) as sync_names:
             sync_names()
 
-    def redo(self, rows: Mapping[int, SegmentInfo], operations: Iterable[Enqueue], are_new: bool) -> int:
+    def redo(
+        self, rows: Mapping[int, SegmentInfo], operations: Iterable[Enqueue], are_new: bool, meter: Meter = SILENT
+    ) -> int:
         """Write blocks again that the log carries, adjacent ones in one call; return how many bytes they are.
 
         Only the log is believed. With ``are_new``, headers and names of the files may not be durable either. Then the
@@ -241,9 +246,11 @@ class Segments:
             runs[-1][2].append(blocks)
             end += len(blocks)
             redone_bytes += len(blocks)
+        meter.expect(redone_bytes)
         for number, offset, run in runs:
             segment = self._to_redo(rows[number])
             segment.redo(offset, run)
+            meter.advance(sum(map(len, run)))
             if are_new and segment not in self.new:
                 segment.write_header()
                 self.new.append(segment)

@@ -34,6 +34,7 @@ from typing import TypeVar
 import portalocker
 
 from ..errors import ClosedError, DiskFullError, OutOfMemoryError, QueueNotFoundError, TooManyFilesError
+from .progress import SILENT, Meter
 
 try:
     import fcntl
@@ -294,7 +295,7 @@ def write_zeros(disk: Disk, fd: int, start: int, end: int) -> None:
         write_all(disk, fd, [chunk], len(chunk), at)
 
 
-def copy_file(disk: Disk, source_path: str, target_path: str) -> int:
+def copy_file(disk: Disk, source_path: str, target_path: str, meter: Meter = SILENT) -> int:
     """Copy the file to a new one and return its length in bytes. Raises ``FileExistsError``.
 
     The content of the copy is durable on return, its name is not.
@@ -307,6 +308,7 @@ def copy_file(disk: Disk, source_path: str, target_path: str) -> int:
             while data := disk.pread(source, len(_ZEROS), offset):
                 write_all(disk, target, [data], len(data), offset)
                 offset += len(data)
+                meter.advance(len(data))
             disk.fdatasync(target)
         finally:
             disk.close(target)

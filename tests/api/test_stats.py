@@ -187,13 +187,14 @@ def test_who_holds_for_how_long(open_queue: QueueFactory, monkeypatch: pytest.Mo
     assert (queue.stats().sessions, queue.stats().held_seconds) == (0, 0)
 
 
+@pytest.mark.usefixtures("reports_each_step")
 def test_compactions_are_counted(open_queue: QueueFactory) -> None:
     """A compaction counts the segments that it emptied and the bytes that it copied. If it is given up, it counts its
     bytes and no segment."""
     queue = open_queue(**LITTLE)
     sparse(queue)
 
-    def stop(copied_bytes: int) -> None:
+    def stop(copied_bytes: int, _: int | None) -> None:
         if copied_bytes:
             raise InterruptedError
 

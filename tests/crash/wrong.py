@@ -16,6 +16,7 @@ from decimal import Decimal
 from math import inf, nan
 from types import TracebackType
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 from persistentqueue import (
     BrokenQueueError,
@@ -31,6 +32,7 @@ from persistentqueue import (
 from persistentqueue.compat import ShutDown
 from persistentqueue.core.block import ITEM_BYTES_MAX
 from persistentqueue.runtime.session_state import hold_of
+from persistentqueue.system import progress
 from persistentqueue.system.disk import DISK
 from tests.support.disks import call_on
 
@@ -590,7 +592,8 @@ def _queue_like(world: World, _: int, how: str) -> None:
         queue.wait(0.0005, stop=lambda: bool(world.callback()))
         return
     if how == "progress":
-        queue.compact(below=1.0, progress=lambda _: world.call_back())
+        with patch.object(progress, "STEP_BYTES", 0):
+            queue.compact(below=1.0, progress=lambda *_: world.call_back())
         return
     if how == "clear":
         with Note(world, "clear", ("a", "", -1), []):

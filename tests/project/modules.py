@@ -55,7 +55,7 @@ TABLE = (
         "checksum intervals page_cache dead_letter header operations block frame delivery_counts encryption items "
         "state availability",
     ),
-    _folder("system", "disk event_log startup uncopyable wakeup directory_handles quota signal_shield trust"),
+    _folder("system", "progress disk event_log startup uncopyable wakeup directory_handles quota signal_shield trust"),
     _folder(
         "storage",
         "inbox_access locations lock log log_reader pool segment publication segment_files layout inbox_limits "

@@ -103,7 +103,7 @@ def test_parts_are_included() -> None:
 def test_options_are_complete() -> None:
     """The table has each option, with a sentence, and each has a section."""
     text = generate.options()
-    names = [field.name for field in fields(Options)] + ["codec"]
+    names = [field.name for field in fields(Options)] + ["codec", "progress"]
     assert sorted(re.findall(r"^\| \[`(\w+)`\]\(#\w+\) \|(?:.+\|){2} \S.*\. \|$", text, re.MULTILINE)) == sorted(names)
     assert sorted(re.findall(r"^### (\w+)$", text, re.MULTILINE)) == sorted(names)
     assert "| `int \\| MemoryBudget` | 64 MiB |" in text

@@ -531,6 +531,7 @@ def test_all_sources_drained_meanwhile() -> None:
         assert items_in(store) == numbered(11)[10:]
 
 
+@pytest.mark.usefixtures("reports_each_step")
 def test_rolled_back_while_it_is_moved(open_queue: QueueFactory) -> None:
     """Held items are moved like others. After a rollback they come out first, and after a flush they are gone."""
     queue = open_queue(**LITTLE)
@@ -539,7 +540,7 @@ def test_rolled_back_while_it_is_moved(open_queue: QueueFactory) -> None:
         assert one.dequeue_many(2) == left[:2]
         assert two.dequeue_many(2) == left[2:4]
 
-        def flush(_: int) -> None:
+        def flush(*_: object) -> None:
             one.flush()
 
         assert queue.compact(progress=flush).segments == 4
@@ -550,13 +551,14 @@ def test_rolled_back_while_it_is_moved(open_queue: QueueFactory) -> None:
     assert drain(open_queue(**LITTLE)) == left[2:]
 
 
+@pytest.mark.usefixtures("reports_each_step")
 def test_one_round_under_traffic(open_queue: QueueFactory) -> None:
     """A compaction ends although sessions consume moved items meanwhile: it does not move those items again."""
     queue = open_queue(**LITTLE)
     left = sparse(queue, segments=6, per_segment=20)
     calls: list[int] = []
 
-    def take(copied_bytes: int) -> None:
+    def take(copied_bytes: int, _: int | None) -> None:
         if not calls or copied_bytes > calls[-1]:
             with queue.transaction() as session:  # a moved item, so that the target is never full
                 session.dequeue()
@@ -566,6 +568,7 @@ def test_one_round_under_traffic(open_queue: QueueFactory) -> None:
     assert max(calls) < 2 * sum(map(len, left))
 
 
+@pytest.mark.usefixtures("reports_each_step")
 def test_room_that_it_takes(open_queue: QueueFactory, directory: Path) -> None:
     """A compaction of many segments takes room for at most one segment more, apart from the log."""
     queue = open_queue(**LITTLE, log_bytes=4096)
@@ -581,7 +584,7 @@ def test_room_that_it_takes(open_queue: QueueFactory, directory: Path) -> None:
 
     before, most = data_bytes(), [0]
 
-    def look(_: int) -> None:
+    def look(*_: object) -> None:
         most[0] = max(most[0], data_bytes())
 
     assert queue.compact(progress=look).segments == 50

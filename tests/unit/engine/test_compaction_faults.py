@@ -547,7 +547,7 @@ def test_progress(open_queue: QueueFactory) -> None:
     class EnoughError(Exception):
         pass
 
-    def enough(copied_bytes: int) -> None:
+    def enough(copied_bytes: int, _: int | None) -> None:
         told.append(copied_bytes)
         if copied_bytes > 2 << 20:
             raise EnoughError
@@ -558,7 +558,7 @@ def test_progress(open_queue: QueueFactory) -> None:
     queue.trim()
     assert queue.stats().segments == before.segments
     told.clear()
-    compacted = queue.compact(below=0.9, progress=told.append)
+    compacted = queue.compact(below=0.9, progress=lambda done, _: told.append(done))
     assert sorted(told) == told
     assert max(b - a for a, b in pairwise([*told, compacted.copied_bytes])) <= (1 << 20) + 600_000
     assert list(queue.browse()) == left
@@ -597,13 +597,14 @@ def test_no_more_bytes_per_second(open_queue: QueueFactory, monkeypatch: pytest.
     assert drain(queue) == left
 
 
+@pytest.mark.usefixtures("reports_each_step")
 def test_closing_in_a_pause(open_queue: QueueFactory, directory: Path) -> None:
     """A compaction that pauses gives up soon after the queue is closed."""
     queue = open_queue(**LITTLE)
     left = sparse(queue)
     told = threading.Event()
     with ThreadPoolExecutor(1) as pool:
-        compacting = pool.submit(queue.compact, bytes_per_second=0.001, progress=lambda _: told.set())
+        compacting = pool.submit(queue.compact, bytes_per_second=0.001, progress=lambda *_: told.set())
         assert told.wait(SECONDS)
         queue.close()
         with pytest.raises(ClosedError):

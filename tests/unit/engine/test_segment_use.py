@@ -169,6 +169,7 @@ def test_damaged_items_are_counted_apart(open_queue: QueueFactory, directory: Pa
     assert "6 ready; 1 damaged" in str(first)
 
 
+@pytest.mark.usefixtures("reports_each_step")
 def test_a_compaction_pins_what_it_copies(open_queue: QueueFactory) -> None:
     """While a compaction is at work, its sources are reported as being compacted."""
     queue = open_queue(**TEN)
@@ -180,7 +181,7 @@ def test_a_compaction_pins_what_it_copies(open_queue: QueueFactory) -> None:
                 session.dequeue_many(9)
         keeper.rollback()
     seen: list[str] = []
-    queue.compact(progress=lambda _: seen.append(str(queue.explain()[0])))
+    queue.compact(progress=lambda *_: seen.append(str(queue.explain()[0])))
     assert seen[-1].endswith("1 ready; it is being compacted")
 
 

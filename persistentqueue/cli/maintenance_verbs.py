@@ -7,7 +7,7 @@ from dataclasses import asdict
 from functools import partial
 
 from persistentqueue import View, repair
-from persistentqueue.drawing.charts import SPARSE, share_of
+from persistentqueue.drawing.charts import SPARSE
 from persistentqueue.storage.layout import open_pool
 from persistentqueue.storage.pool import SIZE_BYTES_MAX
 
@@ -45,7 +45,8 @@ def repair_(path: str, name: str | None, data_path: str, renew: bool, trust: boo
 
     Disk: the queue; nothing is deleted, and each file is copied before it is cut. Lock: needed.
     """
-    report = repair(path, named(name), data_path=data_path or None, renew=renew, trust=trust)
+    with progress("repair") as at:
+        report = repair(path, named(name), data_path=data_path or None, renew=renew, trust=trust, progress=at)
     if as_json:
         answer(asdict(report))
         return PROBLEMS if report.problems else WELL
@@ -96,9 +97,8 @@ def compact(
     opened = partial(own, create=False, lock_timeout=lock_timeout, encryption=encryption, trust=trust)
     with opened(path, named(name)) as queue:
         before = View(path, named(name)).look()
-        sparse_bytes = sum(each.live_bytes for each in before.segments if share_of(each) < below)
-        with progress("compact", sparse_bytes) as at:
-            done = queue.compact(below=below, progress=lambda done_bytes, _: at(done_bytes))
+        with progress("compact") as at:
+            done = queue.compact(below=below, progress=at)
         after = View(path, named(name)).look()
     freed_bytes = before.data_bytes - after.data_bytes
     if as_json:
@@ -182,8 +182,8 @@ def bench(path: str, seconds: float, as_json: bool) -> int:
 
     Disk: a directory in PATH is made, and deleted again. Lock: only of the queue in that directory.
     """
-    with progress("bench", seconds) as at:
-        rows = measure(path, seconds, at)
+    with progress("bench") as at:
+        rows = measure(path, seconds, lambda done: at(done, seconds))
     if as_json:
         answer({"item_bytes": 100, "rows": [row._asdict() | {"ratio": row.ratio} for row in rows]})
         return WELL

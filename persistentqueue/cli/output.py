@@ -137,20 +137,20 @@ def _encoded(text: str) -> bytes:
 
 
 @contextmanager
-def progress(what: str, total: float | None, quiet: bool = False) -> Iterator[Callable[[float], None]]:
-    """Draw a progress bar on stderr, if that is a terminal; yield the function that takes the amount done so far.
+def progress(what: str, quiet: bool = False) -> Iterator[Callable[[float, float | None], None]]:
+    """Draw a progress bar on stderr, if that is a terminal. Without rich there is no bar.
 
-    Without rich there is no bar.
+    Yields the function that takes the amount done so far and the expected total: a ``progress`` of the package.
     """
     bar = _rich_bar() if not quiet and is_live(sys.stderr) else None
     if bar is None:
-        yield lambda _completed: None
+        yield lambda _completed, _total: None
         return
-    with bar(what, total) as at:
+    with bar(what) as at:
         yield at
 
 
-def _rich_bar() -> Callable[[str, float | None], AbstractContextManager[Callable[[float], None]]] | None:
+def _rich_bar() -> Callable[[str], AbstractContextManager[Callable[[float, float | None], None]]] | None:
     """Return the bar that rich draws; None if rich is not installed."""
     try:
         from .display.console import bar  # noqa: PLC0415 - the optional dependency

@@ -36,7 +36,6 @@ from .summary import (
 )
 
 _ITEM_WIDTH = 100
-_PROGRESS_ITEMS = 1000
 
 
 @verb(LOOK, "list", PATH)
@@ -159,7 +158,6 @@ def dump(path: str, name: str | None, output: str, subscription: str, keys: Sequ
     """
     view = View(path, named(name), encryption=encryption_of(keys))
     seen = view.look()
-    total = dict(seen.subscriptions).get(subscription, seen.depth)
     written = 0
     lost: list[tuple[int, int]] = []
 
@@ -170,12 +168,10 @@ def dump(path: str, name: str | None, output: str, subscription: str, keys: Sequ
             note(str(error))
 
     quiet = output == "-" and is_live(sys.stdout)
-    with written_to(output) if output != "-" else stdout() as file, progress("dump", total, quiet) as at:
-        for item in view.browse(subscription, damaged):
+    with written_to(output) if output != "-" else stdout() as file, progress("dump", quiet) as at:
+        for item in view.browse(subscription, damaged, progress=at):
             file.write(json.dumps(_line(item), ensure_ascii=False).encode() + b"\n")
             written += 1
-            if not written % _PROGRESS_ITEMS:
-                at(written)
         file.flush()
     if as_json:
         note(json.dumps({"items": written, "published": seen.published, "lost": lost}))
@@ -202,7 +198,8 @@ def check_(path: str, name: str | None, as_json: bool) -> int:
 
     Disk: nothing is changed. Lock: not needed.
     """
-    report = check(path, named(name))
+    with progress("check") as at:
+        report = check(path, named(name), progress=at)
     if as_json:
         answer(asdict(report) | {"ok": report.ok})
         return WELL if report.ok else PROBLEMS

@@ -147,7 +147,7 @@ def load(
         done = View(path, named(name)).look().markers.get(marker, 0) if marker else 0
         file = sys.stdin.buffer if source == "-" else Path(source).open("rb")  # noqa: SIM115 - closed below
         try:
-            with progress("load", total) as at:
+            with progress("load") as at:
                 for number, items, length_bytes in _batches(file, done):
                     read_bytes += length_bytes
                     producer.enqueue_many(items)
@@ -155,7 +155,7 @@ def load(
                         loaded += len(items)
                     else:
                         skipped += len(items)
-                    at(read_bytes)
+                    at(read_bytes, total)
         finally:
             if source != "-":
                 file.close()
@@ -270,7 +270,7 @@ def import_(
     target: Any = {} if name is None else {"name": named(name)}
     if states:
         target["states"] = states
-    with progress("import", 1.0) as at:
+    with progress("import") as at:
         done = import_queue(
             source,
             path,
@@ -282,7 +282,7 @@ def import_(
             newest_first=newest_first,
             skip_damaged=skip_damaged,
             again=again,
-            progress=lambda count, total: at(count / (total or 1)),
+            progress=at,
             wipe=True,
             lock_timeout=lock_timeout,
             trust=trust,
@@ -416,8 +416,9 @@ def _move_items(
     with (
         opened(name, create=False) as source,
         opened(target) as other,
-        progress("move", min(count, len(source))) as at,
+        progress("move") as at,
     ):
+        total = min(count, len(source))
         while moved < count:
             with transaction(source, other) as (taker, giver):
                 items = taker.dequeue_many(min(count - moved, BATCH_ITEMS))
@@ -425,7 +426,7 @@ def _move_items(
             if not items:
                 break
             moved += len(items)
-            at(moved)
+            at(moved, total)
     if as_json:
         answer({"items": moved, "source": name, "target": target})
     else:
@@ -439,7 +440,10 @@ def _move_segments(
     left: list[str] = []
     documents = []
     for name in names:
-        moved = move_data(path, named(name), data_path=data_path, lock_timeout=lock_timeout, trust=trust)
+        with progress("move") as at:
+            moved = move_data(
+                path, named(name), data_path=data_path, lock_timeout=lock_timeout, trust=trust, progress=at
+            )
         left += moved.left
         documents.append({"name": name, **asdict(moved)})
         if not as_json:

@@ -218,8 +218,8 @@ def test_a_bar_swallows_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error of the work that a bar shows is raised, also one that looks as if rich were missing."""
     for is_terminal in (True, False):
         monkeypatch.setattr(output, "is_live", lambda _stream, found=is_terminal: found)
-        with pytest.raises(ModuleNotFoundError, match="odd"), output.progress("work", 1) as at:
-            at(1)
+        with pytest.raises(ModuleNotFoundError, match="odd"), output.progress("work") as at:
+            at(1, 2)
             raise ModuleNotFoundError("odd")
 
 

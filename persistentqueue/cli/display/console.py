@@ -32,8 +32,8 @@ def console(stderr: bool = False) -> Console:
 
 
 @contextmanager
-def bar(what: str, total: float | None) -> Iterator[Callable[[float], None]]:
-    """Draw a progress bar on stderr, and yield the function that takes the amount done so far."""
+def bar(what: str) -> Iterator[Callable[[float, float | None], None]]:
+    """Draw a progress bar on stderr; yield the function that takes the amount done so far, and the expected total."""
     progress = Progress(
         TextColumn(what),
         BarColumn(),
@@ -43,5 +43,5 @@ def bar(what: str, total: float | None) -> Iterator[Callable[[float], None]]:
         transient=True,
     )
     with progress:
-        task = progress.add_task(what, total=total)
-        yield lambda completed: progress.update(task, completed=completed)
+        task = progress.add_task(what, total=None)
+        yield lambda completed, total: progress.update(task, completed=completed, total=total)

@@ -107,7 +107,16 @@ SPARKS ?= 4.0 4.1 4.2
 ON_SPARK := tests/spark/test_handoff.py tests/spark/test_source.py tests/spark/test_stream.py tests/spark/test_workers.py \
 	tests/spark/test_processes.py
 
-.PHONY: demo test long flights kills crash sparks lint docs perf perf-spark clean
+# These tests run from the unpacked source distribution, and with the oldest and newest versions of all dependencies.
+UNPACKED := tests/project tests/api
+BOUNDS := tests/api tests/faces tests/unit/core tests/unit/system tests/spark/test_handoff.py tests/spark/test_source.py
+# Before 4.3 PySpark leaves a folder `artifacts` in the working directory, and before 4.1 sockets to the garbage collector.
+BOUNDS += --deselect tests/spark/test_handoff.py::test_a_machine_without_java -W ignore::ResourceWarning \
+	-W ignore::pytest.PytestUnraisableExceptionWarning
+# The tools of a release have an environment of their own, so that none of them decides a version that is tested.
+RELEASE := $(VENV)/release/bin
+
+.PHONY: demo test long flights kills crash sparks lint docs package bounds perf perf-spark clean
 
 demo: $(VENV)/examples.installed
 	$(BIN)/python examples/flights_pipeline.py --directory demo
@@ -150,6 +159,23 @@ lint: $(VENV)/test.installed
 docs: $(VENV)/docs.installed
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going -E -q -b html docs docs/_build/html
 
+# The distributions, in dist/: see release/check.py. A released file has the time of its commit.
+package: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 1577836800)
+package: $(VENV)/test.installed $(VENV)/release.installed
+	$(RELEASE)/python release/check.py dist
+	cd dist/unpacked && PYTHONPATH=$(CURDIR)/dist/unpacked $(CURDIR)/$(BIN)/python -m pytest -n 4 --dist loadfile \
+		$(UNPACKED) $(LONG:%=--ignore=%)
+	rm -rf dist/unpacked
+
+# Two environments of a gigabyte: the versions of the lower bounds in setup.cfg, and the newest below the upper ones.
+bounds: $(VENV)/bounds-lowest-direct.tested $(VENV)/bounds-highest.tested
+
+$(VENV)/bounds-%.tested: $(VENV)/release.installed
+	rm -rf $(VENV)/bounds-$*
+	$(RELEASE)/uv venv --quiet --python $(PYTHON) $(VENV)/bounds-$*
+	$(RELEASE)/uv pip install --quiet --python $(VENV)/bounds-$* --resolution $* --editable '.[test]'
+	$(VENV)/bounds-$*/bin/python -m pytest -n 2 --dist loadfile $(BOUNDS)
+
 perf: $(VENV)/test.installed
 	$(BIN)/python -m perf --results perf/results
 
@@ -161,6 +187,11 @@ perf-spark: $(VENV)/test.installed
 	$(BIN)/python -m perf.studies.manifests --rounds 3 --results perf/results
 	$(BIN)/python -m perf.studies.planning --rounds 3 --results perf/results
 	$(BIN)/python -m perf.studies.soak --minutes 20 --results perf/results
+
+$(VENV)/release.installed:
+	$(PYTHON) -m venv $(VENV)/release
+	$(RELEASE)/python -m pip install --disable-pip-version-check --quiet 'build>=1.2' 'twine>=6.1' 'uv>=0.5'
+	touch $@
 
 $(VENV)/%.installed: setup.cfg pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -13,7 +13,8 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 README_LINES_MAX = 250
 README_BYTES_MAX = 16 * 1024
-DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "perf/README.md")] + PAGES
+NAMES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "perf/README.md")
+DOCUMENTS = [ROOT / name for name in NAMES] + PAGES
 
 
 def test_readme_is_read_in_five_minutes() -> None:

@@ -141,7 +141,7 @@ def pieces_of(document: str) -> Iterator[str]:
 
 
 _ENTRIES = re.compile(r"\n(?=\s*(?:[-*]|\d+\.)\s)")
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
+DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md")] + PAGES
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())

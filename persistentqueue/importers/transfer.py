@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from persistentqueue import PersistentQueue
+from persistentqueue import PersistentQueue, Progress
 from persistentqueue.options import OptionArguments, Options, Unnamed
 from persistentqueue.system.disk import StrPath
+from persistentqueue.system.progress import Meter, metering
 
 from .errors import ImportMismatchError, SourceChangedError, SourceDamagedError, SourceError, SourceInUseError
 from .recognition import Choice, Origin, open_source
@@ -74,7 +75,7 @@ def import_queue(
     newest_first: bool | None = None,
     skip_damaged: bool = False,
     again: bool = False,
-    progress: Callable[[int, int | None], object] | None = None,
+    progress: Progress = None,
     options: Options | None = None,
     **arguments: Unpack[OptionArguments],
 ) -> Imported:
@@ -106,8 +107,8 @@ def import_queue(
         skip_damaged: Whether to import all other items if a part cannot be read. Default False: an error, before
             anything is imported.
         again: Whether to import the source also if the queue has had its items. Default False.
-        progress: Called with the number of items that the queue has now, and the number of all items of the source,
-            after each batch. An error that it raises ends the import. Default None.
+        progress: How to report the number of items that the queue has (see ``Progress``), after each batch. Default
+            None: not at all. If the callable raises, the import ends, and the same call goes on there later.
         options: Options of the opening of the queue, as one value. Default None.
         **arguments: Keyword arguments of ``PersistentQueue`` that the opening gets.
 
@@ -137,10 +138,13 @@ def import_queue(
     if origin != "sqlite" and (column is not None or order is not None):
         raise ValueError(f'column and order are for origin="sqlite", not for {origin!r}, whose columns are known')
     choice = Choice(table, column, order, states, newest_first)
-    with open_source(Path(source).resolve(), origin, choice) as found:
+    with (
+        metering(progress, f"import {Path(source).name}", " items") as meter,
+        open_source(Path(source).resolve(), origin, choice) as found,
+    ):
         survey = _survey(found, skip_damaged)
         with PersistentQueue(path, name, options=options, **arguments) as queue:
-            return _Transfer(found, survey, queue, progress).run(again)
+            return _Transfer(found, survey, queue, meter).run(again)
 
 
 @dataclass(frozen=True)
@@ -169,14 +173,8 @@ def _survey(source: Source, skip_damaged: bool) -> _Survey:
 class _Transfer:
     """One import into an open queue."""
 
-    def __init__(
-        self,
-        source: Source,
-        survey: _Survey,
-        queue: PersistentQueue[Any],
-        progress: Callable[[int, int | None], object] | None,
-    ) -> None:
-        self._source, self._survey, self._queue, self._progress = source, survey, queue, progress
+    def __init__(self, source: Source, survey: _Survey, queue: PersistentQueue[Any], meter: Meter) -> None:
+        self._source, self._survey, self._queue, self._meter = source, survey, queue, meter
 
     def run(self, again: bool) -> Imported:
         """Import the items that the queue has not had, verify them, and return the outcome."""
@@ -222,8 +220,9 @@ class _Transfer:
     def _copy(self, marker: str, had: int) -> None:
         """Commit the items behind the first ``had`` ones, batch by batch. Raises ``SourceInUseError``."""
         survey, done, digest = self._survey, 0, hashlib.sha256()
+        self._meter.expect(survey.count)
+        self._meter.advance(had, 0)
         if had >= survey.count:
-            self._report(had)
             return
         with self._queue.session("import") as session:
             for batch in batches(self._source.items(_ignore)):
@@ -232,15 +231,11 @@ class _Transfer:
                 if done > had:
                     session.enqueue_many(batch[-(done - had) :])
                     session.flush((marker, done), timeout=0.0)
+                    self._meter.advance(done - had, BATCH_BYTES)
                     had = done
-                    self._report(done)
         if (done, digest.hexdigest()) != (survey.count, survey.checksum):
             raise _changed(self._source, f"{done} items are imported")
         _need_unchanged(self._source, survey.files, f"{done} items are imported")
-
-    def _report(self, done: int) -> None:
-        if self._progress is not None:
-            self._progress(done, self._survey.count)
 
     def _verify(self, had: int, first: int) -> None:
         """Compare the items of the source behind the first ``had`` ones with those on disk from sequence ``first`` on.

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from hashlib import sha256
 
 from ..core.encryption import Compression, Encryption, Envelopes
 from ..core.header import HEADER_BYTES
@@ -192,6 +191,8 @@ def publish_parts(
     producer = disk.urandom(8).hex()
     if marker is not None:
         marker = checked_marker(marker)
+        from hashlib import sha256  # noqa: PLC0415 - it takes milliseconds, and few programs come here
+
         producer = sha256(marker[0].encode()).hexdigest()[:16]
         if _is_waiting(disk, inbox, producer, *marker):
             remove_parts(path, name, parts)

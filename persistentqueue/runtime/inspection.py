@@ -13,7 +13,6 @@ from ..core.delivery_counts import Attempts
 from ..core.intervals import Run
 from ..core.state import State
 from ..drawing.charts import SegmentShare, tiles, windows
-from ..drawing.svg import columns, depth_chart, notebook, rate_chart, segment_map, table
 from ..drawing.text import aligned, bound_text, many, share_text, size_text, span_text
 from ..engine.reader import Reader
 from ..engine.segment_use import Hold, SegmentUse, explain
@@ -210,6 +209,9 @@ class Stats:
 
     def _repr_html_(self) -> str:
         """Return the table and the pictures for a notebook."""
+        # Only a notebook needs these modules.
+        from ..drawing.svg import columns, depth_chart, notebook, rate_chart, segment_map, table  # noqa: PLC0415
+
         flushes = self.flush_seconds
         bounds = [bound_text(bound, flushes.bounds[-1]) for bound in (*flushes.bounds, inf)]
         titles = [
@@ -348,9 +350,10 @@ class InspectedQueue(SpaceKeeper):
 
     def sample(self) -> None:
         """Take a sample, and publish all samples for readers outside of this process. Does nothing if the queue has not
-        changed since the last sample. The caller keeps the files open, and no other thread takes a sample meanwhile."""
+        changed since the last sample, and if it is broken: then its state is unknown. The caller keeps the files open,
+        and no other thread takes a sample meanwhile."""
         with self.mutex:
-            is_new = self._history.add(self._present())
+            is_new = self._store.broken is None and self._history.add(self._present())
             samples = self._history.samples() if is_new else ()
         if is_new:
             self._store.lock.publish(encode_samples(samples))

@@ -654,8 +654,10 @@ class OpenQueue(InspectedQueue):
         BACKGROUND.forget(self)
         with self._compacting, self.writing, self._reading, self.giving_back:
             try:
-                self.sample()
-                self._store.close()
+                try:
+                    self.sample()
+                finally:
+                    self._store.close()
             finally:
                 self._leave_budget()
 

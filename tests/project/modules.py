@@ -107,6 +107,7 @@ FACES_MAY_IMPORT = {
     "persistentqueue.storage.layout",
     "persistentqueue.storage.pool",
     "persistentqueue.system.disk",
+    "persistentqueue.system.progress",
     "persistentqueue.system.uncopyable",
 }
 """Modules that a face may import: public names, the second interface, and internals that are declared for it here."""

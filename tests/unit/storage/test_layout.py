@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -308,6 +309,7 @@ def test_a_name_that_was_forgotten(tmp_path: Path, open_queue: QueueFactory) -> 
     with PersistentQueue(root) as queue:
         assert (queue.name, len(queue)) == (None, 0)
     PersistentQueue(tmp_path / "elsewhere").close()
+    assert "= NO_NAME" in str(signature(PersistentQueue))
 
 
 def test_a_name_that_was_forgotten_in_aio(tmp_path: Path, open_queue: QueueFactory) -> None:

@@ -116,7 +116,7 @@ BOUNDS += --deselect tests/spark/test_handoff.py::test_a_machine_without_java -W
 # The tools of a release have an environment of their own, so that none of them decides a version that is tested.
 RELEASE := $(VENV)/release/bin
 
-.PHONY: demo test long flights kills crash sparks lint docs package bounds perf perf-spark clean
+.PHONY: demo test long flights kills crash sparks lint docs screenshots package bounds perf perf-spark clean
 
 demo: $(VENV)/examples.installed
 	$(BIN)/python examples/flights_pipeline.py --directory demo
@@ -158,6 +158,11 @@ lint: $(VENV)/test.installed
 # The documentation site: docs/_build/html/index.html.
 docs: $(VENV)/docs.installed
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going -E -q -b html docs docs/_build/html
+
+# Pictures of its front page, as wide as a phone and as a screen; look at them after a change of the site.
+screenshots: docs
+	for width in 400 1280; do chromium --headless --no-sandbox --hide-scrollbars --window-size=$$width,1200 \
+		--screenshot=docs/screenshots/front_page_$$width.png file://$(CURDIR)/docs/_build/html/index.html; done
 
 # The distributions, in dist/: see release/check.py. A released file has the time of its commit.
 package: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 1577836800)

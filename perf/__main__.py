@@ -12,7 +12,7 @@ from pathlib import Path
 from . import counts, harness
 from .harness import Row
 from .report import tables
-from .studies import backlog, churn, compaction, idle, large, moves, opening, pool, tasks, waiting, warm
+from .studies import backlog, churn, compaction, idle, large, moves, opening, pool, tail, tasks, waiting, warm
 from .workloads import SWEEPS, WORKLOADS
 
 BACKLOG_ITEMS = 100_000_000
@@ -36,6 +36,7 @@ def _others(options: argparse.Namespace) -> dict[str, Callable[[Path], Iterator[
         "idle": lambda directory: idle.rows(directory, max(int(1_000 * scale), 20)),
         "pool": lambda directory: pool.rows(directory, max(int(8 * scale), 2), rounds),
         "churn": lambda directory: churn.rows(directory, options.seconds),
+        "tail": lambda directory: tail.rows(directory, options.seconds, rounds),
     }
 
 
@@ -44,7 +45,9 @@ def main() -> None:
     parser = harness.parser("perf", __doc__, rounds=9)
     parser.add_argument("--scale", type=float, default=1.0, help="factor of the real sizes (1.0)")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="run only these workloads and measurements")
-    parser.add_argument("--seconds", type=float, default=60.0, help="duration of churn in seconds (60)")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="duration in seconds of churn, and of each load of tail (60)"
+    )
     parser.add_argument("--results", type=Path, help="a directory for JSON, Markdown and charts")
     parser.add_argument("--no-costs", action="store_true", help="do not count syncs, bytes, processor time and memory")
     options = parser.parse_args()

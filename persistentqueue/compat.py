@@ -64,7 +64,15 @@ _IDLE_SESSIONS = 64
 class _Json:
     """The JSON codec, with error messages that name the other codecs."""
 
-    decode = staticmethod(codecs.JSON.decode)
+    def decode(self, data: bytes) -> Any:
+        """Return the item that these bytes are in JSON. Raises ``ValueError``, which names the other codecs."""
+        try:
+            return codecs.JSON.decode(data)
+        except ValueError as error:
+            raise ValueError(
+                f"{error}: open the queue with the codec of the program that wrote the item, such as "
+                "codec=codecs.UNSAFE_PICKLE for items that persist-queue pickled"
+            ) from error
 
     def encode(self, item: Any) -> bytes:
         """Return the item in JSON. Raises ``TypeError``, which names the other codecs."""

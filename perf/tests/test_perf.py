@@ -23,7 +23,7 @@ from ..contenders import BARE, OURS, OURS_MANY, SQLITE, Contender, Durability, L
 from ..contenders.peers import is_there
 from ..harness import ROOT, Measured
 from ..report import tables
-from ..studies import attempts, backlog, compaction, envelopes, large, moves, opening, tasks, waiting, warm
+from ..studies import attempts, backlog, compaction, envelopes, large, moves, opening, tail, tasks, waiting, warm
 from ..workloads import SWEEPS, WORKLOADS, Entry, Workload
 
 ALL = [*WORKLOADS, *(workload for sweep in SWEEPS.values() for workload in sweep)]
@@ -293,6 +293,19 @@ def test_python_alone_is_measured(tmp_path: Path) -> None:
     assert [line.what.rpartition(", ")[2] for line in lines] == ["in", "out"] * 2
     assert all(float(line.ours.split()[0]) < 1_000 for line in lines)
     assert not any(any(path.read_bytes()) for path in tmp_path.glob("1/data/*"))
+
+
+def test_the_tail_is_measured(tmp_path: Path) -> None:
+    """Each contender flushes at full and at half load, and a contender that stalls does not meet the bars."""
+    load = tail.Load(10, False, True)
+    times = tail.measure(tmp_path, load, 0.2, 2)
+    assert set(times) == {each.name for each in tail.CONTENDERS if is_there(each)}
+    for each in times.values():
+        assert len(each.full) > 2 and 2 <= len(each.half) < 2 * len(each.full)
+    smooth = {name: dict.fromkeys(tail.PARTS, 1.0) for name in times}
+    assert tail._row(load, "full", smooth).met == "yes"
+    stalled = smooth | {"ours": smooth["ours"] | {"longest": 50.0}}
+    assert tail._row(load, "full", stalled).met == "**no**"
 
 
 def test_waiting_takes_nothing(tmp_path: Path) -> None:

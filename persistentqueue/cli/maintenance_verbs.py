@@ -58,7 +58,7 @@ def repair_(path: str, name: str | None, data_path: str, renew: bool, trust: boo
         say("the log could not be used: some of the items in the queue may have been consumed before")
     for kept in report.kept:
         say(f"kept: {kept}")
-    say(f"{report.items} items are in the queue; {len(report.problems)} problems were found")
+    say(f"{many(report.items, 'item')} in the queue; {many(len(report.problems), 'problem')} found")
     return PROBLEMS if report.problems else WELL
 
 

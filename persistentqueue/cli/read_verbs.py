@@ -206,9 +206,11 @@ def check_(path: str, name: str | None, as_json: bool) -> int:
     for problem in report.problems:
         say(problem)
     ending = (
-        "closed cleanly" if report.sealed else f"in use or not closed, {report.transactions} transactions to replay"
+        "closed cleanly"
+        if report.sealed
+        else f"in use or not closed, {many(report.transactions, 'transaction')} to replay"
     )
-    say(f"{report.items} items read and checked; {ending}; {len(report.problems)} problems")
+    say(f"{many(report.items, 'item')} read and checked; {ending}; {many(len(report.problems), 'problem')}")
     if report.torn_bytes:
         say(f"{report.torn_bytes} bytes of an unfinished group at the end of the log, which the next opening drops")
     if report.published:

@@ -506,6 +506,18 @@ def test_publication_that_cannot_be_decoded(opened: OpenFace, tmp_path: Path) ->
     assert opened().get() == 1
 
 
+def test_items_of_another_codec(opened: OpenFace) -> None:
+    """The error for an item that another codec wrote names the codecs; with the right one, the item is there."""
+    queue = opened(codec=codecs.UNSAFE_PICKLE)
+    queue.put({"job": 1})
+    queue.close()
+    queue = opened()
+    with pytest.raises(CodecError, match="open the queue with the codec .* UNSAFE_PICKLE"):
+        queue.get(timeout=0)
+    queue.close()
+    assert opened(codec=codecs.UNSAFE_PICKLE).get(timeout=0) == {"job": 1}
+
+
 def test_pickle_is_for_who_asks(opened: OpenFace) -> None:
     """With ``codec=codecs.UNSAFE_PICKLE`` an item may be an object that is not JSON."""
     queue = opened(codec=codecs.UNSAFE_PICKLE)

@@ -503,7 +503,7 @@ def make_all(directory: Path) -> None:
     finally:
         Maintenance.maintain_soon = with_maintenance  # type: ignore[method-assign]
     for lock in directory.rglob("lock"):  # Git keeps no inodes either
-        lock.write_text(re.sub(r'"inode": "\w+"', '"inode": ""', lock.read_text()))
+        lock.write_bytes(re.sub(rb'"inode": "\w+"', b'"inode": ""', lock.read_bytes()))
     (directory / SUMS).write_text(sums(directory))
 
 

@@ -197,7 +197,7 @@ def test_command_line(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     printed = capsys.readouterr().out
     assert "lost: 1 items, sequences 0 to 0" in printed
     assert "kept: data/000000000001.seg.damaged" in printed
-    assert "59 items are in the queue" in printed
+    assert "59 items in the queue" in printed
     assert main(["repair", str(path)]) == 0
     assert main(["check", str(tmp_path / "nothing")]) == 2
     assert "QueueNotFoundError" in capsys.readouterr().err

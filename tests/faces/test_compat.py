@@ -512,7 +512,7 @@ def test_items_of_another_codec(opened: OpenFace) -> None:
     queue.put({"job": 1})
     queue.close()
     queue = opened()
-    with pytest.raises(CodecError, match="open the queue with the codec .* UNSAFE_PICKLE"):
+    with pytest.raises(CodecError, match=r"open the queue with the codec .*UNSAFE_PICKLE"):
         queue.get(timeout=0)
     queue.close()
     assert opened(codec=codecs.UNSAFE_PICKLE).get(timeout=0) == {"job": 1}

@@ -42,8 +42,10 @@ SUFFIX = ".seg"
 _NAME = re.compile(r"([0-9]{12}|[1-9][0-9]{12,})\.seg")
 READ_AHEAD_BYTES = 1024 * 1024
 """Bytes that a consumer reads at once. A larger block is read whole."""
-START_SYNC_BYTES = 512 * 1024
-"""From this length on, the system is told to begin with a write at once, so that the sync has less to wait for."""
+START_SYNC_BYTES = 192 * 1024
+"""From this length on, the system is told to begin with a write at once. So the data of many flushes goes to the device
+little by little. A flush that waits for the sync of a trim then waits for little.
+"""
 PUBLISHED = 0
 """The number in the header of a published file. When the file is adopted, its name gets a real number."""
 _FIRST_READ_BYTES = 4096

@@ -289,10 +289,11 @@ def read_all(disk: Disk, fd: int, length_bytes: int, offset: int) -> bytes:
 
 
 def write_zeros(disk: Disk, fd: int, start: int, end: int) -> None:
-    """Write zeros to ``start … end`` of the file, not durably."""
+    """Write zeros to ``start … end`` of the file, not durably. The system begins to write them at once."""
     for at in range(start, end, len(_ZEROS)):
         chunk = _ZEROS[: end - at]
         write_all(disk, fd, [chunk], len(chunk), at)
+        disk.start_sync(fd, at, len(chunk))
 
 
 def copy_file(disk: Disk, source_path: str, target_path: str, meter: Meter = SILENT) -> int:

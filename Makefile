@@ -38,10 +38,12 @@ FLIGHTS := tests/examples/test_flights_killed.py tests/examples/test_flights_pip
 # The processes of Spark, killed; what they call; what only rehearses make perf.
 KILLS := tests/spark/test_killed.py tests/spark/test_tasks_that_run_twice.py tests/examples/test_streaming_pipeline.py \
 	tests/spark/test_processes.py perf/tests/test_spark_perf.py
-# The tests of other queues, on each Python there is; a crawl; a terminal, a browser; other surroundings; hostile files
+# The tests of other queues, on each Python there is; a crawl; the command line in a process of its own for each verb, a
+# terminal, a browser; importers; two consumers that are killed; other surroundings; hostile files
 # of any size; files flipped at every bit; kills at every step, of one process, of many and of imports; disks that are
 # full, fail, and lack something at every call; streams of Spark, and the code of the documentation.
-LONG := tests/faces/test_scrapy.py tests/faces/test_cli_report.py tests/faces/test_cli_top.py tests/peers/test_cpython.py \
+LONG := tests/faces/test_scrapy.py tests/faces/test_cli.py tests/faces/test_cli_looks.py tests/faces/test_cli_report.py \
+	tests/faces/test_cli_top.py tests/faces/test_importers.py tests/examples/test_fan_out.py tests/peers/test_cpython.py \
 	tests/peers/test_persistqueue.py tests/peers/test_queuelib.py tests/peers/test_asked.py tests/peers/test_coming_from.py \
 	tests/peers/test_asyncio.py tests/durability/test_compat_killed.py tests/examples/test_async_workers.py \
 	tests/misuse/test_command_line.py tests/misuse/test_surroundings.py tests/misuse/test_large_inboxes.py \

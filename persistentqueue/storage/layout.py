@@ -266,9 +266,18 @@ def no_queue(disk: Disk, directory: str, purpose: str) -> QueueNotFoundError:
 
 
 def _queues_shown(disk: Disk, directory: str) -> str:
-    """Return the names of the first queues in a directory, for an error; empty if there are none."""
-    queues = (name for name in names_in(disk, directory) if is_name(name) and holds_queue(disk, join(directory, name)))
-    names = list(islice(queues, _NAMES_SHOWN + 1))
+    """Return the names of the first queues in a directory, for an error; empty if there are none.
+
+    A directory that this process may not read is passed over: it may belong to anything.
+    """
+
+    def queues() -> Iterator[str]:
+        for name in filter(is_name, names_in(disk, directory)):
+            with suppress(PermissionError):
+                if holds_queue(disk, join(directory, name)):
+                    yield name
+
+    names = list(islice(queues(), _NAMES_SHOWN + 1))
     return ", ".join(names[:_NAMES_SHOWN]) + (", …" if len(names) > _NAMES_SHOWN else "")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 from inspect import signature
@@ -30,7 +31,7 @@ from persistentqueue import (
 )
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
-from tests.support.disks import call_on
+from tests.support.disks import call_on, using_disk
 from tests.support.queues import crash, drain, flip, log_file, put, put_each
 
 
@@ -310,6 +311,23 @@ def test_a_name_that_was_forgotten(tmp_path: Path, open_queue: QueueFactory) -> 
         assert (queue.name, len(queue)) == (None, 0)
     PersistentQueue(tmp_path / "elsewhere").close()
     assert "= NO_NAME" in str(signature(PersistentQueue))
+
+
+def test_what_cannot_be_read_is_no_named_queue(tmp_path: Path, open_queue: QueueFactory) -> None:
+    """A queue without a name is made beside a directory that this process may not read, and named ones still count."""
+
+    def listdir(path: str) -> list[str]:
+        if "secret" in path:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return DISK.listdir(path)
+
+    (tmp_path / "alone" / "secret").mkdir(parents=True)
+    open_queue("a").close()
+    (tmp_path / "queues" / "secret").mkdir()
+    with using_disk(replace(DISK, listdir=listdir)):
+        PersistentQueue(tmp_path / "alone").close()
+        with pytest.raises(InvalidNameError, match="named queues: a:"):
+            PersistentQueue(tmp_path / "queues")
 
 
 def test_a_name_that_was_forgotten_in_aio(tmp_path: Path, open_queue: QueueFactory) -> None:

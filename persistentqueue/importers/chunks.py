@@ -142,9 +142,11 @@ class Chunks(Source):
             raise _bad_info(self._info, f"impossible positions, {info}")
 
     def files(self) -> list[Path]:
+        """Return the file with the positions, and the chunks between the two ends."""
         return [self._info, *(self._chunk(number) for number in range(self._first, self._last + 1))]
 
     def items(self, damaged: Damaged) -> Iterator[bytes]:
+        """Yield the items between the two ends, oldest first."""
         between = (self._last - self._first) * self._chunk_items + self._last_items - self._taken
         if between != self._count:
             damaged(SourceDamagedError(str(self._info), 0, f"a size of {between}", f"{self._count}"))

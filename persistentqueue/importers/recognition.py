@@ -40,9 +40,11 @@ class Priorities(Source):
         self.path, self._parts = str(directory), parts
 
     def files(self) -> list[Path]:
+        """Return the files of all queues."""
         return [file for part in self._parts for file in part.files()]
 
     def items(self, damaged: Damaged) -> Iterator[bytes]:
+        """Yield the items of each queue, one queue after the other."""
         for part in self._parts:
             yield from part.items(damaged)
 

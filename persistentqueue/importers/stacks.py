@@ -27,9 +27,11 @@ class Stack(Source):
         self._file, self._newest_first = path, newest_first
 
     def files(self) -> list[Path]:
+        """Return the one file of the stack."""
         return [self._file]
 
     def items(self, damaged: Damaged) -> Iterator[bytes]:
+        """Yield the items from the newest one, or from the oldest one, as the caller chose."""
         with self._file.open("rb") as file:
             head, found = file.read(_FIELD_BYTES), 0
             if len(head) < _FIELD_BYTES:

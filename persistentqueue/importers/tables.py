@@ -73,9 +73,11 @@ class Table(Source):
         self._query = f"SELECT {_quoted(shape.data)} FROM {_quoted(name)} {where} ORDER BY {order}"
 
     def files(self) -> list[Path]:
+        """Return the database and its journals, whether they exist or not."""
         return [Path(self.path), *(Path(self.path + suffix) for suffix in _JOURNALS)]
 
     def items(self, damaged: Damaged) -> Iterator[bytes]:
+        """Yield the items of the rows, in the order of the query."""
         count = 0
         try:
             for (item,) in self._connection.execute(self._query):

@@ -131,13 +131,7 @@ def import_queue(
     largest item. A database with a journal beside it is copied to the directory for temporary files first. Any thread
     may call it; no other object may have the queue open.
     """
-    if origin not in get_args(Origin):
-        raise ValueError(f"origin must be one of {', '.join(map(repr, get_args(Origin)))}, not {origin!r}")
-    if isinstance(states, str) or not states or not set(states) <= ACK_STATES.keys():
-        raise ValueError(f"states must be some of {', '.join(map(repr, ACK_STATES))}, not {states!r}")
-    if origin != "sqlite" and (column is not None or order is not None):
-        raise ValueError(f'column and order are for origin="sqlite", not for {origin!r}, whose columns are known')
-    choice = Choice(table, column, order, states, newest_first)
+    choice = _checked_choice(origin, Choice(table, column, order, states, newest_first))
     with (
         metering(progress, f"import {Path(source).name}", " items") as meter,
         open_source(Path(source).resolve(), origin, choice) as found,
@@ -145,6 +139,17 @@ def import_queue(
         survey = _survey(found, skip_damaged)
         with PersistentQueue(path, name, options=options, **arguments) as queue:
             return _Transfer(found, survey, queue, meter).run(again)
+
+
+def _checked_choice(origin: Origin, choice: Choice) -> Choice:
+    """Return the choice, if it is one for this origin. Raises ``ValueError``."""
+    if origin not in get_args(Origin):
+        raise ValueError(f"origin must be one of {', '.join(map(repr, get_args(Origin)))}, not {origin!r}")
+    if isinstance(choice.states, str) or not choice.states or not set(choice.states) <= ACK_STATES.keys():
+        raise ValueError(f"states must be some of {', '.join(map(repr, ACK_STATES))}, not {choice.states!r}")
+    if origin != "sqlite" and (choice.column is not None or choice.order is not None):
+        raise ValueError(f'column and order are for origin="sqlite", not for {origin!r}, whose columns are known')
+    return choice
 
 
 @dataclass(frozen=True)

@@ -188,12 +188,9 @@ def publish_parts(
     disk = current_disk()
     directory = abspath(queue_directory(path, name))
     inbox = find_inbox(disk, directory)
-    producer = disk.urandom(8).hex()
+    marker = None if marker is None else checked_marker(marker)
+    producer = _producer_of(disk, marker)
     if marker is not None:
-        marker = checked_marker(marker)
-        from hashlib import sha256  # noqa: PLC0415 - it takes milliseconds, and few programs come here
-
-        producer = sha256(marker[0].encode()).hexdigest()[:16]
         if _is_waiting(disk, inbox, producer, *marker):
             remove_parts(path, name, parts)
             return False
@@ -221,6 +218,13 @@ def publish_parts(
     finally:
         if draft is not None:
             draft.drop()  # deletes nothing that is published
+
+
+def _producer_of(disk: Disk, marker: tuple[str, int] | None) -> str:
+    """Return the name of a manifest's producer: the same one for each transaction with a marker of the same name."""
+    from hashlib import sha256  # noqa: PLC0415 - it takes milliseconds to load, and few programs come here
+
+    return disk.urandom(8).hex() if marker is None else sha256(marker[0].encode()).hexdigest()[:16]
 
 
 def remove_parts(path: StrPath, name: str | None, parts: Iterable[Part]) -> None:

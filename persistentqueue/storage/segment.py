@@ -74,9 +74,8 @@ class Loaded(NamedTuple):
     it.
 
     ``lost`` is the number of items that the damage costs, from ``next_ordinal`` on; it is 0 if ``damage`` is None. With
-    damage, ``next_offset`` is behind the lost items. The
-    last block that was read begins at ``last_offset``, with the item ``last_ordinal``. ``cost_bytes`` is the memory
-    that the items take.
+    damage, ``next_offset`` is behind the lost items. The last block that was read begins at ``last_offset``, with the
+    item ``last_ordinal``. ``cost_bytes`` is the memory that the items take.
     """
 
     ordinal: int

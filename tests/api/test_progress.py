@@ -163,13 +163,18 @@ def test_a_callable_that_raises(prepare: Prepare, name: str, error: BaseExceptio
         assert (report.ok, report.leftovers) == (True, ())
 
 
-def test_opening_counts_published_files(path: Path) -> None:
-    """An opening counts the bytes of the files that other processes have published."""
+def publish_each(path: Path) -> None:
+    """Publish the items for a closed queue, each in a file of its own."""
     PersistentQueue(path, "orders").close()
     with Producer(path, "orders") as producer:
         for item in ITEMS:
             producer.enqueue(item)
             producer.flush()
+
+
+def test_opening_counts_published_files(path: Path) -> None:
+    """An opening counts the bytes of the files that other processes have published."""
+    publish_each(path)
     recorder = Recorder()
     with PersistentQueue(path, "orders", progress=recorder) as queue:
         assert len(queue) == len(ITEMS)
@@ -204,11 +209,7 @@ def test_repair_counts_a_damaged_log(prepare: Prepare) -> None:
 
 def test_published_files_are_counted_by_check(path: Path) -> None:
     """``check`` counts the bytes of published files."""
-    PersistentQueue(path, "orders").close()
-    with Producer(path, "orders") as producer:
-        for item in ITEMS:
-            producer.enqueue(item)
-            producer.flush()
+    publish_each(path)
     recorder = Recorder()
     assert check(path, "orders", progress=recorder).published == len(ITEMS)
     assert recorder.told[-1][0] > sum(map(len, ITEMS))

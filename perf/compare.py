@@ -18,8 +18,9 @@ from pathlib import Path
 from statistics import median
 
 from . import harness
+from .contenders import OURS_MANY
 from .harness import ROOT
-from .studies import tasks, warm
+from .studies import tail, tasks, warm
 from .workloads import WORKLOADS
 
 _NAMES = ("single", "threads-8", "batch", "plain", "unsynced")
@@ -29,6 +30,9 @@ _WARM_ROUNDS = 20
 _TASKS = "tasks"
 """Not a workload: flushes per second of ``asyncio`` tasks, and of threads beside them."""
 _TASK_FLUSHES = 5_000
+_TAIL = "tail"
+"""Not a workload: how long the slow flushes of a load take that goes on, as flushes of that kind per second."""
+_TAIL_SECONDS = 4.0
 
 
 @contextmanager
@@ -77,6 +81,11 @@ def child() -> None:
         pairs = {who: {"in": rounds[0][0], "out": rounds[0][1]} for who, rounds in rates.items()}
         print(json.dumps({f"{who}, {way}": each for who, ways in pairs.items() for way, each in ways.items()}))
         return
+    if name == _TAIL:
+        with harness.workspace(directory) as own:
+            parts = tail.parts_of(own, _TAIL_SECONDS * scale, OURS_MANY)
+        print(json.dumps({what: 1 / seconds for what, seconds in parts.items()}))
+        return
     workload = next(each for each in WORKLOADS if each.name == name).scaled(scale)
     ours = next(iter(workload.entries))
     with harness.workspace(directory, memory=True) as own:
@@ -90,7 +99,7 @@ def main() -> None:
     parser = harness.parser("perf.compare", __doc__, rounds=9)
     parser.add_argument("base")
     parser.add_argument("head", nargs="?")
-    names = [*(each.name for each in WORKLOADS), _WARM, _TASKS]
+    names = [*(each.name for each in WORKLOADS), _WARM, _TASKS, _TAIL]
     parser.add_argument("--only", nargs="+", choices=names, default=_NAMES)
     parser.add_argument("--scale", type=float, default=1.0)
     options = parser.parse_args()

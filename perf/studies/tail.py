@@ -21,6 +21,8 @@ from ..harness import Row, met, percentile
 from ..workloads import ITEMS
 
 PARTS = {"half": 0.5, "99 %": 0.99, "99.9 %": 0.999, "99.99 %": 0.9999, "longest": 1.0}
+WAYS = ("full", "half")
+"""Loads of a contender: ``half`` needs the rate that ``full`` has found."""
 LONGEST_BAR = 2.0
 BEYOND_BARE_MS_BAR = 15.0
 HALF_BAR = 3.0
@@ -98,9 +100,14 @@ class _Runner:
 
 
 def measure(
-    directory: Path, load: Load, seconds: float, slices: int, contenders: Sequence[Contender] = CONTENDERS
+    directory: Path,
+    load: Load,
+    seconds: float,
+    slices: int,
+    contenders: Sequence[Contender] = CONTENDERS,
+    ways: Sequence[str] = WAYS,
 ) -> dict[str, Times]:
-    """Return the times of each contender: ``seconds`` at full and at half load each, in this number of slices."""
+    """Return the times of each contender: ``seconds`` in each of the ways, in this number of slices."""
     with ExitStack() as stack:
         runners: dict[str, _Runner] = {}
         for contender in filter(is_there, contenders):
@@ -110,9 +117,19 @@ def measure(
             runners[contender.name] = _Runner(lane, load)
         for number in range(slices):
             for runner in list(runners.values())[:: 1 if number % 2 else -1]:
-                runner.full(seconds / slices)
-                runner.half(seconds / slices)
+                for way in ways:
+                    getattr(runner, way)(seconds / slices)
     return {name: runner.times for name, runner in runners.items()}
+
+
+def parts_of(directory: Path, seconds: float, contender: Contender) -> dict[str, float]:
+    """Return the parts of the table for one contender under each load, at full load, in seconds."""
+    found: dict[str, float] = {}
+    for number, load in enumerate(LOADS):
+        times = measure(directory / str(number), load, seconds, 1, [contender], ways=("full",))[contender.name]
+        parts = parts_ms(times.full)
+        found |= {f"{load.what}, {part}": parts[part] / 1e3 for part in ("half", "99 %", "99.9 %", "longest")}
+    return found
 
 
 def parts_ms(seconds: array[float]) -> dict[str, float]:
@@ -149,5 +166,5 @@ def rows(directory: Path, seconds: float, slices: int) -> Iterator[Row]:
     """
     for load in LOADS:
         times = measure(directory / f"{load.batch}-{load.in_turn}", load, seconds, slices)
-        for how in ("full", "half"):
+        for how in WAYS:
             yield _row(load, how, {name: parts_ms(getattr(each, how)) for name, each in times.items()})

@@ -331,6 +331,15 @@ def test_tasks_of_two_trees_are_compared(tmp_path: Path) -> None:
     assert len(found) == 10 and min(found.values()) > 0
 
 
+def test_tails_of_two_trees_are_compared(tmp_path: Path) -> None:
+    """``tail`` gives four parts of each load, and a slower part has the lower rate."""
+    found = compare.measure(ROOT, tmp_path, "tail", 0.02)
+    assert len(found) == 4 * len(tail.LOADS)
+    for load in tail.LOADS:
+        half, *_, longest = (found[f"{load.what}, {part}"] for part in ("half", "99 %", "99.9 %", "longest"))
+        assert half >= longest > 0
+
+
 IMPORTED = """
 import ast, json, sys
 import perf.compare

@@ -215,8 +215,11 @@ def _bad_info(path: Path, found: str) -> SourceError:
     return SourceError(str(path), "the positions of a queue", found, "mend the file, or name another source")
 
 
-class _PlainUnpickler(pickle.Unpickler):
-    """An unpickler of numbers, text, lists and dictionaries: it finds no classes, and so runs no code."""
+class _PlainUnpickler(pickle._Unpickler):
+    """An unpickler of numbers, text, lists and dictionaries: it finds no classes, and so runs no code.
+
+    It is the one in Python: nine bytes can make the one in C allocate gigabytes, for the memo of a pickle.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"a pickle of {module}.{name}")

@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -353,6 +354,20 @@ def test_wrong_arguments(tmp_path: Path, path: Path, arguments: dict[str, Any], 
     with pytest.raises(ValueError, match=message):
         import_queue(tmp_path / "source", path, **arguments)
     assert not path.exists()
+
+
+def test_positions_that_ask_for_memory(tmp_path: Path, path: Path) -> None:
+    """Positions of a few bytes that ask for a large memo are refused without the memory for it."""
+    source = tmp_path / "source"
+    make_chunks(pickle_serializer, source, [1])
+    (source / "info").write_bytes(b"\x80\x04Nr\xff\xff\xff\x00.")
+    tracemalloc.start()
+    try:
+        with pytest.raises(SourceError, match="info: expected the positions of a queue"):
+            import_queue(source, path, origin="persist-queue")
+        assert tracemalloc.get_traced_memory()[1] < 8 * 1024 * 1024
+    finally:
+        tracemalloc.stop()
 
 
 # --- damage -----------------------------------------------------------------------------------------------------------

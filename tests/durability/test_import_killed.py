@@ -52,7 +52,7 @@ def kill_and_consume(source: Path, path: Path, kind: Kind, count: int, kills: in
     taken: list[bytes] = []
     command = [sys.executable, "-c", CHILD, str(source), str(path), kind.origin, json.dumps(kind.options)]
     for number in range(1, kills + 1):
-        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(path.parent)}
         with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as child:
             assert child.stdout is not None
             for line in child.stdout:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
 from enum import Enum
 from typing import Any, Literal, Protocol, TypedDict
 
@@ -190,6 +189,8 @@ def chosen_options(options: Options | None, arguments: Mapping[str, Any]) -> Opt
         raise TypeError(f"options must be Options, not {options!r}")
     for name in arguments:
         if name not in _DEFAULTS:
+            from difflib import get_close_matches  # noqa: PLC0415  late: only this error needs it
+
             near = get_close_matches(name, _NAMES, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(_NAMES)}"
             raise TypeError(f"a queue has no option {name!r}: {hint}")

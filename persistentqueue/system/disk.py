@@ -18,7 +18,6 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import socket
 import stat
 import struct
 import sys
@@ -30,8 +29,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
-
-import portalocker
 
 from ..errors import ClosedError, DiskFullError, OutOfMemoryError, QueueNotFoundError, TooManyFilesError
 from .progress import SILENT, Meter
@@ -599,6 +596,11 @@ def _start_sync(fd: int, offset: int, length_bytes: int) -> None:
 
 
 def _lock(fd: int) -> bool:
+    try:  # late: with all that it loads, it takes a third of the package's import
+        import portalocker  # noqa: PLC0415
+    except ImportError as error:
+        advice = "import it before this process gives up rights or changes its root directory"
+        raise ImportError(f"a lock needs portalocker, which was not found; {advice}", name=error.name) from error
     try:
         portalocker.lock(fd, portalocker.LockFlags.EXCLUSIVE | portalocker.LockFlags.NON_BLOCKING)
     except (portalocker.AlreadyLocked, BlockingIOError):
@@ -659,7 +661,7 @@ PORTABLE = Disk(
     getpid=os.getpid,
     geteuid=getattr(os, "geteuid", lambda: None),
     fchmod=os.fchmod,
-    gethostname=socket.gethostname,
+    gethostname=lambda: os.uname().nodename,
     failpoint=deque[str](maxlen=0).append,  # takes anything and keeps nothing, at C speed
 )
 

@@ -10,7 +10,6 @@ the directory is deleted, the system ends the watch. From then on the thread loo
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
 import struct
@@ -87,9 +86,11 @@ def _is_over(events: bytes) -> bool:
 def _watch(directory: int) -> int:
     """Return a descriptor that is readable once a file is renamed into the directory; -1 if the system gives none."""
     try:
+        import ctypes  # noqa: PLC0415  late: a program that never waits needs none of it
+
         libc = ctypes.CDLL(None, use_errno=True)
         fd = int(libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
-    except (OSError, AttributeError):
+    except (ImportError, OSError, AttributeError):
         return -1
     if fd >= 0 and libc.inotify_add_watch(fd, b"/proc/self/fd/%d" % directory, _IN_MOVED_TO) < 0:
         os.close(fd)

@@ -203,6 +203,7 @@ def test_row_09_another_user_believes_root() -> None:
     stack = ExitStack()
     program = (
         "import os, sys\n"
+        "import portalocker  # which the other user may not be able to read\n"
         "from persistentqueue import PersistentQueue, UntrustedError\n"
         f"os.setgid({SOMEBODY}); os.setuid({SOMEBODY})\n"
         "with PersistentQueue(sys.argv[1], 'own') as queue, queue.transaction() as session:\n"

@@ -14,6 +14,7 @@ from typing import Any
 import portalocker
 import pytest
 
+from persistentqueue import PersistentQueue
 from persistentqueue.system import disk as door
 from persistentqueue.system.disk import (
     DISK,
@@ -233,3 +234,15 @@ with PersistentQueue({str(tmp_path)!r}, "q") as queue:
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert done.stdout == b"[]"
+
+
+def test_a_lock_whose_library_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first lock imports ``portalocker``; a process that can no longer read it learns what to do before."""
+    monkeypatch.setitem(sys.modules, "portalocker", None)
+    with pytest.raises(
+        ImportError, match="import it before this process gives up rights or changes its root"
+    ) as raised:
+        PersistentQueue(tmp_path)
+    assert raised.value.name == "portalocker"
+    monkeypatch.undo()
+    PersistentQueue(tmp_path).close()

@@ -266,6 +266,8 @@ class Store:
                 self.shielded(partial(self._commit_long, group))
             elif not self.committer.commit_short(group, self.generations.log):
                 self._commit_long(group)
+            if self.generations.growth_bytes:
+                self.generations.grow_spare()
             self.trim_if_worth()
         except BaseException as error:
             if not is_interruption(error) or self.broken is not None:

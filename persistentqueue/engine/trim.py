@@ -9,14 +9,17 @@ The write order of a trim (``trim.1`` …):
 5. Sync the directory. *A crash before the end of this step leaves either generation, and both describe the same state.*
    The directory is opened before step 3, so that after step 4 nothing but a sync can fail. If there is no room for the
    name, nothing has changed.
-6. The old generation becomes the spare, which gets the length that the next trim needs. Segments that the checkpoint
-   does not name are retired. *A crash leaves files that the next opening sweeps.* If an old generation cannot be
-   renamed, the next trim renames or deletes it.
-7. Retired segments go to the pool or are deleted. ``give_back`` does this, maybe later and in another thread. *A crash
-   leaves files that the next opening sweeps.*
+6. The old generation becomes the spare. Segments that the checkpoint does not name are retired. *A crash leaves files
+   that the next opening sweeps.* If an old generation cannot be renamed, the next trim renames or deletes it.
+7. Retired segments go to the pool or are deleted, a large one step by step. ``give_back`` does this, maybe later and in
+   another thread. *A crash leaves files that the next opening sweeps.*
 
-Threads: ``trim`` is for the writer. ``give_back`` is for any thread, also during a trim. ``mutex`` guards the memory
-and is never held over a write or a sync.
+No flush waits until a longer log is written. A trim takes the spare as long as it is. If the next log is to be longer,
+``grow_spare`` writes some zeros after each commit, twice as many as the log has got since. So the spare is long enough
+before the log is full. *A crash leaves a spare of some length, and the next log begins with that.*
+
+Threads: ``trim`` and ``grow_spare`` are for the writer. ``give_back`` is for any thread, also during a trim. ``mutex``
+guards the memory and is never held over a write or a sync.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from ..core.frame import DOUBTED, FRAME_HEADER_BYTES, SEALED, SYNCED
 from ..core.header import Header
@@ -53,6 +57,12 @@ _ENQUEUES_PER_LOG = 0.7
 
 A new segment with an extent takes 78 bytes in a frame and 104 in the next checkpoint. Behind that checkpoint there must
 be room for a frame that dequeues."""
+_GROWTH_PACE = 2
+"""Bytes that the spare gets for each byte that the log has got, while it is to become longer."""
+_GROWTH_STEP_BYTES = 64 * 1024
+"""Bytes that are worth a step. After a large frame the step is longer."""
+_GROWTH_STEPS = 8
+"""Least number of steps. Otherwise a short log might be full before the first step."""
 _LOG_SLACK = 2
 """Factor by which a log and its spare may be longer than wanted, while there is room on the disk."""
 
@@ -118,7 +128,13 @@ class Generations:
         self._last_frame = 0
         self._found_bytes = (0, 0)
         self._next_bytes = self._wanted_bytes = settings.log_bytes
+        self._needed_bytes = settings.log_bytes
+        """Least length of the present log and of its spare."""
         self._slack = _LOG_SLACK
+        self.growth_bytes = 0
+        """Bytes by which ``grow_spare`` is to make the spare longer."""
+        self._grown_at = 0
+        """Offset in the log at which the spare grew last."""
 
     def follow(self, replay: Replay) -> None:
         """Continue behind the generation that recovery has read."""
@@ -214,15 +230,32 @@ class Generations:
             old.close()
         self._disk.failpoint("trim.6 retire")
         self._retire(old_path, drained, keep_old)
-        try:  # make the spare now, while there is room: the next trim needs it on a full disk
-            most_bytes = max(self._slack * self._wanted_bytes, log.capacity_bytes)
-            spare_bytes, self.shortage = self.spare.fill(log.capacity_bytes, most_bytes), None
+        # Make the spare now, while there is room: the next trim needs it on a full disk.
+        most_bytes = max(self._slack * self._wanted_bytes, log.capacity_bytes)
+        self._make_spare(log, partial(self.spare.fill, min(self._needed_bytes, log.capacity_bytes), most_bytes))
+        self._quota.reserve_bytes = self._limits.reserve_bytes(log.capacity_bytes)
+
+    def grow_spare(self) -> None:
+        """Make the spare longer by a step, if one is due. Without room for it, the spare keeps its length."""
+        log = self.log
+        if log is not None:
+            due_bytes = min(_GROWTH_PACE * (log.end - self._grown_at), self.growth_bytes)
+            if due_bytes >= min(_GROWTH_STEP_BYTES, log.capacity_bytes // _GROWTH_STEPS, self.growth_bytes):
+                self._make_spare(log, partial(self.spare.grow, due_bytes))
+
+    def _make_spare(self, log: Log, make: Callable[[], int]) -> None:
+        """Change the length of the spare by ``make``, which returns it."""
+        try:
+            spare_bytes, self.shortage = make(), None
         except OSError as error:
             spare_bytes, self.shortage = self.spare.size_bytes(), error
+            if error.errno in NO_SPACE:
+                self._next_bytes = self._settings.log_bytes
         # The next checkpoint must have room for everything that this log enqueues, and leave room for frames that
         # dequeue. On a full disk, that checkpoint can only be written to the spare.
         log.enqueue_bytes_max = int(_ENQUEUES_PER_LOG * min(log.capacity_bytes, spare_bytes))
-        self._quota.reserve_bytes = self._limits.reserve_bytes(log.capacity_bytes)
+        wanted_bytes = max(log.capacity_bytes, self._next_bytes) if self.shortage is None else 0
+        self.growth_bytes, self._grown_at = max(wanted_bytes - spare_bytes, 0), log.end
 
     def trim_short(self, tightly: bool) -> None:
         """Trim, and give back the length that the log has grown by. Raises the errors of ``trim``.
@@ -239,6 +272,8 @@ class Generations:
         """Choose the length of the next log by the number of groups in the full one."""
         if self.log is not None:
             fewest, most = _GROUPS_PER_LOG
+            if self.growth_bytes or self.log.capacity_bytes < self._next_bytes:
+                return  # the log has not yet got the length that was chosen before
             if self.log.groups < fewest:
                 self._next_bytes = min(2 * self._next_bytes, self._log_bytes_max)
             elif self.log.groups > most:
@@ -319,10 +354,12 @@ class Generations:
         path = join(self._places.path(LOG_DIRECTORY), log_name(self.number + 1))
         body = encode_transaction(operations)
         checkpoint_bytes = len(body) + OVERHEAD_BYTES
-        wanted_bytes = max(self._next_bytes, _CHECKPOINTS_PER_LOG * checkpoint_bytes + 2 * extra_bytes)
+        self._needed_bytes = max(self._settings.log_bytes, _CHECKPOINTS_PER_LOG * checkpoint_bytes + 2 * extra_bytes)
+        self._wanted_bytes = max(self._next_bytes, self._needed_bytes)
+        wanted_bytes = max(min(self._wanted_bytes, self.spare.size_bytes()), self._needed_bytes)
         least_bytes = checkpoint_bytes + FRAME_HEADER_BYTES + extra_bytes
-        least, most_bytes = (int(least_bytes / _ENQUEUES_PER_LOG) + 1, least_bytes), self._slack * wanted_bytes
-        self._quota.refusal, self._wanted_bytes = None, wanted_bytes
+        least, most_bytes = (int(least_bytes / _ENQUEUES_PER_LOG) + 1, least_bytes), self._slack * self._wanted_bytes
+        self._quota.refusal = None
         try:
             fd, size_bytes = self.spare.open_fitting(wanted_bytes, most_bytes, least, enqueues, self._quota)
             if keep_old:  # the old log does not become the next spare, so leave room for another one

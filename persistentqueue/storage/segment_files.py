@@ -22,7 +22,7 @@ from ..core.header import HEADER_BYTES
 from ..core.operations import Enqueue, SegmentCreated
 from ..core.state import SegmentInfo
 from ..errors import CorruptionError, lacking, unless_lacking
-from ..system.disk import LACKING, NO_FILES, NO_SPACE, Disk, join, names_of, wipe_file
+from ..system.disk import LACKING, NO_FILES, NO_SPACE, Disk, join, names_of, unlink_in_steps, wipe_file
 from ..system.event_log import Damage
 from ..system.progress import SILENT, Meter
 from ..system.signal_shield import Shielded, call_once
@@ -385,7 +385,7 @@ class Segments:
             with suppress(PermissionError):  # another user has published it
                 wipe_file(self._disk, path)
         if pool is None or not pool.give(path):
-            self._disk.unlink(path)
+            unlink_in_steps(self._disk, path)
 
     def exists(self, number: int) -> bool:
         """Return whether the segment's file exists."""

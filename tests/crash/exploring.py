@@ -7,10 +7,12 @@ import random
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from unittest.mock import patch
 
 from persistentqueue.engine.transaction import Transaction
 from persistentqueue.errors import InvalidTransactionError
 from persistentqueue.recovery import check
+from persistentqueue.system import disk as door
 from tests.support.disks import call_on
 
 from .disk import SimulatedDisk
@@ -21,6 +23,8 @@ SCHEDULES_MAX = 2000
 
 A seed whose writes are all short makes tens of thousands of calls, which are all alike.
 """
+_UNLINK_STEP_BYTES = 150
+"""The segments of these programs are small: so they, too, are deleted in several steps."""
 PATIENCE_SECONDS = 30.0
 """Processor time that a seed may take; it normally takes a few seconds. Other load of the machine does not count."""
 _NEEDING_ROOM = {"open", "pwritev", "fallocate", "rename", "mkdir"}
@@ -64,7 +68,8 @@ def exploring(
     disk.trace = [] if trace else None
     disk.sync_failure = chance.choice(["ext4", "ext4 data=journal", "btrfs"])
     try:
-        yield disk
+        with patch.object(door, "UNLINK_STEP_BYTES", _UNLINK_STEP_BYTES):
+            yield disk
     except Exception as error:
         options = (" --faults" if faults else "") + (f" --style {style}" if style else "")
         replay = f"python -m tests.crash random --first {seed} --count 1 --trace{options}"

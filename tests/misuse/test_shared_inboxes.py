@@ -27,6 +27,7 @@ uid, group, root, umask, code = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3],
 sys.path.insert(0, root)
 import logging
 logging.disable(logging.CRITICAL)
+import portalocker  # which another user may not be able to read
 from persistentqueue import *
 from persistentqueue.interprocess.multi_writer import *
 os.setgroups([group] if group else [])

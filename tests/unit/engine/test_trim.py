@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import errno
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
-from persistentqueue import (
-    BrokenQueueError,
-)
-from persistentqueue.system.disk import DISK
+from persistentqueue import BrokenQueueError, DiskFullError
+from persistentqueue.system.disk import DISK, Buffers
 from tests.conftest import QueueFactory
-from tests.support.queues import drain, put, put_each
+from tests.support.queues import IN_CACHE, crash, drain, put, put_each
 
 
 def test_log_that_fills_at_the_right_pace_keeps_its_size(
@@ -25,6 +24,70 @@ def test_log_that_fills_at_the_right_pace_keeps_its_size(
         put(queue, b"%d" % n)
     assert queue.stats().generation > 2
     assert queue.stats().log_capacity_bytes == 8192
+
+
+class ZerosDisk:
+    """A disk that counts the zeros that are written, and that may have no room for them. Payloads have no zeros."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.is_full = False
+        self.disk = replace(IN_CACHE, pwritev=self._pwritev)
+
+    def _pwritev(self, fd: int, buffers: Buffers, offset: int, flags: int) -> int:
+        data = b"".join(buffers)
+        if not data.strip(b"\0"):
+            if self.is_full:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            self.counts["zeros"] += len(data)
+        return IN_CACHE.pwritev(fd, buffers, offset, flags)
+
+
+def test_no_flush_writes_a_longer_log(open_queue: QueueFactory) -> None:
+    """A log becomes longer bit by bit: a flush writes at most three times its own bytes in zeros, and 64 KiB."""
+    zeros, most = ZerosDisk(), 0
+    queue = open_queue(log_bytes=16 * 1024, disk=zeros.disk)
+    for _ in range(800):
+        zeros.counts.clear()
+        put(queue, b"x" * 10_000)
+        most = max(most, zeros.counts["zeros"])
+    assert 10_000 < most <= 3 * 10_000 + 64 * 1024
+    assert queue.stats().log_capacity_bytes >= 2**20
+    crash(queue)
+    assert drain(open_queue()) == [b"x" * 10_000] * 800
+
+
+def test_a_log_that_finds_no_room_to_grow(open_queue: QueueFactory) -> None:
+    """Without room for a longer log, all flushes go on with the log that there is. It grows once there is room."""
+    zeros = ZerosDisk()
+    queue = open_queue(log_bytes=16 * 1024, disk=zeros.disk)
+    zeros.is_full = True
+    put_each(queue, [b"x" * 1000] * 200)
+    assert queue.stats().log_capacity_bytes == queue.stats().spare_bytes == 16 * 1024
+    zeros.is_full = False
+    put_each(queue, [b"x" * 1000] * 200)
+    assert queue.stats().log_capacity_bytes > 16 * 1024
+    assert drain(queue) == [b"x" * 1000] * 400
+
+
+def test_a_log_whose_spare_is_shorter(open_queue: QueueFactory) -> None:
+    """If the disk is full before the spare is as long as its log, all items can still be dequeued, one by one."""
+    zeros, items = ZerosDisk(), [b"x" * 300] * 10
+    queue = open_queue(log_bytes=4096, segment_bytes=400, inline_bytes=2000, disk=zeros.disk)
+    for _ in range(100):
+        put(queue, b"inline" * 200)
+        drain(queue)
+        if (stats := queue.stats()).log_capacity_bytes > stats.spare_bytes:
+            break
+    assert stats.log_capacity_bytes > stats.spare_bytes
+    zeros.is_full = True
+    with pytest.raises(DiskFullError):
+        for _ in range(500):
+            put(queue, *items)
+    with queue.session() as session:
+        while session.dequeue() is not None:
+            session.flush()
+    assert len(queue) == 0
 
 
 def test_full_log_whose_trim_breaks(open_queue: QueueFactory) -> None:

@@ -25,6 +25,7 @@ from persistentqueue.system.disk import (
     make_directory,
     read_all,
     sync_directory,
+    unlink_in_steps,
     write_all,
 )
 from tests.conftest import QueueFactory
@@ -246,3 +247,47 @@ def test_a_lock_whose_library_is_missing(tmp_path: Path, monkeypatch: pytest.Mon
     assert raised.value.name == "portalocker"
     monkeypatch.undo()
     PersistentQueue(tmp_path).close()
+
+
+@pytest.fixture
+def cuts(monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], Disk]:
+    """Return a list of the lengths that files are cut to, and the disk that notes them. Steps have 1,000 bytes."""
+    lengths: list[int] = []
+
+    def cut(fd: int, size_bytes: int) -> None:
+        lengths.append(size_bytes)
+        DISK.ftruncate(fd, size_bytes)
+
+    monkeypatch.setattr(door, "UNLINK_STEP_BYTES", 1000)
+    return lengths, replace(DISK, ftruncate=cut)
+
+
+@pytest.mark.parametrize(("size_bytes", "expected"), [(1000, []), (1001, [1]), (3500, [2500, 1500, 500])])
+def test_a_large_file_is_deleted_in_steps(
+    path: str, cuts: tuple[list[int], Disk], size_bytes: int, expected: list[int]
+) -> None:
+    """A file is cut step by step before its name goes, so that no sync waits for a large deletion."""
+    Path(path).write_bytes(bytes(size_bytes))
+    lengths, disk = cuts
+    unlink_in_steps(disk, path)
+    assert (lengths, os.path.exists(path)) == (expected, False)
+
+
+def test_a_file_with_another_name_is_not_cut(path: str, tmp_path: Path, cuts: tuple[list[int], Disk]) -> None:
+    """A file with another name loses only this name, and no byte."""
+    Path(path).write_bytes(b"x" * 3500)
+    os.link(path, tmp_path / "other")
+    unlink_in_steps(cuts[1], path)
+    assert (tmp_path / "other").read_bytes() == b"x" * 3500
+    assert not os.path.exists(path)
+
+
+def test_a_file_that_cannot_be_cut_is_deleted(path: str, cuts: tuple[list[int], Disk]) -> None:
+    """A file that this process may not write, or for which it has no descriptor left, is deleted nevertheless."""
+
+    def refuse(*_: object) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    Path(path).write_bytes(bytes(3500))
+    unlink_in_steps(replace(cuts[1], open=refuse), path)
+    assert (cuts[0], os.path.exists(path)) == ([], False)

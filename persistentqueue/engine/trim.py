@@ -59,7 +59,7 @@ A new segment with an extent takes 78 bytes in a frame and 104 in the next check
 be room for a frame that dequeues."""
 _GROWTH_PACE = 2
 """Bytes that the spare gets for each byte that the log has got, while it is to become longer."""
-_GROWTH_STEP_BYTES = 64 * 1024
+_GROWTH_STEP_BYTES = 512 * 1024
 """Bytes that are worth a step. After a large frame the step is longer."""
 _GROWTH_STEPS = 8
 """Least number of steps. Otherwise a short log might be full before the first step."""
@@ -133,6 +133,8 @@ class Generations:
         self._slack = _LOG_SLACK
         self.growth_bytes = 0
         """Bytes by which ``grow_spare`` is to make the spare longer."""
+        self._spare_bytes = 0
+        """Length of the spare, once there is a log."""
         self._grown_at = 0
         """Offset in the log at which the spare grew last."""
 
@@ -241,21 +243,21 @@ class Generations:
         if log is not None:
             due_bytes = min(_GROWTH_PACE * (log.end - self._grown_at), self.growth_bytes)
             if due_bytes >= min(_GROWTH_STEP_BYTES, log.capacity_bytes // _GROWTH_STEPS, self.growth_bytes):
-                self._make_spare(log, partial(self.spare.grow, due_bytes))
+                self._make_spare(log, partial(self.spare.fill, self._spare_bytes + due_bytes))
 
     def _make_spare(self, log: Log, make: Callable[[], int]) -> None:
         """Change the length of the spare by ``make``, which returns it."""
         try:
-            spare_bytes, self.shortage = make(), None
+            self._spare_bytes, self.shortage = make(), None
         except OSError as error:
-            spare_bytes, self.shortage = self.spare.size_bytes(), error
+            self._spare_bytes, self.shortage = self.spare.size_bytes(), error
             if error.errno in NO_SPACE:
                 self._next_bytes = self._settings.log_bytes
         # The next checkpoint must have room for everything that this log enqueues, and leave room for frames that
         # dequeue. On a full disk, that checkpoint can only be written to the spare.
-        log.enqueue_bytes_max = int(_ENQUEUES_PER_LOG * min(log.capacity_bytes, spare_bytes))
+        log.enqueue_bytes_max = int(_ENQUEUES_PER_LOG * min(log.capacity_bytes, self._spare_bytes))
         wanted_bytes = max(log.capacity_bytes, self._next_bytes) if self.shortage is None else 0
-        self.growth_bytes, self._grown_at = max(wanted_bytes - spare_bytes, 0), log.end
+        self.growth_bytes, self._grown_at = max(wanted_bytes - self._spare_bytes, 0), log.end
 
     def trim_short(self, tightly: bool) -> None:
         """Trim, and give back the length that the log has grown by. Raises the errors of ``trim``.

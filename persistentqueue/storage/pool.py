@@ -230,13 +230,6 @@ class Spare:
         self._disk.close(fd)
         return size_bytes
 
-    def grow(self, step_bytes: int) -> int:
-        """Make the spare longer by ``step_bytes``, and return its length.
-
-        Raises ``OSError``. The spare is then as long as before.
-        """
-        return self.fill(self.size_bytes() + step_bytes)
-
     def open(self, least_bytes: int, most_bytes: int | None = None) -> tuple[int, int]:
         """Do what ``fill`` does, and return a descriptor of the spare, which the caller must close, and its length."""
         self._set_aside_special()

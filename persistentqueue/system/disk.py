@@ -330,7 +330,7 @@ def wipe_file(disk: Disk, path: str) -> None:
         disk.close(fd)
 
 
-UNLINK_STEP_BYTES = 4 * 1024 * 1024
+UNLINK_STEP_BYTES = 1024 * 1024
 """Bytes of a file that are given back at once."""
 
 

@@ -134,7 +134,7 @@ class Generations:
         self.growth_bytes = 0
         """Bytes by which ``grow_spare`` is to make the spare longer."""
         self._spare_bytes = 0
-        """Length of the spare, once there is a log."""
+        """Length of the spare; 0 before the first trim."""
         self._grown_at = 0
         """Offset in the log at which the spare grew last."""
 
@@ -358,7 +358,7 @@ class Generations:
         checkpoint_bytes = len(body) + OVERHEAD_BYTES
         self._needed_bytes = max(self._settings.log_bytes, _CHECKPOINTS_PER_LOG * checkpoint_bytes + 2 * extra_bytes)
         self._wanted_bytes = max(self._next_bytes, self._needed_bytes)
-        wanted_bytes = max(min(self._wanted_bytes, self.spare.size_bytes()), self._needed_bytes)
+        wanted_bytes = max(min(self._wanted_bytes, self._spare_bytes), self._needed_bytes)
         least_bytes = checkpoint_bytes + FRAME_HEADER_BYTES + extra_bytes
         least, most_bytes = (int(least_bytes / _ENQUEUES_PER_LOG) + 1, least_bytes), self._slack * self._wanted_bytes
         self._quota.refusal = None

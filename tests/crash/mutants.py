@@ -99,7 +99,7 @@ MUTANTS = (
     Mutant("redo is skipped", "recovery/replay", "                self.redo.append(operation)\n", "                pass\n"),
     Mutant("spilled blocks count as inline", "engine/commit", "may_defer and not was_spilled and", "may_defer and"),
     # --- files that are given back too early
-    Mutant("a trim writes the whole of a longer log", "engine/trim", "max(min(self._wanted_bytes, self.spare.size_bytes()), self._needed_bytes)", "self._wanted_bytes", "tests/unit/engine/test_trim.py"),
+    Mutant("a trim writes the whole of a longer log", "engine/trim", "max(min(self._wanted_bytes, self._spare_bytes), self._needed_bytes)", "self._wanted_bytes", "tests/unit/engine/test_trim.py"),
     Mutant("a spare never grows", "engine/store", "            if self.generations.growth_bytes:\n", "            if False:\n", "tests/unit/engine/test_trim.py"),
     Mutant("a file with several names is cut", "system/disk", "                if found.st_nlink == 1:\n                    for", "                if found.st_nlink:\n                    for", "tests/unit/system/test_disk.py"),
     Mutant("the segments of open sessions are retired", "engine/trim", "            kept = self._segments.pinned\n", "            kept: set[int] = set()\n", "compacts"),

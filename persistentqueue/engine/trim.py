@@ -234,7 +234,7 @@ class Generations:
         self._retire(old_path, drained, keep_old)
         # Make the spare now, while there is room: the next trim needs it on a full disk.
         most_bytes = max(self._slack * self._wanted_bytes, log.capacity_bytes)
-        self._make_spare(log, partial(self.spare.fill, min(self._needed_bytes, log.capacity_bytes), most_bytes))
+        self._change_spare(log, partial(self.spare.fill, min(self._needed_bytes, log.capacity_bytes), most_bytes))
         self._quota.reserve_bytes = self._limits.reserve_bytes(log.capacity_bytes)
 
     def grow_spare(self) -> None:
@@ -243,9 +243,9 @@ class Generations:
         if log is not None:
             due_bytes = min(_GROWTH_PACE * (log.end - self._grown_at), self.growth_bytes)
             if due_bytes >= min(_GROWTH_STEP_BYTES, log.capacity_bytes // _GROWTH_STEPS, self.growth_bytes):
-                self._make_spare(log, partial(self.spare.fill, self._spare_bytes + due_bytes))
+                self._change_spare(log, partial(self.spare.fill, self._spare_bytes + due_bytes))
 
-    def _make_spare(self, log: Log, make: Callable[[], int]) -> None:
+    def _change_spare(self, log: Log, make: Callable[[], int]) -> None:
         """Change the length of the spare by ``make``, which returns it."""
         try:
             self._spare_bytes, self.shortage = make(), None

@@ -24,6 +24,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
+import portalocker  # noqa: F401  here, so that its calls are not among those that are compared
+
 from persistentqueue import check, repair
 from persistentqueue.engine.settings import Settings
 from persistentqueue.engine.store import Store

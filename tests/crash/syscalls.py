@@ -41,6 +41,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
+import portalocker  # noqa: F401  here, so that no call of its import is among those that fail
+
 from persistentqueue import BrokenQueueError, PersistentQueue, PersistentQueueError, QueueLockedError, ResourceError
 from persistentqueue.runtime.session_state import SessionParts
 from persistentqueue.session import Session

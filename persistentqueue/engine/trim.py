@@ -250,7 +250,9 @@ class Generations:
         try:
             self._spare_bytes, self.shortage = make(), None
         except OSError as error:
-            self._spare_bytes, self.shortage = self.spare.size_bytes(), error
+            self._spare_bytes, self.shortage = 0, error
+            with suppress(OSError):  # if not even this can be known, the next frame that enqueues begins with a trim
+                self._spare_bytes = self.spare.size_bytes()
             if error.errno in NO_SPACE:
                 self._next_bytes = self._settings.log_bytes
         # The next checkpoint must have room for everything that this log enqueues, and leave room for frames that

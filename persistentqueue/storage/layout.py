@@ -272,6 +272,7 @@ def _queues_shown(disk: Disk, directory: str) -> str:
     """
 
     def queues() -> Iterator[str]:
+        """Yield the names of the queues, in the order of the directory."""
         for name in filter(is_name, names_in(disk, directory)):
             with suppress(PermissionError):
                 if holds_queue(disk, join(directory, name)):

@@ -61,7 +61,7 @@ Names = dict[int, dict[str, int]]
 Pick = Callable[[int], int]
 """A function that chooses one of ``0 … n - 1``: at random, or one after the other to exhaust them."""
 _SHORT_WRITES = 64
-"""Most short writes that a write is cut into. Zeros for a log are long, and all their parts are alike."""
+"""Most short writes that zeros are cut into. The zeros of a log are long, and all their parts are alike."""
 
 
 class Crash(BaseException):
@@ -580,7 +580,8 @@ class SimulatedDisk:
         taken_bytes = self.fault("short write", path)
         if not isinstance(taken_bytes, int):
             return data
-        taken_bytes = max(taken_bytes, len(data) // _SHORT_WRITES)
+        if not data.strip(b"\0"):
+            taken_bytes = max(taken_bytes, len(data) // _SHORT_WRITES)
         return data[: taken_bytes if not direct else max(SECTOR_BYTES, taken_bytes // SECTOR_BYTES * SECTOR_BYTES)]
 
     def _sync_fails(self, number: int, path: str, call: str, operations: list[Pending]) -> bool:

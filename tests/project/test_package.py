@@ -178,7 +178,7 @@ def test_import_loads_what_is_declared() -> None:
     """``import persistentqueue`` loads its own modules, the declared ones, and what these load.
 
     So an import does not grow unnoticed. It takes no part of an extra, no other interface, and no event loop. The first
-    lock loads ``portalocker``, which takes half as long as the whole package.
+    lock loads ``portalocker``, which would take a third of the time.
     """
     tops = {name.partition(".")[0] for name in loaded_after({"zlib_ng.zlib_ng", *LOADED.split()})}
     assert {name for name in tops if not name.startswith("_")} == {"persistentqueue"}

@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from persistentqueue import BrokenQueueError, DiskFullError
-from persistentqueue.system.disk import DISK, Buffers
+from persistentqueue.storage.pool import SPARE_NAME
+from persistentqueue.system.disk import DISK, Buffers, StatResult
 from tests.conftest import QueueFactory
 from tests.support.queues import IN_CACHE, crash, drain, put, put_each
 
@@ -68,6 +69,32 @@ def test_a_log_that_finds_no_room_to_grow(open_queue: QueueFactory) -> None:
     put_each(queue, [b"x" * 1000] * 200)
     assert queue.stats().log_capacity_bytes > 16 * 1024
     assert drain(queue) == [b"x" * 1000] * 400
+
+
+def test_a_spare_that_cannot_be_reached(open_queue: QueueFactory) -> None:
+    """If the spare cannot grow, and not even be looked at, the flush before is reported as durable, which it is."""
+    left = 0
+
+    def lstat(path: str) -> StatResult:
+        nonlocal left
+        if left and path.endswith(SPARE_NAME):
+            left -= 1
+            raise OSError(errno.EIO, "Input/output error", path)
+        return IN_CACHE.lstat(path)
+
+    queue = open_queue(log_bytes=16 * 1024, disk=replace(IN_CACHE, lstat=lstat))
+    count = 0
+    while not queue._open()._store.generations.growth_bytes:
+        put(queue, b"x" * 1000)
+        count += 1
+        assert count < 100
+    left = 2  # the call that makes the spare longer, and the look at it after that
+    while left:
+        put(queue, b"x" * 1000)
+        count += 1
+        assert count < 100
+    put_each(queue, [b"x" * 1000] * 100)
+    assert drain(queue) == [b"x" * 1000] * (count + 100)
 
 
 def test_a_log_whose_spare_is_shorter(open_queue: QueueFactory) -> None:

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
@@ -34,6 +34,7 @@ from persistentqueue.core.block import BLOCK_MAGIC
 from persistentqueue.core.intervals import Run
 from persistentqueue.runtime.maintenance import Maintenance
 from persistentqueue.storage.lock import is_held, read_owner
+from persistentqueue.system import disk as door
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
 from tests.durability.test_processes import Child
@@ -617,3 +618,33 @@ def test_an_owner_who_was_killed(tmp_path: Path) -> None:
     assert (seen.is_owned, seen.is_sealed, seen.depth) == (False, False, 1)
     assert data_of(View(path).peek()) == [b"one"]
     assert entries(path) == before
+
+
+def test_a_segment_that_is_cut_meanwhile(
+    open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the owner deletes large segments in steps, a ``View`` yields no wrong item and reports no damage."""
+    monkeypatch.setattr(door, "UNLINK_STEP_BYTES", 1000)
+    items = [b"%d" % number + b"x" * 300 for number in range(200)]
+    begun: list[tuple[Iterator[ViewedItem], list[ViewedItem]]] = []
+    cuts = 0
+
+    def cut(fd: int, size_bytes: int) -> None:
+        nonlocal cuts
+        DISK.ftruncate(fd, size_bytes)
+        cuts += 1
+        for browsing, seen in begun:
+            seen.extend(islice(browsing, 1))
+
+    queue = open_queue(segment_bytes=20_000, disk=replace(DISK, ftruncate=cut))
+    put_each(queue, items)
+    for count in (1, 11, 41):
+        browsing = View(directory).browse()
+        begun.append((browsing, list(islice(browsing, count))))
+    assert drain(queue) == items
+    queue.trim()
+    assert cuts > 20
+    for browsing, seen in begun:
+        seen.extend(browsing)
+        assert all(each.data == items[each.sequence] for each in seen)
+        assert [each.sequence for each in seen] == sorted({each.sequence for each in seen})

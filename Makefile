@@ -41,7 +41,8 @@ KILLS := tests/spark/test_killed.py tests/spark/test_tasks_that_run_twice.py tes
 # The tests of other queues, on each Python there is; a crawl; the command line in a process of its own for each verb, a
 # terminal, a browser; importers; two consumers that are killed; other surroundings; hostile files
 # of any size; files flipped at every bit; kills at every step, of one process, of many and of imports; disks that are
-# full, fail, and lack something at every call; streams of Spark, and the code of the documentation.
+# full, fail, and lack something at every call; streams of Spark, the code of the documentation, and rehearsals of
+# make perf.
 LONG := tests/faces/test_scrapy.py tests/faces/test_cli.py tests/faces/test_cli_looks.py tests/faces/test_cli_report.py \
 	tests/faces/test_cli_top.py tests/faces/test_importers.py tests/examples/test_fan_out.py tests/peers/test_cpython.py \
 	tests/peers/test_persistqueue.py tests/peers/test_queuelib.py tests/peers/test_asked.py tests/peers/test_coming_from.py \
@@ -50,7 +51,7 @@ LONG := tests/faces/test_scrapy.py tests/faces/test_cli.py tests/faces/test_cli_
 	tests/predecessors/test_diskqueue_damage.py tests/predecessors/test_diskqueue_kills.py tests/durability/test_flips.py tests/misuse/test_scarce_calls.py \
 	tests/durability/test_processes.py tests/durability/test_producers_killed.py tests/durability/test_several_killed.py tests/durability/test_import_killed.py \
 	tests/durability/test_full_disk.py tests/predecessors/test_diskqueue_failing_disk.py tests/spark/test_stream.py tests/project/test_pages.py \
-	tests/project/test_documents_spark.py
+	tests/project/test_documents_spark.py perf/tests/test_perf.py
 
 CRASH := $(BIN)/python -m tests.crash
 JOBS ?= 2

@@ -34,6 +34,7 @@ from ..errors import (
     ResourceError,
     SubscriptionNotFoundError,
     TooManyFilesError,
+    lacking,
     unless_lacking,
 )
 from ..storage.locations import DATA_DIRECTORY, LOG_DIRECTORY, Places
@@ -42,7 +43,7 @@ from ..storage.log import Log
 from ..storage.log_reader import read_log
 from ..storage.pool import Pool
 from ..storage.segment_files import SEGMENT_BYTES_FIRST, Segments
-from ..system.disk import LACKING, NO_SPACE, Disk, StatResult
+from ..system.disk import NO_SPACE, Disk, StatResult
 from ..system.event_log import LOGGER
 from ..system.quota import OverLimitError, Quota
 from ..system.signal_shield import T, is_interruption
@@ -446,9 +447,8 @@ class Store:
             log = self.generations.log
             if log is not None and not log.has_room(body_bytes, enqueues):
                 path, shortage = self.places.path(LOG_DIRECTORY), self.generations.shortage
-                if shortage is not None and shortage.errno in LACKING - NO_SPACE:
-                    with unless_lacking(path, "to keep a spare log"):
-                        raise shortage
+                if shortage is not None and shortage.errno not in NO_SPACE:
+                    raise lacking(shortage, path, "to keep a spare log") or self.break_off(shortage) from shortage
                 reason = "the room that is left is reserved for dequeueing"
                 raise DiskFullError(path, errno.ENOSPC, reason) from self.quota.refusal
         except ResourceError as error:

@@ -97,6 +97,31 @@ def test_a_spare_that_cannot_be_reached(open_queue: QueueFactory) -> None:
     assert drain(queue) == [b"x" * 1000] * (count + 100)
 
 
+def test_a_trim_whose_spare_cannot_be_reached(open_queue: QueueFactory) -> None:
+    """A flush that finds no room because the spare cannot be reached names that error, not a full disk."""
+    trims = 0
+
+    def lstat(path: str) -> StatResult:
+        if trims > 1 and path.endswith(SPARE_NAME):
+            raise OSError(errno.EIO, "Input/output error", path)
+        return IN_CACHE.lstat(path)
+
+    def rename(source: str, target: str) -> None:
+        nonlocal trims
+        IN_CACHE.rename(source, target)
+        trims += source.endswith(SPARE_NAME)  # the first one is at the opening
+
+    queue = open_queue(log_bytes=4096, disk=replace(IN_CACHE, lstat=lstat, rename=rename))
+    count = 0
+    with pytest.raises(BrokenQueueError, match="Input/output error") as caught:
+        while count < 100:
+            put(queue, b"x" * 500)
+            count += 1
+    assert isinstance(caught.value.__cause__, OSError) and caught.value.__cause__.errno == errno.EIO
+    crash(queue)
+    assert drain(open_queue()) == [b"x" * 500] * count
+
+
 def test_a_log_whose_spare_is_shorter(open_queue: QueueFactory) -> None:
     """If the disk is full before the spare is as long as its log, all items can still be dequeued, one by one."""
     zeros, items = ZerosDisk(), [b"x" * 300] * 10

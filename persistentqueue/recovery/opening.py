@@ -338,6 +338,11 @@ def _go_on(store: Store, recovered: Recovered, meter: Meter) -> None:
     replay, disk, places = recovered.replay, store.disk, store.places
     store.generations.follow(replay)
     store.segments.follow(store.state.segments.values())
+    if store.settings.shared_pool:
+        # A power cut may have brought a name in the pool back for a segment that this owner will write. Should the
+        # queue's directory be deleted meanwhile, that name would be the only one, and another queue would take it.
+        with suppress(OSError):
+            store.pool.clean()
     if recovered.sweep or recovered.set_aside:
         # The name of this generation may exist in the operating system's page cache only. It must be durable before
         # an older generation is deleted.

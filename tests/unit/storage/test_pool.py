@@ -340,6 +340,24 @@ def test_two_queues_can_share_a_pool(open_queue: QueueFactory, tmp_path: Path) -
     assert (tmp_path / "queues" / ".pool").is_dir()
 
 
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_an_opening_takes_the_second_name_of_its_segment(open_queue: QueueFactory, path: Path, is_clean: bool) -> None:
+    """If a power cut has brought back the name in the shared pool of a segment, the next opening removes that name.
+
+    Otherwise another queue could take the file once the first queue's directory is deleted, while its owner writes.
+    """
+    settings = {"segment_bytes": 8 * KIB, "pool_max_bytes": 100 * KIB, "shared_pool": True}
+    queue = open_queue("first", **settings)
+    put(queue, bytes(KIB))
+    queue.close() if is_clean else crash(queue)
+    segment = segment_files(path / "first")[0]
+    second = path / ".pool" / f"{segment.stat().st_size:012d}-{0:016x}.free"
+    os.link(segment, second)
+    queue = open_queue("first", **settings)
+    assert not second.exists() and segment.stat().st_nlink == 1
+    assert drain(queue) == [bytes(KIB)]
+
+
 def test_deleting_a_queue_deletes_its_pool(open_queue: QueueFactory, directory: Path, tmp_path: Path) -> None:
     """Deleting a queue deletes its pool with it."""
     queue = open_queue(segment_bytes=8 * KIB, pool_min_bytes=40 * KIB)

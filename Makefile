@@ -10,7 +10,7 @@ COVERED := codecs core.header core.operations core.block core.encryption core.fr
 	storage.log_reader storage.publication storage.inbox_limits storage.inbox_access engine.commit \
 	engine.compaction engine.store engine.admission engine.segment_use engine.adoption engine.subscriptions \
 	engine.two_phase engine.reader engine.context recovery.replay recovery.in_doubt recovery.opening \
-	system.progress runtime.multi_queue runtime.retries runtime.metrics runtime.inspection runtime.session_state \
+	system.progress runtime.multi_queue runtime.retries runtime.metrics runtime.inspection runtime.session_state runtime.pipeline \
 	interprocess.producer interprocess.multi_writer interprocess.splits interprocess.consumer_requests \
 	interprocess.snapshot_view faces.lifecycle faces.refusals typed options subscription transactions
 # The tests that do so; the others run unwatched.
@@ -20,11 +20,11 @@ COVERING += $(patsubst %,tests/unit/recovery/test_%.py,replay opening check repa
 COVERING += $(patsubst %,tests/unit/core/test_%.py,formats intervals state availability encryption delivery_counts \
 	dead_letter)
 COVERING += $(patsubst %,tests/unit/runtime/test_%.py,open_queue disown maintenance waiting retries dead_letters metrics \
-	history)
+	history pipeline)
 COVERING += $(patsubst %,tests/unit/storage/test_%.py,layout lock log pool segment)
 COVERING += $(patsubst %,tests/unit/system/test_%.py,quota event_log progress)
 COVERING += tests/unit/faces/test_lifecycle.py
-COVERING += $(patsubst %,tests/api/test_%.py,progress queue options encryption subscriptions flush_all codecs)
+COVERING += $(patsubst %,tests/api/test_%.py,progress queue options encryption subscriptions flush_all codecs tickets)
 COVERING += $(patsubst %,tests/predecessors/test_%.py,kahadb_compaction diskqueue_faults diskqueue_weaknesses \
 	diskqueue_log)
 COVERING += $(patsubst %,tests/unit/interprocess/test_%.py,producer producer_crashes producer_failures multi_writer splits consumer_requests \

@@ -30,7 +30,7 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
   ``delivery_counts``, ``encryption``, ``items``, ``state``, ``availability``.
 - ``system/`` The operating system and the interpreter: access to the disk, signals, forks, and the rights of other
   users. ``progress``, ``disk``, ``event_log``, ``startup``, ``uncopyable``, ``wakeup``, ``directory_handles``,
-  ``quota``, ``signal_shield``, ``trust``.
+  ``quota``, ``signal_shield``, ``call_guard``, ``trust``.
 - ``storage/`` One module for each kind of file: segments, the log, the pool of empty files, the lock, and published
   files. ``inbox_access``, ``locations``, ``lock``, ``log``, ``log_reader``, ``pool``, ``segment``, ``publication``,
   ``segment_files``, ``layout``, ``inbox_limits``, ``relocation``.
@@ -40,8 +40,8 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
 - ``recovery/`` Opening and repair: from a directory to an open store, and the salvage of data from a damaged queue.
   ``in_doubt``, ``location_repair``, ``catalog``, ``replay``, ``opening``, ``salvage``, ``check``.
 - ``runtime/`` Threads around one engine, or around several: group commit, waiting, maintenance, retries.
-  ``background``, ``call_guard``, ``group_commit``, ``memory_budget``, ``metrics``, ``waiting``, ``space``,
-  ``inspection``, ``open_queue``, ``maintenance``, ``multi_queue``, ``retries``, ``session_state``.
+  ``background``, ``group_commit``, ``memory_budget``, ``metrics``, ``waiting``, ``space``, ``inspection``,
+  ``pipeline``, ``open_queue``, ``maintenance``, ``multi_queue``, ``retries``, ``session_state``.
 - ``interprocess/`` Operations of other processes than the owner, without the lock of the queue: enqueue, consume and
   look. ``splits``, ``producer``, ``snapshot_view``, ``consumer_requests``, ``multi_writer``.
 - ``persistentqueue/`` What people import. ``options``, ``session``, ``subscription``, ``typed``, ``queue``,
@@ -97,6 +97,7 @@ from .errors import (
     PathMissingError,
     PathNotADirectoryError,
     PersistentQueueError,
+    PrecedingFlushError,
     QueueDeletedError,
     QueueFullError,
     QueueLockedError,
@@ -122,6 +123,7 @@ from .runtime.inspection import Stats
 from .runtime.maintenance import Compacted, Maintained
 from .runtime.memory_budget import MemoryBudget
 from .runtime.metrics import Histogram, Sample
+from .runtime.pipeline import Ticket
 from .session import Session
 from .storage.lock import Owner
 from .storage.relocation import Moved, move_data
@@ -132,6 +134,7 @@ from .transactions import transaction
 __all__ = [
     "PersistentQueue",
     "Session",
+    "Ticket",
     "Subscription",
     "transaction",
     "Producer",
@@ -189,6 +192,7 @@ __all__ = [
     "TooManyFilesError",
     "OutOfMemoryError",
     "QueueDeletedError",
+    "PrecedingFlushError",
     "QueueFullError",
     "DataPathError",
     "DeadLetterError",

@@ -27,6 +27,7 @@
     │   ├── DiskFullError        … when there is free space
     │   ├── TooManyFilesError    … when files are closed, or the limit of open files is higher
     │   └── OutOfMemoryError     … when there is free memory          (also a MemoryError)
+    ├── PrecedingFlushError      a flush before this one failed: roll the session back, then do that work again
     ├── QueueFullError           a limit is reached, nothing was committed: dequeue, then flush the same session again
     ├── DataPathError            the segments cannot be at this path: name the right one, or move the segments
     ├── DataMissingError         the location of the segments is missing: mount it, or name its new path
@@ -522,6 +523,27 @@ class QueueFullError(PersistentQueueError):
         super().__init__(
             f"{path}: {limit}={most} leaves no room for {asked} more, {found}; nothing was committed: {advice}, then "
             "flush again"
+        )
+
+
+class PrecedingFlushError(PersistentQueueError):
+    """An earlier flush of the session failed, so nothing of this one was committed.
+
+    ``Session.flush(wait=False)`` lets a session go on before its flushes have ended. If one of them fails, all that
+    follow fail, so that the queue never has a later one without an earlier one. Each call of ``flush`` raises this
+    error until ``rollback`` was called: then do the work from the first failed flush on again. ``__cause__`` is the
+    error of that flush.
+
+    Attributes:
+        path: The directory of the queue.
+        failure: The error of the first flush that failed.
+    """
+
+    def __init__(self, path: str, failure: BaseException) -> None:
+        self.path, self.failure = path, failure
+        super().__init__(
+            f"{path}: an earlier flush of this session failed ({type(failure).__name__}: {failure}), and nothing since "
+            "was committed: call rollback(), then do the work from that flush on again"
         )
 
 

@@ -554,6 +554,22 @@ class PersistentQueue(Uncopyable, Generic[T]):
             each.check_usable()
         return requeue(open_queue, dead, max_items)
 
+    def sync(self) -> None:
+        """Wait until everything flushed before this call is durable, also by ``Session.flush(wait=False)``.
+
+        With ``sync=False`` it trims as well, which makes everything durable that was committed.
+
+        Raises:
+            PrecedingFlushError: A flush with ``wait=False`` failed, and its session was not rolled back since. All
+                other flushes before this call have ended.
+            ReentrantUseError: Called by a callback of a ticket.
+            ResourceError, BrokenQueueError, ClosedError: See ``trim``.
+        """
+        open_queue = self._open()
+        open_queue.settle()
+        if not open_queue.settings.sync:
+            open_queue.trim()
+
     def trim(self) -> None:
         """Begin a new generation of the log, and delete drained segments, now instead of when it is worth it.
 

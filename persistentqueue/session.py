@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from operator import index
 from threading import get_ident
 from types import TracebackType
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 from .codecs import T
 from .core.availability import LANE_ITEMS
@@ -19,9 +20,11 @@ from .engine.transaction import Transaction
 from .errors import (
     CodecError,
     PersistentQueueError,
+    PrecedingFlushError,
     UnflushedWarning,
 )
 from .runtime.open_queue import OpenQueue
+from .runtime.pipeline import Ticket, done
 from .runtime.session_state import BUSY, FREE, SessionState, checked_timeout, exclusively, require_no_handlers
 
 
@@ -75,7 +78,8 @@ class Session(SessionState[T]):
             if error is not None and self._trial is not None and self._transaction is not None:
                 self._trial.fail(self._transaction, self._reader, error)
         finally:  # an interruption must not leave the session open
-            self.close()
+            with suppress(*(() if error is None else (PrecedingFlushError,))):  # the error of the block comes first
+                self.close()
         if unflushed is not None:
             warnings.warn(unflushed, UnflushedWarning, stacklevel=2, source=self)
 
@@ -430,7 +434,24 @@ class Session(SessionState[T]):
             self._end_badly()
             raise
 
-    def flush(self, marker: tuple[str, int] | None = None, timeout: float | None = None) -> bool:
+    @overload
+    def flush(
+        self, marker: tuple[str, int] | None = None, timeout: float | None = None, *, wait: Literal[True] = True
+    ) -> bool: ...
+
+    @overload
+    def flush(
+        self, marker: tuple[str, int] | None = None, timeout: float | None = None, *, wait: Literal[False]
+    ) -> Ticket: ...
+
+    @overload
+    def flush(
+        self, marker: tuple[str, int] | None = None, timeout: float | None = None, *, wait: bool
+    ) -> bool | Ticket: ...
+
+    def flush(
+        self, marker: tuple[str, int] | None = None, timeout: float | None = None, *, wait: bool = True
+    ) -> bool | Ticket:
         """Commit everything since the last flush as one atomic transaction.
 
         The transaction contains the enqueued items, the consumption of the dequeued items, the rejections and the
@@ -448,21 +469,32 @@ class Session(SessionState[T]):
         Two kinds of flush never wait for room: one that moves rejected items to a dead-letter queue, and one of a
         transaction over several queues. The latter flushes all of its sessions (see ``transaction``).
 
+        With ``wait=False`` the flush returns a ``Ticket`` at once, and the session goes on with its next transaction. A
+        thread of the session commits in order, many flushes with one sync. If 512 flushes or 4 MiB of items wait for
+        it, the call waits for it. A flush with rejected items is committed before the call returns. If a flush fails,
+        its work is rolled back, and so is that of all flushes behind it. Leaving the ``with`` block, ``close`` and
+        ``PersistentQueue.close`` wait for all tickets.
+
         Args:
             marker: A tuple ``(name, version)`` to record with the transaction; None (the default) records nothing. The
                 name has 1 to 65,535 bytes in UTF-8, and the version is from 0 to 2**64 - 1.
             timeout: Seconds to wait for room, at least 0. 0 does not wait; None (the default) waits for ever. Without
                 ``full="block"`` the flush never waits, and a value above 0 is an error.
+            wait: True (the default) to return when the transaction is durable, behind all tickets of the session. False
+                to return a ticket.
 
         Returns:
-            True if the transaction was committed, or if there was nothing to commit. False if the marker ``name`` had
-            reached ``version`` before: nothing is committed, and the session is rolled back.
+            With ``wait=False`` a ``Ticket``, whose ``result`` is as follows. True if the transaction was committed, or
+            if there was nothing to commit. False if the marker ``name`` had reached ``version`` before: nothing is
+            committed, and the session is rolled back.
 
         Raises:
             QueueFullError: If a limit leaves no room. Nothing was committed, and the session keeps its operations. Make
                 room, then flush again.
             ResourceError: If the operating system lacks something, such as disk space. Nothing was committed, and the
                 session keeps its operations. Flush again later.
+            PrecedingFlushError: If an earlier flush with ``wait=False`` failed, and the session was not rolled back
+                since. Nothing was committed.
             InvalidTransactionError: If the transaction contradicts the queue. Nothing was committed: roll the session
                 back.
             SubscriptionNotFoundError: If the subscription that the items were dequeued from was removed. Nothing was
@@ -470,20 +502,24 @@ class Session(SessionState[T]):
             BrokenQueueError: If a sync or a write of the log fails, or has failed before. It is unknown whether this
                 flush is committed: close the queue and open it again.
             ValueError: If the timeout is negative or not a number, or above 0 without ``full="block"``, or if the
-                marker is out of range.
+                marker is out of range. Or with ``wait=False`` in a transaction over several queues.
             TypeError: If the marker is not a tuple of a string and an integer.
             ClosedError: If the session or its queue is closed.
             SessionInUseError: If another call of the session is under way.
             ReentrantUseError: If the call interrupts another call of the same queue in the same thread.
 
-        On return the transaction is durable. With ``sync=False`` a power cut may still take the latest flushes, in
-        order from the last. If the flush is interrupted, by a ``KeyboardInterrupt`` for example, it may be repeated. If
-        the transaction was committed then, the session is empty; if not, it keeps its operations.
+        On return, or once the ticket has its result, the transaction is durable. A crash before that leaves the first
+        tickets of the session, in order, and none behind a missing one. With ``sync=False`` a power cut may still take
+        the latest flushes, in order from the last. If the flush is interrupted, by a ``KeyboardInterrupt`` for example,
+        it may be repeated. If the transaction was committed or handed over then, the session is empty; if not, it keeps
+        its operations.
 
         For one thread at a time.
         """
         if self._together is not None:
-            return self._together.flush(self, marker, timeout)
+            return self._together.flush(self, marker, timeout, wait)
+        if not wait:
+            return self._begin_flush(marker, timeout)
         if self._busy:
             self._begin()
         self._busy = BUSY
@@ -491,6 +527,8 @@ class Session(SessionState[T]):
             transaction, open_queue = self._transaction, self._open_queue
             if transaction is None or not open_queue.is_usable:
                 transaction = self._open()
+            if self._pipeline is not None:
+                self._pipeline.settle()
             if timeout is not None:
                 timeout = checked_timeout(timeout)
                 if timeout and not open_queue.blocks:
@@ -511,6 +549,27 @@ class Session(SessionState[T]):
         else:
             return was_committed
 
+    def _begin_flush(self, marker: tuple[str, int] | None, timeout: float | None) -> Ticket:
+        if self._busy:
+            self._begin()
+        self._busy = BUSY
+        try:
+            transaction = self._open()
+            if checked_timeout(timeout) and not self._open_queue.blocks:
+                raise ValueError(f'a timeout of {timeout} seconds needs a queue with full="block"')
+            if marker is not None:
+                transaction.marker = checked_marker(marker)
+            ticket = self._hand_over(transaction, timeout)
+            if ticket is None:
+                self._commit(transaction, timeout)
+                ticket = done(self._finish(transaction))
+            self._busy = FREE
+        except BaseException:
+            self._end_badly()
+            raise
+        else:
+            return ticket
+
     def give_up(self) -> None:
         """End the wait of a ``flush`` for room, in another thread.
 
@@ -522,6 +581,8 @@ class Session(SessionState[T]):
         transaction = self._transaction
         if transaction is not None:
             self._open_queue.give_up(transaction)
+        if self._pipeline is not None:
+            self._pipeline.give_up()
 
     def reject(
         self, item: T | CodecError, reason: str = "", *, retry: bool = True, delay_seconds: float | None = None
@@ -605,6 +666,8 @@ class Session(SessionState[T]):
             self._begin()
         self._busy = BUSY
         try:
+            if self._pipeline is not None:
+                self._pipeline.forgive()
             self._roll_back(self._new())
         finally:
             self._busy = FREE
@@ -627,7 +690,15 @@ class Session(SessionState[T]):
             self._begin()
         self._busy = BUSY
         try:
+            pipeline = self._pipeline
+            if pipeline is not None:
+                pipeline.drain()
             self._roll_back(None)
+            if pipeline is not None:
+                pipeline.end()
+                pipeline.join()
+                if pipeline.failure is not None:
+                    raise pipeline.failure
         finally:
             self._busy = FREE
 
@@ -653,9 +724,7 @@ def _flush_all(
                 found[number] = session.flush(marker, 0.0)
                 session._busy = BUSY
                 continue
-            work = session._open()
-            if marker is not None:
-                work.marker = checked_marker(marker)
+            work = _work_of(session, marker)
         except (PersistentQueueError, TypeError, ValueError) as error:
             found[number] = error
         else:
@@ -674,6 +743,16 @@ def _flush_all(
             elif isinstance(failure, Exception):
                 found[number] = failure
     return found
+
+
+def _work_of(session: Session[Any], marker: tuple[str, int] | None) -> Transaction:
+    """Return the transaction of the session, with this marker, behind all that was handed over."""
+    if session._pipeline is not None:
+        session._pipeline.settle()
+    work = session._open()
+    if marker is not None:
+        work.marker = checked_marker(marker)
+    return work
 
 
 def _require_apart(open_queue: OpenQueue, sessions: Sequence[Session[Any]]) -> None:

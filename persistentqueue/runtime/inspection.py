@@ -24,7 +24,7 @@ from ..storage.locations import DATA_DIRECTORY
 from ..storage.pool import SPARE_NAME
 from ..storage.publication import is_published
 from ..storage.segment import segment_name
-from .call_guard import outermost
+from ..system.call_guard import outermost
 from .metrics import (
     Counts,
     Histogram,

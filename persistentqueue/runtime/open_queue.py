@@ -54,15 +54,16 @@ from ..errors import (
     SubscriptionNotFoundError,
 )
 from ..storage.publication import LATEST
+from ..system.call_guard import outermost
 from ..system.disk import DISK, Disk, basename
 from ..system.event_log import telling
 from ..system.progress import Progress, watched
 from ..system.signal_shield import is_exposed
 from ..system.wakeup import LONGEST_SECONDS
 from .background import BACKGROUND
-from .call_guard import outermost
 from .group_commit import GroupCommit
 from .inspection import InspectedQueue
+from .pipeline import pipelines_of
 from .waiting import ItemWaiters
 
 T = TypeVar("T")
@@ -637,7 +638,28 @@ class OpenQueue(InspectedQueue):
         """Refuse new calls, wake the waiting threads, then close the store. Closing again does nothing."""
         if self._is_disowned:  # in a forked child, for example, the mutex may be held for ever
             return
-        self._close_whole(reason)
+        if self.closed is None:
+            self.check_outermost()
+            self.settle(may_wait=False)
+        try:
+            self._close_whole(reason)
+        finally:
+            if self.closed is not None:
+                for pipeline in pipelines_of(self.directory):
+                    pipeline.end()
+                    pipeline.join()
+
+    def settle(self, *, may_wait: bool = True) -> None:
+        """Wait until all flushes that sessions have handed over have ended. Raise the error of the first that failed.
+
+        With ``may_wait`` off, none of them waits for room any more, and an error is left to its session.
+        """
+        pipelines = pipelines_of(self.directory)
+        for pipeline in pipelines:
+            pipeline.drain(may_wait=may_wait)
+        failures = [pipeline.failure for pipeline in pipelines]
+        for failure in filter(None, failures if may_wait else ()):
+            raise failure
 
     @outermost
     def _close_whole(self, reason: str) -> None:

@@ -27,6 +27,7 @@ from ..system.signal_shield import shielded
 from ..system.uncopyable import Uncopyable
 from .multi_queue import introduce, require_neighbours
 from .open_queue import OpenQueue
+from .pipeline import Committing, Handed, Pipeline, Ticket, done
 from .retries import Retries, Trial, commit_tried
 
 R = TypeVar("R")
@@ -67,6 +68,7 @@ class SessionState(Uncopyable, Generic[T]):
         "_discard",
         "_lane",
         "_open_queue",
+        "_pipeline",
         "_queue",
         "_reader",
         "_spill_bytes",
@@ -103,6 +105,8 @@ class SessionState(Uncopyable, Generic[T]):
         """Handles delivery attempts and rejections; None in a queue that does not count attempts."""
         self._commit = open_queue.commit if self._trial is None else self._trial.commit
         self._discard = open_queue.discard if self._trial is None else self._trial.discard
+        self._pipeline: Pipeline | None = None
+        """Flushes that were handed over; None before the first ``flush(wait=False)``."""
         self._together: _JointFlush | None = None
         """Flushes this session with the sessions of other queues; None if it belongs to no transaction over several
         queues."""
@@ -126,6 +130,9 @@ class SessionState(Uncopyable, Generic[T]):
                 )
                 warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
             self._open_queue.abandon(transaction)
+        pipeline = getattr(self, "_pipeline", None)
+        if pipeline is not None:
+            pipeline.end()
 
     def _unflushed(self) -> str | None:
         """Return the text of an ``UnflushedWarning``; None if a rollback would drop nothing, or if the session or its
@@ -159,6 +166,8 @@ class SessionState(Uncopyable, Generic[T]):
         released. If this is interrupted, the next call of the session does it first.
         """
         self._busy = TORN
+        if self._pipeline is not None:
+            self._pipeline.ring()
         transaction = self._transaction
         if transaction is not None:
             if transaction.settled:
@@ -253,6 +262,45 @@ class SessionState(Uncopyable, Generic[T]):
         self._transaction = self._new()
         return not transaction.skipped
 
+    def _hand_over(self, transaction: Transaction, timeout: float | None) -> Ticket | None:
+        """Hand the transaction over to the pipeline, and begin a new one.
+
+        Return None if this thread must commit it: it has rejections, or the process cannot have another thread. Waits
+        while too many flushes wait. Raises ``PrecedingFlushError`` and ``ReentrantUseError``.
+        """
+        pipeline, open_queue = self._pipeline, self._open_queue
+        if pipeline is None and transaction.is_empty:
+            return done(True)
+        if self._trial is not None and self._trial.rejects:
+            if pipeline is not None:
+                pipeline.settle()
+            return None
+        if pipeline is None:
+            pipeline = Pipeline(
+                Committing(
+                    open_queue.directory,
+                    open_queue.commit,
+                    self._discard,
+                    open_queue.discard,
+                    open_queue.give_up,
+                    self._queue,
+                )
+            )
+            if not open_queue.shielded(pipeline.begin):
+                return None
+            self._pipeline = pipeline
+        pipeline.make_room()
+        following, ticket = self._new(), Ticket()
+        handed = (Handed(transaction, ticket, timeout),)
+        given_bytes = pipeline.given_bytes + transaction.cost_bytes
+        waiting = pipeline.waiting
+        # No call from here on: an interruption finds the transaction here, or handed over and its place taken.
+        waiting += handed
+        self._transaction = following
+        pipeline.given_bytes = given_bytes
+        pipeline.ring()
+        return ticket
+
     def _give_back(self, count: int) -> None:
         """Release the last ``count`` items that were dequeued, to the front of the queue."""
         transaction = self._transaction
@@ -305,8 +353,12 @@ class _JointFlush:
     def __init__(self, sessions: Sequence[SessionState[Any]]) -> None:
         self._sessions = sorted(sessions, key=lambda session: basename(session._open_queue.directory))
 
-    def flush(self, asked: SessionState[Any], marker: tuple[str, int] | None, timeout: float | None) -> bool:
+    def flush(
+        self, asked: SessionState[Any], marker: tuple[str, int] | None, timeout: float | None, wait: bool
+    ) -> bool:
         """Flush all sessions, as ``Session.flush`` does for one; ``asked`` is the session that the marker is for."""
+        if not wait:
+            raise ValueError("a transaction over several queues has no tickets: flush it with wait=True")
         if checked_timeout(timeout):
             raise ValueError(
                 f"a transaction over several queues never waits for room, got timeout={timeout}: pass 0 or None"
@@ -375,11 +427,15 @@ def _end_all(sessions: Iterable[SessionState[Any]]) -> None:
 
 def hold_of(session: SessionState[Any]) -> Hold | None:
     """Return what the session has dequeued or spilled since its last flush; None if that is nothing. For any thread."""
-    transaction = session._transaction
+    transaction, pipeline = session._transaction, session._pipeline
     runs = session._runs_of(transaction) if transaction is not None else []
-    if transaction is None or not (runs or transaction.pieces):
+    pieces = list(transaction.pieces) if transaction is not None else []
+    for each in pipeline.left() if pipeline is not None else ():
+        runs += each.runs
+        pieces += each.pieces
+    if not (runs or pieces):
         return None
-    return Hold(session.name, held_seconds(session), runs, list(transaction.pieces))
+    return Hold(session.name, held_seconds(session), runs, pieces)
 
 
 def held_seconds(session: SessionState[Any]) -> float:

@@ -11,8 +11,8 @@ from functools import partial
 from ..engine.compaction import Copy, share
 from ..engine.store import Store
 from ..errors import ReentrantUseError
+from ..system.call_guard import CallGuard, outermost
 from .background import BACKGROUND
-from .call_guard import CallGuard, outermost
 from .memory_budget import MemoryBudget, Share
 from .waiting import RoomWaiters
 

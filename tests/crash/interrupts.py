@@ -220,6 +220,23 @@ def _flush(world: World, items: list[bytes], marker: tuple[str, int] | None = No
     return Case(lambda: session.flush(marker), again, [{"q": [A, *items]}])
 
 
+def _hand_over(world: World, given: int, **settings: Any) -> Case:
+    """Hand a flush over, as the first one of its session or behind ``given`` others, and wait for it."""
+    queue = world.open("q", A, **settings)
+    session = world.session("q")
+    for _ in range(given):
+        session.enqueue(B)
+        session.flush(wait=False)
+    queue.sync()
+    session.enqueue(C)
+
+    def call() -> None:
+        session.flush(wait=False)
+        session.flush()
+
+    return Case(call, session.flush, [{"q": [A, *[B] * given, C]}])
+
+
 def _dequeue(world: World, count: int, is_cold: bool = False, **settings: Any) -> Case:
     world.open("q", *_MANY, **settings)
     if is_cold:
@@ -509,6 +526,8 @@ SCENARIOS: dict[str, Scenario] = {
     "flush into a full log": partial(_flush, items=_LARGE[:5], log_bytes=64 * 1024),
     "flush with limits": partial(_flush, items=[B, C], max_items=100, max_bytes=10**6),
     "flush without sync": partial(_flush, items=[B], sync=False),
+    "flush by a pipeline": partial(_hand_over, given=0),
+    "flush by a pipeline that runs": partial(_hand_over, given=1),
     "dequeue": partial(_dequeue, count=1),
     "dequeue many": partial(_dequeue, count=50),
     "dequeue from disk": partial(_dequeue, count=1, is_cold=True),

@@ -6,6 +6,9 @@ that outlives it, the ledger. The child is killed from outside after up to 4 ms,
 next child must find the state that was last acknowledged, or that state with the whole flush that was under way. A
 state that an opening has served stays. Power cuts are tested in ``cuts``.
 
+In every fourth life the session does not wait for its flushes. Then the next child may also find the last acknowledged
+state with the first ones of the flushes under way, in order.
+
 Item number ``n`` of a queue has content that follows from ``n``, and items leave in order. So two numbers describe a
 state.
 """
@@ -29,7 +32,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, ParamSpec, TypeVar
 
-from persistentqueue import PersistentQueue, PersistentQueueError, check
+from persistentqueue import PersistentQueue, PersistentQueueError, Ticket, check
 from persistentqueue.system.disk import DISK, Disk
 from tests.support.disks import call_on
 
@@ -98,7 +101,8 @@ def live(
 
     - ``O``: the state that an opening found.
     - ``B``: the state that the next flush leads to.
-    - ``A``: the state after that flush has returned.
+    - ``P``: the state that the next flush leads to, for which the session does not wait.
+    - ``A``: the state after a flush has returned, or its ticket is done.
     - ``C``: the state when the queue is closed.
     """
     chance = random.Random(seed)
@@ -118,7 +122,7 @@ def live(
     assert not (found.lost_transactions or found.missing_bytes), found
     assert found.torn_bytes or may_find_junk or not found.set_aside, found
     os.write(ledger, b"O %d %d\n" % (first, end))
-    session = queue.session()
+    session, waits = queue.session(), choose([True, True, True, False])
     while flushes != 0:
         flushes = None if flushes is None else flushes - 1
         if chance.random() < 0.05:
@@ -127,20 +131,29 @@ def live(
         if end - first > _ITEMS_MAX:
             added, taken = 0, end - first - 1
         dequeued = session.dequeue_many(taken)
-        assert dequeued == [item(number) for number in range(first, min(first + taken, end))], f"{first}: wrong items"
+        most = min(taken, end - first) if waits else len(dequeued)  # not all that was flushed is visible yet
+        assert dequeued == [item(number) for number in range(first, first + most)], f"{first}: wrong items"
         if dequeued and chance.random() < 0.2:
             session.rollback()
             continue
         session.enqueue_many([item(number) for number in range(end, end + added)])
         first, end = first + len(dequeued), end + added
-        os.write(ledger, b"B %d %d\n" % (first, end))
+        os.write(ledger, b"%s %d %d\n" % (b"B" if waits else b"P", first, end))
         on_flush()
-        session.flush()
-        os.write(ledger, b"A %d %d\n" % (first, end))
+        if waits:
+            session.flush()
+            os.write(ledger, b"A %d %d\n" % (first, end))
+        else:
+            session.flush(wait=False).add_done_callback(partial(_acknowledge, ledger, first, end))
     queue.close()
     report = check(directory)
     assert report.ok and report.sealed, report
     os.write(ledger, b"C %d %d\n" % (first, end))
+
+
+def _acknowledge(ledger: int, first: int, end: int, ticket: Ticket) -> None:
+    if ticket.exception() is None:
+        os.write(ledger, b"A %d %d\n" % (first, end))
 
 
 def fork(child: Callable[[int], None]) -> tuple[int, int]:
@@ -175,7 +188,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.allowed = [Range()]
-        """State after the last acknowledged flush, and the one that is under way if there is one."""
+        """State after the last acknowledged flush, and those that the flushes under way lead to, in order."""
         self.acknowledged = self.openings = self.flushes = self.under_way = self.kept = self.closings = 0
         self.error = ""
         """Error that a child raised."""
@@ -220,14 +233,18 @@ class Ledger:
             self.flushes += 1
             self.allowed = [self.allowed[0], state]
             return
+        if kind == "P":
+            self.flushes += 1
+            self.allowed.append(state)
+            return
         assert state in self.allowed, f"expected one of {self.allowed}, found {state} ({kind})"
         if kind == "O":
             self.openings += 1
             self.under_way += len(self.allowed) > 1
-            self.kept += state == self.allowed[-1] and len(self.allowed) > 1
+            self.kept += state != self.allowed[0]
         self.acknowledged += kind == "A"
         self.closings += kind == "C"
-        self.allowed = [state]
+        self.allowed = self.allowed[self.allowed.index(state) :] if kind == "A" else [state]
 
 
 def close_and_check(directory: str, ledger: Ledger, flushes: int, may_find_junk: bool = False) -> None:

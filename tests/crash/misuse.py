@@ -152,7 +152,8 @@ def _how(random: Random, call: str, *, may_wait: bool, blocks: bool) -> str:
     if call == "flush":
         waits = "0" if blocks else ""
         marker = "None" if is_right else random.choice(tuple(MARKERS))
-        return f"{marker}/{waits if random.random() < 0.9 else random.choice(tuple(TIMEOUTS))}"
+        later = "/later" if random.random() < 0.2 else ""
+        return f"{marker}/{waits if random.random() < 0.9 else random.choice(tuple(TIMEOUTS))}{later}"
     return random.choice(_HOWS[call])
 
 

@@ -38,6 +38,7 @@ IDENTITIES = "tests/misuse/test_identities.py"
 SESSIONS = "tests/misuse/test_sessions.py"
 LANE = "tests/unit/core/test_availability.py"
 INTERRUPTS = "tests/misuse/test_interrupts.py"
+PIPELINE = "tests/unit/runtime/test_pipeline.py"
 
 
 class Mutant(NamedTuple):
@@ -86,10 +87,10 @@ MUTANTS = (
     Mutant("the log is recycled before the next one is there", "engine/trim", "        number = self._last_frame if old is None else old.number\n", "        number = self._last_frame if old is None else old.number\n        spare = self.spare.path\n        if old_path is not None:\n            self._disk.rename(old_path, spare)\n            old_path = None\n"),
     Mutant("segments are deleted before the checkpoint that lets go of them", "engine/trim", '        number = self._last_frame if old is None else old.number\n', '        number = self._last_frame if old is None else old.number\n        for n in drained:\n            self._segments.delete(n)\n'),
     # --- checks
-    Mutant("frames are not checked", "core/frame", "    if found != checksum:\n        raise CorruptionError(file, offset, f\"a frame with", "    if False:\n        raise CorruptionError(file, offset, f\"a frame with", "compacts", 66),
+    Mutant("frames are not checked", "core/frame", "    if found != checksum:\n        raise CorruptionError(file, offset, f\"a frame with", "    if False:\n        raise CorruptionError(file, offset, f\"a frame with", "compacts", 116),
     Mutant("bodies of blocks are not checked", "core/block", "    if found != header.body_checksum:\n", "    if False:\n", "drains", 728),
     Mutant("blocks of an unsynced log are not checked", "recovery/replay", "if not replay.synced and not _is_written(", "if False and not _is_written(", "random", 26),
-    Mutant("an unsynced log goes on behind what is lost", "recovery/replay", "            break\n        try:\n            operations", "            continue\n        try:\n            operations"),
+    Mutant("an unsynced log goes on behind what is lost", "recovery/replay", "            break\n        try:\n            operations", "            continue\n        try:\n            operations", "random", 157),
     Mutant("nothing stands behind the last frame", "storage/log", "        frame = b\"\".join((header, body, END))\n", "        frame = b\"\".join((header, body))\n", "random", 35),
     # --- blocks at the wrong place
     Mutant("deferred blocks take no room", "storage/segment", "        self.deferred_bytes += length_bytes\n        self.end += length_bytes\n", "        self.deferred_bytes += length_bytes\n"),
@@ -131,7 +132,7 @@ MUTANTS = (
     # --- compaction
     Mutant("what a compaction copied is not synced", "engine/compaction", "            self.target.sync()\n", "            pass\n", "compacts"),
     Mutant("the name of what was copied to is not synced", "engine/compaction", "            sync_directory(self._disk, self._segments.directory)\n", "            pass\n", "compacts"),
-    Mutant("what was consumed since it was copied comes back", "core/state", "        live = self.gone.live_between(first, end)\n        if live > copied:", "        live = copied\n        if live > copied:", "compacts", 33),
+    Mutant("what was consumed since it was copied comes back", "core/state", "        live = self.gone.live_between(first, end)\n        if live > copied:", "        live = copied\n        if live > copied:", "compacts", 62),
     Mutant("a source that was not copied whole is given up", "engine/compaction", "Compaction(self.done, ", "Compaction(self.done + [info.number for info in self._left], ", "compacts"),
     Mutant("what was copied to is deleted after the commit", "engine/compaction", "if is_known and not is_committed:\n", "if is_known:\n", "compacts"),
     # --- pool
@@ -149,7 +150,7 @@ MUTANTS = (
     # --- the inbox
     Mutant("what is published is not synced", "storage/publication", "        disk.fdatasync(self._fd)\n", "        pass\n", "publishes"),
     Mutant("the name of what is published is not synced", "storage/publication", "            sync_names()\n", "            pass\n", "publishes"),
-    Mutant("adopted before its name is durable", "engine/adoption", "        self._adopter.sync()\n", "        pass\n", "publishes", 38),
+    Mutant("adopted before its name is durable", "engine/adoption", "        self._adopter.sync()\n", "        pass\n", "publishes", 164),
     Mutant("the names of adopted segments are not synced", "storage/segment_files", "        if self.new or self.has_adopted:\n", "        if self.new:\n", "publishes"),
     Mutant("what was adopted is not renamed by recovery", "recovery/opening", "    finish_adoptions(disk, places, recovered)\n", "    pass\n", "publishes"),
     Mutant("recovery forgets that adopted names may be lost", "recovery/opening", "    store.segments.has_adopted = bool(recovered.adoptions)\n", "    pass\n", "publishes"),
@@ -159,18 +160,18 @@ MUTANTS = (
     Mutant("what was skipped is adopted", "engine/adoption", "        group = [each for each in group if not each.skipped]\n", "", "publishes"),
     Mutant("adopted in the order of the directory", "engine/adoption", "            name for name in sorted(found)", "            name for name in reversed(list(found))", "publishes"),
     Mutant("gone when the first one has it", "core/state", "            self._let_go(self._done_by_all([(first, count)]))\n", "            self._let_go([(first, count)])\n", "subscribes"),
-    Mutant("a checkpoint forgets what only some have consumed", "core/state", "                operations += [Dequeue(number, *run) for run in self.gone.unconsumed(first, first + count)]\n", "                pass\n", "subscribes"),
+    Mutant("a checkpoint forgets what only some have consumed", "core/state", "                operations += [Dequeue(number, *run) for run in self.gone.unconsumed(first, first + count)]\n", "                pass\n", "subscribes", 35),
     Mutant("a checkpoint forgets how far a subscription is", "core/state", "SubscriptionOpened(number, cursor.frontier, cursor.name) for", "SubscriptionOpened(number, self.gone.frontier, cursor.name) for", "subscribes"),
     Mutant("a checkpoint forgets that there is no plain queue", "core/state", "            return [SubscriptionClosed(0), *rest]\n", "            return rest\n", "subscribes"),
     Mutant("what only a removed one kept stays", "core/state", "            self._let_go(self._done_by_all(cursor.unconsumed(self.gone.frontier, self.next_sequence)))\n", "            pass\n", "subscribes"),
     Mutant("a new one shares what is gone", "core/state", "        if others == 1:\n            self.gone = self.gone.copy()\n", "        if others == 1:\n            pass\n", "subscribes"),
     Mutant("what is dequeued is the plain queue's", "engine/commit", "                    runs.append(Dequeue(subscription, first, count))\n", "                    runs.append(Dequeue(0, first, count))\n", "subscribes"),
-    Mutant("a request comes again", "engine/adoption", "            # that a session has held.\n            self.sync()\n", "            pass\n", "subscribes"),
-    Mutant("a request comes again whose owner was killed", "recovery/opening", "    store.adopter.sync()", "    pass", "subscribes", 300134),
+    Mutant("a request comes again", "engine/adoption", "            # that a session has held.\n            self.sync()\n", "            pass\n", "subscribes", 25),
+    Mutant("a request comes again whose owner was killed", "recovery/opening", "    store.adopter.sync()", "    pass", "subscribes", 300191),
     Mutant("a request is answered before what was published before it", "engine/adoption", "            if transactions and not _are_alike(transactions[-1].request, publication.request):\n                break  # the answer to a request depends on what is before it\n", "", "subscribes"),
     Mutant("what is acknowledged is all there is", "core/availability", "        ahead = min(end, self._state.next_sequence) - self.position\n", "        ahead = self._state.next_sequence - self.position\n", "subscribes", 14),
     Mutant("runs of two subscriptions are one", "engine/commit", "                    if transaction.ready is not first.ready:\n                        return False\n", "", "tests/durability/test_campaigns.py::test_group_of_two_subscriptions"),
-    Mutant("parts go before the manifest that was skipped", "engine/adoption", "                with suppress(OSError):  # a file that stays is skipped again\n", "                for name in filter(is_part, names):\n                    self._disk.unlink(self.path(name))\n                with suppress(OSError):\n", "publishes"),
+    Mutant("parts go before the manifest that was skipped", "engine/adoption", "                with suppress(OSError):  # a file that stays is skipped again\n", "                for name in filter(is_part, names):\n                    self._disk.unlink(self.path(name))\n                with suppress(OSError):\n", "publishes", 11),
     Mutant("parts go before it is durable that their manifest has gone", "engine/adoption", "            with suppress(OSError):  # parts that stay are swept later\n                self.sync()\n", "            with suppress(OSError):\n", "publishes"),
     Mutant("a manifest stays in the inbox", "storage/publication", "(*self.parts, self.own) if self.parts or", "self.parts or (self.own,) if self.parts or", "publishes"),
     Mutant("parts are not taken back", "engine/adoption", "for is_its_turn in (is_part, is_published):", "for is_its_turn in (is_published,):", "publishes"),
@@ -183,8 +184,8 @@ MUTANTS = (
     Mutant("nobody says that nothing was decided", "recovery/in_doubt", "    return False if is_sound and newest.last_number == prepare.number - 1 else None\n", "    return None\n", "several faults"),
     Mutant("a decision is never forgotten", "recovery/in_doubt", "        if newest is not None and not any(", "        if False and not any(", "several"),
     Mutant("a decision is never forgotten for who is gone", "recovery/in_doubt", "    if gone and find_unsettled(", "    if False and find_unsettled(", "several", 420),
-    Mutant("an owned log is believed to its last frame", "recovery/in_doubt", "is_sound or at + 1 < len(newest.frames)", "True", "several faults"),
-    Mutant("the name of a neighbour's log is not made durable", "storage/log_reader", "            sync_directory(disk, path)", "            pass", "several", 164),
+    Mutant("an owned log is believed to its last frame", "recovery/in_doubt", "is_sound or at + 1 < len(newest.frames)", "True", "several faults", 103),
+    Mutant("the name of a neighbour's log is not made durable", "storage/log_reader", "            sync_directory(disk, path)", "            pass", "several", 346),
     Mutant("a resolution is not logged", "engine/trim", "        return [Resolution(settling.transaction, settling.committed)]\n", "        return []\n", "several"),
     Mutant("a decision is forgotten by a checkpoint", "core/state", "            return rest\n", "            return rest[:1]\n", "several"),
     Mutant("a decision is forgotten by an opening", "recovery/in_doubt", " and not any(each.transaction == transaction for each in _unsettled(newest)):", ":", "several"),
@@ -192,12 +193,12 @@ MUTANTS = (
     Mutant("a decision takes the place of all before it", "core/state", "                self.forget(self.asked_for[name], name)\n", "                self.decisions.clear()\n", "several", 32),
     Mutant("a decision is forgotten that a power cut brings back to mind", "recovery/in_doubt", "newest.frames[-2:]", "newest.frames[-1:]", "several", 532),
     Mutant("what is in doubt is cut off before it is settled", "recovery/opening", "    if not doubtful and not was_in_doubt:\n", "    if not doubtful:\n", "tests/unit/recovery/test_in_doubt.py::test_check_finds_nothing_in_a_cut_short_opening"),
-    Mutant("what was aborted counts", "core/state", "                if first.committed:\n", "                if True:\n", "several faults", 298),
+    Mutant("what was aborted counts", "core/state", "                if first.committed:\n", "                if True:\n", "several faults", 610),
     Mutant("what is in doubt counts", "recovery/opening", "lambda prepare: ask(disk, directory, prepare, recover_other, others.is_sound)", "lambda _: True", "several"),
     Mutant("what is in doubt is dropped", "recovery/opening", "lambda prepare: ask(disk, directory, prepare, recover_other, others.is_sound)", "lambda _: False", "several"),
     Mutant("a queue is deleted that another has to ask", "recovery/catalog", "            _refuse_unsettled(disk, directory)\n", "            pass\n", "several"),
     Mutant("the short way forgets what is to be settled", "engine/store", "if self.generations.settling is not None:\n                self.shielded(partial(self._commit_long, group))\n            elif not self.committer", "if not self.committer", "several", 19),
-    Mutant("an aborted part is taken for committed", "engine/two_phase", "            settling.committed = False\n", "            settling.committed = True\n", "several faults", 298),
+    Mutant("an aborted part is taken for committed", "engine/two_phase", "            settling.committed = False\n", "            settling.committed = True\n", "several faults", 610),
     # --- items that fail
     Mutant("a delivery is not logged", "runtime/retries", "                open_queue.commit(delivery)\n", "                pass\n", "retries"),
     Mutant("a delivery is in memory before it is durable", "runtime/retries", "                    open_queue.commit(delivery)\n", "                    for operation in delivery.operations:\n                        open_queue._store.state.apply(operation)\n", "retries"),
@@ -232,6 +233,10 @@ MUTANTS = (
     Mutant("what is in memory is delivered without a note", "engine/reader", "        self.counted = ready\n\n    def _first_page(self)", "        self.counted = ready\n\n    def _first_page_of_none(self)", "tests/unit/runtime/test_retries.py::test_no_short_way_passes_by_the_count"),
     Mutant("what leaves the lane is noted a step later", "session", "                    next(self._takes)\n", "                    taken.append(self._lane.popleft())\n", f"{INTERRUPTS}::test_row_03_interrupted_everywhere_nothing_is_on_hold"),
     Mutant("what a handler raises is the end of the lane", "runtime/session_state", "    if error.__traceback__ is not None and error.__traceback__.tb_next is not None:\n        raise error\n", "", f"{LANE}::test_a_handler_that_raises_index_error_ends_the_call"),
+    # --- flushes that are not waited for
+    Mutant("a flush behind a failed one is committed", "runtime/pipeline", "            if self._failure is not None:\n                behind", "            if False:\n                behind", f"{PIPELINE}::test_what_is_refused_is_tried_one_by_one"),
+    Mutant("flushes that were refused together are repeated from the last one", "runtime/pipeline", "for each in reversed(lot))", "for each in lot)", f"{PIPELINE}::test_what_is_refused_is_tried_one_by_one"),
+    Mutant("a ticket is done before its flush", "runtime/pipeline", "        try:\n            if not merged.is_empty:\n", "        for each in lot:\n            _succeed(each.ticket, True)\n        try:\n            if not merged.is_empty:\n", f"{PIPELINE}::test_an_unknown_outcome_is_that_of_all_that_were_merged"),
     # --- misuse
     Mutant("an item may be larger than a block can say", "core/items", "    if view.nbytes > ITEM_BYTES_MAX:\n        raise too_large(view.nbytes)\n", "", "misuse"),
     Mutant("a session is for any number of threads", "runtime/session_state", "        if self._busy:\n            raise SessionInUseError(", "        if False:\n            raise SessionInUseError(", "misuse"),
@@ -252,12 +257,12 @@ MUTANTS = (
     Mutant("an adoption does not end when the time is over", "runtime/open_queue", "if is_there or not self._store.inbox.is_cut or (deadline is not None and _now() >= deadline):", "if is_there or not self._store.inbox.is_cut:", "tests/misuse/test_inbox_limits.py::test_row_24_a_time_out_ends_the_adoption"),
     Mutant("what waits in the inbox is not limited", "storage/inbox_limits", "                if holds + more > most:\n", "                if more > most:\n", "tests/misuse/test_inbox_limits.py::test_row_24_what_waits_is_limited"),
     # --- failing calls
-    Mutant("who finds no descriptor breaks the queue", "engine/commit", "            if error.errno not in LACKING:\n", "            if error.errno not in NO_SPACE:\n", "faults", 14),
+    Mutant("who finds no descriptor breaks the queue", "engine/commit", "            if error.errno not in LACKING:\n", "            if error.errno not in NO_SPACE:\n", "faults", 36),
     Mutant("a log that finds no room for its name breaks the queue", "storage/log", "            with unless_lacking(directory, _FOR_ITS_NAME):  # a rename that failed so has not happened\n", "            with ExitStack():\n", "faults"),
     Mutant("a directory that cannot be opened is a sync that failed", "storage/segment_files", "            with unless_lacking(self.directory, \"to sync the names of segments\"):\n", "            with ExitStack():\n", "faults"),
     Mutant("an adopted file that finds no room for its name breaks the queue", "storage/segment_files", "            if error.errno not in LACKING:\n                raise\n            with self._mutex:\n", "            raise\n            with self._mutex:\n", "publishes faults"),
     Mutant("a checkpoint is made before adopted files have their names", "engine/trim", "            self._segments.name_adopted()\n", "            pass\n", "publishes faults"),
-    Mutant("what has kept its name in the inbox is adopted again", "engine/adoption", " if is_published(name) and name not in adopted]", " if is_published(name)]", "publishes faults", 8),
+    Mutant("what has kept its name in the inbox is adopted again", "engine/adoption", " if is_published(name) and name not in adopted]", " if is_published(name)]", "publishes faults", 22),
     Mutant("a failed sync breaks nothing", "engine/store", "        self.fail(error)\n        broken = BrokenQueueError(", "        broken = BrokenQueueError(", "faults"),
     Mutant("a broken queue is taken for usable", "engine/store", "            self.dependent.is_usable = False\n", "            pass\n", "tests/unit/runtime/test_open_queue.py::test_a_broken_queue_is_not_usable"),
     Mutant("a queue that is opened broken is taken for usable", "runtime/open_queue", "            if self._store.broken is not None:\n                self.is_usable = False\n", "", "tests/unit/runtime/test_open_queue.py::test_a_queue_that_breaks_as_it_is_opened_is_not_usable"),

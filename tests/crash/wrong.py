@@ -25,6 +25,7 @@ from persistentqueue import (
     PersistentQueueError,
     Producer,
     Session,
+    Ticket,
     View,
     codecs,
     transaction,
@@ -526,12 +527,23 @@ def _dequeue_many(world: World, at: int, how: str) -> None:
 def _flush(world: World, at: int, how: str) -> None:
     key, session = world.session(at)
     with Note(world, "flush", key, []) as note:
-        marker, _, timeout = how.partition("/")
-        timeouts = {**TIMEOUTS, **WAITS}
-        if not session.flush(MARKERS[marker](world), timeouts[timeout or "None"]):  # type: ignore[arg-type]
+        marker, timeout, *later = how.split("/")
+        arguments: Any = MARKERS[marker](world), {**TIMEOUTS, **WAITS}[timeout or "None"]
+        if not (_flush_later(session, note, arguments) if later else session.flush(*arguments)):
             note.kind = "rollback"
         if world.program.style == "retries":
             note.ok = None  # a flush may keep rejected items
+
+
+def _flush_later(session: Session[Any], note: Note, arguments: Any) -> bool:
+    """Hand the flush over, and wait for it. A flush that was handed over and failed is rolled back."""
+    ticket: Ticket = session.flush(*arguments, wait=False)
+    try:
+        return ticket.result()
+    except PersistentQueueError as error:
+        note.kind = "maybe" if isinstance(error, BrokenQueueError) else "rollback"
+        session.rollback()
+        raise
 
 
 def _flush_all(world: World, at: int, how: str) -> None:

@@ -55,7 +55,10 @@ TABLE = (
         "checksum intervals page_cache dead_letter header operations block frame delivery_counts encryption items "
         "state availability",
     ),
-    _folder("system", "progress disk event_log startup uncopyable wakeup directory_handles quota signal_shield trust"),
+    _folder(
+        "system",
+        "progress disk event_log startup uncopyable wakeup directory_handles quota signal_shield call_guard trust",
+    ),
     _folder(
         "storage",
         "inbox_access locations lock log log_reader pool segment publication segment_files layout inbox_limits "
@@ -69,7 +72,7 @@ TABLE = (
     _folder("recovery", "in_doubt location_repair catalog replay opening salvage check"),
     _folder(
         "runtime",
-        "background call_guard group_commit memory_budget metrics waiting space inspection open_queue maintenance "
+        "background group_commit memory_budget metrics waiting space inspection pipeline open_queue maintenance "
         "multi_queue retries session_state",
     ),
     _folder("interprocess", "splits producer snapshot_view consumer_requests multi_writer __init__"),

@@ -36,8 +36,9 @@ PUBLISHED = [
     ),
 ]
 LOADED = """
-__future__ array bisect collections contextlib contextvars dataclasses datetime errno fcntl functools heapq itertools
-json logging mmap operator os pickle queue select signal stat struct sys threading time types typing weakref zlib
+__future__ array atexit bisect collections concurrent.futures contextlib contextvars dataclasses datetime errno fcntl
+functools heapq itertools json logging mmap operator os pickle queue select signal stat struct sys threading time types
+typing weakref zlib
 """
 """Modules of the standard library that ``import persistentqueue`` may load, beside those that these load."""
 

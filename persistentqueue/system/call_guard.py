@@ -18,7 +18,7 @@ from functools import partial, wraps
 from typing import Any, TypeVar, cast
 
 from ..errors import ClosedError, ReentrantUseError
-from ..system.signal_shield import shielded
+from .signal_shield import shielded
 
 T = TypeVar("T")
 Method = TypeVar("Method", bound=Callable[..., Any])

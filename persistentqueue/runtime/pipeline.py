@@ -1,0 +1,417 @@
+"""Flushes that no thread waits for: a session hands its transactions to a pipeline, which commits them in order.
+
+Each session that calls ``flush(wait=False)`` has one pipeline, with a thread of its own. While the disk writes, the
+session goes on. The thread takes everything that was handed over meanwhile, and merges neighbouring transactions: they
+share one write and one sync. So one session shares syncs with itself, as many threads do by group commit.
+
+Order is the promise: the flushes of a session become durable in the order in which they were made.
+
+- A crash leaves a prefix of them. Merged transactions are one transaction on disk, so they are durable together.
+- An error fails its flush and all that follow. If merged transactions are refused, they are tried one by one: those
+  before the first refused one are committed. The session accepts no flush until it was rolled back.
+
+A transaction with a marker or with spilled items is not merged, nor is one whose flush has a timeout.
+
+Threads: the session's thread hands over, one call at a time. ``Pipeline`` says which calls are for any thread. No lock
+is needed: ``waiting`` changes by single calls of C code, and each number and flag has one writer.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError, TimeoutError  # noqa: A004 - not the built-in one before 3.11
+from contextlib import suppress
+from typing import NamedTuple, NoReturn, TypeVar
+
+from ..core.intervals import join_runs
+from ..engine.transaction import SPILL_BYTES, Transaction
+from ..errors import BrokenQueueError, ClosedError, PersistentQueueError, PrecedingFlushError, ReentrantUseError
+from ..system.disk import after_fork_in_child
+
+T = TypeVar("T")
+THREAD_NAME = "persistentqueue-flush"
+_WAITING_MAX = 512
+"""Flushes that wait in a pipeline before a further one waits for them. As many may be under way."""
+_WAITING_BYTES_MAX = SPILL_BYTES
+"""Bytes in memory that the items of waiting flushes may take before a further flush waits for them."""
+_get_ident = threading.get_ident
+
+
+class Ticket(Future[bool]):
+    """The outcome of a flush that ``Session.flush(wait=False)`` has begun: a ``concurrent.futures.Future``.
+
+    ``result`` waits for the flush, and returns what ``flush`` would return or raises what it would raise. ``done``
+    tells whether the flush has ended. ``add_done_callback`` takes a callable, and calls it with the ticket in the
+    thread that commits. Such a callable must not wait for a flush of the same session: that raises
+    ``ReentrantUseError``. ``asyncio.wrap_future`` and ``concurrent.futures.wait`` accept a ticket.
+
+    Durability: a flush whose ``result`` raises nothing is durable, and so are all flushes of the session before it.
+    Threads: any thread may use a ticket.
+    """
+
+    def cancel(self) -> bool:
+        """Return False: a flush cannot be withdrawn.
+
+        Nothing changes by this call. For any thread.
+        """
+        return False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the flush has ended, well or badly. Errors of the flush are not raised.
+
+        Args:
+            timeout: Seconds to wait, at least 0. The default None waits for ever.
+
+        Returns:
+            True if the flush has ended, False if the time is over.
+
+        If the flush has ended well, it is durable. For any thread.
+        """
+        try:
+            self.exception(timeout)
+        except TimeoutError:
+            return False
+        return True
+
+    def set_result(self, result: object) -> NoReturn:  # noqa: ARG002
+        """Raise ``InvalidStateError``: only the queue knows the outcome of a flush."""
+        raise InvalidStateError("a ticket gets its result from the queue")
+
+    def set_exception(self, exception: BaseException | None) -> NoReturn:  # noqa: ARG002
+        """Raise ``InvalidStateError``: only the queue knows the outcome of a flush."""
+        raise InvalidStateError("a ticket gets its error from the queue")
+
+
+_succeed = Future.set_result
+_fail = Future.set_exception
+
+
+def done(committed: bool) -> Ticket:
+    """Return the ticket of a flush that has ended well."""
+    ticket = Ticket()
+    _succeed(ticket, committed)
+    return ticket
+
+
+class Handed(NamedTuple):
+    """A transaction that a session has handed over."""
+
+    transaction: Transaction
+    ticket: Ticket
+    timeout_seconds: float | None
+
+    @property
+    def can_merge(self) -> bool:
+        """Whether the transaction may be committed as a part of another one."""
+        transaction = self.transaction
+        return transaction.marker is None and not transaction.pieces and self.timeout_seconds is None
+
+
+class Committing(NamedTuple):
+    """The calls that a pipeline needs of its queue."""
+
+    directory: str
+    commit: Callable[[Transaction, float | None], None]
+    discard: Callable[[Transaction], None]
+    """Releases what a transaction holds, as a rollback does."""
+    drop: Callable[[Transaction], None]
+    """Releases what a skipped transaction holds."""
+    give_up: Callable[[Transaction], None]
+    """Ends the wait of a transaction for room."""
+    keeps: object = None
+    """The queue. The reference keeps it alive, so that no file is closed while the thread writes."""
+
+
+class Pipeline:
+    """The flushes that one session has handed over, and the thread that commits them.
+
+    ``drain``, ``end``, ``give_up``, ``join`` and ``left`` are for any thread. The other calls are for the session's.
+    """
+
+    def __init__(self, committing: Committing) -> None:
+        self._committing = committing
+        self.directory = committing.directory
+        self.waiting: list[Handed] = []
+        """Flushes that the thread has not taken. The session's thread appends, the other one removes from the front."""
+        self.given_bytes = 0
+        """Bytes in memory of all items that were handed over. The session's thread writes it."""
+        self._taken_bytes = 0
+        self._failure: BaseException | None = None
+        """Error of the first flush that failed; None if there was none since the last rollback."""
+        self._thread: threading.Thread | None = None
+        self._bell = threading.Lock()
+        """Lock that the thread acquires in order to sleep; a release wakes the thread."""
+        self._bell.acquire()
+        self._room: threading.Lock | None = None
+        """Lock to release when the thread has taken what waits: the session waits for it."""
+        self._waiters: list[threading.Lock] = []
+        """Locks to release when everything is done that was handed over before they came."""
+        self._has_ended = False
+        self._may_wait = True
+        """False if no flush may wait for room any more."""
+        self._current: Transaction | None = None
+        self._under_way: Sequence[Handed] = ()
+
+    # --- the session's side ------------------------------------------------------------------------------------------
+
+    def begin(self) -> bool:
+        """Start the thread, once. Return False if the process cannot have another thread."""
+        # A daemon, so that a session that is never closed does not keep the process from ending.
+        self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
+        _ALIVE.add(self)
+        try:
+            self._thread.start()
+        except RuntimeError:
+            _ALIVE.discard(self)
+            self._thread = None
+            return False
+        return True
+
+    def make_room(self) -> None:
+        """Wait until few enough flushes wait. Raises the errors of ``check``."""
+        while self._is_full():
+            self._room = taken = threading.Lock()
+            taken.acquire()
+            if self._is_full():  # else the thread may have passed by before it could see the lock
+                self._wake()
+                taken.acquire()
+        self.check()
+
+    def _is_full(self) -> bool:
+        self.check()
+        waiting_bytes = self.given_bytes - self._taken_bytes
+        return len(self.waiting) >= _WAITING_MAX or (waiting_bytes >= _WAITING_BYTES_MAX and bool(self.waiting))
+
+    def check(self) -> None:
+        """Raise ``PrecedingFlushError`` if an earlier flush has failed, ``ReentrantUseError`` in the thread of the
+        pipeline."""
+        self.check_thread()
+        if self._failure is not None:
+            raise self._behind(self._failure)
+
+    def check_thread(self) -> None:
+        """Raise ``ReentrantUseError`` in the thread of the pipeline, which must not wait for itself."""
+        thread = self._thread
+        if thread is not None and thread.ident == _get_ident():
+            raise ReentrantUseError(
+                f"{self.directory}: called by a callback of a ticket, in the thread that commits for its session: make "
+                "this call in another thread"
+            )
+
+    def ring(self) -> None:
+        """Wake the thread, which looks at what was handed over. If it has ended, the queue is closed: fail that."""
+        self._wake()
+        if self._has_ended:
+            self.join()
+            self.run_once()
+
+    def _wake(self) -> None:
+        if self._bell.locked():
+            with suppress(RuntimeError):  # another thread was faster
+                self._bell.release()
+
+    def settle(self) -> None:
+        """Wait until all flushes that were handed over have ended. Raises the errors of ``check``."""
+        self.drain()
+        self.check()
+
+    def forgive(self) -> None:
+        """Wait as ``settle`` does, and forget an error: the session was rolled back, and may flush again."""
+        self.drain()
+        self._failure = None
+
+    # --- for any thread ----------------------------------------------------------------------------------------------
+
+    def drain(self, *, may_wait: bool = True) -> None:
+        """Wait until all flushes that were handed over have ended. Raises ``ReentrantUseError`` in the own thread.
+
+        With ``may_wait`` off, no flush waits for room: it is refused.
+        """
+        self.check_thread()
+        done = threading.Lock()
+        done.acquire()
+        self._waiters.append(done)
+        self._wake()
+        try:
+            if not may_wait:
+                self._may_wait = False
+                self.give_up()
+            # A thread that ends does not see what comes behind its last look.
+            if self._has_ended:
+                self.join()
+            else:
+                done.acquire()
+        finally:
+            self._may_wait = True
+
+    @property
+    def failure(self) -> PrecedingFlushError | None:
+        """Error for what follows a flush that has failed; None if there was none since the last rollback."""
+        return None if self._failure is None else self._behind(self._failure)
+
+    def left(self) -> list[Transaction]:
+        """Return the transactions that were handed over and are not settled."""
+        return [each.transaction for each in (*self._under_way, *self.waiting) if not each.transaction.settled]
+
+    def give_up(self) -> None:
+        """End the wait for room of the flush that is under way."""
+        current = self._current
+        if current is not None:
+            self._committing.give_up(current)
+
+    def end(self) -> None:
+        """Let the thread end when everything is done. A finalizer may call this."""
+        self._has_ended = True
+        self._wake()
+
+    def join(self) -> None:
+        """Wait for the end of the thread, after ``end``."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def abandon(self, reason: str) -> None:
+        """Fail all flushes with ``ClosedError``, in a forked child: it does not have the thread."""
+        for handed in (*self._under_way, *self.waiting):
+            # The thread may have held the lock of the ticket: the ticket gets another one.
+            Ticket.__init__(handed.ticket)
+            _fail(handed.ticket, ClosedError(reason))
+        self.waiting, self._under_way, self._thread, self._has_ended = [], (), None, True
+
+    # --- the thread's side -------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while self._awaits():
+                self.run_once()
+        finally:
+            _ALIVE.discard(self)
+
+    def _awaits(self) -> bool:
+        """Sleep until something was handed over, and return True; False if the pipeline has ended."""
+        while not (self.waiting or self._waiters):
+            if self._has_ended:
+                return False
+            self._bell.acquire()
+        return True
+
+    def run_once(self) -> None:
+        """Commit everything that was handed over until now, then tell those that wait for it."""
+        waiters = _take(self._waiters)  # first, so that nothing before them is left out
+        self._under_way = batch = _take(self.waiting)
+        self._taken_bytes += sum(each.transaction.cost_bytes for each in batch)
+        room, self._room = self._room, None
+        if room is not None:
+            room.release()
+        lots = deque(_lots(batch))
+        while lots:
+            lot = lots.popleft()
+            if self._failure is not None:
+                behind = self._behind(self._failure)
+                for each in lot:
+                    self._fail(each, behind)
+            elif len(lot) == 1:
+                self._commit_alone(lot[0])
+            elif not self._commit_merged(lot):
+                lots.extendleft([each] for each in reversed(lot))
+        self._under_way = ()
+        for waiter in waiters:
+            waiter.release()
+
+    def _commit_merged(self, lot: Sequence[Handed]) -> bool:
+        """Commit these flushes as one transaction. Return False if it was refused: then nothing was committed."""
+        merged = Transaction(lot[0].transaction.ready)
+        for each in lot:
+            merged.items += each.transaction.items
+            merged.cost_bytes += each.transaction.cost_bytes
+            join_runs(merged.runs, each.transaction.runs)
+        try:
+            if not merged.is_empty:
+                self._committing.commit(merged, 0.0)
+        except BaseException as error:
+            if isinstance(error, PersistentQueueError) and not isinstance(error, BrokenQueueError):
+                return False
+            self._failure = error  # of each of them it is unknown whether it is durable
+            for each in lot:
+                self._fail(each, error)
+        else:
+            for each in lot:
+                each.transaction.settled = True
+                _succeed(each.ticket, True)
+        return True
+
+    def _commit_alone(self, handed: Handed) -> None:
+        transaction = self._current = handed.transaction
+        try:
+            if not transaction.is_empty:
+                self._committing.commit(transaction, handed.timeout_seconds if self._may_wait else 0.0)
+            if transaction.skipped:
+                self._committing.drop(transaction)
+        except BaseException as error:
+            self._failure = error
+            self._fail(handed, error)
+        else:
+            _succeed(handed.ticket, not transaction.skipped)
+        finally:
+            self._current = None
+
+    def _fail(self, handed: Handed, error: BaseException) -> None:
+        """Release what the transaction holds, then tell its ticket."""
+        with suppress(Exception):  # of a callable of the user; all items are released nevertheless
+            self._committing.discard(handed.transaction)
+        _fail(handed.ticket, error)
+
+    def _behind(self, failure: BaseException) -> PrecedingFlushError:
+        error = PrecedingFlushError(self.directory, failure)
+        error.__cause__ = failure
+        return error
+
+
+def _take(entries: list[T]) -> list[T]:
+    """Remove and return everything, while other threads may append."""
+    all_of_them = slice(len(entries))
+    taken = entries[all_of_them]
+    del entries[all_of_them]
+    return taken
+
+
+def _lots(batch: Sequence[Handed]) -> list[list[Handed]]:
+    """Return the flushes in lots, in order; each lot is merged into one transaction."""
+    lots: list[list[Handed]] = []
+    is_open, lot_bytes = False, 0
+    for each in batch:
+        cost_bytes, can_merge = each.transaction.cost_bytes, each.can_merge
+        if is_open and can_merge and lot_bytes + cost_bytes <= SPILL_BYTES:
+            lots[-1].append(each)
+            lot_bytes += cost_bytes
+        else:
+            lots.append([each])
+            is_open, lot_bytes = can_merge, cost_bytes
+    return lots
+
+
+_ALIVE: set[Pipeline] = set()
+"""Pipelines that have a thread."""
+
+
+def pipelines_of(directory: str) -> list[Pipeline]:
+    """Return the pipelines of the open queue in this directory."""
+    return [each for each in tuple(_ALIVE) if each.directory == directory]
+
+
+def _finish_all() -> None:
+    """Commit what was handed over, before the process ends."""
+    for pipeline in tuple(_ALIVE):
+        pipeline.drain(may_wait=False)
+
+
+def _abandon_all() -> None:
+    for pipeline in tuple(_ALIVE):
+        pipeline.abandon("the queue belongs to the parent process: open it in the child after the parent closed it")
+    _ALIVE.clear()
+
+
+atexit.register(_finish_all)
+after_fork_in_child(_abandon_all)

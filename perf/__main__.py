@@ -12,7 +12,7 @@ from pathlib import Path
 from . import counts, harness
 from .harness import Row
 from .report import tables
-from .studies import backlog, churn, compaction, idle, large, moves, opening, pool, tail, tasks, waiting, warm
+from .studies import backlog, churn, compaction, idle, large, moves, opening, pool, tail, tasks, tickets, waiting, warm
 from .workloads import SWEEPS, WORKLOADS
 
 BACKLOG_ITEMS = 100_000_000
@@ -36,6 +36,7 @@ def _others(options: argparse.Namespace) -> dict[str, Callable[[Path], Iterator[
         "idle": lambda directory: idle.rows(directory, max(int(1_000 * scale), 20)),
         "pool": lambda directory: pool.rows(directory, max(int(8 * scale), 2), rounds),
         "churn": lambda directory: churn.rows(directory, options.seconds),
+        "tickets": lambda directory: tickets.rows(directory, max(round(5_000 * scale), 100), rounds),
         "tail": lambda directory: tail.rows(directory, options.seconds, rounds),
     }
 

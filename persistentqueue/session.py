@@ -470,7 +470,7 @@ class Session(SessionState[T]):
         transaction over several queues. The latter flushes all of its sessions (see ``transaction``).
 
         With ``wait=False`` the flush returns a ``Ticket`` at once, and the session goes on with its next transaction. A
-        thread of the session commits in order, many flushes with one sync. If 512 flushes or 4 MiB of items wait for
+        thread of the session commits in order, many flushes with one sync. If 500 flushes or 4 MiB of items wait for
         it, the call waits for it. A flush with rejected items is committed before the call returns. If a flush fails,
         its work is rolled back, and so is that of all flushes behind it. Leaving the ``with`` block, ``close`` and
         ``PersistentQueue.close`` wait for all tickets.

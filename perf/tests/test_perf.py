@@ -23,7 +23,20 @@ from ..contenders import BARE, OURS, OURS_MANY, SQLITE, Contender, Durability, L
 from ..contenders.peers import is_there
 from ..harness import ROOT, Measured
 from ..report import tables
-from ..studies import attempts, backlog, compaction, envelopes, large, moves, opening, tail, tasks, waiting, warm
+from ..studies import (
+    attempts,
+    backlog,
+    compaction,
+    envelopes,
+    large,
+    moves,
+    opening,
+    tail,
+    tasks,
+    tickets,
+    waiting,
+    warm,
+)
 from ..workloads import SWEEPS, WORKLOADS, Entry, Workload
 
 ALL = [*WORKLOADS, *(workload for sweep in SWEEPS.values() for workload in sweep)]
@@ -322,6 +335,13 @@ def test_tasks_are_measured(tmp_path: Path) -> None:
     assert {way: len(rounds) for way, rounds in found.items()} == dict.fromkeys(found, 2) and len(found) == 5
     assert len(tasks.wake_ups(tmp_path / "wake", 5)) == 5
     assert tasks.idle_seconds(tmp_path / "idle", 20, seconds=0.3) < 0.05
+
+
+def test_tickets_are_measured(tmp_path: Path) -> None:
+    """Flushes in and out are measured, waited for and not, and each line has their ratio."""
+    found = tickets.rates(tmp_path / "rates", 50, 2)
+    assert len(found) == 4 and all(len(each) == 2 for each in found.values())
+    assert [row.met for row in tickets.rows(tmp_path / "rows", 50, 1)].count("") == 0
 
 
 def test_tasks_of_two_trees_are_compared(tmp_path: Path) -> None:

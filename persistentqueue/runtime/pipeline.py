@@ -33,7 +33,7 @@ from ..system.disk import after_fork_in_child
 
 T = TypeVar("T")
 THREAD_NAME = "persistentqueue-flush"
-_WAITING_MAX = 512
+_WAITING_MAX = 500
 """Flushes that wait in a pipeline before a further one waits for them. As many may be under way."""
 _WAITING_BYTES_MAX = SPILL_BYTES
 """Bytes in memory that the items of waiting flushes may take before a further flush waits for them."""

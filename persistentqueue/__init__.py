@@ -30,7 +30,7 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
   ``delivery_counts``, ``encryption``, ``items``, ``state``, ``availability``.
 - ``system/`` The operating system and the interpreter: access to the disk, signals, forks, and the rights of other
   users. ``progress``, ``disk``, ``event_log``, ``startup``, ``uncopyable``, ``wakeup``, ``directory_handles``,
-  ``quota``, ``signal_shield``, ``call_guard``, ``trust``.
+  ``quota``, ``signal_shield``, ``stalls``, ``call_guard``, ``trust``.
 - ``storage/`` One module for each kind of file: segments, the log, the pool of empty files, the lock, and published
   files. ``inbox_access``, ``locations``, ``lock``, ``log``, ``log_reader``, ``pool``, ``segment``, ``publication``,
   ``segment_files``, ``layout``, ``inbox_limits``, ``relocation``.

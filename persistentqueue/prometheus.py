@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields
 from functools import cache
@@ -67,6 +67,8 @@ _NAMES = {
 }
 """Names of the metrics that are not named like their field."""
 _LABELS = ("path", "queue")
+CAUSE = "cause"
+"""Further label of a field that has a histogram for each cause."""
 _Family: TypeAlias = "CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily"
 
 
@@ -128,11 +130,16 @@ def _family(name: str, kind: str, help_text: str) -> _Family:
     metric = f"persistentqueue_{_NAMES.get(name, name)}"
     if kind == Histogram.__name__:
         return HistogramMetricFamily(metric, help_text, labels=_LABELS)
+    if kind.endswith(f"{Histogram.__name__}]"):
+        return HistogramMetricFamily(metric, help_text, labels=(*_LABELS, CAUSE))
     return (CounterMetricFamily if name in COUNTERS else GaugeMetricFamily)(metric, help_text, labels=_LABELS)
 
 
-def _add(family: _Family, labels: tuple[str, ...], value: float | Histogram) -> None:
-    if isinstance(family, HistogramMetricFamily):
+def _add(family: _Family, labels: tuple[str, ...], value: float | Histogram | Mapping[str, Histogram]) -> None:
+    if isinstance(value, Mapping):
+        for cause, histogram in value.items():
+            _add(family, (*labels, cause), histogram)
+    elif isinstance(family, HistogramMetricFamily):
         assert isinstance(value, Histogram)
         bounds = [*map(floatToGoString, value.bounds), "+Inf"]
         family.add_metric(labels, list(zip(bounds, accumulate(value.counts), strict=True)), value.sum)

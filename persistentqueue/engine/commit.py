@@ -59,6 +59,7 @@ from ..storage.log import Log
 from ..storage.segment_files import DEFERRED_BYTES, Segments
 from ..system.disk import LACKING, NO_FILES, NO_SPACE
 from ..system.signal_shield import is_interruption
+from ..system.stalls import stalled
 from .admission import Limits, Tally
 from .context import Context
 from .transaction import Transaction
@@ -95,6 +96,7 @@ class Committer:
         self._state = context.state
         self._mutex = context.guards.mutex
         self._shielded = context.guards.shielded
+        self._note_stall = context.guards.note_stall
         self._segments = segments
         self._pages = pages
         self._limits = limits
@@ -145,11 +147,14 @@ class Committer:
         Then each transaction of the group has its ``error`` set, and its blocks are dead bytes.
         """
         self._disk.failpoint("commit.2 sync blocks")
+        if not self._settings.sync or (inline and not self._segments.new):
+            return True
         try:
-            if self._settings.sync and not inline:
-                self._segments.sync()
-            elif self._settings.sync and self._segments.new:
-                self._segments.sync_new()
+            with stalled(self._disk.monotonic, self._note_stall, "sync"):
+                if inline:
+                    self._segments.sync_new()
+                else:
+                    self._segments.sync()
         except ResourceError as error:
             for transaction in group:
                 transaction.error, transaction.staged = error, ()

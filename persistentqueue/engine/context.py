@@ -14,6 +14,7 @@ from ..storage.locations import Places
 from ..system.disk import Disk
 from ..system.quota import Quota
 from ..system.signal_shield import Shielded, call_once
+from ..system.stalls import Note, unnoted
 from .settings import Settings
 
 Guard = AbstractContextManager[object]
@@ -31,6 +32,8 @@ class Guards(NamedTuple):
     """Guard that readers hold over a read of a file."""
     shielded: Shielded = call_once
     """Function that makes calls which no signal handler may interrupt."""
+    note_stall: Note = unnoted
+    """Function that takes the stalls of flushes (see ``stalls``)."""
 
 
 UNGUARDED = Guards()

@@ -47,6 +47,7 @@ from ..system.disk import NO_SPACE, Disk, StatResult
 from ..system.event_log import LOGGER
 from ..system.quota import OverLimitError, Quota
 from ..system.signal_shield import T, is_interruption
+from ..system.stalls import stalled
 from .admission import Limits
 from .adoption import Adopter, Inbox
 from .commit import Committer, Written
@@ -119,6 +120,7 @@ class Store:
     ) -> None:
         self._shielded = guards.shielded
         self._mutex = guards.mutex
+        self._note_stall = guards.note_stall
         self.quota = Quota(disk, settings.max_disk_bytes, settings.min_free_bytes, guards.mutex)
         self.disk = disk = self.quota.disk
         self.places = places
@@ -138,6 +140,7 @@ class Store:
             wipe=settings.wipe,
             envelopes=settings.envelopes or PLAIN,
             shielded=self.shielded,
+            note_stall=guards.note_stall,
         )
         guards = guards._replace(shielded=self.shielded)
         self.context = context = Context(disk, places, settings, state, self.quota, guards)
@@ -316,7 +319,8 @@ class Store:
         log, enqueues = self.generations.log, any(transaction.enqueues for transaction in group)
         most_bytes = len(body) + (RESOLUTION_BYTES if self.generations.settling is not None else 0)
         if log is None or not log.has_room(most_bytes, enqueues):
-            log = self.shielded(partial(self._roll_log, most_bytes, group, enqueues))
+            with stalled(self.disk.monotonic, self._note_stall, "trim"):
+                log = self.shielded(partial(self._roll_log, most_bytes, group, enqueues))
         if log is None:
             return None
         resolutions = self.generations.first_operations()
@@ -507,7 +511,7 @@ class Store:
         """Trim if the drained segments are worth it."""
         if len(self.state.drained) > _DRAINED_SEGMENTS_WORTH and self._is_worth_trimming():
             # The group is committed and durable, so a trim that finds no room must not make the commit look failed.
-            with suppress(PersistentQueueError):
+            with suppress(PersistentQueueError), stalled(self.disk.monotonic, self._note_stall, "trim"):
                 self.trim()
 
     def _is_worth_trimming(self) -> bool:

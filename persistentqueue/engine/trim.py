@@ -40,6 +40,7 @@ from ..storage.log_reader import Replay
 from ..storage.pool import Spare
 from ..storage.segment_files import Segments
 from ..system.disk import NO_SPACE, join, sync_directory
+from ..system.stalls import stalled
 from .admission import Limits
 from .context import Context
 from .subscriptions import Subscriptions
@@ -101,6 +102,7 @@ class Generations:
         self._state = context.state
         self._quota = context.quota
         self._mutex = context.guards.mutex
+        self._note_stall = context.guards.note_stall
         self._segments = segments
         self._subscriptions = subscriptions
         self._limits = limits
@@ -243,7 +245,8 @@ class Generations:
         if log is not None:
             due_bytes = min(_GROWTH_PACE * (log.end - self._grown_at), self.growth_bytes)
             if due_bytes >= min(_GROWTH_STEP_BYTES, log.capacity_bytes // _GROWTH_STEPS, self.growth_bytes):
-                self._change_spare(log, partial(self.spare.fill, self._spare_bytes + due_bytes))
+                with stalled(self._disk.monotonic, self._note_stall, "spare"):
+                    self._change_spare(log, partial(self.spare.fill, self._spare_bytes + due_bytes))
 
     def _change_spare(self, log: Log, make: Callable[[], int]) -> None:
         """Change the length of the spare by ``make``, which returns it."""

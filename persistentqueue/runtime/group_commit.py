@@ -15,6 +15,7 @@ An interruption, such as a ``KeyboardInterrupt``, may come between any two steps
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -51,10 +52,13 @@ class GroupCommit:
         mutex: AbstractContextManager[object],
         check: Callable[[], None],
         write: Callable[[Sequence[Transaction]], None],
+        note_seconds: Callable[[float], object],
     ) -> None:
         self._mutex = mutex
         self._check = check
         self._write = write
+        self._note_seconds = note_seconds
+        """Takes the seconds that a leader has waited for a write beside the groups."""
         self.writing = threading.Lock()
         """Lock that is held over the writes of a group, and over all other writes beside the groups."""
         self._waiting: list[_Member] = []
@@ -130,8 +134,11 @@ class GroupCommit:
     def _lead(self, transactions: Sequence[Transaction]) -> None:
         """Write these transactions and those of all waiting threads, then hand the lead on."""
         group = list(transactions)
+        began = time.monotonic() if self.writing.locked() else 0.0
         try:
             with self.writing:
+                if began:
+                    self._note_seconds(time.monotonic() - began)
                 if self._waiting:
                     with self._mutex:
                         self._followers, self._waiting = self._waiting, []

@@ -177,6 +177,11 @@ class Stats:
     meanwhile."""
     read_seconds: Histogram
     """Seconds that each dequeue took that had to read a file, one page or more, since the queue was opened."""
+    stall_seconds: Mapping[str, Histogram]
+    """Seconds that flushes spent with other things than the durable write of their own frame, by cause, since the queue
+    was opened. ``trim``: the next generation of the log. ``spare``: a step that makes its spare longer. ``segment``: a
+    new segment. ``sync``: syncs of segments. ``writer``: another writer, such as a compaction. ``room``: room below a
+    limit, with ``full="block"``."""
     group_size: Histogram
     """Transactions in each group, since the queue was opened: how many transactions shared a sync."""
     delayed: int
@@ -202,8 +207,7 @@ class Stats:
         for group, rows in self._groups():
             lines += [group, *aligned(rows)]
         lines.append("Times")
-        for name in _TIMES:
-            count, *bounds = self._times_of(name)
+        for name, (count, *bounds) in self._times():
             lines.append(f"  {name:<18} {count:>12}  half within {bounds[0]}, 99 % {bounds[1]}, all {bounds[2]}")
         return "\n".join(lines)
 
@@ -218,7 +222,7 @@ class Stats:
             f"{many(count, 'flush', 'flushes')} up to {bound}"
             for count, bound in zip(flushes.counts, bounds, strict=True)
         ]
-        times = ([f"<code>{name}</code>", *self._times_of(name)] for name in _TIMES)
+        times = ([f"<code>{name}</code>", *texts] for name, texts in self._times())
         parts = [
             f"<b>{many(self.ready, 'ready item')}, {self.held:,} on hold, {size_text(self.disk_bytes)} on disk</b>",
             segment_map(tiles(self.shares, _TILES)),
@@ -240,13 +244,23 @@ class Stats:
         for group, names in _GROUPS.items():
             yield group, [(name, _value_text(name, getattr(self, name))) for name in names.split()]
 
-    def _times_of(self, name: str) -> list[str]:
-        """Return the number of times in a histogram, and the bounds of half, 99 % and all of them."""
-        histogram: Histogram = getattr(self, name)
-        if not histogram.count:
-            return ["0", "-", "-", "-"]
-        bounds = (bound_text(histogram.quantile(part), histogram.bounds[-1]) for part in (0.5, 0.99, 1))
-        return [f"{histogram.count:,}", *bounds]
+    def _times(self) -> Iterator[tuple[str, list[str]]]:
+        """Yield the name of each histogram of times, the number of times, and the bounds of half, 99 % and all of them.
+
+        Causes of stalls that have not occurred are left out.
+        """
+        for name in _TIMES:
+            yield name, _times_of(getattr(self, name))
+        for cause, histogram in self.stall_seconds.items():
+            if histogram.count:
+                yield f"stall: {cause}", _times_of(histogram)
+
+
+def _times_of(histogram: Histogram) -> list[str]:
+    if not histogram.count:
+        return ["0", "-", "-", "-"]
+    bounds = (bound_text(histogram.quantile(part), histogram.bounds[-1]) for part in (0.5, 0.99, 1))
+    return [f"{histogram.count:,}", *bounds]
 
 
 class InspectedQueue(SpaceKeeper):
@@ -439,6 +453,7 @@ class InspectedQueue(SpaceKeeper):
                 flush_seconds=meters.flush_seconds.histogram(),
                 commit_seconds=meters.commit_seconds.histogram(),
                 read_seconds=meters.read_seconds.histogram(),
+                stall_seconds={cause: meter.histogram() for cause, meter in meters.stall_seconds.items()},
                 group_size=meters.group_size.histogram(),
                 delayed=len(reader.ready.delayed),
                 rejected=counts.rejected,

@@ -12,11 +12,13 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
 from math import inf, nan
 from typing import NamedTuple
+
+from ..system.stalls import CAUSES
 
 SECONDS = tuple(float(f"{step}e{power}") for power in range(-5, 2) for step in (1, 2, 5))
 """Bounds for times: 10 microseconds to 50 seconds, at the round numbers that service objectives name."""
@@ -161,11 +163,22 @@ class Meters:
         self.commit_seconds = Meter(SECONDS)
         self.read_seconds = Meter(SECONDS)
         self.group_size = Meter(TRANSACTIONS)
+        self.stall_seconds = {cause: Meter(SECONDS) for cause in CAUSES}
+        """A meter for each cause of stalls."""
+
+    def note_stall(self, cause: str, seconds: float) -> None:
+        """Note a stall of a flush. For any thread."""
+        self.stall_seconds[cause].note(seconds)
 
     def count(self) -> None:
         """Count the noted values of all meters. For one thread at a time."""
-        for meter in vars(self).values():
+        for meter in self.all():
             meter.count()
+
+    def all(self) -> Iterator[Meter]:
+        """Yield all meters."""
+        yield from (self.flush_seconds, self.commit_seconds, self.read_seconds, self.group_size)
+        yield from self.stall_seconds.values()
 
 
 class Sample(NamedTuple):

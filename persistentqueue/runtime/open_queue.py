@@ -59,6 +59,7 @@ from ..system.disk import DISK, Disk, basename
 from ..system.event_log import telling
 from ..system.progress import Progress, watched
 from ..system.signal_shield import is_exposed
+from ..system.stalls import stalled
 from ..system.wakeup import LONGEST_SECONDS
 from .background import BACKGROUND
 from .group_commit import GroupCommit
@@ -104,7 +105,9 @@ class OpenQueue(InspectedQueue):
         ``keep`` gets this object before the store is opened, so that no interruption loses an open store.
         """
         super().__init__()
-        self._group_commit = GroupCommit(self.mutex, self.check_closed, self._write)
+        self._group_commit = GroupCommit(
+            self.mutex, self.check_closed, self._write, partial(self.meters.note_stall, "writer")
+        )
         self.writing = self._group_commit.writing
         self.is_usable = False
         """True if the queue is open and not broken: a single test on the way of each item."""
@@ -142,7 +145,7 @@ class OpenQueue(InspectedQueue):
 
         def attempt() -> None:
             """Open the store, if its lock is free."""
-            self._store = store = open_store(Guards(self.mutex, self._reading, self.shielded))
+            self._store = store = open_store(Guards(self.mutex, self._reading, self.shielded, self.meters.note_stall))
             self.directory = store.directory
 
         deadline = disk.monotonic() + timeout_seconds
@@ -751,14 +754,15 @@ class OpenQueue(InspectedQueue):
                 transaction.gives_up = False
                 raise refuse()
 
-        self._room_waiters.wait(
-            lambda: self._commit(self._group_commit.commit, transaction),
-            refuse,
-            check,
-            self._look_by_the_way,
-            timeout_seconds,
-            self.outside,
-        )
+        with stalled(_now, self.meters.note_stall, "room"):
+            self._room_waiters.wait(
+                lambda: self._commit(self._group_commit.commit, transaction),
+                refuse,
+                check,
+                self._look_by_the_way,
+                timeout_seconds,
+                self.outside,
+            )
 
     def give_up(self, transaction: Transaction) -> None:
         """End the wait of the transaction for room. If it does not wait yet, it is refused when it would."""

@@ -26,6 +26,7 @@ from ..system.disk import LACKING, NO_FILES, NO_SPACE, Disk, join, names_of, unl
 from ..system.event_log import Damage
 from ..system.progress import SILENT, Meter
 from ..system.signal_shield import Shielded, call_once
+from ..system.stalls import Note, stalled, unnoted
 from ..system.trust import need_regular
 from .pool import Pool
 from .segment import Segment, is_little, segment_name, was_published
@@ -73,6 +74,7 @@ class Segments:
         wipe: bool = False,
         envelopes: Envelopes = PLAIN,
         shielded: Shielded = call_once,
+        note_stall: Note = unnoted,
     ) -> None:
         self._disk = disk
         self.directory = directory
@@ -81,6 +83,7 @@ class Segments:
         """The number of the next new segment."""
         self._mutex = mutex
         self._shielded = shielded
+        self._note_stall = note_stall
         self._pool = pool
         self._wipe = wipe
         self.envelopes = envelopes
@@ -126,7 +129,8 @@ class Segments:
             room_bytes = BLOCK_HEADER_BYTES + 4 * len(part) + part_bytes + self.envelopes.most_bytes
             segment = self.current
             if segment is None or not segment.has_room(self._staged_bytes, room_bytes):
-                segment = self._shielded(partial(self._roll, room_bytes))
+                with stalled(self._disk.monotonic, self._note_stall, "segment"):
+                    segment = self._shielded(partial(self._roll, room_bytes))
             self.touched.add(segment.number)
             at, ordinal, count = segment.end + self._staged_bytes, segment.ordinal + self._staged_count, len(part)
             blocks, length_bytes, checksum = self.encode(part, segment.salt, at, ordinal, time_ns)

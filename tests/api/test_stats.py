@@ -79,7 +79,7 @@ def test_what_is_measured_of_several_queues_takes_no_memory(open_queue: QueueFac
                 session.enqueue(b"x")
     for queue in queues:
         meters = queue._open().meters
-        assert not any(meter._noted for meter in vars(meters).values())
+        assert not any(meter._noted for meter in meters.all())
         assert queue.stats().flush_seconds.count == _UNCOUNTED
 
 
@@ -215,6 +215,41 @@ def test_a_queue_that_is_well_is_not_broken(open_queue: QueueFactory) -> None:
     assert not stats.broken and stats.damage_found == 0
     assert "group_size         1 on average" in repr(stats)
     assert repr(stats.group_size) == "Histogram(1 values, mean 1, half <= 1, 99% <= 1, all <= 1)"
+
+
+def test_stalls_are_measured_by_their_cause(open_queue: QueueFactory) -> None:
+    """Each thing that a flush waits for beside its own frame is in ``stall_seconds``, under its cause."""
+    queue = open_queue(log_bytes=8192, segment_bytes=4000, inline_bytes=3000)
+    assert not any(histogram.count for histogram in queue.stats().stall_seconds.values())
+    put(queue, b"x")
+    quiet = queue.stats().stall_seconds
+    put_each(queue, [b"y" * 10] * 10)
+    assert [each.count for each in queue.stats().stall_seconds.values()] == [each.count for each in quiet.values()]
+    put_each(queue, [b"x" * 1000] * 30)
+    put(queue, *[b"x" * 1000] * 10)
+    stalls = queue.stats().stall_seconds
+    found = {cause for cause, histogram in stalls.items() if histogram.count}
+    assert found == {"trim", "spare", "segment", "sync"} and all(stalls[cause].sum > 0 for cause in found)
+    text = str(queue.stats())
+    assert "stall: trim" in text and "stall: room" not in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_waiting_for_others_is_a_stall(open_queue: QueueFactory) -> None:
+    """A flush that waits for another writer, or for room, is in ``stall_seconds`` with all of that time."""
+    queue = open_queue(max_items=1, full="block")
+    with ThreadPoolExecutor(1) as threads:
+        with queue._open().writing:
+            flush = threads.submit(put, queue, b"a")
+            wait_for(lambda: queue._open()._group_commit.leader is not None)
+        flush.result(SECONDS)
+        assert queue.stats().stall_seconds["writer"].count == 1
+        flush = threads.submit(put, queue, b"b")
+        wait_for(lambda: queue.stats().waiting == 1)
+        assert drain(queue) == [b"a"]
+        flush.result(SECONDS)
+    room = queue.stats().stall_seconds["room"]
+    assert room.count == 1 and room.sum > 0
 
 
 def test_a_look_waits_for_no_flush(open_queue: QueueFactory) -> None:

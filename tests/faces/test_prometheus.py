@@ -64,7 +64,9 @@ def test_counters_are_what_counts_since_something(open_queue: QueueFactory) -> N
     """A field whose help text says since when it counts is a counter or a histogram, and no other field is."""
     helps = prometheus._helps()
     since = {name for name, text in helps.items() if "since the queue was" in text}
-    histograms = {field.name for field in fields(Stats) if field.type == "Histogram"}
+    histograms = {
+        field.name for field in fields(Stats) if field.type.endswith("Histogram") or field.type.endswith("Histogram]")
+    }
     assert since == COUNTERS | histograms
     assert set(helps) == {field.name for field in fields(Stats)}
 

@@ -57,7 +57,8 @@ TABLE = (
     ),
     _folder(
         "system",
-        "progress disk event_log startup uncopyable wakeup directory_handles quota signal_shield call_guard trust",
+        "progress disk event_log startup uncopyable wakeup directory_handles quota signal_shield stalls call_guard "
+        "trust",
     ),
     _folder(
         "storage",

@@ -32,7 +32,7 @@ def is_as_long(them: GroupCommit, wanted: int) -> bool:
 
 
 def line(write: Callable[[Sequence[Transaction]], None] = settle) -> GroupCommit:
-    return GroupCommit(threading.Lock(), lambda: None, write)
+    return GroupCommit(threading.Lock(), lambda: None, write, lambda _: None)
 
 
 def test_those_who_came_meanwhile_are_one_group() -> None:

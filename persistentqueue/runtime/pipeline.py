@@ -121,6 +121,8 @@ class Committing(NamedTuple):
     """Releases what a skipped transaction holds."""
     give_up: Callable[[Transaction], None]
     """Ends the wait of a transaction for room."""
+    check: Callable[[], None]
+    """Raises ``ReentrantUseError`` in a thread that is in a call of the queue: the pipeline may wait for that call."""
     keeps: object = None
     """The queue. The reference keeps it alive, so that no file is closed while the thread writes."""
 
@@ -175,6 +177,7 @@ class Pipeline:
         while self._is_full():
             self._room = taken = threading.Lock()
             taken.acquire()
+            self._committing.check()
             if self._is_full():  # else the thread may have passed by before it could see the lock
                 self._wake()
                 taken.acquire()
@@ -226,11 +229,13 @@ class Pipeline:
     # --- for any thread ----------------------------------------------------------------------------------------------
 
     def drain(self, *, may_wait: bool = True) -> None:
-        """Wait until all flushes that were handed over have ended. Raises ``ReentrantUseError`` in the own thread.
+        """Wait until all flushes that were handed over have ended. Raises ``ReentrantUseError`` in the own thread, and
+        in a call of the queue.
 
         With ``may_wait`` off, no flush waits for room: it is refused.
         """
         self.check_thread()
+        self._committing.check()
         done = threading.Lock()
         done.acquire()
         self._waiters.append(done)

@@ -283,6 +283,7 @@ class SessionState(Uncopyable, Generic[T]):
                     self._discard,
                     open_queue.discard,
                     open_queue.give_up,
+                    open_queue.check_outermost,
                     self._queue,
                 )
             )

@@ -435,6 +435,36 @@ def test_a_callback_must_not_wait_for_its_session(open_queue: QueueFactory) -> N
     assert drain(queue) == [b"a", b"by the callback"]
 
 
+def test_code_that_interrupts_a_call_must_not_wait(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code in the middle of a commit, like a signal handler, may hand a flush over. To wait for one is refused: the
+    pipeline may wait for that commit."""
+    found: list[str] = []
+    armed = False
+
+    def interrupt(name: str) -> None:
+        nonlocal armed
+        if armed and name.startswith("commit.3") and threading.current_thread() is threading.main_thread():
+            armed = False
+            give(other, b"handed over")
+            for wait in (other.flush, other.rollback, other.close, partial(give, other, b"one too many")):
+                try:
+                    wait()
+                except ReentrantUseError:
+                    found.append("refused")
+
+    queue = open_queue(disk=replace(IN_CACHE, failpoint=interrupt))
+    with queue.session() as session, queue.session() as other, monkeypatch.context() as patch:
+        give(other, b"first")[0].result(SECONDS)
+        patch.setattr(pipeline, "_WAITING_MAX", 1)
+        session.enqueue(b"interrupted")
+        armed = True
+        assert session.flush()
+        queue.sync()
+        other.rollback()
+    assert found == ["refused"] * 4
+    assert drain(queue) == [b"first", b"interrupted", b"handed over"]
+
+
 def test_a_transaction_over_several_queues_has_no_tickets(open_queue: QueueFactory) -> None:
     """``flush(wait=False)`` in a transaction over several queues is refused, and nothing is committed."""
     one, two = open_queue("one"), open_queue("two")

@@ -18,7 +18,9 @@ class NotedQueue:
         self.timeouts: list[float | None] = []
         self.discarded: list[Transaction] = []
         self.error: BaseException | None = None
-        self.pipeline = Pipeline(Committing("q", self.commit, self.discard, self.discarded.append, lambda each: None))
+        self.pipeline = Pipeline(
+            Committing("q", self.commit, self.discard, self.discarded.append, lambda each: None, lambda: None)
+        )
 
     def commit(self, transaction: Transaction, timeout_seconds: float | None) -> None:
         """Note the items and the timeout, or refuse them."""

@@ -269,7 +269,11 @@ def _limits(of: Mapping[str, Any]) -> Iterator[tuple[str, list[list[str]]]]:
             ["items of a block", f"1 to {of['BLOCK_ITEMS']:,}", ""],
             ["payload of a block", f"at most {size(of['BLOCK_BYTES'])}", "a larger item has a block of its own"],
             ["segments open for reading", f"{of['OPEN_FILES']}", "others are opened again when they are read"],
-            ["growth of the log", f"up to {size(of['LOG_BYTES_MAX'])}", "longer if the state of the queue needs it"],
+            [
+                "growth of the log",
+                f"up to {size(of['LOG_BYTES_MAX'])}, or {of['SEGMENTS_PER_LOG']} segments if that is less",
+                f"at least {size(of['LOG_BYTES_FREE'])}; longer if the state of the queue needs it",
+            ],
             ["least `max_disk_bytes`", f"{of['LOGS_LEAST']} times `log_bytes`", ""],
             ["bytes of a file of the pool", f"{of['SIZE_BYTES_MAX']:,}", ""],
             ["subscriptions; markers", f"{2**32 - 1:,} of each", "each takes memory, and space in each checkpoint"],

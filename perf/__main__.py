@@ -12,7 +12,22 @@ from pathlib import Path
 from . import counts, harness
 from .harness import Row
 from .report import tables
-from .studies import backlog, churn, compaction, idle, large, moves, opening, pool, tail, tasks, tickets, waiting, warm
+from .studies import (
+    backlog,
+    beside,
+    churn,
+    compaction,
+    idle,
+    large,
+    moves,
+    opening,
+    pool,
+    tail,
+    tasks,
+    tickets,
+    waiting,
+    warm,
+)
 from .workloads import SWEEPS, WORKLOADS
 
 BACKLOG_ITEMS = 100_000_000
@@ -35,6 +50,7 @@ def _others(options: argparse.Namespace) -> dict[str, Callable[[Path], Iterator[
         "compaction": lambda directory: compaction.rows(directory, items, rounds),
         "idle": lambda directory: idle.rows(directory, max(int(1_000 * scale), 20)),
         "pool": lambda directory: pool.rows(directory, max(int(8 * scale), 2), rounds),
+        "beside": lambda directory: beside.rows(directory, max(round(10_000 * scale), 50)),
         "churn": lambda directory: churn.rows(directory, options.seconds),
         "tickets": lambda directory: tickets.rows(directory, max(round(5_000 * scale), 100), rounds),
         "tail": lambda directory: tail.rows(directory, options.seconds, rounds),

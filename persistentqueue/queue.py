@@ -81,7 +81,8 @@ class PersistentQueue(Uncopyable, Generic[T]):
             0. Or a ``MemoryBudget`` that several queues share.
         inline_bytes: Size in bytes up to which a group is committed with one sync instead of two. Default 128 KiB; at
             least 0, and at most a sixteenth of ``max_disk_bytes`` takes effect.
-        log_bytes: Initial size of the log in bytes. Default 1 MiB; at least 4096. It grows with the rate of commits.
+        log_bytes: Initial size of the log in bytes. Default 1 MiB; at least 4096. It grows with the rate of commits: up
+            to 4 MiB, or up to four segments, but at most 64 MiB.
         pool_min_bytes: Bytes of empty files that maintenance makes ahead for new segments. Default 0; at least 0.
         pool_max_bytes: Bytes of drained files that the queue keeps and writes to again, which is quicker than to make
             new ones. Default None: equal to ``pool_min_bytes``; at least that.

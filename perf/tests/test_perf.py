@@ -26,6 +26,7 @@ from ..report import tables
 from ..studies import (
     attempts,
     backlog,
+    beside,
     compaction,
     envelopes,
     large,
@@ -342,6 +343,12 @@ def test_tickets_are_measured(tmp_path: Path) -> None:
     found = tickets.rates(tmp_path / "rates", 50, 2)
     assert len(found) == 4 and all(len(each) == 2 for each in found.values())
     assert [row.met for row in tickets.rows(tmp_path / "rows", 50, 1)].count("") == 0
+
+
+def test_files_beside_the_items_are_measured(tmp_path: Path) -> None:
+    """There is a line for each of the two loads, and the files of a busy queue are more than its log at the start."""
+    assert len(list(beside.rows(tmp_path / "rows", 60))) == 2
+    assert beside.kept_bytes(tmp_path / "kept", 60, in_turn=True) > beside.MIB
 
 
 def test_tasks_of_two_trees_are_compared(tmp_path: Path) -> None:

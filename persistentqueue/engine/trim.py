@@ -46,6 +46,11 @@ from .context import Context
 from .subscriptions import Subscriptions
 
 LOG_BYTES_MAX = 64 * 1024 * 1024
+"""Length up to which a log grows with the rate of commits."""
+LOG_BYTES_FREE = 4 * 1024 * 1024
+"""Length that a log may grow to with segments of any size."""
+SEGMENTS_PER_LOG = 4
+"""Length up to which a longer log grows, in segments. Small segments are chosen for little space beside the items."""
 _GROUPS_PER_LOG = (2048, 8192)
 """Least and largest number of groups in a log of the right length.
 
@@ -107,7 +112,8 @@ class Generations:
         self._subscriptions = subscriptions
         self._limits = limits
         self._to_break = to_break
-        self._log_bytes_max = max(limits.bounded_bytes(LOG_BYTES_MAX), settings.log_bytes)
+        grown_bytes = min(max(SEGMENTS_PER_LOG * settings.segment_bytes, LOG_BYTES_FREE), LOG_BYTES_MAX)
+        self._log_bytes_max = max(limits.bounded_bytes(grown_bytes), settings.log_bytes)
         self.spare = Spare(context.disk, context.places.spare_directory)
         self.log: Log | None = None
         """Log that frames are written to; None before the first commit after a clean close."""

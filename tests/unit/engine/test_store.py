@@ -90,6 +90,20 @@ def test_log_grows_with_few_groups_and_shrinks_with_many(
     assert LOG_BYTES_MAX == 64 * 1024 * 1024
 
 
+def test_small_segments_have_a_small_log(open_queue: QueueFactory) -> None:
+    """With small segments, a busy queue keeps at most 4 MiB of log and 4 MiB of spare, or four segments of each."""
+    for segment_bytes, most_bytes in ((1 << 20, 4 << 20), (2 << 20, 8 << 20)):
+        queue = open_queue(str(segment_bytes), segment_bytes=segment_bytes, disk=IN_CACHE)
+        with queue.session() as session:
+            for _ in range(400):
+                session.enqueue(b"x" * 100_000)
+                session.flush()
+        stats = queue.stats()
+        assert most_bytes // 2 < stats.log_capacity_bytes <= most_bytes >= stats.spare_bytes
+        queue.clear()
+        queue.trim()
+
+
 def test_large_group_gets_a_log_that_takes_it(open_queue: QueueFactory) -> None:
     """A frame larger than the log begins a generation that has room for it."""
     queue = open_queue(log_bytes=4096, inline_bytes=1 << 20)

@@ -137,7 +137,8 @@ class Stats:
     groups: int
     """Groups of transactions committed since the queue was opened. Each group is one write of the log."""
     transactions: int
-    """Transactions committed, or skipped because of their marker, since the queue was opened."""
+    """Transactions committed, or skipped because of their marker, since the queue was opened. Flushes with
+    ``wait=False`` that were merged count as one."""
     syncs: int
     """Syncs of files and directories since the queue was opened. A durable write counts as one."""
     fill: float
@@ -171,7 +172,7 @@ class Stats:
     flush_seconds: Histogram
     """Seconds that each committed flush took for its caller, since the queue was opened. Waiting for room, for other
     flushes and for the disk is included. In a queue that counts delivery attempts, each write of an attempt counts as a
-    flush."""
+    flush. Flushes with ``wait=False`` that were merged count as one, from the beginning of their commit."""
     commit_seconds: Histogram
     """Seconds that writing each group took since the queue was opened, syncs included. The writer holds the write lock
     meanwhile."""

@@ -240,17 +240,21 @@ class Pipeline:
         done.acquire()
         self._waiters.append(done)
         self._wake()
+        if may_wait:
+            self._await(done)
+            return
         try:
-            if not may_wait:
-                self._may_wait = False
-                self.give_up()
-            # A thread that ends does not see what comes behind its last look.
-            if self._has_ended:
-                self.join()
-            else:
-                done.acquire()
+            self._may_wait = False
+            self.give_up()
+            self._await(done)
         finally:
             self._may_wait = True
+
+    def _await(self, done: threading.Lock) -> None:
+        if self._has_ended:  # a thread that ends does not see what comes behind its last look
+            self.join()
+        else:
+            done.acquire()
 
     @property
     def failure(self) -> PrecedingFlushError | None:
@@ -409,7 +413,8 @@ def pipelines_of(directory: str) -> list[Pipeline]:
 def _finish_all() -> None:
     """Commit what was handed over, before the process ends."""
     for pipeline in tuple(_ALIVE):
-        pipeline.drain(may_wait=False)
+        with suppress(PersistentQueueError):
+            pipeline.drain(may_wait=False)
 
 
 def _abandon_all() -> None:

@@ -653,7 +653,8 @@ class Session(SessionState[T]):
         """Drop what was enqueued and release what was dequeued since the last flush.
 
         The session can be used afterwards. With ``retry_delay_seconds`` the released items are ready again when that
-        delay is over.
+        delay is over. Flushes with ``wait=False`` are not rolled back: the call waits for their end, and forgets the
+        error of one that failed.
 
         Raises:
             SessionInUseError: If another call of the session is under way.
@@ -673,11 +674,13 @@ class Session(SessionState[T]):
             self._busy = FREE
 
     def close(self) -> None:
-        """Roll back what was not flushed, and end the session.
+        """Roll back what was not flushed, and end the session, after all its flushes with ``wait=False``.
 
         Closing again does nothing.
 
         Raises:
+            PrecedingFlushError: If a flush with ``wait=False`` failed, and the session was not rolled back since. The
+                session is closed nevertheless.
             SessionInUseError: If another call of the session is under way.
             ReentrantUseError: If the call interrupts another call of the same queue in the same thread.
 
@@ -693,12 +696,14 @@ class Session(SessionState[T]):
             pipeline = self._pipeline
             if pipeline is not None:
                 pipeline.drain()
-            self._roll_back(None)
-            if pipeline is not None:
-                pipeline.end()
-                pipeline.join()
-                if pipeline.failure is not None:
-                    raise pipeline.failure
+            try:
+                self._roll_back(None)
+            finally:
+                if pipeline is not None:
+                    pipeline.end()
+                    pipeline.join()
+            if pipeline is not None and pipeline.failure is not None:
+                raise pipeline.failure
         finally:
             self._busy = FREE
 

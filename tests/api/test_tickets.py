@@ -380,6 +380,22 @@ def test_rejected_items_at_first(open_queue: QueueFactory) -> None:
     assert len(open_queue("dead")) == 2
 
 
+def test_a_close_that_raises_ends_the_thread(open_queue: QueueFactory) -> None:
+    """If the delay of a released item cannot be computed, ``close`` raises that error, and the thread ends."""
+
+    def refuse(_: int) -> float:
+        raise KeyError("no such delay")
+
+    queue = open_queue(retry_delay_seconds=refuse)
+    session = queue.session()
+    give(session, b"a")[0].result(SECONDS)
+    assert session.dequeue() == b"a"
+    with pytest.raises(KeyError):
+        session.close()
+    assert session.closed and not pipeline.pipelines_of(queue._open().directory)
+    assert len(queue) == 1
+
+
 def test_tickets_of_several_sessions(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
     """Sessions of several threads do not wait for each other; each keeps its own order."""
     queue = open_queue()

@@ -82,6 +82,16 @@ def test_values_are_those_of_stats(open_queue: QueueFactory, tmp_path: Path) -> 
     assert (sample.name, sample.labels["path"]) == ("persistentqueue_trims_total", str(tmp_path / "queues"))
 
 
+def test_stalls_have_a_label_for_their_cause(open_queue: QueueFactory) -> None:
+    """``stall_seconds`` is one histogram for each cause, and the counts are those of ``stats()``."""
+    queue = open_queue()
+    put(queue, b"x")
+    stalls = queue.stats().stall_seconds
+    family = next(each for each in QueueCollector(queue).collect() if each.name == "persistentqueue_stall_seconds")
+    counts = {each.labels["cause"]: each.value for each in family.samples if each.name.endswith("_count")}
+    assert counts == {cause: histogram.count for cause, histogram in stalls.items()} and sum(counts.values()) > 0
+
+
 def test_histograms(open_queue: QueueFactory) -> None:
     """Buckets of a histogram are cumulative, and the bucket up to +Inf is the count."""
     queue = open_queue()

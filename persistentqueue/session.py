@@ -472,8 +472,8 @@ class Session(SessionState[T]):
         With ``wait=False`` the flush returns a ``Ticket`` at once, and the session goes on with its next transaction. A
         thread of the session commits in order, many flushes with one sync. If 500 flushes or 4 MiB of items wait for
         it, the call waits for it. A flush with rejected items is committed before the call returns. If a flush fails,
-        its work is rolled back, and so is that of all flushes behind it. Leaving the ``with`` block, ``close`` and
-        ``PersistentQueue.close`` wait for all tickets.
+        nothing of it is committed, and nothing of the flushes behind it. The items that they have dequeued stay on hold
+        until ``rollback``. Leaving the ``with`` block, ``close`` and ``PersistentQueue.close`` wait for all tickets.
 
         Args:
             marker: A tuple ``(name, version)`` to record with the transaction; None (the default) records nothing. The
@@ -653,8 +653,8 @@ class Session(SessionState[T]):
         """Drop what was enqueued and release what was dequeued since the last flush.
 
         The session can be used afterwards. With ``retry_delay_seconds`` the released items are ready again when that
-        delay is over. Flushes with ``wait=False`` are not rolled back: the call waits for their end, and forgets the
-        error of one that failed.
+        delay is over. Flushes with ``wait=False`` are not rolled back: the call waits for their end. It releases what
+        failed ones have dequeued, and forgets their error.
 
         Raises:
             SessionInUseError: If another call of the session is under way.
@@ -696,6 +696,7 @@ class Session(SessionState[T]):
             pipeline = self._pipeline
             if pipeline is not None:
                 pipeline.drain()
+                pipeline.release()
             try:
                 self._roll_back(None)
             finally:

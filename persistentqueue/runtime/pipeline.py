@@ -8,7 +8,8 @@ Order is the promise: the flushes of a session become durable in the order in wh
 
 - A crash leaves a prefix of them. Merged transactions are one transaction on disk, so they are durable together.
 - An error fails its flush and all that follow. If merged transactions are refused, they are tried one by one: those
-  before the first refused one are committed. The session accepts no flush until it was rolled back.
+  before the first refused one are committed. The session accepts no flush until it was rolled back. Until then it also
+  keeps the holds of what has failed: a session must not get items again that it believes to be behind it.
 
 A transaction with a marker or with spilled items is not merged, nor is one whose flush has a timeout.
 
@@ -116,7 +117,7 @@ class Committing(NamedTuple):
     directory: str
     commit: Callable[[Transaction, float | None], None]
     discard: Callable[[Transaction], None]
-    """Releases what a transaction holds, as a rollback does."""
+    """Releases what a transaction holds, as a rollback does. Called in the session's thread while there is one."""
     drop: Callable[[Transaction], None]
     """Releases what a skipped transaction holds."""
     give_up: Callable[[Transaction], None]
@@ -143,6 +144,9 @@ class Pipeline:
         self._taken_bytes = 0
         self._failure: BaseException | None = None
         """Error of the first flush that failed; None if there was none since the last rollback."""
+        self._failed: list[Transaction] = []
+        """Transactions of flushes that failed since the last rollback. The pipeline's thread appends, the session's
+        removes."""
         self._thread: threading.Thread | None = None
         self._bell = threading.Lock()
         """Lock that the thread acquires in order to sleep; a release wakes the thread."""
@@ -151,7 +155,7 @@ class Pipeline:
         """Lock to release when the thread has taken what waits: the session waits for it."""
         self._waiters: list[threading.Lock] = []
         """Locks to release when everything is done that was handed over before they came."""
-        self._has_ended = False
+        self._has_ended = self._is_dropped = False
         self._may_wait = True
         """False if no flush may wait for room any more."""
         self._current: Transaction | None = None
@@ -222,9 +226,18 @@ class Pipeline:
         self.check()
 
     def forgive(self) -> None:
-        """Wait as ``settle`` does, and forget an error: the session was rolled back, and may flush again."""
+        """Wait as ``settle`` does, release what failed flushes hold, and forget the error: the session may flush
+        again."""
         self.drain()
+        self.release()
         self._failure = None
+
+    def release(self) -> None:
+        """Release what failed flushes hold. If this is interrupted, the next call releases the rest."""
+        while self._failed:
+            with suppress(Exception):  # of a callable of the user; all items are released nevertheless
+                self._committing.discard(self._failed[0])
+            del self._failed[0]
 
     # --- for any thread ----------------------------------------------------------------------------------------------
 
@@ -263,7 +276,8 @@ class Pipeline:
 
     def left(self) -> list[Transaction]:
         """Return the transactions that were handed over and are not settled."""
-        return [each.transaction for each in (*self._under_way, *self.waiting) if not each.transaction.settled]
+        going = [each.transaction for each in (*self._under_way, *self.waiting)]
+        return [each for each in (*self._failed, *going) if not each.settled]
 
     def give_up(self) -> None:
         """End the wait for room of the flush that is under way."""
@@ -272,9 +286,15 @@ class Pipeline:
             self._committing.give_up(current)
 
     def end(self) -> None:
-        """Let the thread end when everything is done. A finalizer may call this."""
+        """Let the thread end when everything is done."""
         self._has_ended = True
         self._wake()
+
+    def drop(self) -> None:
+        """Let the thread end as ``end`` does, and release what failed flushes hold. For the finalizer of the
+        session."""
+        self._is_dropped = True
+        self.end()
 
     def join(self) -> None:
         """Wait for the end of the thread, after ``end``."""
@@ -296,6 +316,8 @@ class Pipeline:
             while self._awaits():
                 self.run_once()
         finally:
+            if self._is_dropped:
+                self.release()
             _ALIVE.discard(self)
 
     def _awaits(self) -> bool:
@@ -367,9 +389,7 @@ class Pipeline:
             self._current = None
 
     def _fail(self, handed: Handed, error: BaseException) -> None:
-        """Release what the transaction holds, then tell its ticket."""
-        with suppress(Exception):  # of a callable of the user; all items are released nevertheless
-            self._committing.discard(handed.transaction)
+        self._failed.append(handed.transaction)
         _fail(handed.ticket, error)
 
     def _behind(self, failure: BaseException) -> PrecedingFlushError:

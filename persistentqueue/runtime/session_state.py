@@ -132,7 +132,7 @@ class SessionState(Uncopyable, Generic[T]):
             self._open_queue.abandon(transaction)
         pipeline = getattr(self, "_pipeline", None)
         if pipeline is not None:
-            pipeline.end()
+            pipeline.drop()
 
     def _unflushed(self) -> str | None:
         """Return the text of an ``UnflushedWarning``; None if a rollback would drop nothing, or if the session or its

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import subprocess
 import sys
@@ -194,7 +195,7 @@ def test_a_refused_flush_fails_those_behind_it(open_queue: QueueFactory) -> None
 
 
 def test_what_a_failed_flush_held_is_released(open_queue: QueueFactory) -> None:
-    """Items that failed flushes have dequeued are ready again, in their old order."""
+    """Items that failed flushes have dequeued are ready again after the rollback, in their old order."""
     gated = GatedDisk()
     queue = open_queue(disk=gated.disk, max_items=6)
     put(queue, b"0", b"1", b"2")
@@ -208,8 +209,46 @@ def test_what_a_failed_flush_held_is_released(open_queue: QueueFactory) -> None:
             last = session.flush(wait=False)
         gated.gate.set()
         assert isinstance(last.exception(SECONDS), PrecedingFlushError)
+        assert [use.held for use in queue.explain()] == [3]
         session.rollback()
     assert drain(queue) == [b"0", b"1", b"2", b"first"]
+
+
+def test_a_session_gets_no_item_twice(open_queue: QueueFactory) -> None:
+    """Items of a failed flush stay on hold until the session is rolled back: the next dequeue gets the next item."""
+    queue = open_queue(max_items=6)
+    put(queue, *(b"%d" % n for n in range(6)))
+    with queue.session() as session, queue.session() as other:
+        assert session.dequeue_many(2) == [b"0", b"1"]
+        session.enqueue_many([b"x"] * 3)
+        assert isinstance(session.flush(wait=False).exception(SECONDS), QueueFullError)
+        assert session.dequeue() == b"2" and other.dequeue() == b"3"
+        with pytest.raises(PrecedingFlushError):
+            session.flush()
+        other.flush()
+        session.rollback()
+    assert drain(queue) == [b"0", b"1", b"2", b"4", b"5"]
+
+
+@pytest.mark.parametrize("how", ["close", "drop"])
+def test_a_session_that_ends_releases_what_failed(open_queue: QueueFactory, how: str) -> None:
+    """Items that failed flushes have dequeued are ready again when their session was closed or dropped."""
+    queue = open_queue(max_items=2)
+    put(queue, b"0", b"1")
+    session = queue.session()
+    assert session.dequeue() == b"0"
+    session.enqueue_many([b"x"] * 3)
+    assert isinstance(session.flush(wait=False).exception(SECONDS), QueueFullError)
+    assert len(queue) == 1
+    if how == "close":
+        with pytest.raises(PrecedingFlushError):
+            session.close()
+    thread = session._pipeline._thread  # type: ignore[union-attr]
+    del session
+    gc.collect()
+    assert thread is not None
+    thread.join(SECONDS)
+    assert drain(queue) == [b"0", b"1"]
 
 
 def test_the_end_of_a_block_raises_what_failed(open_queue: QueueFactory) -> None:

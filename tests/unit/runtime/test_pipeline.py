@@ -68,7 +68,9 @@ def test_what_is_refused_is_tried_one_by_one() -> None:
     assert queue.commits == [[b"a"], [b"b"]]
     kinds = [type(each.exception(0.0)) for each in tickets]
     assert kinds == [type(None), type(None), InvalidTransactionError, PrecedingFlushError]
-    assert [each.items for each in queue.discarded] == [[b"bad"], [b"c"]]
+    assert queue.discarded == [] and [each.items for each in queue.pipeline.left()] == [[b"bad"], [b"c"]]
+    queue.pipeline.release()
+    assert [each.items for each in queue.discarded] == [[b"bad"], [b"c"]] and queue.pipeline.left() == []
 
 
 @pytest.mark.parametrize("error", [BrokenQueueError("broken"), MemoryError()])

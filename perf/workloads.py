@@ -163,8 +163,16 @@ WORKLOADS = (
         "1,000 items of 100 B per flush",
         200,
         _BATCHES,
-        {way: {SQLITE.name: 3.0, LMDB.name: 1.5} for way in ("in", "out")},
+        {"in": {BARE.name: 0.55, SQLITE.name: 3.0, LMDB.name: 2.0}, "out": {SQLITE.name: 3.0, LMDB.name: 1.5}},
         batch=1_000,
+    ),
+    Workload(
+        "large-batch",
+        "10,000 items of 100 B per flush",
+        100,
+        _BATCHES,
+        {"in": {BARE.name: 0.6, SQLITE.name: 3.0}, "out": {SQLITE.name: 3.0}},
+        batch=10_000,
     ),
     Workload(
         "plain",

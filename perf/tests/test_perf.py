@@ -28,6 +28,7 @@ from ..studies import (
     backlog,
     beside,
     compaction,
+    durable_writes,
     envelopes,
     large,
     moves,
@@ -299,6 +300,12 @@ def test_envelopes_are_measured(tmp_path: Path) -> None:
 def test_attempts_are_measured(tmp_path: Path) -> None:
     """There is a line for each number of items in a step."""
     assert [row[0] for row in attempts.rows(tmp_path, 2, 1)] == ["1", "100", "1,000"]
+
+
+def test_durable_writes_are_measured(tmp_path: Path) -> None:
+    """There is a line for each length, and all files get their full length."""
+    assert [row[0] for row in durable_writes.rows(tmp_path, 2)] == ["4,096", "106,496", "1,048,576"]
+    assert {path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()} == {8192, 212_992, 2_097_152}
 
 
 def test_python_alone_is_measured(tmp_path: Path) -> None:

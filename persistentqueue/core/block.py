@@ -179,6 +179,23 @@ def split_items(items: Sequence[bytes], payload_bytes: int) -> list[tuple[Sequen
     if payload_bytes <= BLOCK_BYTES and len(items) <= BLOCK_ITEMS:
         return [(items, payload_bytes)]
     parts: list[tuple[Sequence[bytes], int]] = []
+    most = min(BLOCK_ITEMS, len(items) * BLOCK_BYTES // max(1, payload_bytes)) or 1
+    start = 0
+    while start < len(items):  # if the items are about equally long, no sum for each item is needed
+        part = items[start : start + most]
+        part_bytes = sum(map(len, part))
+        fits = part_bytes <= BLOCK_BYTES or most == 1
+        fills = 2 * part_bytes >= BLOCK_BYTES or most == BLOCK_ITEMS or start + most >= len(items)
+        if not (fits and fills):
+            return parts + _split_exactly(items[start:])
+        parts.append((part, part_bytes))
+        start += most
+    return parts
+
+
+def _split_exactly(items: Sequence[bytes]) -> list[tuple[Sequence[bytes], int]]:
+    """Do as ``split_items`` does, for items of any lengths."""
+    parts: list[tuple[Sequence[bytes], int]] = []
     ends = list(accumulate(map(len, items)))
     start = base = 0
     while start < len(items):
@@ -230,12 +247,11 @@ def encode_block(
         flags, payload = UNIFORM, items[0]
         lengths = _LENGTH.pack(len(payload))
     else:
-        sizes = array("I", map(len, items))
-        payload = b"".join(items)
-        if sizes.count(sizes[0]) == count:
-            flags, lengths = UNIFORM, _LENGTH.pack(sizes[0])
-        else:
-            flags, lengths = 0, _little_endian(sizes).tobytes()
+        lengths = _little_endian(array("I", list(map(len, items)))).tobytes()
+        payload, first = b"".join(items), lengths[:LENGTH_BYTES]
+        flags = 0
+        if lengths == first * count:
+            flags, lengths = UNIFORM, first
     if enclose is None:
         lengths += bits
     else:

@@ -448,8 +448,9 @@ class Committer:
             transaction.staged = ()  # an earlier try, in a group with refused transactions, may have set it
         next_number = self._segments.next_number
         try:
+            kept_bytes = self._inline_bytes if may_defer else 0
             for first, items, payload_bytes in _batches(group):
-                first.staged = self._segments.stage(items, payload_bytes, time_ns)
+                first.staged = self._segments.stage(items, payload_bytes, time_ns, kept_bytes)
             staged_bytes = sum(piece.length_bytes for transaction in group for piece in transaction.staged)
             was_spilled = any(transaction.pieces for transaction in group)
             is_small = may_defer and not was_spilled and staged_bytes <= self._inline_bytes

@@ -1,8 +1,8 @@
 """All segments of one queue: which one is written, which ones are open, and at which place each block stands.
 
-Blocks are *staged*: encoded, and given a place. Then they are *written*, so that the blocks of a whole group go to disk
-in one call. Or they are *deferred*, if the log carries them too, so that the blocks of many groups go to disk in one
-call. When the current segment is full, staging continues in a new one.
+Blocks are *staged*: encoded, and given a place. Then they are *written*: the blocks of a whole group go to disk in one
+call, those of a large group in a few. Or they are *deferred*, if the log carries them too, so that the blocks of many
+groups go to disk in one call. When the current segment is full, staging continues in a new one.
 
 Threads: all calls are for the writer, one thread at a time. Exceptions are ``pin``, ``pin_pieces``, ``unpin`` and
 ``pinned``, for a thread that holds the mutex. The mutex guards the table of open files and the pins.
@@ -29,7 +29,7 @@ from ..system.signal_shield import Shielded, call_once
 from ..system.stalls import Note, stalled, unnoted
 from ..system.trust import need_regular
 from .pool import Pool
-from .segment import Segment, is_little, segment_name, was_published
+from .segment import START_SYNC_BYTES, Segment, is_little, segment_name, was_published
 
 SEGMENT_BYTES_FIRST = 960 * 1024
 """Length of the first segment's file, so that a thousand small queues stay small. Each takes 3 MiB: log and spare take
@@ -119,12 +119,15 @@ class Segments:
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
-    def stage(self, items: Sequence[bytes], payload_bytes: int, time_ns: int) -> list[Piece]:
+    def stage(self, items: Sequence[bytes], payload_bytes: int, time_ns: int, kept_bytes: int = 0) -> list[Piece]:
         """Encode the items as blocks and give each block its place, in a new segment when one is full.
 
-        Nothing is written yet, except blocks that were staged before the change of segment. Raises ``OSError``.
+        Up to ``kept_bytes`` of blocks, the pieces have their bytes. Beyond that, blocks may be written while the next
+        ones are encoded, and their bytes are not kept. Blocks before a change of segment are written, too. Raises
+        ``OSError``.
         """
         pieces: list[Piece] = []
+        total_bytes = 0
         for part, part_bytes in split_items(items, payload_bytes):
             room_bytes = BLOCK_HEADER_BYTES + 4 * len(part) + part_bytes + self.envelopes.most_bytes
             segment = self.current
@@ -148,6 +151,13 @@ class Segments:
                     count=last.count + count,
                     checksum=combine_checksums(last.checksum, checksum),
                 )
+            total_bytes += length_bytes
+            if total_bytes > kept_bytes and self._staged_bytes >= START_SYNC_BYTES:
+                self.write()
+                # The next block takes the memory of this one, which is mapped and in the caches of the processor.
+                for piece in pieces:
+                    piece.blocks.clear()
+                del blocks
         return pieces
 
     def write(self, may_defer: bool = False) -> None:

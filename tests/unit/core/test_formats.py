@@ -219,6 +219,10 @@ def test_block_examples_of_the_document() -> None:
         ([b"x" * BLOCK_BYTES, b"", b"y"], [2, 1]),
         ([b"x", b"y" * (BLOCK_BYTES + 1), b"z"], [1, 1, 1]),
         ([b"x" * (BLOCK_BYTES // 4)] * 9, [4, 4, 1]),
+        ([b"x" * 100] * 6000, [2621, 2621, 758]),
+        ([b""] * BLOCK_ITEMS + [b"x" * BLOCK_BYTES, b"y"], [BLOCK_ITEMS, 1, 1]),
+        ([b"x"] * 1000 + [b"y" * (8 * BLOCK_BYTES)] + [b"x"] * 1000, [1000, 1, 1000]),
+        ([b"y" * (BLOCK_BYTES // 2)] * 4 + [b"x"] * 4000, [2, 2, 4000]),
     ],
     ids=lambda value: str(len(value)),
 )

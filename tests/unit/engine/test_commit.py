@@ -280,3 +280,55 @@ def test_failed_write_of_deferred_blocks_breaks(open_queue: QueueFactory, direct
     assert b"PQBk" not in segment_files(directory)[0].read_bytes()
     assert log_file(directory).read_bytes().count(b"PQBk") == 2
     assert drain(open_queue()) == [b"1", b"2"]
+
+
+# --- large groups ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("inline_bytes", [0, 4 << 20], ids=["in segments", "in the log"])
+def test_large_groups_are_written_in_parts(open_queue: QueueFactory, inline_bytes: int) -> None:
+    """Blocks of a large group go to the device while the next ones are encoded, unless the log carries them."""
+    sizes: list[int] = []
+
+    def pwritev(fd: int, buffers: Any, offset: int, flags: int) -> int:
+        written_bytes = DISK.pwritev(fd, buffers, offset, flags)
+        sizes.append(written_bytes)
+        return written_bytes
+
+    queue = open_queue(disk=replace(IN_CACHE, pwritev=pwritev), inline_bytes=inline_bytes, log_bytes=8 << 20)
+    items = [b"%07d" % number * 100 for number in range(2000)]
+    put(queue, b"first")
+    sizes.clear()
+    put(queue, *items)
+    parts = [size for size in sizes if size > 10_000]
+    if inline_bytes:
+        assert sum(parts) > 2 * 1_400_000 and max(parts) > 1_400_000
+    else:
+        assert len(parts) == 6 and max(parts) < 300_000
+    crash(queue)
+    queue = open_queue()
+    assert drain(queue) == [b"first", *items]
+
+
+def test_a_large_group_that_finds_no_space(open_queue: QueueFactory) -> None:
+    """A disk that is full after some parts of a large group refuses the whole group. The queue goes on."""
+    left = [10]
+
+    def pwritev(fd: int, buffers: Any, offset: int, flags: int) -> int:
+        if not left[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        left[0] -= sum(map(len, buffers)) > 100_000
+        return DISK.pwritev(fd, buffers, offset, flags)
+
+    queue = open_queue(disk=replace(DISK, pwritev=pwritev))
+    put(queue, b"first")
+    left[0] = 3
+    items = [b"%07d" % number * 100 for number in range(2000)]
+    with queue.session() as session:
+        session.enqueue_many(items)
+        with pytest.raises(DiskFullError):
+            session.flush()
+        left[0] = 100
+        session.flush()
+    crash(queue)
+    assert drain(open_queue()) == [b"first", *items]

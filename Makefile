@@ -63,6 +63,7 @@ random --schedules 6000 --faults
 mutants --most 6
 random --schedules 4000 --style several
 random --schedules 4000 --style retries
+random --schedules 4000 --style pipelines
 random --schedules 2000 --style encloses
 random --schedules 2000 --style renames
 exhaustive --operations 2 --only 1
@@ -84,6 +85,8 @@ random --first 1000000 --schedules 100000 --faults
 random --first 1000000 --schedules 40000 --style several
 random --first 1000000 --schedules 20000 --style several --faults
 random --first 1000000 --schedules 40000 --style retries
+random --first 1000000 --schedules 40000 --style pipelines
+random --first 1000000 --schedules 20000 --style pipelines --faults
 random --first 1000000 --schedules 40000 --style encloses
 random --first 1000000 --schedules 30000 --style renames
 random --first 1000000 --schedules 20000 --style encloses --faults

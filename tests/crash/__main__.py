@@ -22,6 +22,7 @@ from .interrupts import PARTS, run_places
 from .kills import run_kills
 from .misuse import directed, run_misuse, run_programs
 from .mutants import MUTANTS, run_mutants
+from .pipelines import PIPELINES, PipelinesExplorer
 from .retries import RETRIES, RetriesExplorer
 from .several import SEVERAL, SeveralExplorer
 from .signals import run_signals
@@ -58,8 +59,10 @@ def _explorer(options: argparse.Namespace, seed: int) -> Explorer | SeveralExplo
     """Return the explorer of the seed.
 
     It explores one queue, or several queues if the style asks for that. Without a style, every eighth seed explores
-    several queues. The style ``RETRIES`` explores items that fail.
+    several queues. The style ``RETRIES`` explores items that fail, and ``PIPELINES`` flushes that no thread waits for.
     """
+    if options.style == PIPELINES:
+        return PipelinesExplorer(seed, options.faults, options.trace)
     if options.style == RETRIES:
         return RetriesExplorer(seed, options.trace)
     if options.style == SEVERAL or (options.style is None and seed % 8 == 7):
@@ -192,7 +195,7 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--step", type=int, default=1, help="from seed to seed")
     command.add_argument("--faults", action="store_true", help="calls fail, too")
     command.add_argument(
-        "--style", choices=(*STYLES, SEVERAL, RETRIES), default=None, help="only programs of this kind"
+        "--style", choices=(*STYLES, SEVERAL, RETRIES, PIPELINES), default=None, help="only programs of this kind"
     )
     command.add_argument("--trace", action="store_true", help="print what the disk was asked")
     command.add_argument("--progress", type=int, default=0, help="print the count after so many seeds")

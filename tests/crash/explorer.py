@@ -546,7 +546,7 @@ class Explorer:
                     self._try(partial(store.spill, transaction))
             elif action == "discard":
                 store.discard(transaction)
-                held = _without(held, work)
+                held = without(held, work)
                 works[works.index(work)] = Work()
             elif action == "subscribe":
                 held = self._subscribe(store, model, works, held)
@@ -606,7 +606,7 @@ class Explorer:
         if name in before.names:
             for work in [work for work in works if work.taken and work.name == name]:
                 store.discard(work.transaction)
-                held = _without(held, work)
+                held = without(held, work)
                 works[works.index(work)] = Work()
             model.under_way = [before.unsubscribe(name)]
             self._try(partial(store.unsubscribe, store.subscriptions.find(name).ready.number))
@@ -644,7 +644,7 @@ class Explorer:
             if work.transaction.skipped:
                 store.discard(work.transaction)
             if work.transaction.settled:
-                held = _without(held, work)
+                held = without(held, work)
                 works[works.index(work)] = Work()
             elif not self._renames.is_gone(disk):
                 self._need_reason(work, held_before)
@@ -717,7 +717,8 @@ def _subsets(group: list[Work]) -> list[list[Work]]:
     return [list(some) for size in range(len(group), 0, -1) for some in combinations(group, size)]
 
 
-def _without(held: list[tuple[str, bytes]], work: Work) -> list[tuple[str, bytes]]:
+def without(held: list[tuple[str, bytes]], work: Work) -> list[tuple[str, bytes]]:
+    """Return the held items without those of this work."""
     return [(name, item) for name, item in held if name != work.name or item not in work.taken]
 
 

@@ -23,6 +23,7 @@ import persistentqueue
 
 from .explorer import STYLES
 from .misuse import MISUSE
+from .pipelines import PIPELINES
 from .retries import RETRIES
 from .several import SEVERAL
 
@@ -237,6 +238,12 @@ MUTANTS = (
     Mutant("a flush behind a failed one is committed", "runtime/pipeline", "            if self._failure is not None:\n                behind", "            if False:\n                behind", f"{PIPELINE}::test_what_is_refused_is_tried_one_by_one"),
     Mutant("flushes that were refused together are repeated from the last one", "runtime/pipeline", "for each in reversed(lot))", "for each in lot)", f"{PIPELINE}::test_what_is_refused_is_tried_one_by_one"),
     Mutant("a ticket is done before its flush", "runtime/pipeline", "        try:\n            if not merged.is_empty:\n", "        for each in lot:\n            _succeed(each.ticket, True)\n        try:\n            if not merged.is_empty:\n", f"{PIPELINE}::test_an_unknown_outcome_is_that_of_all_that_were_merged"),
+    Mutant("what a failed flush holds is released before the rollback", "runtime/pipeline", "        self._failed.append(handed.transaction)\n", "        self._committing.discard(handed.transaction)\n", PIPELINES),
+    Mutant("merged flushes consume what the first of them has taken", "runtime/pipeline", "            join_runs(merged.runs, each.transaction.runs)\n", "            join_runs(merged.runs, each.transaction.runs if each is lot[0] else ())\n", PIPELINES),
+    Mutant("merged flushes come in with the last one first", "runtime/pipeline", "            merged.items += each.transaction.items\n", "            merged.items[:0] = each.transaction.items\n", PIPELINES),
+    # --- large groups
+    Mutant("a large group drops bytes that its frame needs", "storage/segment_files", "            if total_bytes > kept_bytes and self._staged", "            if self._staged", "tests/unit/engine/test_commit.py::test_large_groups_are_written_in_parts"),
+    Mutant("items of unequal lengths make too large blocks", "core/block", "        fits = part_bytes <= BLOCK_BYTES or most == 1\n", "        fits = True\n", "tests/unit/core/test_formats.py::test_split_items"),
     # --- misuse
     Mutant("an item may be larger than a block can say", "core/items", "    if view.nbytes > ITEM_BYTES_MAX:\n        raise too_large(view.nbytes)\n", "", "misuse"),
     Mutant("a session is for any number of threads", "runtime/session_state", "        if self._busy:\n            raise SessionInUseError(", "        if False:\n            raise SessionInUseError(", "misuse"),
@@ -324,7 +331,7 @@ def _hunt(mutant: Mutant, root: Path, schedules: int, batch: int) -> Verdict:
     style = mutant.where.removesuffix(" faults")
     if style != mutant.where or style == "faults":
         arguments.append("--faults")
-    if style in {*STYLES, SEVERAL, RETRIES}:
+    if style in {*STYLES, SEVERAL, RETRIES, PIPELINES}:
         arguments += ["--style", style]
     done = _campaign(root, arguments)
     counts = [int(line.split()[0]) for line in done.stdout.splitlines() if " schedules" in line]

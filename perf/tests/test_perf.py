@@ -349,6 +349,8 @@ def test_tickets_are_measured(tmp_path: Path) -> None:
     """Flushes in and out are measured, waited for and not, and each line has their ratio."""
     found = tickets.rates(tmp_path / "rates", 50, 2)
     assert len(found) == 4 and all(len(each) == 2 for each in found.values())
+    each = tickets.apart(tmp_path / "apart", 10, 2)
+    assert len(each) == 6 and all(len(rounds) == 2 for rounds in each.values())
     assert [row.met for row in tickets.rows(tmp_path / "rows", 50, 1)].count("") == 0
 
 

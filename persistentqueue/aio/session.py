@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar, overload
 
 import persistentqueue
-from persistentqueue import CodecError, PersistentQueueError, UnflushedWarning
+from persistentqueue import CodecError, PersistentQueueError, PrecedingFlushError, Ticket, UnflushedWarning
 from persistentqueue.codecs import T
 from persistentqueue.system.uncopyable import Uncopyable
 
@@ -26,7 +26,7 @@ _CHUNK_ITEMS = 8192
 class Host(Protocol):
     """The parts of a queue that its sessions use."""
 
-    def in_thread(self, call: Callable[..., R], *arguments: Any) -> Landing[R]:
+    def in_thread(self, call: Callable[..., R], *arguments: Any, **named: Any) -> Landing[R]:
         """Make this call in a thread."""
         ...
 
@@ -81,7 +81,8 @@ class Session(Uncopyable, Generic[T]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         unflushed = self._core._unflushed() if kind is None else None
-        await self.close()
+        with suppress(*(() if error is None else (PrecedingFlushError,))):  # the error of the block comes first
+            await self.close()
         if unflushed is not None:
             warnings.warn(unflushed, UnflushedWarning, stacklevel=2, source=self)
 
@@ -172,10 +173,23 @@ class Session(Uncopyable, Generic[T]):
                 return await self._read(max_items)
             return await self._watch.take(lambda is_sure: self._attempt(max_items, is_sure), timeout)
 
-    async def flush(self, marker: Marker | None = None, timeout: float | None = None) -> bool:
+    @overload
+    async def flush(
+        self, marker: Marker | None = None, timeout: float | None = None, *, wait: Literal[True] = True
+    ) -> bool: ...
+
+    @overload
+    async def flush(
+        self, marker: Marker | None = None, timeout: float | None = None, *, wait: Literal[False]
+    ) -> Ticket: ...
+
+    async def flush(
+        self, marker: Marker | None = None, timeout: float | None = None, *, wait: bool = True
+    ) -> bool | Ticket:
         """Commit everything since the last flush as one transaction, durable on return.
 
-        It shares its sync with the flushes of other tasks.
+        It shares its sync with the flushes of other tasks. With ``wait=False`` it returns a ``Ticket``, which the task
+        may ``await`` later, and the session goes on (see ``persistentqueue.Session.flush``).
 
         A cancelled flush no longer waits for room, and ends when its group is durable. If it was committed, the session
         is empty. If not, the session keeps its operations: flush it again, or roll it back. If that is unknown, the
@@ -185,29 +199,48 @@ class Session(Uncopyable, Generic[T]):
             marker: Name and version that the transaction records. Default None. If the version was reached before,
                 nothing is committed, and the session is rolled back.
             timeout: Seconds to wait for room; needs ``full="block"``. Default None: no limit.
+            wait: True (the default) to return when the transaction is durable. False to return a ticket at once, or as
+                soon as fewer flushes wait.
 
         Returns:
-            False if the marker was reached before, otherwise True.
+            False if the marker was reached before, otherwise True. With ``wait=False`` a ticket with that result.
 
         Raises:
             TypeError, ValueError: ``marker`` or ``timeout`` is not valid.
             QueueFullError, ResourceError: There is no room. Nothing was committed, and the session keeps its
                 operations.
+            PrecedingFlushError: An earlier flush with ``wait=False`` failed: roll the session back.
             InvalidTransactionError: The session contradicts the queue. Nothing was committed: roll it back.
             BrokenQueueError: A sync failed. It is unknown whether the transaction was committed.
         """
         with self._using():
-            return await over(self._host.flush(self._core, marker, timeout))
+            if wait:
+                return await over(self._host.flush(self._core, marker, timeout))
+            if self._core._hands_over_at_once():
+                return self._core.flush(marker, timeout, wait=False)
+            return await over(self._host.in_thread(self._core.flush, marker, timeout, wait=False))
 
     async def rollback(self) -> None:
-        """Release what was dequeued and drop what was enqueued since the last flush. It does not wait."""
+        """Release what was dequeued and drop what was enqueued since the last flush. It waits only for tickets."""
         with self._using(checks=False):
-            self._core.rollback()
+            await self._end(self._core.rollback)
 
     async def close(self) -> None:
-        """Roll back what was not flushed, and end the session. It does not wait; closing again does nothing."""
+        """Roll back what was not flushed, and end the session; closing again does nothing. It waits only for tickets.
+
+        Raises:
+            PrecedingFlushError: A flush with ``wait=False`` failed, and the session was not rolled back since. The
+                session is closed nevertheless.
+        """
         with self._using(checks=False):
-            self._core.close()
+            await self._end(self._core.close)
+
+    async def _end(self, call: Callable[[], None]) -> None:
+        """Make the call, in a thread if it may wait."""
+        if self._core.closed or not self._core._has_pipeline():
+            call()
+        else:
+            await over(self._host.in_thread(call))
 
     @contextmanager
     def _using(self, *, checks: bool = True) -> Iterator[None]:

@@ -22,10 +22,10 @@ from __future__ import annotations
 import atexit
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, InvalidStateError, TimeoutError  # noqa: A004 - not the built-in one before 3.11
 from contextlib import suppress
-from typing import NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from ..core.intervals import join_runs
 from ..engine.transaction import SPILL_BYTES, Transaction
@@ -47,7 +47,7 @@ class Ticket(Future[bool]):
     ``result`` waits for the flush, and returns what ``flush`` would return or raises what it would raise. ``done``
     tells whether the flush has ended. ``add_done_callback`` takes a callable, and calls it with the ticket in the
     thread that commits. Such a callable must not wait for a flush of the same session: that raises
-    ``ReentrantUseError``. ``asyncio.wrap_future`` and ``concurrent.futures.wait`` accept a ticket.
+    ``ReentrantUseError``. A coroutine may ``await`` a ticket. ``concurrent.futures.wait`` accepts it.
 
     Durability: a flush whose ``result`` raises nothing is durable, and so are all flushes of the session before it.
     Threads: any thread may use a ticket.
@@ -76,6 +76,12 @@ class Ticket(Future[bool]):
         except TimeoutError:
             return False
         return True
+
+    def __await__(self) -> Generator[Any, None, bool]:
+        """Wait in the event loop as ``result`` does. A cancellation ends the wait, not the flush."""
+        from asyncio import wrap_future  # noqa: PLC0415 - programs without an event loop do not need it
+
+        return wrap_future(self).__await__()
 
     def set_result(self, result: object) -> NoReturn:  # noqa: ARG002
         """Raise ``InvalidStateError``: only the queue knows the outcome of a flush."""
@@ -178,17 +184,18 @@ class Pipeline:
 
     def make_room(self) -> None:
         """Wait until few enough flushes wait. Raises the errors of ``check``."""
-        while self._is_full():
+        self.check()
+        while self.is_full():
             self._room = taken = threading.Lock()
             taken.acquire()
             self._committing.check()
-            if self._is_full():  # else the thread may have passed by before it could see the lock
+            if self.is_full():  # else the thread may have passed by before it could see the lock
                 self._wake()
                 taken.acquire()
-        self.check()
+            self.check()
 
-    def _is_full(self) -> bool:
-        self.check()
+    def is_full(self) -> bool:
+        """Return whether so much waits that a further flush must wait for room."""
         waiting_bytes = self.given_bytes - self._taken_bytes
         return len(self.waiting) >= _WAITING_MAX or (waiting_bytes >= _WAITING_BYTES_MAX and bool(self.waiting))
 

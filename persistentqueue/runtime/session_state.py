@@ -302,6 +302,15 @@ class SessionState(Uncopyable, Generic[T]):
         pipeline.ring()
         return ticket
 
+    def _hands_over_at_once(self) -> bool:
+        """Return whether ``flush(wait=False)`` waits for nothing, so that an event loop may call it."""
+        pipeline = self._pipeline
+        return (pipeline is None or not pipeline.is_full()) and (self._trial is None or not self._trial.rejects)
+
+    def _has_pipeline(self) -> bool:
+        """Return whether ``rollback`` and ``close`` may have to wait for flushes that were handed over."""
+        return self._pipeline is not None
+
     def _give_back(self, count: int) -> None:
         """Release the last ``count`` items that were dequeued, to the front of the queue."""
         transaction = self._transaction

@@ -222,7 +222,10 @@ def test_backlog_is_measured(tmp_path: Path) -> None:
     """A backlog has lines for memory, in, out and opening, and a small one meets the bars of memory."""
     lines = list(backlog.rows(tmp_path, 200_000, 1))
     whats = [line.what.rpartition(", ")[2] for line in lines]
-    assert whats == ["memory"] * 2 + ["in", "out"] * 2 + ["Opening 200,000 items"]
+    assert whats == ["memory"] * 2 + ["in", "out"] * 2 + [
+        "Opening 200,000 items after a clean close",
+        "Opening 200,000 items after a crash",
+    ]
     assert lines[0].met == lines[1].met == "yes"
 
 

@@ -77,7 +77,7 @@ def child() -> None:
         return
     if name == _TASKS:
         with harness.workspace(directory, memory=True) as own:
-            rates = tasks.rates(own, max(round(_TASK_FLUSHES * scale), tasks.TASKS), 1)
+            rates = tasks.rates(own, max(round(_TASK_FLUSHES * scale), tasks.TASKS), 1, tickets=False)
         pairs = {who: {"in": rounds[0][0], "out": rounds[0][1]} for who, rounds in rates.items()}
         print(json.dumps({f"{who}, {way}": each for who, ways in pairs.items() for way, each in ways.items()}))
         return

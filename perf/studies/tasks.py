@@ -1,4 +1,4 @@
-"""Tasks of ``asyncio``: the flushes per second of a hundred tasks, beside one task, and beside threads.
+"""Tasks of ``asyncio``: the flushes per second of a hundred tasks, beside one task, one with tickets, and threads.
 
 Each task or thread has a session and makes its part of the flushes: first all puts, then all takes. A flush has one
 item, and is durable. In each round all ways take turns, and ratios are taken within a round.
@@ -31,20 +31,23 @@ Way = Callable[[Path, int], tuple[float, float]]
 """Makes this number of flushes in, and out, and returns the seconds of both."""
 
 
-def by_tasks(tasks: int, directory: Path, count: int) -> tuple[float, float]:
-    """Make ``count`` flushes in this number of tasks of one event loop, and return the seconds in and out."""
+def by_tasks(tasks: int, directory: Path, count: int, *, wait: bool = True) -> tuple[float, float]:
+    """Make ``count`` flushes in this number of tasks of one event loop, and return the seconds in and out.
+
+    Without ``wait``, a task goes on before its flushes are durable, and waits for all of them at the end.
+    """
 
     async def put(queue: aio.PersistentQueue[bytes]) -> None:
         async with queue.session() as session:
             for _ in range(count // tasks):
                 await session.enqueue(_ITEM)
-                await session.flush()
+                await (session.flush() if wait else session.flush(wait=False))
 
     async def take(queue: aio.PersistentQueue[bytes]) -> None:
         async with queue.session() as session:
             for _ in range(count // tasks):
                 assert await session.dequeue() == _ITEM
-                await session.flush()
+                await (session.flush() if wait else session.flush(wait=False))
 
     async def main() -> tuple[float, float]:
         async with aio.PersistentQueue(directory) as queue:
@@ -82,9 +85,11 @@ def by_threads(threads: int, directory: Path, count: int) -> tuple[float, float]
         return all_of(put), all_of(take)
 
 
-def rates(directory: Path, count: int, rounds: int) -> dict[str, list[tuple[float, float]]]:
-    """Return the flushes per second, in and out, of each way, round by round."""
+def rates(directory: Path, count: int, rounds: int, *, tickets: bool = True) -> dict[str, list[tuple[float, float]]]:
+    """Return the flushes per second, in and out, of each way, round by round. Older trees have no tickets."""
     ways: dict[str, tuple[Way, int]] = {f"{n} task{'s' * (n > 1)}": (partial(by_tasks, n), n) for n in (TASKS, 1)}
+    if tickets:
+        ways["1 task with tickets"] = (partial(by_tasks, 1, wait=False), TASKS)
     ways |= {f"{n} thread{'s' * (n > 1)}": (partial(by_threads, n), n) for n in _THREADS}
     found: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
     for number in range(rounds):

@@ -31,6 +31,7 @@ from ..studies import (
     durable_writes,
     envelopes,
     large,
+    many_names,
     moves,
     opening,
     tail,
@@ -311,6 +312,12 @@ def test_durable_writes_are_measured(tmp_path: Path) -> None:
     assert {path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()} == {8192, 212_992, 2_097_152}
 
 
+def test_many_names_are_measured(tmp_path: Path) -> None:
+    """There is a line for making, listing and opening queues, and an open queue has few descriptors."""
+    lines = list(many_names.rows(tmp_path, 12, 4))
+    assert len(lines) == 5 and float(lines[-1][1]) <= 4
+
+
 def test_python_alone_is_measured(tmp_path: Path) -> None:
     """Without a device a flush takes less than 1 ms of processor time, and no byte reaches a segment."""
     lines = list(warm.rows(tmp_path, 1))
@@ -343,7 +350,7 @@ def test_waiting_takes_nothing(tmp_path: Path) -> None:
 def test_tasks_are_measured(tmp_path: Path) -> None:
     """All ways have two rounds, and waiting tasks are woken and take almost no processor time."""
     found = tasks.rates(tmp_path / "rates", 100, 2)
-    assert {way: len(rounds) for way, rounds in found.items()} == dict.fromkeys(found, 2) and len(found) == 5
+    assert {way: len(rounds) for way, rounds in found.items()} == dict.fromkeys(found, 2) and len(found) == 6
     assert len(tasks.wake_ups(tmp_path / "wake", 5)) == 5
     assert tasks.idle_seconds(tmp_path / "idle", 20, seconds=0.3) < 0.05
 

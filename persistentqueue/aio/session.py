@@ -183,6 +183,11 @@ class Session(Uncopyable, Generic[T]):
         self, marker: Marker | None = None, timeout: float | None = None, *, wait: Literal[False]
     ) -> Ticket: ...
 
+    @overload
+    async def flush(
+        self, marker: Marker | None = None, timeout: float | None = None, *, wait: bool
+    ) -> bool | Ticket: ...
+
     async def flush(
         self, marker: Marker | None = None, timeout: float | None = None, *, wait: bool = True
     ) -> bool | Ticket:

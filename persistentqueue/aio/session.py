@@ -193,8 +193,8 @@ class Session(Uncopyable, Generic[T]):
     ) -> bool | Ticket:
         """Commit everything since the last flush as one transaction, durable on return.
 
-        It shares its sync with the flushes of other tasks. With ``wait=False`` it returns a ``Ticket``, which the task
-        may ``await`` later, and the session goes on (see ``persistentqueue.Session.flush``).
+        It shares its sync with the flushes of other tasks. With ``wait=False`` it returns a ``Ticket``, and the session
+        goes on (see ``persistentqueue.Session.flush``). ``asyncio.wrap_future(ticket)`` can be awaited.
 
         A cancelled flush no longer waits for room, and ends when its group is durable. If it was committed, the session
         is empty. If not, the session keeps its operations: flush it again, or roll it back. If that is unknown, the
@@ -220,6 +220,8 @@ class Session(Uncopyable, Generic[T]):
         """
         with self._using():
             if wait:
+                if self._core._has_pipeline():  # its tickets may wait for room that flushes of other tasks make
+                    await over(self._host.in_thread(self._core._settle))
                 return await over(self._host.flush(self._core, marker, timeout))
             if self._core._hands_over_at_once():
                 return self._core.flush(marker, timeout, wait=False)

@@ -22,10 +22,10 @@ from __future__ import annotations
 import atexit
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError, TimeoutError  # noqa: A004 - not the built-in one before 3.11
 from contextlib import suppress
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import NamedTuple, NoReturn, TypeVar
 
 from ..core.intervals import join_runs
 from ..engine.transaction import SPILL_BYTES, Transaction
@@ -47,7 +47,7 @@ class Ticket(Future[bool]):
     ``result`` waits for the flush, and returns what ``flush`` would return or raises what it would raise. ``done``
     tells whether the flush has ended. ``add_done_callback`` takes a callable, and calls it with the ticket in the
     thread that commits. Such a callable must not wait for a flush of the same session: that raises
-    ``ReentrantUseError``. A coroutine may ``await`` a ticket. ``concurrent.futures.wait`` accepts it.
+    ``ReentrantUseError``. ``asyncio.wrap_future`` and ``concurrent.futures.wait`` accept a ticket.
 
     Durability: a flush whose ``result`` raises nothing is durable, and so are all flushes of the session before it.
     Threads: any thread may use a ticket.
@@ -76,12 +76,6 @@ class Ticket(Future[bool]):
         except TimeoutError:
             return False
         return True
-
-    def __await__(self) -> Generator[Any, None, bool]:
-        """Wait in the event loop as ``result`` does. A cancellation ends the wait, not the flush."""
-        from asyncio import wrap_future  # noqa: PLC0415 - programs without an event loop do not need it
-
-        return wrap_future(self).__await__()
 
     def set_result(self, result: object) -> NoReturn:  # noqa: ARG002
         """Raise ``InvalidStateError``: only the queue knows the outcome of a flush."""
@@ -283,8 +277,8 @@ class Pipeline:
 
     def left(self) -> list[Transaction]:
         """Return the transactions that were handed over and are not settled."""
-        going = [each.transaction for each in (*self._under_way, *self.waiting)]
-        return [each for each in (*self._failed, *going) if not each.settled]
+        found = [*self._failed, *(each.transaction for each in (*self._under_way, *self.waiting))]
+        return [each for each in {id(each): each for each in found}.values() if not each.settled]
 
     def give_up(self) -> None:
         """End the wait for room of the flush that is under way."""

@@ -307,6 +307,11 @@ class SessionState(Uncopyable, Generic[T]):
         pipeline = self._pipeline
         return (pipeline is None or not pipeline.is_full()) and (self._trial is None or not self._trial.rejects)
 
+    def _settle(self) -> None:
+        """Wait for all flushes that were handed over. Raises ``PrecedingFlushError`` and ``ReentrantUseError``."""
+        if self._pipeline is not None:
+            self._pipeline.settle()
+
     def _has_pipeline(self) -> bool:
         """Return whether ``rollback`` and ``close`` may have to wait for flushes that were handed over."""
         return self._pipeline is not None

@@ -29,8 +29,10 @@ def test_a_task_goes_on(place: Path) -> None:
                 for number in range(1000):
                     await session.enqueue(b"%d" % number)
                     tickets.append(await session.flush(wait=False))
-                assert await tickets[500] is True and tickets[0].done()
-                assert await (await session.flush(("m", 1), wait=False)) and not await session.flush(("m", 1))
+                assert await asyncio.wrap_future(tickets[500]) is True and tickets[0].done()
+                assert await asyncio.wrap_future(await session.flush(("m", 1), wait=False)) and not await session.flush(
+                    ("m", 1)
+                )
             assert all(ticket.result(0.0) for ticket in tickets)
             assert await drain(queue) == [b"%d" % number for number in range(1000)]
 
@@ -59,7 +61,7 @@ def test_the_loop_goes_on_while_many_flushes_wait(place: Path, monkeypatch: pyte
             done, _ = await asyncio.wait([flush, *ends], timeout=0.05)
             assert not done and not first.done()
             gated.gate.set()
-            assert await (await flush) is True
+            assert await asyncio.wrap_future(await flush) is True
             await asyncio.gather(*ends)
             await asyncio.gather(session.close(), other.close())
             assert sorted(await drain(queue)) == [b"1", b"2", b"3", b"4", b"5"]
@@ -78,7 +80,7 @@ def test_a_flush_that_fails(place: Path) -> None:
                     await session.enqueue_many([b"1", b"2"])
                     ticket = await session.flush(wait=False)
                     with pytest.raises(QueueFullError):
-                        await ticket
+                        await asyncio.wrap_future(ticket)
                     with pytest.raises(PrecedingFlushError):
                         await session.flush(wait=False)
             with pytest.raises(KeyError):
@@ -91,7 +93,7 @@ def test_a_flush_that_fails(place: Path) -> None:
                 await session.flush(wait=False)
                 await session.rollback()
                 await session.enqueue(b"3")
-                assert await (await session.flush(wait=False))
+                assert await asyncio.wrap_future(await session.flush(wait=False))
             assert await drain(queue) == [b"3"]
 
     run(main())
@@ -110,13 +112,31 @@ def test_a_cancelled_wait_for_a_ticket(place: Path) -> None:
             await session.enqueue(b"1")
             ticket = await session.flush(wait=False)
             with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(_result(ticket), 0.01)
+                await asyncio.wait_for(asyncio.wrap_future(ticket), 0.01)
             gated.gate.set()
-            assert await ticket
+            assert await asyncio.wrap_future(ticket)
             assert await drain(queue) == [b"1"]
 
     run(main())
 
 
-async def _result(ticket: Ticket) -> bool:
-    return await ticket
+def test_a_flush_behind_a_ticket_that_waits_for_room(place: Path) -> None:
+    """A flush waits for the tickets of its session, and not in the way of other tasks, which make room for them."""
+
+    async def main() -> None:
+        opening = aio.PersistentQueue[bytes](place, "orders", max_items=1, full="block")
+        async with opening as queue, queue.session() as session, queue.session() as other:
+            for item in (b"1", b"2"):
+                await session.enqueue(item)
+                await session.flush(wait=False)
+            await session.enqueue(b"3")
+            flush = asyncio.ensure_future(session.flush())
+            done, _ = await asyncio.wait([flush], timeout=0.05)
+            assert not done
+            taken: list[bytes | None] = []
+            while len(taken) < 3:
+                taken.append(await other.dequeue(timeout=None))
+                await other.flush()
+            assert await flush and taken == [b"1", b"2", b"3"]
+
+    run(main())

@@ -66,22 +66,23 @@ def rows(directory: Path, count: int, opened: int) -> Iterator[tuple[str, ...]]:
     """Yield the lines of the table, as soon as each is known."""
     many, few = directory / "many", directory / "few"
     sizes = {many: count, few: min(FEW, count)}
-    yield _line("to make and close a queue, ms", [fill(each, sizes[each]) for each in sizes], 1e3)
+    yield _line("to make and close a queue, ms", [fill(each, sizes[each]) for each in sizes])
     for what in ("to list all names, ms", "again, ms"):
-        yield _line(what, [listing(each, sizes[each]) for each in sizes], 1e3)
-    found, descriptors = openings(sizes, min(opened, FEW, count))
+        yield _line(what, [listing(each, sizes[each]) for each in sizes])
+    opened = min(opened, *sizes.values())
+    found, descriptors = openings(sizes, opened)
     ways: dict[str, Callable[[list[float]], float]] = {
         "half": median,
         "99 in 100": lambda all_: quantiles(all_, n=100)[98],
     }
     for name, of in ways.items():
-        yield _line(f"to open one of {opened:,} that stay open, ms: {name}", [of(each) for each in found.values()], 1e3)
+        yield _line(f"to open one of {opened:,} that stay open, ms: {name}", [of(each) for each in found.values()])
     yield (f"descriptors of an open queue, with {2 * opened:,} open", f"{descriptors:.1f}", "", "")
 
 
-def _line(what: str, seconds: list[float], scale: float) -> tuple[str, ...]:
+def _line(what: str, seconds: list[float]) -> tuple[str, ...]:
     many, few = seconds
-    return what, f"{scale * many:,.2f}", f"{scale * few:,.2f}", f"{many / few:.2f}"
+    return what, f"{1e3 * many:,.2f}", f"{1e3 * few:,.2f}", f"{many / few:.2f}"
 
 
 def main() -> None:

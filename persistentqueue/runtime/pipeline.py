@@ -31,6 +31,7 @@ from ..core.intervals import join_runs
 from ..engine.transaction import SPILL_BYTES, Transaction
 from ..errors import BrokenQueueError, ClosedError, PersistentQueueError, PrecedingFlushError, ReentrantUseError
 from ..system.disk import after_fork_in_child
+from ..system.event_log import LOGGER
 
 T = TypeVar("T")
 THREAD_NAME = "persistentqueue-flush"
@@ -318,8 +319,22 @@ class Pipeline:
                 self.run_once()
         finally:
             if self._is_dropped:
+                self._report()
                 self.release()
             _ALIVE.discard(self)
+
+    def _report(self) -> None:
+        """Log failed flushes of a session that was dropped: no call of it is left that could raise."""
+        if self._failed:
+            failure = self._failure
+            LOGGER.warning(
+                "%s: a session was dropped, and %d of its flushes had failed (%s: %s), so their work is rolled back: "
+                "use the session in a with block, which raises the error",
+                self.directory,
+                len(self._failed),
+                type(failure).__name__,
+                failure,
+            )
 
     def _awaits(self) -> bool:
         """Sleep until something was handed over, and return True; False if the pipeline has ended."""

@@ -231,8 +231,13 @@ def test_a_session_gets_no_item_twice(open_queue: QueueFactory) -> None:
 
 
 @pytest.mark.parametrize("how", ["close", "drop"])
-def test_a_session_that_ends_releases_what_failed(open_queue: QueueFactory, how: str) -> None:
-    """Items that failed flushes have dequeued are ready again when their session was closed or dropped."""
+def test_a_session_that_ends_releases_what_failed(
+    open_queue: QueueFactory, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Items that failed flushes have dequeued are ready again when their session was closed or dropped.
+
+    A close raises the error. Of a dropped session it is logged.
+    """
     queue = open_queue(max_items=2)
     put(queue, b"0", b"1")
     session = queue.session()
@@ -248,6 +253,8 @@ def test_a_session_that_ends_releases_what_failed(open_queue: QueueFactory, how:
     gc.collect()
     assert thread is not None
     thread.join(SECONDS)
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * (how == "drop")
+    assert ("1 of its flushes had failed (QueueFullError: " in caplog.text) == (how == "drop")
     assert drain(queue) == [b"0", b"1"]
 
 

@@ -30,9 +30,8 @@ def test_a_task_goes_on(place: Path) -> None:
                     await session.enqueue(b"%d" % number)
                     tickets.append(await session.flush(wait=False))
                 assert await asyncio.wrap_future(tickets[500]) is True and tickets[0].done()
-                assert await asyncio.wrap_future(await session.flush(("m", 1), wait=False)) and not await session.flush(
-                    ("m", 1)
-                )
+                marked = await session.flush(("m", 1), wait=False)
+                assert await asyncio.wrap_future(marked) and not await session.flush(("m", 1))
             assert all(ticket.result(0.0) for ticket in tickets)
             assert await drain(queue) == [b"%d" % number for number in range(1000)]
 
@@ -46,7 +45,7 @@ def test_the_loop_goes_on_while_many_flushes_wait(place: Path, monkeypatch: pyte
 
     async def main() -> None:
         async with call_on(gated.disk, aio.PersistentQueue[bytes], place, "orders") as queue:
-            session, other = queue.session(), queue.session()
+            session, one, other = (queue.session() for _ in range(3))
             gated.close()
             for item in (b"1", b"2", b"3"):
                 await session.enqueue(item)
@@ -55,16 +54,16 @@ def test_the_loop_goes_on_while_many_flushes_wait(place: Path, monkeypatch: pyte
                     await asyncio.to_thread(gated.waiting.wait)
             await session.enqueue(b"4")
             flush = asyncio.ensure_future(session.flush(wait=False))
-            await other.enqueue(b"5")
-            await other.flush(wait=False)
-            ends = [asyncio.ensure_future(call) for call in (other.rollback(),)]
-            done, _ = await asyncio.wait([flush, *ends], timeout=0.05)
+            for each, item in ((one, b"5"), (other, b"6")):
+                await each.enqueue(item)
+                await each.flush(wait=False)
+            rollback, close = asyncio.ensure_future(one.rollback()), asyncio.ensure_future(other.close())
+            done, _ = await asyncio.wait([flush, rollback, close], timeout=0.05)
             assert not done and not first.done()
             gated.gate.set()
             assert await asyncio.wrap_future(await flush) is True
-            await asyncio.gather(*ends)
-            await asyncio.gather(session.close(), other.close())
-            assert sorted(await drain(queue)) == [b"1", b"2", b"3", b"4", b"5"]
+            await asyncio.gather(rollback, close, session.close())
+            assert sorted(await drain(queue)) == [b"1", b"2", b"3", b"4", b"5", b"6"]
 
     run(main())
 

@@ -452,28 +452,14 @@ class Session(SessionState[T]):
     def flush(
         self, marker: tuple[str, int] | None = None, timeout: float | None = None, *, wait: bool = True
     ) -> bool | Ticket:
-        """Commit everything since the last flush as one atomic transaction.
+        """Commit everything since the last flush as one atomic transaction::
+
+            with queue.session() as session:
+                session.enqueue(b"one")
+                session.flush()  # durable, and visible to other sessions
 
         The transaction contains the enqueued items, the consumption of the dequeued items, the rejections and the
-        marker. Other sessions see the enqueued items from then on.
-
-        A marker makes repeated work take effect once: work that is repeated after a crash passes the same marker, and
-        is then not committed again.
-
-        If a limit leaves no room for the enqueued items, a queue with ``full="block"`` waits for it. The flush waits
-        behind those that waited before, until another session has dequeued enough and flushed. Waiting uses no
-        processor time. Items that this session has dequeued make room for its own items only in its own commit. A
-        session that holds all items and enqueues more than it holds should pass a timeout: no other session can then
-        make room.
-
-        Two kinds of flush never wait for room: one that moves rejected items to a dead-letter queue, and one of a
-        transaction over several queues. The latter flushes all of its sessions (see ``transaction``).
-
-        With ``wait=False`` the flush returns a ``Ticket`` at once, and the session goes on with its next transaction. A
-        thread of the session commits in order, many flushes with one sync. If 500 flushes or 4 MiB of items wait for
-        it, the call waits for it. A flush with rejected items is committed before the call returns. If a flush fails,
-        nothing of it is committed, and nothing of the flushes behind it. The items that they have dequeued stay on hold
-        until ``rollback``. Leaving the ``with`` block, ``close`` and ``PersistentQueue.close`` wait for all tickets.
+        marker.
 
         Args:
             marker: A tuple ``(name, version)`` to record with the transaction; None (the default) records nothing. The
@@ -484,9 +470,9 @@ class Session(SessionState[T]):
                 to return a ticket.
 
         Returns:
-            With ``wait=False`` a ``Ticket``, whose ``result`` is as follows. True if the transaction was committed, or
-            if there was nothing to commit. False if the marker ``name`` had reached ``version`` before: nothing is
-            committed, and the session is rolled back.
+            True if the transaction was committed, or if there was nothing to commit. False if the marker ``name`` had
+            reached ``version`` before: nothing is committed, and the session is rolled back. With ``wait=False`` a
+            ``Ticket`` that gets this result.
 
         Raises:
             QueueFullError: If a limit leaves no room. Nothing was committed, and the session keeps its operations. Make
@@ -513,6 +499,22 @@ class Session(SessionState[T]):
         the latest flushes, in order from the last. If the flush is interrupted, by a ``KeyboardInterrupt`` for example,
         it may be repeated. If the transaction was committed or handed over then, the session is empty; if not, it keeps
         its operations.
+
+        Marker: it makes repeated work take effect once. Work that is repeated after a crash passes the same marker, and
+        is then not committed again.
+
+        Room: if a limit leaves no room for the enqueued items, a queue with ``full="block"`` waits for it. The flush
+        waits behind those that waited before, until another session has dequeued enough and flushed. Waiting uses no
+        processor time. Items that this session has dequeued make room for its own items only in its own commit. A
+        session that holds all items and enqueues more than it holds should pass a timeout: no other session can then
+        make room. Two kinds of flush never wait for room: one that moves rejected items to a dead-letter queue, and one
+        of a transaction over several queues. The latter flushes all of its sessions (see ``transaction``).
+
+        Tickets: with ``wait=False`` the session goes on with its next transaction. A thread of the session commits in
+        order, many flushes with one sync. If 500 flushes or 4 MiB of items wait for it, the call waits for it. A flush
+        with rejected items is committed before the call returns. If a flush fails, nothing of it is committed, and
+        nothing of the flushes behind it. The items that they have dequeued stay on hold until ``rollback``. Leaving the
+        ``with`` block, ``close`` and ``PersistentQueue.close`` wait for all tickets.
 
         For one thread at a time.
         """

@@ -2,8 +2,8 @@
 
 - ``INFO``: the report of an opening that had something to recover.
 - ``WARNING``: effects of a crash that may interest the user: a transaction that was in doubt, a torn tail, the loss of
-  a ``sync=False`` queue. Also maintenance that fails, once for each cause, a publication that can never fit, and a
-  session that was dropped after some of its flushes had failed.
+  a ``sync=False`` queue. Also maintenance that fails, once for each cause, and a publication that can never fit.
+  Also a session that was dropped after some of its flushes had failed.
 - ``ERROR``: damage, each once, with file and offset: a block, a header or a log that cannot be read, or a log that was
   cut. Also a file that is set aside, a publication that does not check out, and a queue that is broken since a sync
   failed.

@@ -61,7 +61,10 @@ def test_options_and_their_keyword_arguments_are_the_same() -> None:
 
 
 def test_help_of_flush_says_all() -> None:
-    """The parameters have units, and each error has its condition."""
+    """The first screen describes a flush, shows an example, and has the parameters, with units."""
+    first = pydoc.plain(pydoc.render_doc(Session.flush)).splitlines()[:24]
+    assert any("session.flush()" in line for line in first)
+    assert {"Args:", "marker:", "timeout:", "wait:"} < {line.split()[0] for line in first if line.strip()}
     text = inspect.getdoc(Session.flush) or ""
     for word in ("Args:", "Returns:", "Raises:", "seconds", "durable"):
         assert word.lower() in text.lower()

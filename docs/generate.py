@@ -15,7 +15,8 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
-from persistentqueue import Options, PersistentQueue, errors
+import persistentqueue
+from persistentqueue import Options, PersistentQueue, SessionLostError, errors
 
 FORMATS = {
     "storage.layout": "Directories and files",
@@ -132,12 +133,15 @@ def _default(name: str, value: object) -> str:
     return code(repr(value).replace("'", '"'))
 
 
+ERROR_MODULES = {errors.__name__, SessionLostError.__module__}
+
+
 def advice() -> dict[str, str]:
     """Return the action that helps for each error, from the tree in the docstring of ``errors``."""
     found: dict[str, str] = {}
     for name, text in re.findall(r"^ .*[├└]── (\w+) +(.*)$", errors.__doc__ or "", re.MULTILINE):
         meaning, _, action = re.sub(r" *\(also an? \w+\)", "", text).strip().partition(": ")
-        base = found.get(getattr(errors, name).__base__.__name__, "")
+        base = found.get(getattr(persistentqueue, name).__base__.__name__, "")
         found[name] = f"{base}, {meaning[2:]}" if meaning.startswith("… ") else action or base
     return found
 
@@ -148,7 +152,7 @@ def error_classes() -> list[type[Exception]]:
     def below(kind: type[Exception]) -> Iterator[type[Exception]]:
         yield kind
         for each in kind.__subclasses__():
-            if each.__module__ == errors.__name__:
+            if each.__module__ in ERROR_MODULES:
                 yield from below(each)
 
     return [*below(errors.PersistentQueueError), errors.UnflushedWarning]
@@ -159,7 +163,7 @@ def error_page() -> str:
     helps, tree, parts = advice(), "", ""
     for kind in error_classes():
         name = kind.__name__
-        depth = sum(each.__module__ == errors.__name__ for each in kind.__mro__) - 1
+        depth = sum(each.__module__ in ERROR_MODULES for each in kind.__mro__) - 1
         tree += f"{'  ' * depth}- [`{name}`](#{name.lower()}): {first_sentence(inspect.getdoc(kind) or '')}\n"
         directive = f".. autoexception:: persistentqueue.{name}\n   :show-inheritance:\n   :no-members:"
         parts += f"### {name}\n\n{rest(directive)}"

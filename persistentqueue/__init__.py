@@ -30,7 +30,7 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
   ``delivery_counts``, ``encryption``, ``items``, ``state``, ``availability``.
 - ``system/`` The operating system and the interpreter: access to the disk, signals, forks, and the rights of other
   users. ``progress``, ``disk``, ``event_log``, ``startup``, ``uncopyable``, ``wakeup``, ``directory_handles``,
-  ``quota``, ``signal_shield``, ``stalls``, ``call_guard``, ``trust``.
+  ``quota``, ``signal_shield``, ``stalls``, ``call_guard``, ``trust``, ``sockets``.
 - ``storage/`` One module for each kind of file: segments, the log, the pool of empty files, the lock, and published
   files. ``inbox_access``, ``locations``, ``lock``, ``log``, ``log_reader``, ``pool``, ``segment``, ``publication``,
   ``segment_files``, ``layout``, ``inbox_limits``, ``relocation``.
@@ -44,8 +44,13 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
   ``pipeline``, ``open_queue``, ``maintenance``, ``multi_queue``, ``retries``, ``session_state``.
 - ``interprocess/`` Operations of other processes than the owner, without the lock of the queue: enqueue, consume and
   look. ``splits``, ``producer``, ``snapshot_view``, ``consumer_requests``, ``multi_writer``.
-- ``persistentqueue/`` What people import. ``options``, ``session``, ``subscription``, ``typed``, ``queue``,
-  ``transactions``.
+- ``persistentqueue/`` Options and sessions: public. ``options``, ``session``, ``subscription``, ``typed``.
+- ``serving/`` The owner's side of worker processes: it serves its queue to them over a socket in the queue's directory.
+  ``errors``, ``protocol``, ``values``, ``service``, ``server``, ``calls``.
+- ``persistentqueue/`` Queues, and transactions over several of them: public. ``queue``, ``transactions``.
+- ``workers/`` The side of the worker processes: queues that another process owns, their sessions, and the take-over of
+  an owner. ``link``, ``worker_session``, ``shared_queue``, ``connecting``.
+- ``persistentqueue/`` What people import. .
 - ``faces/`` The common part of ``compat`` and ``aio``: the rules of the standard library's queues, and refusals.
   ``lifecycle``, ``refusals``.
 - ``importers/`` Importers: copy the items of persist-queue, of queuelib or of a SQLite table into a queue, each of them
@@ -68,6 +73,8 @@ from .system.startup import leave_on_interrupt as _leave_on_interrupt
 _leave_on_interrupt()  # before the imports, which take a while
 
 # ruff: noqa: E402
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 from .core.dead_letter import DeadLetter
 from .core.encryption import Encryption
 from .drawing.charts import SegmentShare
@@ -124,6 +131,7 @@ from .runtime.maintenance import Compacted, Maintained
 from .runtime.memory_budget import MemoryBudget
 from .runtime.metrics import Histogram, Sample
 from .runtime.pipeline import Ticket
+from .serving.errors import HoldLostError, NotServedError, OutcomeUnknownError, RefusedError, SessionLostError
 from .session import Session
 from .storage.lock import Owner
 from .storage.relocation import Moved, move_data
@@ -137,6 +145,7 @@ __all__ = [
     "Ticket",
     "Subscription",
     "transaction",
+    "connect",
     "Producer",
     "View",
     "ViewedItem",
@@ -203,6 +212,24 @@ __all__ = [
     "WrongKeyError",
     "CorruptionError",
     "UnsupportedFormatError",
+    "SessionLostError",
+    "OutcomeUnknownError",
+    "HoldLostError",
+    "NotServedError",
+    "RefusedError",
     "UnflushedWarning",
 ]
+if _TYPE_CHECKING:
+    from .workers import connect
+
+
+def __getattr__(name: str) -> object:
+    """Import ``connect`` when it is asked for: other programs need no sockets."""
+    if name == "connect":
+        from .workers import connect  # noqa: PLC0415
+
+        return connect
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __version__ = "0.1.0"

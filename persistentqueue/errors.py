@@ -38,6 +38,11 @@
     ├── InboxAccessError         the queue of another user, not shared (also a PermissionError): share it with a group
     ├── CorruptionError          bytes on disk differ from the bytes written: see file, offset, expected, found
     ├── MemoryShortageError      a block exceeds the memory (also a MemoryError): open the queue with more memory
+    ├── SessionLostError         the owner ended, and nothing was committed: do the work since the last flush again
+    │   └── OutcomeUnknownError      … and whether a flush was committed is unknown: look, or repeat it with a marker
+    ├── HoldLostError            the items were held for too long and are back in the queue: roll the session back
+    ├── NotServedError           no owner serves the queue: open it with serve=True, or start an owner
+    ├── RefusedError             the owner refuses this process: run as its user, or upgrade the older program
     └── UnsupportedFormatError   written by a newer version: upgrade persistentqueue
 
     ``persistentqueue.spark`` adds ``NotAStageError``, ``PayloadLostError`` (bring the file back, or skip the stage) and

@@ -197,6 +197,18 @@ def chosen_options(options: Options | None, arguments: Mapping[str, Any]) -> Opt
     return replace(options if options is not None else Options(), **arguments)
 
 
+def for_dead_letters(options: Options) -> Options:
+    """Return the options of the dead-letter queue that is opened with a queue of these options."""
+    return Options(
+        lock_timeout=options.lock_timeout,
+        memory_bytes=0,
+        wipe=options.wipe,
+        trust=options.trust,
+        compression=options.compression,
+        encryption=options.encryption,
+    )
+
+
 def settings_of(options: Options, guard: AbstractContextManager[object]) -> Settings:
     """Return what the engine needs of the options. ``guard`` is that of ``Envelopes``, and its errors are raised."""
     shared: dict[str, Any] = {

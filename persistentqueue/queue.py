@@ -14,16 +14,25 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, cast
 
 from .codecs import BYTES, Codec, T, checked_codec, decode_each
-from .core.encryption import Encryption, Envelopes
+from .core.encryption import Envelopes
 from .core.items import checked_name
 from .engine.reader import Reader
 from .engine.segment_use import SegmentUse
 from .engine.settings import Settings
 from .engine.store import RecoveryReport
 from .engine.transaction import Transaction
-from .errors import CorruptionError, MissingExtraError, WrongKeyError, naming_paths
+from .errors import naming_paths
 from .interprocess.snapshot_view import View, view_of
-from .options import OptionArguments, Options, Start, Unnamed, check_numbers, chosen_options, settings_of
+from .options import (
+    OptionArguments,
+    Options,
+    Start,
+    Unnamed,
+    check_numbers,
+    chosen_options,
+    for_dead_letters,
+    settings_of,
+)
 from .recovery.opening import Others, announce, open_store
 from .runtime.inspection import Stats
 from .runtime.maintenance import Compacted, Maintained, Maintenance
@@ -42,6 +51,8 @@ from .typed import TypedSession
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from .serving.server import Server
 
 _OPEN: weakref.WeakSet[PersistentQueue[Any]] = weakref.WeakSet()
 
@@ -123,6 +134,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
         progress: How to report the bytes of the log, and of published files, that the opening handles (see
             ``Progress``). Default None: not at all. If the callable raises, the opening ends as by a crash: the lock is
             free, and the next opening does the same work. The callable cannot open the queue: its lock is held.
+        serve: Whether a thread serves the queue to other processes, which ``connect``. Default False.
 
     Raises:
         TypeError, ValueError: A setting has the wrong type or range, or contradicts another one or the queue.
@@ -153,6 +165,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
     _retries: Retries | None = None
     _dead_letters: PersistentQueue[bytes] | None = None
     _owns_dead_letters = False
+    _server: Server | None = None
 
     def __init__(
         self,
@@ -162,6 +175,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
         codec: Codec[T] = cast(Any, BYTES),  # noqa: B008 - a constant
         options: Options | None = None,
         progress: Progress = None,
+        serve: bool = False,
         **arguments: Unpack[OptionArguments],
     ) -> None:
         self._codec, self._sessions = checked_codec(codec), weakref.WeakSet[Session[T]]()
@@ -187,18 +201,16 @@ class PersistentQueue(Uncopyable, Generic[T]):
             with metered as meter:
                 opening = partial(opening, meter=meter)
                 open_queue = self._open_store(opening, chosen.lock_timeout, chosen.memory_bytes)
-            self._try_key(chosen.encryption)
+            self._open().check_key(chosen.encryption)
             if settings.counts_attempts:
                 self._retries = Retries(self._disk, open_queue, chosen.max_attempts, chosen.retry_delay_seconds)
-                self._bury_in(chosen)
+                self._bury_in(chosen, serve)
+            if serve:
+                self._serve()
         except BaseException:
-            self._undo_opening()
+            if not self.closed:
+                self.close()
             raise
-
-    def _undo_opening(self) -> None:
-        """Close the queue if the constructor has opened it and then raised."""
-        if self._open_queue is not None and self._open_queue.closed is None:
-            self.close()
 
     def _open_store(self, opening: OpenStore, lock_timeout: float, memory_bytes: int | MemoryBudget) -> OpenQueue:
         """Open the store, and wait for its lock up to ``lock_timeout`` seconds.
@@ -306,11 +318,23 @@ class PersistentQueue(Uncopyable, Generic[T]):
         """
         return self._session(name, None)
 
-    def _session(self, name: str | None, reader: Reader | None) -> Session[T]:
+    def _serve(self) -> None:
+        from .serving.calls import serve  # noqa: PLC0415  late: other queues need no sockets
+
+        def session(name: str, subscription: str) -> Session[Any]:
+            """Return a session of a worker, which has the codec: its items are bytes."""
+            return self._session(name, open_queue.reader_named(subscription) if subscription else None, Session)
+
+        open_queue, facts = self._open(), {"data_path": self.data_path, "counts": self._retries is not None}
+        self._server = serve(self, open_queue, session, facts)
+
+    def _session(
+        self, name: str | None, reader: Reader | None, make: Callable[[SessionParts], Session[T]] | None = None
+    ) -> Session[T]:
         open_queue = self._open()
         name = threading.current_thread().name if name is None else name
-        parts = SessionParts(open_queue, name, reader, self._retries, self)
-        session: Session[T] = Session(parts) if self._codec is BYTES else TypedSession(self._codec, parts)
+        make = make or (Session if self._codec is BYTES else partial(TypedSession, self._codec))
+        session = make(SessionParts(open_queue, name, reader, self._retries, self))
         open_queue.look(lambda: self._sessions.add(session))
         return session
 
@@ -708,6 +732,8 @@ class PersistentQueue(Uncopyable, Generic[T]):
                 next opening recovers.
         """
         try:
+            if self._server is not None:
+                self._server.stop()
             if self._open_queue is not None:
                 self._open_queue.close(f"{self._open_queue.directory}: the queue is closed: open it again")
                 _OPEN.discard(self)
@@ -715,7 +741,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
             if self._owns_dead_letters and self._dead_letters is not None:
                 self._dead_letters.close()
 
-    def _bury_in(self, options: Options) -> None:
+    def _bury_in(self, options: Options, serve: bool) -> None:
         """Set the dead-letter queue; open it if the options have its name. On an error, close this queue.
 
         Raises what the opening raises, and ``ValueError`` if that queue cannot take the dead letters of this one.
@@ -728,15 +754,8 @@ class PersistentQueue(Uncopyable, Generic[T]):
             if dead_letter == basename(open_queue.directory):
                 raise ValueError(f"{open_queue.directory}: its dead letters must go to another queue, not to itself")
             if isinstance(dead_letter, str):
-                shared = Options(
-                    lock_timeout=options.lock_timeout,
-                    memory_bytes=0,
-                    wipe=options.wipe,
-                    trust=options.trust,
-                    compression=options.compression,
-                    encryption=options.encryption,
-                )
-                dead_letter = PersistentQueue(dirname(open_queue.directory), dead_letter, options=shared)
+                parent, shared = dirname(open_queue.directory), for_dead_letters(options)
+                dead_letter = PersistentQueue(parent, dead_letter, options=shared, serve=serve)
                 self._owns_dead_letters = True
             elif not isinstance(dead_letter, PersistentQueue):
                 raise TypeError(f"dead_letter must be a queue's name, or an open queue, not {dead_letter!r}")
@@ -750,21 +769,6 @@ class PersistentQueue(Uncopyable, Generic[T]):
         except BaseException:
             self.close()
             raise
-
-    def _try_key(self, encryption: Encryption | None) -> None:
-        """Raise ``WrongKeyError`` if the first remaining block names this key id, but was encrypted with another key.
-
-        Two keys under one id would make new items unreadable later. The queue is then closed.
-        """
-        if encryption is None:
-            return
-        try:
-            with suppress(CorruptionError, MissingExtraError):  # the dequeue of this block raises it
-                next(self._open().of_all().browse(), None)
-        except WrongKeyError as error:
-            if error.key_id == encryption.key_id:
-                self.close()
-                raise
 
     def _open(self) -> OpenQueue:
         assert self._open_queue is not None

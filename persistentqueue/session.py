@@ -25,7 +25,15 @@ from .errors import (
 )
 from .runtime.open_queue import OpenQueue
 from .runtime.pipeline import Ticket, done
-from .runtime.session_state import BUSY, FREE, SessionState, checked_timeout, exclusively, require_no_handlers
+from .runtime.session_state import (
+    BUSY,
+    FREE,
+    SessionState,
+    checked_timeout,
+    exclusively,
+    fail_held,
+    require_no_handlers,
+)
 
 
 class Session(SessionState[T]):
@@ -75,8 +83,8 @@ class Session(SessionState[T]):
     ) -> None:
         unflushed = self._unflushed() if kind is None else None
         try:
-            if error is not None and self._trial is not None and self._transaction is not None:
-                self._trial.fail(self._transaction, self._reader, error)
+            if error is not None:
+                fail_held(self, error)
         finally:  # an interruption must not leave the session open
             with suppress(*(() if error is None else (PrecedingFlushError,))):  # the error of the block comes first
                 self.close()
@@ -651,6 +659,12 @@ class Session(SessionState[T]):
         sequence = last[0][0] if last else sum(runs[-1]) - 1 if runs else None
         return CodecError("decode", codec, data, reason, open_queue.directory, sequence)
 
+    def extend(self) -> None:
+        """Do nothing: in the process that owns the queue, a session holds its items for as long as it lives.
+
+        It stands for ``WorkerSession.extend``, so that code runs in the owner and in the workers. For any thread.
+        """
+
     def rollback(self) -> None:
         """Drop what was enqueued and release what was dequeued since the last flush.
 
@@ -712,20 +726,28 @@ class Session(SessionState[T]):
 
 
 def flush_all(
-    open_queue: OpenQueue, sessions: Sequence[Session[Any]], markers: Sequence[tuple[str, int] | None]
+    open_queue: OpenQueue,
+    sessions: Sequence[Session[Any]],
+    markers: Sequence[tuple[str, int] | None],
+    origins: Sequence[tuple[bytes, int]] = (),
 ) -> list[bool | Exception]:
-    """Flush the sessions as ``PersistentQueue.flush_all`` promises."""
+    """Flush the sessions as ``PersistentQueue.flush_all`` promises; ``origins`` are those of workers' flushes."""
     _require_apart(open_queue, sessions)
-    return exclusively(sessions, partial(_flush_all, open_queue, sessions, markers))
+    return exclusively(sessions, partial(_flush_all, open_queue, sessions, markers, origins))
 
 
 def _flush_all(
-    open_queue: OpenQueue, sessions: Sequence[Session[Any]], markers: Sequence[tuple[str, int] | None]
+    open_queue: OpenQueue,
+    sessions: Sequence[Session[Any]],
+    markers: Sequence[tuple[str, int] | None],
+    origins: Sequence[tuple[bytes, int]],
 ) -> list[bool | Exception]:
     found: list[bool | Exception] = [True] * len(sessions)
     works: dict[int, Transaction] = {}
     for number, session in enumerate(sessions):
         marker = markers[number] if markers else None
+        if origins and session._transaction is not None:
+            session._transaction.origin = origins[number]
         try:
             if session._trial is not None and session._trial.rejects:  # dead letters go to another queue
                 session._busy = FREE

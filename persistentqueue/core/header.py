@@ -4,7 +4,7 @@
 
     offset  bytes  field
          0      8  magic        the kind of the file
-         8      4  version      of the format; all files of a queue have the same one
+         8      4  version      of the format; older files of a queue keep theirs
         12      4  flags        their meaning depends on the kind
         16      8  number       the log's generation or the segment's number; equals the one in the file's name
         24      8  salt         random; seeds every checksum in the file, so that bytes of another file, or of an
@@ -26,7 +26,8 @@ from typing import NamedTuple
 from ..errors import CorruptionError, UnsupportedFormatError
 from .checksum import crc32
 
-VERSION = 1
+VERSION = 2
+"""Version that is written. Version 1, which is read as well, had no *flushed* (see ``operations``)."""
 HEADER_BYTES = 64
 
 _HEADER = struct.Struct("<8sIIQQQQ12x")

@@ -27,6 +27,7 @@
        16 delivered        subscription u32, first u64, count u64, times u32
        17 delayed          subscription u32, first u64, count u64, due u64, delay u64
        18 decision         transaction 16 bytes, count u32 of participants, each: queue 16 bytes, then as in 11
+       19 flushed          connection 16 bytes, number u64
 
 Operations carry runs, not items: a flush of one item or of a million is one small frame.
 
@@ -83,6 +84,12 @@ Deliveries (see ``retries``):
   ``due`` was then, in nanoseconds. So a clock that was set back holds them no longer than that.
 - Behind a checkpoint, both kinds state the deliveries and delays of the sequences that are not consumed. Nothing is
   remembered of a consumed sequence.
+
+Flushes of workers (see ``serving.service``):
+
+- *Flushed*: its transaction is the flush with this ``number`` of a worker's session, which ``connection`` identifies.
+  A worker whose owner died before the answer asks the next owner, which finds the outcome here. Behind a checkpoint,
+  it is the last flush of a connection that may still ask. Logs of version 1 have none.
 """
 
 from __future__ import annotations
@@ -295,6 +302,19 @@ DELIVERY_DECODERS: dict[int, Callable[[bytes, int, int], tuple[Delivery, int]]] 
 }
 
 
+# --- flushes of workers ----------------------------------------------------------------------------------------------
+
+_FLUSHED = struct.Struct("<B16sQ")
+_KIND_FLUSHED = 19
+
+
+class Flushed(NamedTuple):
+    """The flush with this number of this connection is committed."""
+
+    connection: bytes
+    number: int
+
+
 COUNT_BYTES = 4
 """Bytes that each transaction takes beside its operations."""
 LONE_ENQUEUE_BYTES = COUNT_BYTES + 53
@@ -447,6 +467,7 @@ Operation = (
     | SubscriptionClosed
     | Pact
     | Delivery
+    | Flushed
 )
 Transaction = list[Operation]
 
@@ -628,6 +649,7 @@ _ENCODERS: dict[type, Callable[[Any], bytes]] = {
     Adoption: _encode_adoption,
     SubscriptionOpened: _encode_subscription,
     SubscriptionClosed: lambda operation: _UNSUBSCRIPTION.pack(_KIND_UNSUBSCRIPTION, *operation),
+    Flushed: lambda operation: _FLUSHED.pack(_KIND_FLUSHED, *operation),
     **PACT_ENCODERS,
     **DELIVERY_ENCODERS,
 }
@@ -642,6 +664,7 @@ _DECODERS: dict[int, Callable[[bytes, int, int], tuple[Operation, int]]] = {
     _KIND_ADOPTION: _decode_adoption,
     _KIND_SUBSCRIPTION: _decode_subscription,
     _KIND_UNSUBSCRIPTION: fixed(SubscriptionClosed, _UNSUBSCRIPTION),
+    _KIND_FLUSHED: fixed(Flushed, _FLUSHED),
     **PACT_DECODERS,
     **DELIVERY_DECODERS,
 }

@@ -41,6 +41,7 @@ from .operations import (
     Dequeue,
     Enqueue,
     ExtentRow,
+    Flushed,
     Identity,
     MarkerSet,
     Move,
@@ -130,6 +131,8 @@ class State:
         """
         self.attempts: dict[int, Attempts] = {}
         """For each subscription that counts them, its deliveries of items that it has not consumed."""
+        self.flushes: dict[bytes, int] = {}
+        """Number of the last flush of each connection that may ask for its outcome."""
         self._firsts: list[int] = []
 
     @property
@@ -161,6 +164,8 @@ class State:
             self._counted(*operation[:3]).deliver(*operation[1:])
         elif isinstance(operation, Delayed):
             self._counted(*operation[:3]).delay(*operation[1:])
+        elif isinstance(operation, Flushed):
+            self.flushes[operation.connection] = operation.number
         else:
             raise StateError("an operation of a transaction", f"a {type(operation).__name__.lower()}")
 
@@ -403,6 +408,7 @@ class State:
         for number, attempts in self.attempts.items():
             rest += [Delivered(number, *run) for run in attempts.times]
             rest += [Delayed(number, first, count, *delay) for first, count, delay in attempts.delays]
+        rest += [Flushed(*each) for each in self.flushes.items()]
         if self.subscriptions.keys() == {0}:
             return rest
         if not self.subscriptions:
@@ -452,7 +458,9 @@ class State:
         for each in supplement:
             if isinstance(each, Identity):
                 state.identity, state.forgotten = each
-        others = [each for each in supplement if not isinstance(each, Decision | Identity | Delivered | Delayed)]
+        state.flushes = {each.connection: each.number for each in supplement if isinstance(each, Flushed)}
+        apart = Decision | Identity | Delivered | Delayed | Flushed
+        others = [each for each in supplement if not isinstance(each, apart)]
         if others:
             state._restore_subscriptions(others)
         state._restore_attempts([each for each in supplement if isinstance(each, Delivered | Delayed)])

@@ -46,6 +46,7 @@ from ..core.operations import (
     LONE_ENQUEUE_BYTES,
     Dequeue,
     Enqueue,
+    Flushed,
     MarkerSet,
     Operation,
     SegmentCreated,
@@ -184,6 +185,8 @@ class Committer:
                     runs.append(Dequeue(subscription, first, count))
             if transaction.marker is not None:
                 operations.append(MarkerSet(*transaction.marker))
+            if transaction.origin is not None:
+                operations.append(Flushed(*transaction.origin))
             operations += transaction.operations
             result.append(operations)
         return result
@@ -285,12 +288,12 @@ class Committer:
             return False
         first = group[0]
         items, runs, cost_bytes = first.items, first.runs, first.cost_bytes
-        if first.pieces or first.marker is not None or first.operations or not (items or runs):
+        if not (items or runs) or not _is_plain(first):
             return False  # the block or the run of the whole group is attributed to the first transaction
         if len(group) > 1:
             items, runs = items.copy(), runs.copy()
             for transaction in group[1:]:
-                if transaction.pieces or transaction.marker is not None or transaction.operations:
+                if not _is_plain(transaction):
                     return False
                 cost_bytes += transaction.cost_bytes
                 items += transaction.items
@@ -488,6 +491,13 @@ class Committer:
         if refusal.errno in NO_SPACE:
             return self._make_room(refusal)
         return refusal.errno in NO_FILES and self._segments.close_idle()
+
+
+def _is_plain(transaction: Transaction) -> bool:
+    """Return whether the transaction only enqueues items in memory, or only consumes, and records nothing else."""
+    return not (
+        transaction.pieces or transaction.marker is not None or transaction.operations or transaction.origin is not None
+    )
 
 
 def _batches(group: Sequence[Transaction]) -> Iterator[tuple[Transaction, list[bytes], int]]:

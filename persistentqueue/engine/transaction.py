@@ -32,6 +32,7 @@ class Transaction:
         "items",
         "marker",
         "operations",
+        "origin",
         "pieces",
         "published",
         "ready",
@@ -55,6 +56,8 @@ class Transaction:
         self.is_invalid = False
         """True if the transaction contradicts the state. Then ``runs`` is wrong, and nothing of it is released."""
         self.marker: tuple[str, int] | None = None
+        self.origin: tuple[bytes, int] | None = None
+        """Connection and number of a worker's flush, to record with it; None for other transactions."""
         self.operations: Sequence[Operation] = ()
         """Other operations: results of a compaction, changes of subscriptions, or records of deliveries."""
         self.published = ""

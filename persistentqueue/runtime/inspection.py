@@ -6,10 +6,12 @@ They are for reading only: ``open_queue`` and ``space`` change the queue.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from math import inf
 
 from ..core.delivery_counts import Attempts
+from ..core.encryption import Encryption
 from ..core.intervals import Run
 from ..core.state import State
 from ..drawing.charts import SegmentShare, tiles, windows
@@ -18,7 +20,7 @@ from ..engine.reader import Reader
 from ..engine.segment_use import Hold, SegmentUse, explain
 from ..engine.settings import Settings
 from ..engine.store import RecoveryReport
-from ..errors import unless_lacking
+from ..errors import CorruptionError, MissingExtraError, WrongKeyError, unless_lacking
 from ..storage.layout import sizes_in
 from ..storage.locations import DATA_DIRECTORY
 from ..storage.pool import SPARE_NAME
@@ -267,6 +269,9 @@ def _times_of(histogram: Histogram) -> list[str]:
 class InspectedQueue(SpaceKeeper):
     """The part of an open queue that tells about it, and counts what happens to it. For any number of threads."""
 
+    is_usable: bool
+    """True if the queue is open and not broken."""
+
     def __init__(self) -> None:
         super().__init__()
         self.groups = self.transactions = 0
@@ -314,6 +319,37 @@ class InspectedQueue(SpaceKeeper):
         """Return the reader of the plain queue. Raises ``SubscriptionNotFoundError`` if the queue has only named
         subscriptions."""
         return self._store.reader
+
+    def reader_named(self, name: str) -> Reader:
+        """Return the reader of this subscription. Raises ``SubscriptionNotFoundError``."""
+        return self.look(lambda: self._store.subscriptions.find(name))
+
+    def check_key(self, encryption: Encryption | None) -> None:
+        """Raise ``WrongKeyError`` if the first remaining block names this key id, but was encrypted with another key.
+
+        Two keys under one id would make new items unreadable later.
+        """
+        if encryption is None:
+            return
+        try:
+            with suppress(CorruptionError, MissingExtraError):  # the dequeue of this block raises it
+                next(self.of_all().browse(), None)
+        except WrongKeyError as error:
+            if error.key_id == encryption.key_id:
+                raise
+
+    def has_item(self, reader: Reader) -> bool:
+        """Return whether a dequeue of this reader would return an item, or raise an error."""
+        with self.mutex:
+            return bool(len(reader.ready)) or self.has_news(reader)
+
+    def has_news(self, reader: Reader) -> bool:
+        """Return whether a dequeue of this reader would raise an error. The mutex is held."""
+        return reader.ready.is_closed or not self.is_usable or bool(self._store.adopter.damage)
+
+    def watched(self) -> AbstractContextManager[int]:
+        """Open the directory into which other processes publish, and close it again. Raises ``OSError``."""
+        return self._store.adopter.watched()
 
     def need_name(self) -> None:
         """Raise ``QueueNotFoundError`` if the directory has another name than it was opened by."""

@@ -33,6 +33,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from math import inf
 from operator import attrgetter, itemgetter
 from typing import TypeVar
 
@@ -65,7 +66,7 @@ from .background import BACKGROUND
 from .group_commit import GroupCommit
 from .inspection import InspectedQueue
 from .pipeline import pipelines_of
-from .waiting import ItemWaiters
+from .waiting import ItemWaiters, Waiter
 
 T = TypeVar("T")
 OpenStore = Callable[[Guards], Store]
@@ -367,7 +368,7 @@ class OpenQueue(InspectedQueue):
             self._room_waiters.tell()  # items that cannot be read do not count for ``max_items``
             raise
         except BaseException:  # perhaps woken for an item: another thread must take it
-            self.shielded(partial(self._pass_on, reader))
+            self.shielded(partial(self.pass_on, reader))
             raise
         else:
             return taken
@@ -384,7 +385,7 @@ class OpenQueue(InspectedQueue):
         finally:
             del inside[thread]
 
-    def _pass_on(self, reader: Reader) -> None:
+    def pass_on(self, reader: Reader) -> None:
         """Wake another waiting thread, if there is an item for it."""
         with self.mutex:
             if len(reader.ready):
@@ -411,11 +412,11 @@ class OpenQueue(InspectedQueue):
             raise self._store.adopter.damage.popleft()
         return taken
 
-    def _look_by_the_way(self) -> None:
+    def _look_by_the_way(self, insists: bool = False) -> None:
         """Call ``_look``, and ignore errors of the inbox except ``QueueDeletedError``: they must not fail an unrelated
         commit."""
         try:
-            self._look()
+            self._look(insists)
         except QueueDeletedError:
             raise
         except (PersistentQueueError, OSError):
@@ -515,6 +516,24 @@ class OpenQueue(InspectedQueue):
                     return True
             if not self._sleep(reader, deadline, stop):
                 return False
+
+    def enlist(self, reader: Reader, waiter: Waiter) -> float:
+        """Let ``waiter`` stand in the line of those that wait for an item, unless ``has_item``: then it stays told.
+
+        Returns the seconds until a delayed item is ready; ``inf`` if there is none.
+        """
+        with self.mutex:
+            if len(reader.ready) or self.has_news(reader):
+                return 0.0
+            waiter.is_told = False
+            self._waiters.enlist(waiter)
+            left_seconds = reader.until_due(None)
+            return inf if left_seconds is None else left_seconds
+
+    @outermost
+    def adopt_news(self) -> None:
+        """Adopt some published files, if there may be any, and wake waiters for their items."""
+        self._look_by_the_way(insists=True)
 
     @outermost
     def wake(self) -> None:

@@ -443,6 +443,29 @@ def _end_all(sessions: Iterable[SessionState[Any]]) -> None:
         session._end_badly()
 
 
+def reader_of(session: SessionState[Any]) -> Reader | None:
+    """Return the reader of the subscription that the session dequeues from; None if the queue has only
+    named ones."""
+    return session._reader
+
+
+def buffered(session: SessionState[Any]) -> int:
+    """Return the number of items that the session has enqueued since its last flush."""
+    return session._transaction.count if session._transaction is not None else 0
+
+
+def holds(session: SessionState[Any]) -> bool:
+    """Return whether the session has dequeued anything since its last flush."""
+    transaction = session._transaction
+    return transaction is not None and bool(session._taken or transaction.runs)
+
+
+def fail_held(session: SessionState[Any], error: BaseException) -> None:
+    """Move held items without attempts left to the dead letters: this error has left the block of the session."""
+    if session._trial is not None and session._transaction is not None:
+        session._trial.fail(session._transaction, session._reader, error)
+
+
 def hold_of(session: SessionState[Any]) -> Hold | None:
     """Return what the session has dequeued or spilled since its last flush; None if that is nothing. For any thread."""
     transaction, pipeline = session._transaction, session._pipeline

@@ -200,3 +200,25 @@ class SpaceKeeper(CallGuard):
     def _give_back_by_itself(self) -> None:
         self._is_giving_back_due = False
         self.give_back()
+
+    def flush_of(self, connection: bytes) -> int | None:
+        """Return the number of the last flush of this connection; None if none is recorded."""
+        return self.look(lambda: self._store.state.flushes.get(connection))
+
+    def forget_flushes(self, connection: bytes) -> None:
+        """Forget the flushes of this connection: no process can ask for them. The next trim makes this durable."""
+        self.look(lambda: self._store.state.flushes.pop(connection, None))
+
+    def inherit_flushes(self, most: int, some_lost: bytes) -> None:
+        """Forget the oldest connections of dead owners, if there are more than ``most``, and record ``some_lost``."""
+
+        def forget() -> None:
+            """Look at the records."""
+            flushes = self._store.state.flushes
+            surplus = list(flushes)[: max(len(flushes) - most, 0)]
+            for connection in surplus:
+                del flushes[connection]
+            if surplus:
+                flushes[some_lost] = 1
+
+        self.look(forget)

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
+from typing import Protocol
 
 from ..errors import QueueFullError
 from ..system.signal_shield import shielded
@@ -52,6 +53,15 @@ class _Place:
             self.turn.release()
 
 
+class Waiter(Protocol):
+    """A place in the line of those that wait for an item, of a thread or of another process."""
+
+    is_told: bool
+
+    def tell(self) -> None:
+        """Say that there may be an item. The mutex is held."""
+
+
 class ItemWaiters:
     """The threads that wait for an item of one queue. The caller holds ``mutex``, except for ``wait`` and ``abandon``.
 
@@ -63,7 +73,7 @@ class ItemWaiters:
     ) -> None:
         self._mutex = mutex
         self._opened = opened
-        self.sleeping: list[_Place] = []
+        self.sleeping: list[Waiter] = []
         """Places without the wake-up. Read-only outside this class."""
         self.keeper: _Place | None = None
         """Place that keeps the wake-up; None if there is none. Read-only outside this class."""
@@ -97,6 +107,10 @@ class ItemWaiters:
             shielded(partial(self._leave, place, passes=True))
             raise
         return True
+
+    def enlist(self, waiter: Waiter) -> None:
+        """Let another waiter stand in the line, until it is told. It looks by itself for published files."""
+        self.sleeping.append(waiter)
 
     def wake(self, count: int) -> None:
         """Wake as many threads as there are new items."""
@@ -158,9 +172,10 @@ class ItemWaiters:
                 if self._is_closed:
                     self._close_bell()
             if self.keeper is None or (passes and place.is_told):
-                for other in self.sleeping[:1]:  # it may keep the wake-up next
+                # One of the threads may keep the wake-up next.
+                for other in [each for each in self.sleeping if isinstance(each, _Place)][:1] or self.sleeping[:1]:
                     other.tell()
-                del self.sleeping[:1]
+                    self.sleeping.remove(other)
 
     def _close_bell(self) -> None:
         bell, self._bell = self._bell, None

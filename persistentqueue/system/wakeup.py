@@ -50,12 +50,32 @@ class Wakeup:
         """
         seconds = min(timeout_seconds, LONGEST_SECONDS if self._watch >= 0 else POLL_SECONDS)
         for fd, _ in self._poll.poll(1000 * seconds):
-            with suppress(BlockingIOError):
-                data = os.read(fd, _EVENTS_BYTES)
-                if fd == self._watch and _is_over(data):
-                    self._poll.unregister(fd)
-                    self._watch = -1
-                    os.close(fd)
+            self.take(fd)
+
+    @property
+    def descriptors(self) -> list[int]:
+        """Descriptors that become readable at a wake-up, for a thread that waits for other things as well. It calls
+        ``take`` then, and never ``wait``."""
+        return [fd for fd in (self._watch, self._own, self._pipe[0]) if fd >= 0]
+
+    @property
+    def watches(self) -> bool:
+        """Whether the system tells of files that are renamed into the directory."""
+        return self._watch >= 0
+
+    def take(self, fd: int) -> bool:
+        """Take the wake-ups of this descriptor; return whether they may come from a file.
+
+        If the system has ended the watch, the descriptor is closed.
+        """
+        is_watch = fd == self._watch
+        with suppress(BlockingIOError):
+            data = os.read(fd, _EVENTS_BYTES)
+            if is_watch and _is_over(data):
+                self._poll.unregister(fd)
+                self._watch = -1
+                os.close(fd)
+        return is_watch
 
     def ring(self) -> None:
         """Wake the thread that waits, or the next one that will wait. For any thread."""

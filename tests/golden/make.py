@@ -33,6 +33,7 @@ from persistentqueue.interprocess.consumer_requests import request_subscription
 from persistentqueue.interprocess.multi_writer import PartWriter, publish_parts
 from persistentqueue.runtime.maintenance import Maintenance
 from persistentqueue.runtime.session_state import SessionParts
+from persistentqueue.session import flush_all
 from persistentqueue.storage.log_reader import decode_log
 from persistentqueue.system.disk import DISK, Disk
 from tests.support.disks import call_on
@@ -62,6 +63,8 @@ class Queue:
     markers: dict[str, int] = field(default_factory=dict)
     attempts: dict[str, int] = field(default_factory=dict)
     """Number of deliveries of items that were not consumed, by sequence."""
+    flushes: dict[str, int] = field(default_factory=dict)
+    """Number of the last flush of each connection that may ask for it, by its id in hex digits."""
     dead_letters: list[list[Any]] = field(default_factory=list)
     """Dead letters, if it is a dead-letter queue: item, reason, number of deliveries."""
     waiting: int = 0
@@ -446,6 +449,25 @@ def pooled(maker: Maker) -> dict[str, Queue]:
     return {"orders": Queue(names(18, 24, 150), is_sealed=True, settings={"pool_min_bytes": 3000})}
 
 
+def flushes(maker: Maker) -> dict[str, Queue]:
+    """Make a killed queue with flushes of workers, in the checkpoint and after it, and one that is forgotten."""
+    queue = maker.open("orders")
+    first, second, forgotten = b"1" * 16, b"2" * 16, b"3" * 16
+    open_queue = queue._open()
+    with queue.session() as session:
+        for number, connection in ((1, first), (1, forgotten), (2, second), (2, first)):
+            session.enqueue(b"%d of %d" % (number, connection[0] - ord("0")))
+            flush_all(open_queue, [session], [], [(connection, number)])
+            if connection == second:
+                open_queue.forget_flushes(forgotten)
+                queue.trim()
+        session.dequeue()
+        flush_all(open_queue, [session], [], [(first, 3)])
+    crash(queue)
+    left = ["1 of 3", "2 of 2", "2 of 1"]
+    return {"orders": Queue(left, flushes={first.hex(): 3, second.hex(): 2})}
+
+
 CASES: tuple[Callable[[Maker], dict[str, Queue]], ...] = (
     plain,
     nameless,
@@ -465,6 +487,7 @@ CASES: tuple[Callable[[Maker], dict[str, Queue]], ...] = (
     compacted,
     moved,
     pooled,
+    flushes,
 )
 
 

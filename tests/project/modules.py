@@ -58,7 +58,7 @@ TABLE = (
     _folder(
         "system",
         "progress disk event_log startup uncopyable wakeup directory_handles quota signal_shield stalls call_guard "
-        "trust",
+        "trust sockets",
     ),
     _folder(
         "storage",
@@ -77,7 +77,11 @@ TABLE = (
         "multi_queue retries session_state",
     ),
     _folder("interprocess", "splits producer snapshot_view consumer_requests multi_writer __init__"),
-    _folder("top", "options session subscription typed queue transactions __init__", "What people import."),
+    _folder("sessions", "options session subscription typed", "Options and sessions: public."),
+    _folder("serving", "errors protocol values service server calls"),
+    _folder("queues", "queue transactions", "Queues, and transactions over several of them: public."),
+    _folder("workers", "link worker_session shared_queue connecting __init__"),
+    _folder("top", "__init__", "What people import."),
     _folder("faces", "lifecycle refusals"),
     _folder("importers", "errors source chunks stacks tables recognition transfer __init__"),
     _folder("top faces", "compat prometheus scrapy", "Other interfaces to a queue, each in one module."),

@@ -1,0 +1,137 @@
+"""The errors of worker processes, and their form on the wire: a name, a text and plain attributes."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from .. import errors
+from ..errors import PersistentQueueError, printable
+
+_PLAIN = (str, int, float, bool, type(None))
+_BUILTIN = frozenset({"TypeError", "ValueError", "OSError", "MemoryError", "OverflowError", "UnicodeEncodeError"})
+"""Errors of Python itself that a call of a queue may raise."""
+
+
+class SessionLostError(PersistentQueueError):
+    """The owner of the queue ended, and this session's work since its last flush is lost with it.
+
+    The items that the session had dequeued are back in the queue, at their old places. Those that it had enqueued are
+    dropped. A flush that was under way was not committed, and never will be. The session begins anew by itself: do the
+    work again.
+
+    Attributes:
+        path: The path of the queue.
+    """
+
+    def __init__(self, path: str, what: str) -> None:
+        self.path = path
+        super().__init__(
+            f"{path}: the owner of the queue ended, {what}: dequeued items are back in the queue, and nothing was "
+            "committed: do the work since the last flush again"
+        )
+
+
+class OutcomeUnknownError(SessionLostError):
+    """The owner of the queue ended during a flush, and no later owner knows whether that flush was committed.
+
+    This is so only if more than 4,096 sessions of other workers were lost since, or if no owner could be reached. Look
+    into the queue, or repeat the work with a marker.
+
+    Attributes:
+        path: The path of the queue.
+    """
+
+    def __init__(self, path: str, what: str) -> None:
+        self.path = path
+        PersistentQueueError.__init__(
+            self,
+            f"{path}: the owner of the queue ended during a flush, {what}: whether the flush was committed is "
+            "unknown: look into the queue, or do the work again with a marker",
+        )
+
+
+class HoldLostError(PersistentQueueError):
+    """The session held items for longer than ``hold_seconds``, so the owner has given them to others.
+
+    Nothing was committed. Roll the session back, then go on. To keep items for longer, call ``extend`` in time.
+
+    Attributes:
+        path: The path of the queue.
+        hold_seconds: The time that the session may hold items, in seconds.
+    """
+
+    def __init__(self, path: str, hold_seconds: float) -> None:
+        self.path, self.hold_seconds = path, hold_seconds
+        super().__init__(
+            f"{path}: the session held items for longer than hold_seconds={hold_seconds}, and they are back in the "
+            "queue; nothing was committed: call rollback(), and extend() in time when work takes long"
+        )
+
+
+class NotServedError(PersistentQueueError):
+    """No owner serves the queue to this process, and this process cannot own it.
+
+    Raised when ``connect`` has waited for ``lock_timeout`` seconds. Nothing was changed. Open the queue with
+    ``serve=True`` in the process that owns it, or start one with ``connect`` or ``persistentqueue serve``.
+
+    Attributes:
+        path: The path of the queue.
+        pid: The process id of the owner that does not serve; None if there is no owner.
+    """
+
+    def __init__(self, path: str, pid: int | None) -> None:
+        self.path, self.pid = path, pid
+        owner = "no process owns it" if pid is None else f"process {pid} owns it without serve=True"
+        super().__init__(
+            f"{path}: the queue is not served: {owner}: open it there with serve=True, or start an owner by connect() "
+            "or by the command serve"
+        )
+
+
+class RefusedError(PersistentQueueError):
+    """The owner of the queue refuses this process, or does not understand it.
+
+    Nothing was changed. Run the process as the user that owns the queue, or upgrade the older of the two programs.
+
+    Attributes:
+        path: The path of the queue.
+    """
+
+    def __init__(self, path: str, why: str) -> None:
+        self.path = path
+        super().__init__(
+            f"{path}: the owner of the queue refuses the connection: {printable(why)}: run as the user that owns the "
+            "queue, or upgrade the older of the two programs"
+        )
+
+
+def encode_error(error: BaseException) -> dict[str, Any]:
+    """Return the error as a json: the name of its class, its text, and those attributes that are plain."""
+    attributes = {name: value for name, value in vars(error).items() if isinstance(value, _PLAIN)}
+    return {"error": _known_name(type(error)), "text": str(error), "attributes": attributes}
+
+
+def _known_name(kind: type[BaseException]) -> str:
+    """Return the name of the nearest class above that the other side knows."""
+    return next((each.__name__ for each in kind.__mro__ if _class_of(each.__name__) is each), "PersistentQueueError")
+
+
+def _class_of(name: str) -> type[Exception] | None:
+    found = globals().get(name) or getattr(errors, name, None) or (name in _BUILTIN and getattr(builtins, name))
+    return found if isinstance(found, type) and issubclass(found, Exception) else None
+
+
+def decode_error(fields: Mapping[str, Any]) -> Exception:
+    """Return the error that ``encode_error`` has described. An unknown class becomes a ``PersistentQueueError``."""
+    text, attributes = str(fields.get("text", "")), fields.get("attributes")
+    kind = _class_of(str(fields.get("error", ""))) or PersistentQueueError
+    error = kind.__new__(kind, text)
+    Exception.__init__(error, text)
+    for name, value in attributes.items() if isinstance(attributes, dict) else ():
+        if not name.startswith("__"):
+            with suppress(AttributeError, TypeError):
+                setattr(error, name, value)
+    return error

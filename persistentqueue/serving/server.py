@@ -1,0 +1,253 @@
+"""The thread that serves a queue to workers: it moves bytes between their sockets and the ``service``.
+
+The thread sleeps in one call of the kernel. It wakes when a worker sends something, and when a wait is over. A thread
+of this process that has an item for a worker wakes it, and so does a file that another process publishes. So an idle
+server takes no processor time, with any number of connections.
+
+If a worker does not read its answers, the server does not read from it either. So each connection keeps at most one
+message in each direction in memory. Bytes that no worker sends end that connection alone.
+
+If the process has no file descriptors left, new workers wait until it has some: the server looks again every
+``RETRY_SECONDS``.
+"""
+
+from __future__ import annotations
+
+import selectors
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from math import inf
+
+from ..errors import PersistentQueueError
+from ..system.disk import after_fork_in_child
+from ..system.event_log import LOGGER
+from ..system.sockets import Socket, is_believed, listen, remove
+from ..system.wakeup import POLL_SECONDS, Wakeup
+from .protocol import ProtocolError
+from .service import Client, Served, Service
+
+THREAD_NAME = "persistentqueue-serve"
+CALL_THREAD_NAME = "persistentqueue-call"
+RETRY_SECONDS = 0.05
+"""Time between two attempts to accept a connection without a free file descriptor, in seconds."""
+_RECEIVE_BYTES = 256 * 1024
+_LONGEST_SECONDS = 3600.0
+
+
+class _Peer:
+    """One accepted connection: its socket, and what is left to send."""
+
+    __slots__ = ("client", "left", "socket")
+
+    def __init__(self, connection: Socket, client: Client) -> None:
+        self.socket = connection
+        self.client = client
+        self.left = b""
+
+
+class Server:
+    """The server of one queue. ``start`` and ``stop`` are for the thread that opens and closes the queue."""
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+        self.directory = served.open_queue.directory
+        self._selector = selectors.DefaultSelector()
+        self._listener: Socket | None = None
+        self._bell: Wakeup | None = None
+        self._service: Service | None = None
+        self._thread: threading.Thread | None = None
+        self._peers: set[_Peer] = set()
+        self._answering: set[_Peer] = set()
+        self._is_stopping = False
+        self._accepts_at = inf
+        """Time at which to accept connections again; ``inf`` while nothing is in the way."""
+
+    def start(self) -> None:
+        """Take the socket of the queue, and serve. Raises ``OSError``."""
+        with self._served.open_queue.watched() as inbox:
+            self._bell = Wakeup(inbox)
+        self._service = Service(self._served, self._bell.ring, _apart)
+        self._listener = listen(self.directory)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        for fd in self._bell.descriptors:
+            self._selector.register(fd, selectors.EVENT_READ)
+        _SERVERS.add(self)
+        self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Refuse new connections, answer what has come, and end all sessions of workers. They look for another owner.
+
+        Calling it again does nothing.
+        """
+        if self._is_stopping or self._bell is None:
+            return
+        self._is_stopping = True
+        if self._thread is not None:
+            self._bell.ring()
+            self._thread.join()
+        self._close()
+
+    def _close(self) -> None:
+        _SERVERS.discard(self)
+        if self._listener is not None:
+            self._listener.close()
+        for peer in self._peers:
+            peer.socket.close()
+        self._peers = set()
+        self._selector.close()
+        if self._bell is not None:
+            self._bell.close()
+
+    def abandon(self) -> None:
+        """Close all descriptors without a word, in a forked child: they belong to the parent."""
+        self._is_stopping, self._thread = True, None
+        self._close()
+
+    # --- the thread --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        assert self._service is not None
+        assert self._bell is not None
+        service, bell, select, now = self._service, self._bell, self._selector.select, self._served.now
+        due = inf
+        try:
+            while not self._is_stopping:
+                left_seconds = min(due, self._accepts_at) - now()
+                if not bell.watches and service.waits:
+                    self._look()
+                    left_seconds = min(left_seconds, POLL_SECONDS)
+                for key, events in select(max(min(left_seconds, _LONGEST_SECONDS), 0.0)):
+                    peer = key.data
+                    if peer is not None:
+                        self._receive(peer) if events & selectors.EVENT_READ else self._send(peer)
+                    elif key.fileobj is self._listener:
+                        self._accept()
+                    else:
+                        self._hear(key.fd)
+                if self._accepts_at <= now():
+                    self._accept()
+                due = service.turn()
+                self._answer()
+            self._leave()
+        except BaseException:
+            LOGGER.exception("%s: the thread that serves workers has failed", self.directory)
+            raise
+
+    def _leave(self) -> None:
+        """Do what workers have asked for until now, then end their sessions."""
+        remove(self.directory)
+        assert self._service is not None
+        for key, _ in self._selector.select(0):
+            if key.data is not None:
+                self._receive(key.data)
+        self._service.turn()
+        self._answer()
+        for peer in list(self._peers):
+            self._drop(peer, by_worker=False)
+
+    def _hear(self, fd: int) -> None:
+        """Take a wake-up. If it may come from a published file, look at the inbox for those that wait."""
+        assert self._bell is not None
+        assert self._service is not None
+        is_file = self._bell.take(fd)
+        if fd not in self._bell.descriptors:  # the system has ended the watch
+            self._selector.unregister(fd)
+        if is_file and self._service.waits:
+            self._look()
+
+    def _look(self) -> None:
+        with suppress(PersistentQueueError, OSError):  # those that take raise it
+            self._served.open_queue.adopt_news()
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        assert self._service is not None
+        if self._accepts_at < inf:
+            self._accepts_at = inf
+            self._selector.register(self._listener, selectors.EVENT_READ)
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except (BlockingIOError, ConnectionError):
+                return
+            except OSError as error:  # no descriptor is free
+                LOGGER.warning("%s: a worker has to wait: %s", self.directory, error)
+                self._selector.unregister(self._listener)
+                self._accepts_at = self._served.now() + RETRY_SECONDS
+                return
+            if not is_believed(connection, self.directory):
+                LOGGER.warning("%s: a process of another user was refused", self.directory)
+                connection.close()
+                continue
+            connection.setblocking(False)
+            client = self._service.connect()
+            peer = client.peer = _Peer(connection, client)
+            self._peers.add(peer)
+            self._selector.register(connection, selectors.EVENT_READ, peer)
+
+    def _receive(self, peer: _Peer) -> None:
+        assert self._service is not None
+        try:
+            data = peer.socket.recv(_RECEIVE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._drop(peer, by_worker=True)
+            return
+        try:
+            self._service.receive(peer.client, data)
+        except ProtocolError as error:
+            LOGGER.warning("%s: a connection was ended, for it sent %s", self.directory, error)
+            self._drop(peer, by_worker=False)
+
+    def _answer(self) -> None:
+        """Send all answers. A worker that has not read the last one gets the rest when it reads."""
+        assert self._service is not None
+        for client in self._service.take_answered():
+            peer = client.peer
+            if isinstance(peer, _Peer) and peer in self._peers and not peer.left:
+                self._send(peer)
+
+    def _send(self, peer: _Peer) -> None:
+        data = b"".join((peer.left, *peer.client.out))
+        peer.client.out.clear()
+        try:
+            sent = peer.socket.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._drop(peer, by_worker=True)
+            return
+        was_left, peer.left = bool(peer.left), data[sent:]
+        if was_left != bool(peer.left):
+            events = selectors.EVENT_WRITE if peer.left else selectors.EVENT_READ
+            self._selector.modify(peer.socket, events, peer)
+
+    def _drop(self, peer: _Peer, *, by_worker: bool) -> None:
+        assert self._service is not None
+        if peer in self._peers:
+            self._peers.remove(peer)
+            self._selector.unregister(peer.socket)
+            peer.socket.close()
+            self._service.disconnect(peer.client, by_worker=by_worker)
+
+
+def _apart(call: Callable[[], None]) -> None:
+    """Make a slow call in a thread of its own, so that other workers do not wait for it."""
+    threading.Thread(target=call, name=CALL_THREAD_NAME, daemon=True).start()
+
+
+_SERVERS: weakref.WeakSet[Server] = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    for server in list(_SERVERS):
+        server.abandon()
+
+
+after_fork_in_child(_abandon_all)

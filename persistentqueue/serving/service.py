@@ -1,0 +1,627 @@
+"""The owner's side of all connections: the calls of workers, and their answers. No sockets, threads or clock.
+
+Each connection has a session of the queue. ``receive`` takes what a worker has sent. Calls that take no time are made
+at once. Flushes and waits are kept until ``turn``, which takes two steps:
+
+1. Commit all flushes that came since the last turn as one group: they share one sync.
+2. Hand ready items to the sessions that wait, in the order in which they came.
+
+So one turn answers all workers that called meanwhile, as group commit does for threads.
+
+The truth about a flush: its transaction records the connection's id and the number of the flush. So the next owner can
+tell a worker whether the flush was committed before its owner died. The record of a connection is forgotten when the
+worker ends the connection, since no process can ask any more. If an owner died, its connections stay in the records, up
+to ``INHERITED_MAX`` of them. A record of ``SOME_LOST`` says that there were more.
+
+A wait for an item stands in the line of the open queue, among the threads that wait (see ``waiting``). One place stands
+for all connections of a subscription. A flush that waits for room is tried again in each turn that may have made room,
+and at least every ``ROOM_SECONDS``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from heapq import heapify, heappop, heappush
+from math import inf
+from typing import Any, NamedTuple
+
+from ..engine.reader import Reader
+from ..errors import PersistentQueueError, QueueFullError
+from ..runtime.open_queue import OpenQueue
+from ..runtime.session_state import buffered, fail_held, holds, reader_of
+from ..session import Session, flush_all
+from ..system.event_log import LOGGER
+from .errors import HoldLostError, RefusedError, encode_error
+from .protocol import (
+    CONNECTION_BYTES,
+    FOR_EVER,
+    FROM_WORKER,
+    TAKEN_BYTES,
+    VERSION,
+    Browse,
+    Call,
+    Cancel,
+    Done,
+    Failed,
+    Flush,
+    GiveBack,
+    Hello,
+    Incoming,
+    Mark,
+    Message,
+    Outcome,
+    ProtocolError,
+    Put,
+    Reject,
+    Result,
+    RollBack,
+    Take,
+    Taken,
+    Welcome,
+    encode,
+)
+
+INHERITED_MAX = 4096
+"""Connections of dead owners whose flushes are remembered."""
+SOME_LOST = bytes(CONNECTION_BYTES)
+"""Id under which a record says that connections of dead owners were forgotten."""
+ROOM_SECONDS = 0.05
+"""Longest time between two attempts of a flush that waits for room, in seconds."""
+_MILLISECONDS = 1000.0
+_REJECTION_FIELDS = 3
+_DUE_SPARE = 64
+"""Deadlines of waits that have ended, beside two for each connection, that are kept."""
+
+
+class Served(NamedTuple):
+    """The parts of a queue that a service needs."""
+
+    open_queue: OpenQueue
+    session: Callable[[str, str], Session[bytes]]
+    """Makes a session without a codec. Takes its name, and the name of a subscription or an empty text."""
+    call: Callable[[str, dict[str, Any]], Any]
+    """Makes any other call of the queue, by its name and arguments. Returns what a json can hold."""
+    facts: dict[str, Any]
+    """Facts about the queue for ``welcome``."""
+    now: Callable[[], float]
+    """The clock of the service, in seconds."""
+
+
+class Client:
+    """One connection, as the owner sees it."""
+
+    __slots__ = (
+        "answered",
+        "browsing",
+        "deadline",
+        "expires",
+        "flush",
+        "held_since",
+        "hold_seconds",
+        "id",
+        "incoming",
+        "is_busy",
+        "is_lost",
+        "marker",
+        "name",
+        "number",
+        "out",
+        "peer",
+        "process",
+        "reader",
+        "session",
+        "taken",
+        "thread",
+        "waits",
+    )
+
+    def __init__(self, answered: list[Client]) -> None:
+        self.answered = answered
+        self.peer: object = None
+        """The other end, for the code that moves the bytes."""
+        self.incoming = Incoming(FROM_WORKER)
+        self.out: list[bytes] = []
+        """Messages to send."""
+        self.session: Session[bytes] | None = None
+        self.reader: Reader | None = None
+        self.id = b""
+        self.name = self.thread = ""
+        self.process = 0
+        self.number = 0
+        """Number of the last flush."""
+        self.taken = 0
+        """Items of the message under way that the session has buffered."""
+        self.marker: tuple[str, int] | None = None
+        self.waits: tuple[int, Take] | None = None
+        """Call and message of a ``take`` that waits."""
+        self.flush: tuple[int, Flush] | None = None
+        """Call and message of a flush that is not committed yet."""
+        self.deadline = inf
+        """Time at which the wait of ``waits`` or ``flush`` is over."""
+        self.is_busy = False
+        """True while a call is made apart."""
+        self.hold_seconds: float | None = None
+        self.expires = inf
+        """Time at which held items go back."""
+        self.is_lost = False
+        """True if held items went back, until the session is rolled back."""
+        self.held_since = 0.0
+        self.browsing: Iterator[tuple[int, list[bytes]]] | None = None
+
+    def answer(self, call: int, message: Message) -> None:
+        """Send a message as the answer to this call."""
+        if not self.out:
+            self.answered.append(self)
+        self.out.append(encode(message, call))
+
+
+class Place:
+    """The place of all connections that wait on one reader, in the line of the open queue's waiters."""
+
+    __slots__ = ("is_told", "line", "reader", "ring", "was_told")
+
+    def __init__(self, reader: Reader, ring: Callable[[], object]) -> None:
+        self.reader = reader
+        self.ring = ring
+        self.line: deque[tuple[Client, int]] = deque()
+        """Connections that wait, each with its call, in the order in which they came."""
+        self.is_told = True
+        """True if the place stands in no line: it was told, or has not entered."""
+        self.was_told = False
+        """True if the place was told, and perhaps has taken nothing: another waiter must then be told."""
+
+    def tell(self) -> None:
+        """Wake the service: there may be an item. The mutex of the open queue is held."""
+        self.is_told = self.was_told = True
+        self.ring()
+
+
+class Service:
+    """The calls of all workers of one queue. For one thread at a time; only ``Place.tell`` is for any thread."""
+
+    def __init__(self, served: Served, ring: Callable[[], object], apart: Callable[[Callable[[], None]], None]) -> None:
+        """``ring`` makes the owner's thread call ``turn`` soon. ``apart`` makes a slow call, in another thread."""
+        self._served = served
+        self._queue = served.open_queue
+        self._now = served.now
+        self._ring = ring
+        self._apart = apart
+        self.clients: set[Client] = set()
+        """Connections that have said hello. Read-only outside this class."""
+        self._flushing: list[Client] = []
+        self._blocked: list[Client] = []
+        """Connections whose flush waits for room, in the order in which they came."""
+        self._room_at = inf
+        self._places: dict[int, Place] = {}
+        """Places by the number of their subscription."""
+        self._due: list[tuple[float, int, Client, int]] = []
+        """Heap of deadlines: time, a counter, the connection and its call. Entries of calls that ended are ignored."""
+        self._count = 0
+        self._ended: deque[Callable[[], None]] = deque()
+        """Answers of calls that were made apart."""
+        self._leased: set[Client] = set()
+        """Connections that hold items and have ``hold_seconds``."""
+        self._answered: list[Client] = []
+        """Connections that have messages to send."""
+        self._queue.inherit_flushes(INHERITED_MAX, SOME_LOST)
+
+    def connect(self) -> Client:
+        """Return a new connection, which has to say hello."""
+        return Client(self._answered)
+
+    def take_answered(self) -> list[Client]:
+        """Return the connections that have messages to send since the last call."""
+        answered = self._answered.copy()
+        self._answered.clear()
+        return answered
+
+    @property
+    def waits(self) -> bool:
+        """Whether a connection waits for an item."""
+        return any(place.line for place in self._places.values())
+
+    # --- what workers send -------------------------------------------------------------------------------------------
+
+    def receive(self, client: Client, data: bytes) -> None:
+        """Take bytes that the worker has sent. Raises ``ProtocolError``: then call ``disconnect``."""
+        for call, message in client.incoming.feed(data):
+            kind = type(message)
+            if kind is Cancel:
+                self._cancel(client, call)
+                continue
+            if client.waits is not None or client.flush is not None or client.is_busy:
+                raise ProtocolError(f"a {kind.__name__} during another call")
+            if client.session is None and kind is not Hello:
+                raise ProtocolError(f"a {kind.__name__} before the hello")
+            try:
+                client.taken = 0
+                _HANDLERS[kind](self, client, call, message)
+            except ProtocolError:
+                raise
+            except (PersistentQueueError, TypeError, ValueError, OSError, MemoryError) as error:
+                self._fail(client, call, error)
+
+    def disconnect(self, client: Client, *, by_worker: bool) -> None:
+        """End the session of a connection that has ended. With ``by_worker`` no process can ask for its flushes any
+        more."""
+        self.clients.discard(client)
+        self._leased.discard(client)
+        if client in self._flushing:
+            self._flushing.remove(client)
+        if client in self._blocked:
+            self._blocked.remove(client)
+        client.waits = client.flush = None
+        if client.session is not None:
+            if by_worker and client.number:
+                self._queue.forget_flushes(client.id)
+            try:
+                client.session.close()
+            except (PersistentQueueError, ValueError, OSError) as error:
+                LOGGER.warning("%s: the session of a worker could not be closed: %s", self._queue.directory, error)
+
+    def _hello(self, client: Client, call: int, message: Hello) -> None:
+        if client.session is not None:
+            raise ProtocolError("a second hello")
+        fields = message.fields
+        lowest, highest = _pair(fields.get("versions"))
+        if not lowest <= VERSION <= highest:
+            why = f"it speaks version {VERSION} of the protocol, and this process {lowest} to {highest}"
+            raise RefusedError(self._queue.directory, why)
+        client.id = _hexadecimal(fields.get("connection"))
+        client.process, client.number = _whole(fields.get("process")), self._queue.flush_of(client.id) or 0
+        client.name, client.thread = str(fields.get("name", "")), str(fields.get("thread", ""))
+        hold_seconds = fields.get("hold_seconds")
+        if hold_seconds is not None:
+            if not isinstance(hold_seconds, int | float) or not hold_seconds > 0:
+                raise ProtocolError(f"hold_seconds of {hold_seconds!r}")
+            client.hold_seconds = float(hold_seconds)
+        session = self._served.session(client.name, str(fields.get("subscription", "")))
+        client.session, client.reader = session, reader_of(session)
+        self.clients.add(client)
+        client.answer(call, Welcome(self._served.facts))
+
+    def _take(self, client: Client, call: int, message: Take) -> None:
+        self._need_hold(client)
+        reader = _reader(self._queue, client)
+        place = self._places.get(reader.ready.number)
+        if (place is None or not place.line) and self._take_now(client, call, message.most):
+            return
+        if not message.wait_milliseconds:
+            client.answer(call, Taken(0, ()))
+            return
+        if place is None:
+            place = self._places[reader.ready.number] = Place(reader, self._ring)
+        client.waits = call, message
+        place.line.append((client, call))
+        self._set_deadline(client, call, message.wait_milliseconds)
+
+    def _take_now(self, client: Client, call: int, most: int) -> bool:
+        """Hold items and answer; return False if there are none. With ``most`` of 0, hold none."""
+        session = _session(client)
+        if not most:
+            if not self._queue.has_item(_reader(self._queue, client)):
+                return False
+            client.answer(call, Taken(1, ()))
+            return True
+        items: Sequence[bytes] = session.dequeue_many(most)
+        if not items:
+            return False
+        more = 0
+        if sum(map(len, items)) > TAKEN_BYTES and len(items) > 1:
+            kept = _fitting(items)
+            session.put_back(len(items) - kept)
+            items, more = items[:kept], 1
+        if client.hold_seconds is not None and client.expires == inf:
+            client.expires = self._now() + client.hold_seconds
+            self._leased.add(client)
+        client.answer(call, Taken(more, items))
+        return True
+
+    def _put(self, client: Client, call: int, message: Put) -> None:
+        self._need_hold(client)
+        self._buffer(client, message.items)
+        client.answer(call, Done(1))
+
+    def _buffer(self, client: Client, items: Sequence[bytes]) -> None:
+        """Buffer the items. If this raises, ``taken`` of the connection is the number of those that are buffered."""
+        session = _session(client)
+        before = buffered(session)
+        try:
+            session.enqueue_many(items)
+        finally:
+            client.taken = buffered(session) - before
+
+    def _flush(self, client: Client, call: int, message: Flush) -> None:
+        self._need_hold(client)
+        if message.number <= client.number:
+            raise ProtocolError(f"a flush with number {message.number} behind number {client.number}")
+        if message.wait_milliseconds not in {0, FOR_EVER} and not self._queue.blocks:
+            raise ValueError('a timeout above 0 seconds needs a queue with full="block"')
+        self._buffer(client, message.items)
+        client.flush = call, message
+        if message.wait_milliseconds != FOR_EVER:
+            client.deadline = self._now() + message.wait_milliseconds / _MILLISECONDS
+        if self._blocked and not holds(_session(client)):
+            self._blocked.append(client)  # behind those that wait for room
+        else:
+            self._flushing.append(client)
+
+    def _mark(self, client: Client, _call: int, message: Mark) -> None:
+        client.marker = message.name, message.version
+
+    def _give_back(self, client: Client, call: int, message: GiveBack) -> None:
+        self._need_hold(client)
+        _session(client).put_back(message.items)
+        client.answer(call, Done(1))
+
+    def _roll_back(self, client: Client, call: int, _message: RollBack) -> None:
+        self._keep_no_hold(client)
+        client.is_lost, client.marker = False, None
+        _session(client).rollback()
+        client.answer(call, Done(1))
+
+    def _outcome(self, client: Client, call: int, message: Outcome) -> None:
+        known = self._queue.flush_of(client.id)
+        if known is None and self._queue.flush_of(SOME_LOST) is not None:
+            raise PersistentQueueError("forgotten")
+        client.answer(call, Done(int((known or 0) >= message.number)))
+
+    def _cancel(self, client: Client, call: int) -> None:
+        if client.waits is not None and client.waits[0] == call:
+            client.waits = None
+            client.answer(call, Taken(0, ()))
+        elif client.flush is not None and client.flush[0] == call and client in self._blocked:
+            client.deadline = -inf
+            self._room_at = -inf
+            self._ring()
+
+    def _browse(self, client: Client, call: int, message: Browse) -> None:
+        if client.browsing is None:
+            reader = self._queue.of_all() if message.which else _reader(self._queue, client)
+            client.browsing = self._queue.browse(reader)
+        _, items = next(client.browsing, (0, []))
+        client.answer(call, Taken(0, items))
+
+    def _call(self, client: Client, call: int, message: Call) -> None:
+        name, arguments = str(message.fields.get("call")), message.fields.get("arguments")
+        if not isinstance(arguments, dict):
+            raise ProtocolError("a call without arguments")
+        own = _OF_SESSION.get(name)
+        if own is not None:
+            client.answer(call, Result({"result": own(self, client, **arguments)}))
+            return
+        client.is_busy = True
+        self._apart(partial(self._make_apart, client, call, name, arguments))
+
+    def _make_apart(self, client: Client, call: int, name: str, arguments: dict[str, Any]) -> None:
+        """Make a call of the queue, in another thread, and leave its answer to the next turn."""
+        try:
+            answer: Message = Result({"result": self._served.call(name, arguments)})
+        except Exception as error:
+            answer = Failed(encode_error(error))
+        self._ended.append(partial(self._end_apart, client, call, answer))
+        self._ring()
+
+    def _end_apart(self, client: Client, call: int, answer: Message) -> None:
+        client.is_busy = False
+        client.answer(call, answer)
+
+    def _reject(self, client: Client, call: int, message: Reject) -> None:
+        self._need_hold(client)
+        if len(message.items) != _REJECTION_FIELDS:
+            raise ProtocolError(f"a rejection with {len(message.items)} fields")
+        item, reason, delay = message.items
+        delay_seconds = float(delay) if delay else None
+        _session(client).reject(item, reason.decode(), retry=bool(message.retry), delay_seconds=delay_seconds)
+        client.answer(call, Done(1))
+
+    def _give_up(self, client: Client, error: str, text: str) -> None:
+        """Move held items without attempts left to the dead letters: an exception has left the block of the session."""
+        kind = type(error, (Exception,), {})
+        fail_held(_session(client), kind(text))
+
+    def _extend(self, client: Client) -> None:
+        self._need_hold(client)
+        if client.hold_seconds is not None and client in self._leased:
+            client.expires = self._now() + client.hold_seconds
+
+    # --- turns -------------------------------------------------------------------------------------------------------
+
+    def turn(self) -> float:
+        """Commit, hand out items, and end what is over. Return the time of the next turn without a message; ``inf`` if
+        there is none."""
+        while self._ended:
+            self._ended.popleft()()
+        now = self._now()
+        if self._flushing or (self._blocked and now >= self._room_at):
+            self._commit(now)
+        if self._leased:
+            self._expire(now)
+        next_due = self._serve(now)
+        if self._due:
+            next_due = min(next_due, self._end_waits(now))
+        if self._blocked:
+            next_due = min(next_due, self._room_at)
+        return min(next_due, min((each.expires for each in self._leased), default=inf))
+
+    def _commit(self, now: float) -> None:
+        """Commit the flushes that came, and those that wait for room, as one group."""
+        group, self._flushing, self._blocked = [*self._blocked, *self._flushing], [], []
+        flushes = [client.flush for client in group if client.flush is not None]
+        sessions = [_session(client) for client in group]
+        origins = [(client.id, flush.number) for client, (_, flush) in zip(group, flushes, strict=True)]
+        results: Sequence[bool | Exception]
+        try:
+            results = flush_all(self._queue, sessions, [client.marker for client in group], origins)
+        except PersistentQueueError as error:
+            results = [error] * len(group)
+        has_room = False
+        for client, (call, flush), result in zip(group, flushes, results, strict=True):
+            if isinstance(result, QueueFullError) and self._may_wait(client, result, now):
+                self._blocked.append(client)
+                continue
+            client.flush, client.deadline, client.marker = None, inf, None
+            if isinstance(result, Exception):
+                self._fail(client, call, result)
+                continue
+            has_room = True
+            client.number = flush.number
+            self._keep_no_hold(client)
+            client.answer(call, Done(int(result)))
+        if self._blocked:
+            nearest = min(client.deadline for client in self._blocked)
+            self._room_at = now if has_room else min(now + ROOM_SECONDS, nearest)
+
+    def _may_wait(self, client: Client, refusal: QueueFullError, now: float) -> bool:
+        return self._queue.blocks and not refusal.lasting and client.deadline > now
+
+    def _serve(self, now: float) -> float:
+        """Hand ready items to the connections that wait, and line up with the queue for the rest. Return the time at
+        which a delay is over; ``inf`` if nothing is delayed."""
+        next_due = inf
+        for place in self._places.values():
+            line = place.line
+            while line:
+                client, call = line[0]
+                if not _waits_in(client, call):
+                    line.popleft()
+                elif not place.is_told:  # it stands in the line of the queue, which tells it
+                    break
+                elif self._queue.has_item(place.reader):
+                    if self._end_wait(client, call):
+                        line.popleft()
+                else:
+                    next_due = min(next_due, now + self._queue.enlist(place.reader, place))
+            if not line and place.was_told:
+                place.was_told = False
+                self._queue.pass_on(place.reader)
+        return next_due
+
+    def _end_wait(self, client: Client, call: int) -> bool:
+        """Hand items to a connection that waits; return False if it must wait on."""
+        waits, client.waits = client.waits, None
+        assert waits is not None
+        try:
+            if self._take_now(client, call, waits[1].most):
+                return True
+        except (PersistentQueueError, OSError, MemoryError) as error:
+            self._fail(client, call, error)
+            return True
+        if self._queue.has_item(
+            _reader(self._queue, client)
+        ):  # not for this session: it holds an item at its last attempt
+            client.answer(call, Taken(0, ()))
+            return True
+        client.waits = waits
+        return False
+
+    def _end_waits(self, now: float) -> float:
+        """Answer the connections whose wait is over. Return the time at which the next wait is over."""
+        due = self._due
+        while due and (due[0][0] <= now or not _waits_in(*due[0][2:])):
+            _, _, client, call = heappop(due)
+            if _waits_in(client, call):
+                client.waits = None
+                client.answer(call, Taken(0, ()))
+        if len(due) > _DUE_SPARE + 2 * len(self.clients):
+            self._due = [each for each in due if _waits_in(*each[2:])]
+            heapify(self._due)
+        return self._due[0][0] if self._due else inf
+
+    def _set_deadline(self, client: Client, call: int, wait_milliseconds: int) -> None:
+        if wait_milliseconds != FOR_EVER:
+            self._count += 1
+            heappush(self._due, (self._now() + wait_milliseconds / _MILLISECONDS, self._count, client, call))
+
+    def _expire(self, now: float) -> None:
+        """Give back what connections have held for too long. A flush that has come is not too late."""
+        for client in [each for each in self._leased if each.expires <= now and each.flush is None]:
+            self._keep_no_hold(client)
+            client.is_lost = True
+            _session(client).rollback()
+            waits, client.waits = client.waits, None
+            if waits is not None:
+                self._fail(client, waits[0], self._hold_lost(client))
+
+    def _keep_no_hold(self, client: Client) -> None:
+        client.expires = inf
+        self._leased.discard(client)
+
+    def _need_hold(self, client: Client) -> None:
+        """Raise ``HoldLostError`` if what the session held went back. Its late flush must commit nothing."""
+        if client.is_lost:
+            raise self._hold_lost(client)
+
+    def _hold_lost(self, client: Client) -> HoldLostError:
+        return HoldLostError(self._queue.directory, client.hold_seconds or 0.0)
+
+    def _fail(self, client: Client, call: int, error: BaseException) -> None:
+        client.answer(call, Failed({**encode_error(error), "taken": client.taken}))
+        client.taken = 0
+
+
+_HANDLERS: dict[type, Callable[[Service, Client, int, Any], None]] = {
+    Hello: Service._hello,
+    Take: Service._take,
+    Put: Service._put,
+    Flush: Service._flush,
+    Mark: Service._mark,
+    GiveBack: Service._give_back,
+    RollBack: Service._roll_back,
+    Outcome: Service._outcome,
+    Call: Service._call,
+    Browse: Service._browse,
+    Reject: Service._reject,
+}
+_OF_SESSION: dict[str, Callable[..., object]] = {
+    "give_up": Service._give_up,
+    "extend": Service._extend,
+}
+"""Calls that concern the session of the connection."""
+
+
+def _session(client: Client) -> Session[bytes]:
+    assert client.session is not None
+    return client.session
+
+
+def _reader(queue: OpenQueue, client: Client) -> Reader:
+    """Return the reader of the connection. Raises ``SubscriptionNotFoundError`` if the queue has only named ones."""
+    return client.reader or queue.need_plain()
+
+
+def _waits_in(client: Client, call: int) -> bool:
+    """Return whether the connection still waits for an item in this call."""
+    return client.waits is not None and client.waits[0] == call
+
+
+def _fitting(items: Sequence[bytes]) -> int:
+    """Return the number of items that one answer has room for, at least 1."""
+    room_bytes = TAKEN_BYTES
+    for at, item in enumerate(items):
+        room_bytes -= len(item)
+        if room_bytes < 0:
+            return max(at, 1)
+    return len(items)
+
+
+def _pair(value: object) -> tuple[int, int]:
+    if not (isinstance(value, list) and len(value) == 2 and all(type(each) is int for each in value)):
+        raise ProtocolError(f"versions of {value!r}")
+    return value[0], value[1]
+
+
+def _hexadecimal(value: object) -> bytes:
+    """Return the id of a connection. Raises ``ProtocolError`` if it is none."""
+    with suppress(ValueError):
+        found = bytes.fromhex(value) if isinstance(value, str) else b""
+        if len(found) == CONNECTION_BYTES and found != SOME_LOST:
+            return found
+    raise ProtocolError(f"a connection of {value!r}")
+
+
+def _whole(value: object) -> int:
+    return value if type(value) is int else 0

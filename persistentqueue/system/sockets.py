@@ -1,0 +1,111 @@
+"""The sockets between the owner of a queue and its workers: their names, the rights of peers, and non-blocking sends.
+
+A socket's name in the file system has at most 107 bytes on Linux, and a queue's path may be longer. So the directory is
+opened, and its socket is reached through ``/proc/self/fd``.
+
+The owner binds a socket under another name, and renames it. So a worker finds the old socket, which refuses it, or the
+new one, which accepts it.
+
+A peer is believed if it runs as the same user, as root, or in a group that may write to the directory. The kernel says
+which user and group a peer has.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from stat import S_IWGRP
+from typing import Final, TypeAlias
+
+Socket: TypeAlias = socket.socket
+SOCKET_NAME: Final = "socket"
+BACKLOG: Final = 512
+"""Connections that may wait until the owner accepts them."""
+_NAME_BYTES_MAX = 100
+_CREDENTIALS = struct.Struct("3i")
+_GROUPS_BYTES = 65536 * 4
+_SO_PEERGROUPS = 59
+_ROOT = 0
+
+
+def listen(directory: str) -> socket.socket:
+    """Return the listening socket of a queue's owner, in place of the one of an earlier owner. Raises ``OSError``."""
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        new = f"{SOCKET_NAME}.new"
+        may_share = os.stat(directory).st_mode & S_IWGRP
+        with suppress(FileNotFoundError):
+            os.unlink(os.path.join(directory, new))
+        _reach(directory, new, server.bind)
+        os.chmod(os.path.join(directory, new), 0o660 if may_share else 0o600)
+        server.listen(BACKLOG)
+        server.setblocking(False)
+        os.rename(os.path.join(directory, new), os.path.join(directory, SOCKET_NAME))
+    except BaseException:
+        server.close()
+        raise
+    return server
+
+
+def remove(directory: str) -> None:
+    """Remove the name of the owner's socket, so that workers look for the next owner."""
+    with suppress(OSError):
+        os.unlink(os.path.join(directory, SOCKET_NAME))
+
+
+def connect(directory: str) -> socket.socket | None:
+    """Return a connection to the owner; None if no owner serves at this moment. Raises ``OSError``."""
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _reach(directory, SOCKET_NAME, client.connect)
+    except (FileNotFoundError, ConnectionError, NotADirectoryError):
+        client.close()
+        return None
+    except BaseException:
+        client.close()
+        raise
+    return client
+
+
+def _reach(directory: str, name: str, call: Callable[[str], None]) -> None:
+    """Call ``bind`` or ``connect`` with a path that is short enough."""
+    path = os.path.join(directory, name)
+    if len(os.fsencode(path)) <= _NAME_BYTES_MAX:
+        call(path)
+        return
+    fd = os.open(directory, os.O_RDONLY | getattr(os, "O_PATH", 0) | os.O_DIRECTORY)
+    try:
+        short = f"/proc/self/fd/{fd}"
+        if not os.path.isdir(short):
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), path)
+        call(f"{short}/{name}")
+    finally:
+        os.close(fd)
+
+
+def is_believed(peer: socket.socket, directory: str) -> bool:
+    """Return whether the process at the other end may use a queue in this directory. For both sides."""
+    if not hasattr(socket, "SO_PEERCRED"):  # then the mode of the socket decides
+        return True
+    _, user, group = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    found = os.stat(directory)
+    if user in {os.geteuid(), found.st_uid, _ROOT}:
+        return True
+    return bool(found.st_mode & S_IWGRP) and found.st_gid in {group, *_groups_of(peer)}
+
+
+def _groups_of(peer: socket.socket) -> tuple[int, ...]:
+    with suppress(OSError):
+        data = peer.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_BYTES)
+        return struct.unpack(f"{len(data) // 4}i", data)
+    return ()
+
+
+def cut(peer: Socket) -> None:
+    """End a connection, also for a thread that waits for the other end. For any thread."""
+    with suppress(OSError):
+        peer.shutdown(socket.SHUT_RDWR)

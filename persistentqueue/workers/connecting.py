@@ -1,0 +1,71 @@
+"""The function ``connect``: a queue that any number of processes use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from ..codecs import BYTES, Codec, T
+from ..options import OptionArguments, Options, Unnamed, chosen_options
+from ..system.disk import StrPath
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .shared_queue import SharedQueue
+
+_WAIT_SECONDS = 10.0
+"""Default of ``lock_timeout``, in seconds."""
+
+
+def connect(
+    path: StrPath,
+    name: str | Unnamed | None = Unnamed.NO_NAME,
+    *,
+    codec: Codec[T] = cast(Any, BYTES),  # noqa: B008 - a constant
+    serve: Literal["auto", "never"] = "auto",
+    hold_seconds: float | None = None,
+    options: Options | None = None,
+    **arguments: Unpack[OptionArguments],
+) -> SharedQueue[T]:
+    """Return a queue that any number of processes can use, to enqueue and to dequeue::
+
+        with connect("queues", "orders") as queue:
+            with queue.session() as session:
+                item = session.dequeue(timeout=None)
+                session.enqueue(b"result")
+                session.flush()  # durable; shares its sync with all other processes
+
+    One process *owns* the queue, and serves the others through a socket in the queue's directory. The first process
+    that connects becomes the owner. If the owner ends, however it ends, another process takes over. All processes must
+    be on one machine.
+
+    Args:
+        path: Directory of the queue, or, if ``name`` is given, the directory above it.
+        name: Name of the queue; see ``PersistentQueue``.
+        codec: Converts items to bytes and back, in this process. Default ``codecs.BYTES``.
+        serve: ``"auto"`` (default) to own the queue if no process does. ``"never"`` to wait for an owner instead.
+        hold_seconds: Seconds for which a session of this process may hold items without a flush, more than 0. Then they
+            go back, and its late flush raises ``HoldLostError``. Default None: as long as the process lives. It has no
+            effect in the process that owns the queue.
+        options: The settings of the queue as one value; see ``Options``. Default None.
+        **arguments: The other keyword arguments of ``PersistentQueue``. They count when this process owns the queue, so
+            pass the same ones in all processes. ``lock_timeout`` has the default 10.0 here: so many seconds a call
+            waits for an owner that serves, or for the lock.
+
+    Returns:
+        The queue. Use it in a ``with`` block, or call ``close``.
+
+    Raises:
+        NotServedError: If a process owns the queue without ``serve=True`` for as long as ``lock_timeout``.
+        RefusedError: If the owner refuses this process, or speaks another version.
+        TypeError, ValueError: If a setting has the wrong type or range.
+
+    The errors of ``PersistentQueue`` can occur as well. Everything that was committed before is durable on return. For
+    any thread.
+    """
+    from .shared_queue import SharedQueue  # noqa: PLC0415  late: other programs need no sockets
+
+    arguments.setdefault("lock_timeout", (options.lock_timeout if options is not None else 0.0) or _WAIT_SECONDS)
+    queue: SharedQueue[T] = SharedQueue(path, name, codec, chosen_options(options, arguments), serve, hold_seconds)
+    queue.open()
+    return queue

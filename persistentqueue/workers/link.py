@@ -1,0 +1,152 @@
+"""One connection of a worker to the owner of a queue: a call, and its answer. For one thread at a time.
+
+A signal handler may raise between any two instructions. So each step that moves bytes is one call of C code that also
+notes what was moved: an interruption finds a call that was not sent, one that was sent in part, or one whose answer is
+to come. ``settle`` finishes such a call.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import NamedTuple
+
+from ..errors import PersistentQueueError
+from ..serving.protocol import FROM_OWNER, Cancel, Incoming, Message, ProtocolError, Take, encode
+from ..system.disk import after_fork_in_child
+from ..system.sockets import Socket, cut
+
+_RECEIVE_BYTES = 256 * 1024
+
+
+class LinkLostError(Exception):
+    """Internal error: the owner has ended the connection, or has ended itself."""
+
+
+class Going(NamedTuple):
+    """A call that was begun: the number, the message, its bytes, how many of them were sent, and what was received."""
+
+    call: int
+    message: Message
+    data: bytes
+    sent: list[int]
+    received: list[bytes]
+
+
+class Link:
+    """A connection to the owner. ``give_up`` is for any thread, the other methods are for one thread at a time."""
+
+    def __init__(self, connection: Socket) -> None:
+        self._socket = connection
+        self._calls = 0
+        self.going: Going | None = None
+        """The call that was begun and whose effect the caller has not noted; None if there is none."""
+        self.is_lost = False
+        _LINKS.add(self)
+
+    def call(self, message: Message, *before: bytes) -> Message:
+        """Send a message, and return its answer. ``end`` must follow when its effect was noted.
+
+        ``before`` are messages without an answer, which are sent first. Raises ``LinkLostError``.
+        """
+        self._calls = call = (self._calls + 1) & 0xFFFFFFFF
+        data = encode(message, call)
+        # One step, so an interruption finds no call, or all that ``settle`` needs.
+        self.going = Going(call, message, b"".join((*before, data)) if before else data, [], [])
+        return self._finish(self.going)
+
+    def end(self) -> None:
+        """Forget the call: its effect was noted. Code that must not be interrupted here sets ``going`` to None."""
+        self.going = None
+
+    def settle(self) -> tuple[Message, Message] | None:
+        """Finish a call that was interrupted; return its message and its answer, or None if it was never made.
+
+        A wait for an item ends at once. Call ``end`` when the answer was taken. Raises ``LinkLostError``.
+        """
+        going = self.going
+        if going is None:
+            return None
+        if not going.sent and not going.received:
+            self.going = None
+            return None
+        self._pump(going)
+        if isinstance(going.message, Take):
+            self.give_up()
+        return going.message, self._finish(going)
+
+    def give_up(self) -> None:
+        """End the wait of the call that is under way, in another thread."""
+        going = self.going
+        if going is not None:
+            try:
+                self._socket.send(encode(Cancel(), going.call))
+            except OSError:  # the thread that waits finds it, too
+                return
+
+    def cut(self) -> None:
+        """End the connection, also for a thread that waits for an answer. For any thread."""
+        cut(self._socket)
+
+    def close(self) -> None:
+        """End the connection: the owner rolls its session back."""
+        self.is_lost = True
+        _LINKS.discard(self)
+        self._socket.close()
+
+    def _finish(self, going: Going) -> Message:
+        self._pump(going)
+        received, need_bytes = going.received, 0
+        while True:
+            if received and (not need_bytes or sum(map(len, received)) >= need_bytes):
+                need_bytes, answer = _answer(b"".join(received), going.call)
+                if answer is not None:
+                    return answer
+            try:
+                # One call of C code: an interruption comes before the bytes, or finds them in the list.
+                next(map(received.append, map(self._socket.recv, (_RECEIVE_BYTES,))))
+            except OSError as error:
+                raise self._lost() from error
+            if not received[-1]:
+                raise self._lost()
+
+    def _pump(self, going: Going) -> None:
+        """Send what is left of the call."""
+        data, sent = going.data, going.sent
+        while (done := sum(sent)) < len(data):
+            rest = memoryview(data)[done:] if done else data
+            try:
+                next(map(sent.append, map(self._socket.send, (rest,))))
+            except OSError as error:
+                raise self._lost() from error
+
+    def _lost(self) -> LinkLostError:
+        self.going = None
+        self.close()
+        return LinkLostError()
+
+
+def _answer(data: bytes, call: int) -> tuple[int, Message | None]:
+    """Return the answer to this call in the bytes received; else None, and the bytes that a further look needs."""
+    incoming = Incoming(FROM_OWNER)
+    try:
+        messages = incoming.feed(data)
+    except ProtocolError as error:
+        raise PersistentQueueError(
+            f"the owner of the queue has sent {error}: use one version of the package"
+        ) from error
+    for number, message in messages:
+        if number == call:
+            return 0, message
+    return incoming.need_bytes, None
+
+
+_LINKS: weakref.WeakSet[Link] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    # The parent has the same sockets: to close the child's copies ends no connection.
+    for link in list(_LINKS):
+        link.close()
+
+
+after_fork_in_child(_close_all)

@@ -1,0 +1,528 @@
+"""``SharedQueue``: a queue that any number of processes use, while one of them owns it and serves the others."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from math import inf
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Literal, cast
+
+from ..codecs import BYTES, Codec, T, checked_codec, decode_each
+from ..engine.segment_use import SegmentUse
+from ..engine.settings import Settings
+from ..errors import ClosedError, QueueLockedError
+from ..interprocess.snapshot_view import View
+from ..options import Options, Start, Unnamed, for_dead_letters
+from ..queue import PersistentQueue
+from ..runtime.inspection import Stats
+from ..runtime.maintenance import Compacted, Maintained
+from ..runtime.session_state import checked_timeout
+from ..serving.errors import NotServedError, RefusedError, decode_error
+from ..serving.protocol import CONNECTION_BYTES, VERSION, Browse, Call, Failed, Hello, Message, Result, Take, Taken
+from ..serving.values import decode_value
+from ..session import Session
+from ..storage.layout import queue_directory
+from ..system.disk import StrPath, abspath, after_fork_in_child, current_disk, dirname, fspath
+from ..system.uncopyable import uncopyable_block
+from .link import Link, LinkLostError
+from .worker_session import WorkerSession, milliseconds
+
+if TYPE_CHECKING:
+    pass
+
+Serving = Literal["auto", "never"]
+"""Whether a process may own the queue."""
+_POLL_SECONDS = 0.005
+"""Pause between two looks for an owner, in seconds. Only a process that has none looks."""
+_OPEN: weakref.WeakSet[SharedQueue[Any]] = weakref.WeakSet()
+
+
+class SharedQueue(Generic[T]):
+    """A queue that any number of processes use; ``connect`` makes it.
+
+    It has the interface of ``PersistentQueue``, whichever process owns the queue. Where this process is the owner, its
+    sessions are those of ``PersistentQueue``. Elsewhere each session is a ``WorkerSession``.
+
+    If the owner ends, the next call finds another one, or makes this process the owner. Calls that only waited go on.
+
+    A shared queue can be pickled, for ``multiprocessing`` and ``concurrent.futures``: it becomes a connection in the
+    other process. It can be used after a fork. Sessions belong to their process.
+
+    Durability: as ``PersistentQueue`` describes. Threads: for any number of threads.
+    """
+
+    def __init__(
+        self,
+        path: StrPath,
+        name: str | Unnamed | None,
+        codec: Codec[T],
+        options: Options,
+        serve: Serving,
+        hold_seconds: float | None,
+    ) -> None:
+        if serve not in {"auto", "never"}:
+            raise ValueError(f'serve must be "auto" or "never", got {serve!r}')
+        if hold_seconds is not None and not hold_seconds > 0:
+            raise ValueError(f"hold_seconds must be more than 0, got {hold_seconds}")
+        self._path, self._name = fspath(path), name
+        self._codec, self._options, self._serve = checked_codec(codec), options, serve
+        self._hold_seconds = hold_seconds
+        self._directory = abspath(queue_directory(path, None if isinstance(name, Unnamed) else name))
+        self._disk = current_disk()
+        self._begin_anew()
+        self._closed = False
+        _OPEN.add(self)
+
+    def _begin_anew(self) -> None:
+        self._guard = threading.RLock()
+        self._owner: PersistentQueue[T] | None = None
+        self._sessions = weakref.WeakSet[WorkerSession[T]]()
+        self._control: Link | None = None
+        self._controlling = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what makes the queue again in another process, where it connects at its first use."""
+        settings = (self._codec, self._options, self._serve, self._hold_seconds)
+        return type(self), (self._path, self._name, *settings)
+
+    def __enter__(self) -> SharedQueue[T]:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        role = "closed " if self._closed else "owned " if self.owns else ""
+        return f"<{role}shared queue in {self._directory!r}>"
+
+    def __len__(self) -> int:
+        """Return the number of ready items."""
+        return int(self._call("__len__"))
+
+    def __bool__(self) -> bool:
+        """Return True, also for an empty queue."""
+        return True
+
+    @property
+    def path(self) -> str:
+        """Path that the queue was connected with."""
+        return self._path
+
+    @property
+    def name(self) -> str | None:
+        """Name of the queue; None without a name."""
+        return None if isinstance(self._name, Unnamed) else self._name
+
+    @property
+    def closed(self) -> bool:
+        """True if ``close`` was called."""
+        return self._closed
+
+    @property
+    def owns(self) -> bool:
+        """True if this process owns the queue now."""
+        return self._owned() is not None
+
+    def _owned(self) -> PersistentQueue[T] | None:
+        owner = self._owner
+        return owner if owner is not None and not owner.closed else None
+
+    # --- the owner ---------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Find the owner of the queue, or own it. Raises the errors of ``connect``."""
+        self._reach({"name": "", "connection": self._new_id().hex()})[0].close()
+
+    def _new_id(self) -> bytes:
+        return self._disk.urandom(CONNECTION_BYTES)
+
+    def _reach(self, hello: dict[str, Any]) -> tuple[Link, dict[str, Any]]:
+        """Return a connection to the owner, and its welcome. If there is no owner, this process becomes it."""
+        thread = threading.current_thread().name
+        hello = {"versions": [VERSION, VERSION], "process": self._disk.getpid(), "thread": thread, **hello}
+        with self._guard:
+            end_seconds = self._disk.monotonic() + self._options.lock_timeout
+            pid: int | None = None
+            while True:
+                if self._closed:
+                    raise ClosedError(f"{self._directory}: the queue is closed: connect again")
+                with suppress(LinkLostError):
+                    found = self._connect(hello)
+                    if found is not None:
+                        return found
+                if self._serve != "never" and self._owned() is None:
+                    try:
+                        self._own()
+                        continue
+                    except QueueLockedError as error:
+                        pid = error.pid
+                if self._disk.monotonic() >= end_seconds:
+                    raise NotServedError(self._directory, pid)
+                self._disk.sleep(_POLL_SECONDS)
+
+    def _own(self) -> None:
+        """Make this process the owner. Raises ``QueueLockedError`` if another one is faster."""
+        self._owner = PersistentQueue(
+            self._path,
+            self._name,
+            codec=self._codec,
+            options=self._options,
+            lock_timeout=0.0,
+            serve=True,
+        )
+
+    def _connect(self, hello: dict[str, Any]) -> tuple[Link, dict[str, Any]] | None:
+        from ..system import sockets  # noqa: PLC0415  late: a process that only owns queues needs none of it
+
+        connection = sockets.connect(self._directory)
+        if connection is None:
+            return None
+        link = Link(connection)
+        try:
+            if not sockets.is_believed(connection, self._directory):
+                raise RefusedError(self._directory, "it belongs to another user")
+            answer = link.call(Hello(hello))
+            link.end()
+            if isinstance(answer, Failed):
+                raise decode_error(answer.fields)
+        except BaseException:
+            link.close()
+            raise
+        return link, dict(answer.fields)  # type: ignore[union-attr]
+
+    # --- sessions ----------------------------------------------------------------------------------------------------
+
+    def session(self, name: str | None = None) -> Session[T] | WorkerSession[T]:
+        """Return a new session for enqueues and dequeues, as ``PersistentQueue.session`` does.
+
+        Args:
+            name: Name of the session in ``explain``. Default None: the name of the calling thread.
+
+        Raises:
+            ClosedError: The queue is closed.
+        """
+        return self._session(name, "")
+
+    def _session(self, name: str | None, subscription: str) -> Session[T] | WorkerSession[T]:
+        self._check()
+        owner = self._owned()
+        if owner is not None:
+            return owner.subscribe(subscription).session(name) if subscription else owner.session(name)
+        name = threading.current_thread().name if name is None else name
+        hello = {"name": name, "subscription": subscription, "hold_seconds": self._hold_seconds}
+        session = WorkerSession(
+            self._directory, name, self._codec, self._new_id(), partial(self._attach, hello), self._disk.monotonic
+        )
+        self._sessions.add(session)
+        return session
+
+    def _attach(self, hello: dict[str, Any], connection: bytes) -> tuple[Link, bool]:
+        link, facts = self._reach({**hello, "connection": connection.hex()})
+        return link, bool(facts.get("counts"))
+
+    @uncopyable_block
+    def transaction(self, name: str | None = None) -> Iterator[Session[T] | WorkerSession[T]]:
+        """Return a ``with`` block that is one transaction: flushed if the block ends well, rolled back if it raises.
+
+        Args:
+            name: Name of the session in ``explain``. Default None: the name of the calling thread.
+
+        Yields:
+            A new session. Its work is durable when the block has ended.
+        """
+        with self.session(name) as session:
+            yield session
+            session.flush()
+
+    def subscribe(self, name: str, start: Start = "earliest") -> SharedSubscription[T]:
+        """Return the subscription of this name; make it if it does not exist. See ``PersistentQueue.subscribe``."""
+        self._call("subscribe", name=name, start=start)
+        return SharedSubscription(self, name)
+
+    def handle(self) -> SharedQueue[T]:
+        """Return the queue for another process: pickled, or inherited by a fork, it becomes a connection there.
+
+        Nothing becomes durable by this call. For any thread.
+        """
+        again: SharedQueue[T] = self.__reduce__()[0](*self.__reduce__()[1])
+        return again
+
+    # --- other calls -------------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self._closed:
+            raise ClosedError(f"{self._directory}: the queue is closed: connect again")
+
+    def _call(self, call: str, **arguments: Any) -> Any:
+        """Make a call of the queue at its owner. Raises the errors of the call."""
+        self._check()
+        owner = self._owned()
+        if owner is not None:
+            return getattr(owner, call)(**arguments)
+        return self._call_owner(call, **arguments)
+
+    def _call_owner(self, call: str, **arguments: Any) -> Any:
+        """Make a call through the socket, also if this process is the owner."""
+        with self._controlling:
+            while True:
+                try:
+                    answer = self._ask(Call({"call": call, "arguments": arguments}))
+                except LinkLostError:
+                    continue
+                if isinstance(answer, Failed):
+                    raise decode_error(answer.fields)
+                assert isinstance(answer, Result)
+                return decode_value(answer.fields.get("result"))
+
+    def _ask(self, message: Message) -> Message:
+        link, self._control = self._control, None
+        if link is None or link.is_lost:
+            link, _ = self._reach({"name": "calls", "connection": self._new_id().hex()})
+        answer = link.call(message)
+        link.end()
+        self._control = link  # only now: a call that was interrupted ends its connection
+        return answer
+
+    @property
+    def identity(self) -> str:
+        """Identity of the queue in hex digits; see ``PersistentQueue.identity``."""
+        return str(self._fact("identity"))
+
+    @property
+    def data_path(self) -> str:
+        """Directory that has the segments in its ``data``; see ``PersistentQueue.data_path``."""
+        return str(self._fact("data_path"))
+
+    def _fact(self, name: str) -> object:
+        owner = self._owned()
+        if owner is not None:
+            return getattr(owner, name)
+        link, facts = self._reach({"name": "calls", "connection": self._new_id().hex()})
+        link.close()
+        return facts.get(name)
+
+    def subscriptions(self) -> list[str]:
+        """Return the names of the subscriptions, oldest first."""
+        return list(self._call("subscriptions"))
+
+    def unsubscribe(self, name: str) -> None:
+        """Remove a subscription; see ``PersistentQueue.unsubscribe``."""
+        self._call("unsubscribe", name=name)
+
+    def marker(self, name: str) -> int | None:
+        """Return the version that a marker has reached; None if it was never set."""
+        return cast("int | None", self._call("marker", name=name))
+
+    def clear(self) -> int:
+        """Consume all ready items in one transaction, durable on return, and return their number."""
+        return int(self._call("clear"))
+
+    def requeue(self, max_items: int | None = None) -> int:
+        """Move dead letters back to this queue, durable on return; see ``PersistentQueue.requeue``."""
+        return int(self._call("requeue", max_items=max_items))
+
+    def sync(self) -> None:
+        """Wait until everything flushed before this call is durable; see ``PersistentQueue.sync``."""
+        self._call("sync")
+
+    def trim(self) -> None:
+        """Begin a new generation of the log, and delete drained segments; see ``PersistentQueue.trim``."""
+        self._call("trim")
+
+    def compact(self, *, below: float = Settings.compact_below, bytes_per_second: float = inf) -> Compacted:
+        """Copy the live items of sparse segments to new segments; see ``PersistentQueue.compact``."""
+        return cast(Compacted, self._call("compact", below=below, bytes_per_second=bytes_per_second))
+
+    def maintain(self) -> Maintained:
+        """Run now what maintenance does by itself; see ``PersistentQueue.maintain``."""
+        return cast(Maintained, self._call("maintain"))
+
+    def resize(self, *, memory_bytes: int | None = None, segment_bytes: int | None = None) -> None:
+        """Change settings of the open queue at its owner; see ``PersistentQueue.resize``."""
+        self._call("resize", memory_bytes=memory_bytes, segment_bytes=segment_bytes)
+
+    def explain(self) -> list[SegmentUse]:
+        """Return why each data file exists; see ``PersistentQueue.explain``."""
+        return list(self._call("explain"))
+
+    def stats(self) -> Stats:
+        """Return the state of the queue at its owner; see ``PersistentQueue.stats``."""
+        return cast(Stats, self._call("stats"))
+
+    def view(self) -> View:
+        """Return a view of the queue as it is on disk; see ``PersistentQueue.view``."""
+        self._check()
+        return View(self._path, self.name, encryption=self._options.encryption)
+
+    def browse(self) -> Iterator[T]:
+        """Return an iterator over the ready items, in order, without holding them; see ``PersistentQueue.browse``."""
+        return self._browse("", 0)
+
+    def browse_all(self) -> Iterator[T]:
+        """Return an iterator over the items that any subscription has not consumed, held ones included."""
+        return self._browse("", 1)
+
+    def _browse(self, subscription: str, which: int) -> Iterator[T]:
+        owner = self._owned()
+        if owner is not None:
+            if subscription:
+                return owner.subscribe(subscription).browse()
+            return owner.browse_all() if which else owner.browse()
+        return decode_each(self._codec, self._batches(subscription, which), self._directory)
+
+    def _batches(self, subscription: str, which: int) -> Iterator[tuple[int, list[bytes]]]:
+        """Yield the items in batches. Raises ``ClosedError`` if the owner ends meanwhile."""
+        link, _ = self._reach({"name": "browse", "connection": self._new_id().hex(), "subscription": subscription})
+        try:
+            while True:
+                answer = link.call(Browse(which))
+                link.end()
+                if isinstance(answer, Failed):
+                    raise decode_error(answer.fields)
+                if not (isinstance(answer, Taken) and answer.items):
+                    return
+                yield 0, list(answer.items)
+        except LinkLostError:
+            raise ClosedError(
+                f"{self._directory}: the owner has ended while the queue was browsed: browse again"
+            ) from None
+        finally:
+            link.close()
+
+    def peek(self, n: int = 1) -> list[T]:
+        """Return the first ready items, in order, without holding or consuming them; see ``PersistentQueue.peek``."""
+        if n < 0:
+            raise ValueError(f"n must not be negative, got {n}")
+        return list(islice(self.browse(), n))
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until an item is ready, without holding it; return False if there is none in time.
+
+        Args:
+            timeout: Seconds to wait; at least 0. Default None: no limit.
+        """
+        return self._wait("", checked_timeout(timeout))
+
+    def _wait(self, subscription: str, timeout: float | None) -> bool:
+        self._check()
+        hello = {"name": "wait", "connection": self._new_id().hex(), "subscription": subscription}
+        deadline = None if timeout is None else self._disk.monotonic() + timeout
+        while True:
+            seconds = None if deadline is None else max(deadline - self._disk.monotonic(), 0.0)
+            link, _ = self._reach(hello)
+            try:
+                answer = link.call(Take(0, milliseconds(seconds)))
+            except LinkLostError:
+                continue
+            finally:
+                link.close()
+            if isinstance(answer, Failed):
+                raise decode_error(answer.fields)
+            return isinstance(answer, Taken) and bool(answer.more)
+
+    @property
+    def dead_letters(self) -> SharedQueue[bytes]:
+        """The dead-letter queue. Its items are envelopes (see ``DeadLetter``).
+
+        Raises:
+            ValueError: ``connect`` got no name of a dead-letter queue.
+        """
+        name = self._options.dead_letter
+        if name is None or not isinstance(name, str):
+            raise ValueError(f"{self!r} has no dead letters that it knows by name: connect again with dead_letter=")
+        queue = SharedQueue(dirname(self._directory), name, BYTES, for_dead_letters(self._options), "never", None)
+        queue.open()
+        return queue
+
+    def close(self) -> None:
+        """Roll back the sessions of this process. If it owns the queue, close it: another process takes over.
+
+        Everything committed is durable on return. Any thread may call it; closing again does nothing.
+
+        Raises:
+            ResourceError, BrokenQueueError: The log could not be sealed. The next owner recovers.
+        """
+        self._closed = True
+        _OPEN.discard(self)
+        for session in list(self._sessions):
+            session.end()
+        control, self._control = self._control, None
+        if control is not None:
+            control.close()
+        owner, self._owner = self._owner, None
+        if owner is not None:
+            owner.close()
+
+
+class SharedSubscription(Generic[T]):
+    """One named consumer of a shared queue; ``SharedQueue.subscribe`` makes it. See ``Subscription``.
+
+    Durability and threads: as ``Subscription`` describes.
+    """
+
+    def __init__(self, queue: SharedQueue[T], name: str) -> None:
+        self._queue = queue
+        self.name = name
+        """Name of the subscription."""
+
+    def __repr__(self) -> str:
+        return f"<shared subscription {self.name!r}>"
+
+    def __len__(self) -> int:
+        """Return the number of items that the subscription can dequeue now; 0 if it was removed."""
+        return int(self._queue._call_owner("subscription_length", name=self.name))
+
+    def __bool__(self) -> bool:
+        """Return True, also if there is nothing to dequeue."""
+        return True
+
+    @property
+    def removed(self) -> bool:
+        """True if the subscription was removed."""
+        return self.name not in self._queue.subscriptions()
+
+    def session(self, name: str | None = None) -> Session[T] | WorkerSession[T]:
+        """Return a new session that dequeues for this subscription; see ``Subscription.session``."""
+        return self._queue._session(name, self.name)
+
+    @uncopyable_block
+    def transaction(self, name: str | None = None) -> Iterator[Session[T] | WorkerSession[T]]:
+        """Return a ``with`` block that is one transaction; see ``Subscription.transaction``."""
+        with self.session(name) as session:
+            yield session
+            session.flush()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until there is something to dequeue, without taking it; see ``Subscription.wait``."""
+        return self._queue._wait(self.name, checked_timeout(timeout))
+
+    def browse(self) -> Iterator[T]:
+        """Return an iterator over the items that can be dequeued, in order; see ``Subscription.browse``."""
+        return self._queue._browse(self.name, 0)
+
+
+@atexit.register
+def _close_owned() -> None:
+    """Close the queues that this process owns, so that another process takes over a sealed log."""
+    for queue in list(_OPEN):
+        if queue.owns:
+            with suppress(Exception):  # the process ends: the next owner recovers
+                queue.close()
+
+
+def _forget_parent() -> None:
+    for queue in list(_OPEN):
+        for session in list(queue._sessions):
+            session.end()
+        queue._begin_anew()
+
+
+after_fork_in_child(_forget_parent)

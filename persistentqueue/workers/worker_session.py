@@ -1,0 +1,630 @@
+"""``WorkerSession``: a session of a queue that another process owns. It has the interface of ``Session``."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from math import ceil
+from operator import index
+from types import TracebackType
+from typing import Any, Generic, Literal, cast, overload
+
+from ..codecs import BYTES, Codec, T, encode
+from ..core.items import Batch, as_bytes, checked_marker, chunks
+from ..engine.transaction import SPILL_BYTES
+from ..errors import (
+    ClosedError,
+    CodecError,
+    ItemTooLargeError,
+    PersistentQueueError,
+    SessionInUseError,
+    UnflushedWarning,
+)
+from ..runtime.pipeline import Ticket, done
+from ..runtime.session_state import checked_timeout
+from ..serving.errors import OutcomeUnknownError, SessionLostError, decode_error
+from ..serving.protocol import (
+    FOR_EVER,
+    ITEM_BYTES_MAX,
+    Call,
+    Done,
+    Failed,
+    Flush,
+    GiveBack,
+    Mark,
+    Message,
+    Outcome,
+    Put,
+    Reject,
+    RollBack,
+    Take,
+    Taken,
+)
+from ..serving.protocol import encode as encode_message
+from ..system.uncopyable import Uncopyable
+from .link import Link, LinkLostError
+
+_FREE, _BUSY, _TORN = 0, 1, 2
+"""States of a session, as in ``session_state``."""
+
+
+class WorkerSession(Uncopyable, Generic[T]):
+    """A series of transactions on a queue that another process owns: ``connect`` describes such queues.
+
+    It behaves as ``Session`` does, and all its promises hold, with these differences:
+
+    - If this process ends, however it ends, the session is rolled back at once. A process that hangs keeps its items,
+      unless ``connect`` got ``hold_seconds``. Then the items go back, and the late ``flush`` raises ``HoldLostError``.
+    - If the owner ends, the session finds the next owner. A session that held nothing goes on without an error. One
+      that had dequeued, or had spilled, raises ``SessionLostError`` at its next call, and begins anew. A ``flush``
+      that was under way returns True if it was committed, and otherwise raises that error.
+    - An item has at most 64 MiB - 1 KiB.
+    - ``flush(wait=False)`` waits, and returns a ticket that is done.
+
+    Durability: nothing is durable before ``flush`` returns. Threads: for one thread at a time, except ``give_up``.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_attach",
+        "_batch",
+        "_busy",
+        "_codec",
+        "_counts",
+        "_doubt",
+        "_given",
+        "_has_put",
+        "_held",
+        "_id",
+        "_is_closed",
+        "_link",
+        "_now",
+        "_number",
+        "_path",
+        "_raw",
+        "name",
+    )
+
+    _elsewhere = "call connect() in the other process, and get a session there"
+
+    def __init__(
+        self,
+        path: str,
+        name: str,
+        codec: Codec[T],
+        connection: bytes,
+        attach: Callable[[bytes], tuple[Link, bool]],
+        now: Callable[[], float],
+    ) -> None:
+        """``attach`` connects this session to the present owner. It returns the link, and whether attempts are counted.
+
+        ``connection`` is the id of the session for all owners. ``now`` is a clock, in seconds.
+        """
+        self._path = path
+        self.name = name
+        self._codec = codec
+        self._id = connection
+        self._attach = attach
+        self._now = now
+        self._link: Link | None = None
+        self._busy = _FREE
+        self._is_closed = False
+        self._batch = Batch(SPILL_BYTES)
+        self._held = 0
+        """Items that the owner keeps on hold for this session."""
+        self._given = 0
+        """Items of these that the caller has got."""
+        self._has_put = False
+        """True if the session at the owner has items that are not flushed."""
+        self._raw: list[bytes] = []
+        """The held items, if the queue counts attempts: ``reject`` looks for one of them."""
+        self._counts = False
+        self._number = 0
+        """Number of the last flush."""
+        self._doubt = False
+        """True if it is unknown whether the last flush was committed: its answer has not come."""
+
+    def __repr__(self) -> str:
+        if self._is_closed:
+            return f"<closed worker session {self.name!r}>"
+        counts = f"{len(self._batch.items)} enqueued, {self._held} dequeued"
+        return f"<worker session {self.name!r} of {self._path!r}: {counts}, not flushed>"
+
+    def __enter__(self) -> WorkerSession[T]:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        unflushed = kind is None and not self._is_closed and bool(self._batch.items or self._held or self._has_put)
+        try:
+            if isinstance(error, Exception) and self._counts and self._held and self._link is not None:
+                with suppress(PersistentQueueError):  # the user must see the error of the block, not this one
+                    self._simply("give_up", error=type(error).__name__, text=str(error))
+        finally:
+            self.close()
+        if unflushed:
+            message = (
+                f"{self._path}: the block of the session {self.name!r} ended without a flush: what it enqueued is "
+                "dropped, and what it dequeued is given back: call flush(), or rollback() if that is intended"
+            )
+            warnings.warn(message, UnflushedWarning, stacklevel=2, source=self)
+
+    def __del__(self) -> None:
+        link = getattr(self, "_link", None)
+        if link is not None:
+            link.close()
+
+    @property
+    def closed(self) -> bool:
+        """True if the session was closed. For any thread."""
+        return self._is_closed
+
+    # --- enqueue -----------------------------------------------------------------------------------------------------
+
+    def enqueue(self, item: Any) -> None:
+        """Buffer an item until the next flush, as ``Session.enqueue`` does. Raises its errors."""
+        self._enqueue([item if type(item) is bytes and self._codec is BYTES else self._encoded(item)])
+
+    def enqueue_many(self, items: Iterable[Any]) -> None:
+        """Buffer several items, in order, until the next flush, as ``Session.enqueue_many`` does. Raises its errors."""
+        for chunk in chunks(items):
+            plain = self._codec is BYTES and set(map(type, chunk)) <= {bytes}
+            self._enqueue(chunk if plain else list(map(self._encoded, chunk)))
+
+    def _encoded(self, item: Any) -> bytes:
+        return as_bytes(item) if self._codec is BYTES else encode(self._codec, item, self._path)
+
+    def _enqueue(self, items: list[bytes]) -> None:
+        if len(items) and (largest := max(map(len, items))) > ITEM_BYTES_MAX:
+            raise ItemTooLargeError(
+                f"an item of {largest} bytes exceeds the maximum of a worker, {ITEM_BYTES_MAX} bytes: split it, or "
+                "enqueue it in the process that owns the queue"
+            )
+        self._begin()
+        try:
+            self._batch.extend(items, self._put)
+            self._busy = _FREE
+        except BaseException:
+            self._end_badly()
+            raise
+
+    def _put(self) -> None:
+        """Move the buffered items to the session at the owner."""
+        answer = self._ask(Put(self._batch.items))
+        self._note_put(answer)
+        self._end(answer)
+
+    def _note_put(self, answer: Message) -> None:
+        """Note which of the buffered items the owner has taken. It may be called again for the same answer."""
+        taken = int(answer.fields.get("taken", 0)) if isinstance(answer, Failed) else len(self._batch.items)
+        if taken:
+            self._has_put = True
+            self._batch.drop(taken)
+            if isinstance(answer, Failed):
+                cast(dict[str, Any], answer.fields)["taken"] = 0
+
+    # --- dequeue -----------------------------------------------------------------------------------------------------
+
+    def dequeue(self, timeout: float | None = 0.0) -> T | None:
+        """Hold the first ready item and return it; None if there is none in time. As ``Session.dequeue``."""
+        items = self._take(1, timeout)
+        if not items:
+            return None
+        if self._codec is BYTES:
+            return items[0]  # type: ignore[return-value]
+        try:
+            return self._codec.decode(items[0])
+        except Exception as error:
+            raise CodecError("decode", self._codec, items[0], error, self._path) from error
+        except BaseException:  # interrupted: the caller did not get the item
+            self.put_back(1)
+            raise
+
+    def dequeue_many(self, max_items: int, timeout: float | None = 0.0) -> list[T]:
+        """Hold up to ``max_items`` ready items and return them, in order. As ``Session.dequeue_many``."""
+        if index(max_items) < 0:
+            raise ValueError(f"max_items must not be negative, got {max_items}")
+        data = self._take(max_items, timeout) if max_items else []
+        return data if self._codec is BYTES else self._decoded(data)  # type: ignore[return-value]
+
+    def dequeue_cached(self, max_items: int) -> list[T]:
+        """Hold up to ``max_items`` ready items and return them, without a wait."""
+        return self.dequeue_many(max_items)
+
+    def _decoded(self, data: list[bytes]) -> list[T]:
+        items: list[T] = []
+        for each in data:
+            try:
+                items.append(self._codec.decode(each))
+            except Exception as error:
+                self.put_back(len(data) - max(len(items), 1))
+                if items:
+                    return items
+                raise CodecError("decode", self._codec, each, error, self._path) from error
+            except BaseException:  # interrupted: the caller did not get any of the items
+                self.put_back(len(data))
+                raise
+        return items
+
+    def _take(self, max_items: int, timeout: float | None) -> list[bytes]:
+        timeout = checked_timeout(timeout)
+        deadline = None if timeout is None else self._now() + timeout
+        self._begin()
+        try:
+            items: list[bytes] = []
+            more = 1
+            while more and len(items) < max_items:
+                answer = self._ask_to_take(max_items - len(items), deadline)
+                if not isinstance(answer, Taken):
+                    self._end(answer)
+                    break
+                taken, more = list(answer.items), answer.more
+                deadline, count, link = 0.0, len(taken), self._link
+                if self._counts:
+                    self._raw += taken
+                items += taken
+                # No call from here on, so no interruption: the items are counted, and the answer is forgotten.
+                self._held += count
+                if link is not None:
+                    link.going = None
+            count = len(items)
+            # No call from here on, so no interruption: the items that were taken reach the caller.
+            self._given += count
+            self._busy = _FREE
+        except BaseException:
+            self._end_badly()
+            raise
+        else:
+            return items
+
+    def _ask_to_take(self, most: int, deadline: float | None) -> Message:
+        """Ask for items until the deadline, also if the owner ends meanwhile."""
+        while True:
+            seconds = None if deadline is None else max(deadline - self._now(), 0.0)
+            try:
+                return self._reached().call(Take(min(most, FOR_EVER), milliseconds(seconds)))
+            except LinkLostError:
+                self._lose()
+
+    def put_back(self, count: int = 1) -> None:
+        """Release the items that were dequeued last, as ``Session.put_back`` does."""
+        self._begin()
+        try:
+            if not 0 <= index(count) <= self._held:
+                raise ValueError(f"count must be from 0 to the number of held items, got {count}")
+            self._give_back(count)
+            self._given = min(self._given, self._held)
+            self._busy = _FREE
+        except BaseException:
+            self._end_badly()
+            raise
+
+    def _give_back(self, count: int) -> None:
+        if count:
+            answer = self._ask(GiveBack(count))
+            link = self._link
+            if isinstance(answer, Failed):
+                self._end(answer)
+            del self._raw[len(self._raw) - count :]
+            # No call from here on, so no interruption in between.
+            self._held -= count
+            if link is not None:
+                link.going = None
+
+    # --- the end of a transaction ------------------------------------------------------------------------------------
+
+    @overload
+    def flush(
+        self, marker: tuple[str, int] | None = None, timeout: float | None = None, *, wait: Literal[True] = True
+    ) -> bool: ...
+
+    @overload
+    def flush(
+        self, marker: tuple[str, int] | None = None, timeout: float | None = None, *, wait: Literal[False]
+    ) -> Ticket: ...
+
+    @overload
+    def flush(
+        self, marker: tuple[str, int] | None = None, timeout: float | None = None, *, wait: bool
+    ) -> bool | Ticket: ...
+
+    def flush(
+        self, marker: tuple[str, int] | None = None, timeout: float | None = None, *, wait: bool = True
+    ) -> bool | Ticket:
+        """Commit everything since the last flush as one atomic transaction, as ``Session.flush`` does.
+
+        Args:
+            marker: Name and version to record with the transaction. Default: None.
+            timeout: Seconds to wait for room; None (the default) waits for ever.
+            wait: False to return a ticket. It is done: the call waits nevertheless.
+
+        Returns:
+            True if the transaction was committed, or if there was nothing to commit. False if the marker had reached
+            the version before.
+
+        Raises:
+            SessionLostError: If the owner ended before the flush was committed, and held items for this session.
+            OutcomeUnknownError: If the owner ended, and no later one knows the outcome.
+            HoldLostError: If the session held items for longer than ``hold_seconds``. Nothing was committed.
+            NotServedError: If no owner serves the queue in time. The next call of the session learns the outcome.
+
+        The errors of ``Session.flush`` can occur as well. On return the transaction is durable, also if the owner dies.
+        For one thread at a time.
+        """
+        committed = self._flush(marker, checked_timeout(timeout))
+        return committed if wait else done(committed)
+
+    def _flush(self, marker: tuple[str, int] | None, timeout: float | None) -> bool:
+        self._begin()
+        try:
+            before = b""
+            if marker is not None:
+                name, version = checked_marker(marker)
+                before = encode_message(Mark(version, name), 0)
+            elif not (self._batch.items or self._held or self._has_put):
+                self._busy = _FREE
+                return True
+            while True:
+                link = self._reached()
+                number = self._number + 1
+                # No call in these two steps, so no interruption in between.
+                self._number = number
+                self._doubt = True
+                try:
+                    answer = link.call(Flush(number, milliseconds(timeout), self._batch.items), before)
+                except LinkLostError:
+                    self._link = None
+                    if self._learn():
+                        committed = True
+                        break
+                    continue
+                committed = self._note_flush(answer)
+                self._end(answer)
+                break
+            self._busy = _FREE
+        except BaseException:
+            self._end_badly()
+            raise
+        else:
+            return committed
+
+    def _note_flush(self, answer: Message) -> bool:
+        """Note the outcome of a flush. It may be called again for the same answer."""
+        if isinstance(answer, Failed):
+            self._note_put(answer)
+            self._doubt = False
+            return False
+        self._clear()
+        return isinstance(answer, Done) and bool(answer.value)
+
+    def _learn(self) -> bool:
+        """Ask the next owner whether the last flush was committed; return True if it was, and begin anew.
+
+        Otherwise the flush may be repeated if all of its items are still here. Raises ``SessionLostError`` if not, and
+        ``OutcomeUnknownError``.
+        """
+        while self._doubt:
+            try:
+                answer = self._connect().call(Outcome(self._number))
+            except LinkLostError:
+                self._link = None
+                continue
+            if isinstance(answer, Failed):
+                self._clear()
+                raise OutcomeUnknownError(self._path, "and too many sessions were lost since")
+            if isinstance(answer, Done) and answer.value:
+                self._clear()
+                self._end(answer)
+                return True
+            self._doubt = False
+            self._end(answer)
+        self._need_whole()
+        return False
+
+    def reject(self, item: Any, reason: str = "", *, retry: bool = True, delay_seconds: float | None = None) -> None:
+        """Mark a held item as failed, as ``Session.reject`` does. Raises its errors."""
+        self._begin()
+        try:
+            if isinstance(item, CodecError):
+                reason, item = reason or str(item), item.item
+            if not isinstance(reason, str):
+                raise TypeError(f"a reason must be text, not {reason!r}")
+            raw = next((each for each in self._raw if self._matches(each, item)), None)
+            if raw is None and self._counts:
+                raise ValueError("the session holds no such item: pass an item that it holds")
+            delay = b"" if delay_seconds is None else repr(float(delay_seconds)).encode()
+            self._end(self._ask(Reject(int(retry), (raw or b"", reason.encode(), delay))))
+            self._busy = _FREE
+        except BaseException:
+            self._end_badly()
+            raise
+
+    def _matches(self, raw: bytes, item: object) -> bool:
+        if raw == item:
+            return True
+        with suppress(Exception):  # bytes that cannot be decoded or compared are another item
+            return bool(self._codec.decode(raw) == item)
+        return False
+
+    def extend(self) -> None:
+        """Begin the time of ``hold_seconds`` anew for the items that the session holds.
+
+        Raises:
+            HoldLostError: If the time is over, and the items are back in the queue.
+
+        Nothing becomes durable by this call. For one thread at a time.
+        """
+        self._simply("extend")
+
+    def rollback(self) -> None:
+        """Drop what was enqueued and release what was dequeued since the last flush, as ``Session.rollback`` does."""
+        self._begin(is_last=True)
+        try:
+            self._roll_back()
+            self._busy = _FREE
+        except BaseException:
+            self._end_badly()
+            raise
+
+    def _roll_back(self) -> None:
+        link = self._link
+        if link is not None and (self._held or self._has_put or self._doubt):
+            try:
+                answer = link.call(RollBack())
+            except LinkLostError:  # the owner's death has rolled it back
+                self._link = None
+            else:
+                self._clear()
+                self._end(answer)
+        self._clear()
+
+    def give_up(self) -> None:
+        """End the wait of a ``flush`` for room, in another thread, as ``Session.give_up`` does. For any thread."""
+        link = self._link
+        if link is not None:
+            link.give_up()
+
+    def close(self) -> None:
+        """Roll back what was not flushed, and end the session. Closing again does nothing."""
+        if self._is_closed:
+            return
+        self._begin(is_last=True)
+        try:
+            self._roll_back()
+        finally:
+            self._is_closed = True
+            link, self._link = self._link, None
+            if link is not None:
+                link.close()
+            self._busy = _FREE
+
+    def end(self) -> None:
+        """End the session without a word, since the process was forked, or its queue was closed. For any thread."""
+        self._is_closed = True
+        link = self._link
+        if link is not None:
+            link.cut()
+
+    # --- calls -------------------------------------------------------------------------------------------------------
+
+    def _begin(self, is_last: bool = False) -> None:
+        """Begin a call: clean up after an interrupted one, and learn the outcome of a flush.
+
+        Raises ``SessionInUseError``, ``ClosedError``, and ``SessionLostError`` if the session has lost what it held.
+        ``is_last`` says that the call ends the transaction anyway.
+        """
+        if self._busy == _TORN:
+            self._end_badly()
+        if self._busy:
+            raise SessionInUseError(
+                "the session is in the middle of another call, made by another thread or by the code that this call "
+                "interrupts; nothing was done: use one session for each thread"
+            )
+        if self._is_closed and not is_last:
+            raise ClosedError("the session is closed: get another one from queue.session()")
+        self._busy = _BUSY
+        try:
+            if self._link is None and not is_last:
+                if self._doubt:
+                    self._learn()
+                self._need_whole()
+        except BaseException:
+            self._busy = _FREE
+            raise
+
+    def _end_badly(self) -> None:
+        """Clean up after a call that raised. If this is interrupted, the next call of the session does it first."""
+        self._busy = _TORN
+        try:
+            link = self._link
+            if link is not None:
+                settled = link.settle()
+                if settled is not None:
+                    self._settle(*settled)
+                if self._held > self._given and self._link is not None:
+                    self._give_back(self._held - self._given)
+        except LinkLostError:
+            self._link = None
+        except PersistentQueueError:  # of what is given back: the session is lost, or the hold is
+            pass
+        self._busy = _FREE
+
+    def _settle(self, message: Message, answer: Message) -> None:
+        """Note the answer to a call that was interrupted, and give back what its caller did not get."""
+        if isinstance(message, Take) and isinstance(answer, Taken):
+            count, link = len(answer.items), self._link
+            if self._counts:
+                self._raw += answer.items
+            self._held += count
+            assert link is not None
+            link.going = None
+            return
+        if isinstance(message, Flush):
+            self._note_flush(answer)
+        elif isinstance(message, Put):
+            self._note_put(answer)
+        elif isinstance(message, GiveBack) and not isinstance(answer, Failed):
+            self._held -= message.items
+        elif isinstance(message, RollBack):
+            self._clear()
+        if self._link is not None:
+            self._link.end()
+
+    def _ask(self, message: Message) -> Message:
+        """Make a call, also if the owner ends meanwhile and nothing is lost. ``_end`` must follow."""
+        while True:
+            try:
+                return self._reached().call(message)
+            except LinkLostError:
+                self._lose()
+
+    def _end(self, answer: Message) -> None:
+        """Forget the call, since its effect was noted. Raises the error of a call that has failed."""
+        if self._link is not None:
+            self._link.end()
+        if isinstance(answer, Failed):
+            raise decode_error(answer.fields)
+
+    def _simply(self, name: str, **arguments: Any) -> None:
+        self._begin()
+        try:
+            self._end(self._ask(Call({"call": name, "arguments": arguments})))
+            self._busy = _FREE
+        except BaseException:
+            self._end_badly()
+            raise
+
+    def _reached(self) -> Link:
+        return self._link or self._connect()
+
+    def _connect(self) -> Link:
+        if self._is_closed:
+            raise ClosedError("the session is closed: get another one from queue.session()")
+        self._link, self._counts = self._attach(self._id)
+        return self._link
+
+    def _lose(self) -> None:
+        """Note that the owner has ended. Raises ``SessionLostError`` if it had anything of this session."""
+        self._link = None
+        self._need_whole()
+
+    def _need_whole(self) -> None:
+        """Begin anew and raise ``SessionLostError`` if the owner that has ended had anything of this session."""
+        if self._held or self._has_put:
+            held = self._held
+            self._clear()
+            raise SessionLostError(self._path, f"which held {held} items for this session")
+
+    def _clear(self) -> None:
+        """Begin a new transaction."""
+        self._batch.clear()
+        self._raw = []
+        self._held = self._given = 0
+        self._has_put = self._doubt = False
+
+
+def milliseconds(seconds: float | None) -> int:
+    """Return the wait as a message has it."""
+    return FOR_EVER if seconds is None else min(ceil(1000 * seconds), FOR_EVER - 1)

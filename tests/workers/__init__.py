@@ -1,0 +1,1 @@
+"""Worker processes: sessions of a queue that another process owns."""

@@ -1,0 +1,502 @@
+"""A session of a worker keeps the promises of ``Session``. Owner and worker are one process here: a socket is between
+them all the same."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from persistentqueue import (
+    ClosedError,
+    CodecError,
+    DeadLetter,
+    HoldLostError,
+    ItemTooLargeError,
+    NotServedError,
+    PersistentQueue,
+    QueueFullError,
+    SessionInUseError,
+    SessionLostError,
+    SubscriptionNotFoundError,
+    UnflushedWarning,
+    codecs,
+    connect,
+)
+from persistentqueue.serving.protocol import ITEM_BYTES_MAX
+from persistentqueue.workers import SharedQueue, WorkerSession
+
+from ..conftest import QueueFactory
+
+Connect = Callable[..., SharedQueue[Any]]
+
+
+@pytest.fixture
+def served(tmp_path: Path, open_queue: QueueFactory) -> Iterator[Callable[..., tuple[PersistentQueue, Connect]]]:
+    """Return a function that opens a queue which serves, and returns it with a function that connects to it."""
+    opened: list[SharedQueue[Any]] = []
+
+    def serve(**settings: Any) -> tuple[PersistentQueue, Connect]:
+        queue = open_queue(serve=True, **settings)
+
+        def join(**more: Any) -> SharedQueue[Any]:
+            shared = connect(queue.path, queue.name, serve="never", **{"lock_timeout": 0.2, **more})
+            opened.append(shared)
+            return shared
+
+        return queue, join
+
+    yield serve
+    for shared in opened:
+        shared.close()
+
+
+Serve = Callable[..., tuple[PersistentQueue, Connect]]
+
+
+def put(queue: Any, *items: Any) -> None:
+    """Enqueue the items in one flush."""
+    with queue.transaction() as session:
+        session.enqueue_many(items)
+
+
+def drained(queue: Any) -> list[Any]:
+    """Consume all ready items, and return them."""
+    with queue.transaction() as session:
+        items: list[Any] = session.dequeue_many(10**6)
+    return items
+
+
+def test_items_go_through_both_ways(served: Serve) -> None:
+    """An item that a worker flushes is with the owner, and the other way round, in order."""
+    queue, join = served()
+    with join() as shared:
+        assert not shared.owns
+        put(shared, b"one", b"", b"three")
+        assert drained(queue) == [b"one", b"", b"three"]
+        put(queue, b"four")
+        assert (len(shared), shared.peek(), drained(shared)) == (1, [b"four"], [b"four"])
+        assert (shared.identity, shared.data_path) == (queue.identity, queue.data_path)
+
+
+def test_enqueued_items_are_invisible_until_the_flush(served: Serve) -> None:
+    """Items of a session are visible after its flush, and never after a rollback."""
+    queue, join = served()
+    with join() as shared, shared.session() as session:
+        session.enqueue(b"one")
+        assert len(queue) == 0
+        session.rollback()
+        assert session.flush() is True
+        assert len(queue) == 0
+        session.enqueue(b"two")
+        assert session.flush() is True
+        assert queue.peek(2) == [b"two"]
+
+
+def test_held_items_go_back_in_order(served: Serve) -> None:
+    """A rollback, a close and ``put_back`` release items to their old places."""
+    queue, join = served()
+    put(queue, *(b"%d" % number for number in range(6)))
+    with join() as shared:
+        session = shared.session()
+        assert session.dequeue_many(4) == [b"0", b"1", b"2", b"3"]
+        session.put_back(2)
+        assert queue.peek(1) == [b"2"]
+        with pytest.raises(ValueError, match="count"):
+            session.put_back(3)
+        session.rollback()
+        assert queue.peek(9) == [b"%d" % number for number in range(6)]
+        assert session.dequeue() == b"0"
+        session.close()
+        session.close()
+        assert len(queue) == 6
+        with pytest.raises(ClosedError):
+            session.dequeue()
+
+
+def test_the_end_of_a_connection_rolls_back_at_once(served: Serve) -> None:
+    """If the socket of a worker is closed, a waiting consumer has its items at once."""
+    queue, join = served()
+    put(queue, b"one")
+    with join() as shared, queue.session() as waiting:
+        session = shared.session()
+        assert session.dequeue() == b"one"
+        assert isinstance(session, WorkerSession)
+        assert session._link is not None
+        session._link.close()  # as the kernel does when the process dies
+        assert waiting.dequeue(timeout=30) == b"one"
+        waiting.flush()
+        with pytest.raises(SessionLostError, match="held 1 items"):
+            session.dequeue()
+        assert session.dequeue() is None
+        session.close()
+
+
+def test_a_block_that_raises_rolls_back_without_a_warning(served: Serve) -> None:
+    """Leaving the block by an exception rolls back; leaving it without a flush warns."""
+    queue, join = served()
+    put(queue, b"one")
+    with join() as shared:
+        with pytest.raises(RuntimeError, match="stop"), shared.session() as session:
+            session.dequeue()
+            raise RuntimeError("stop")
+        assert len(queue) == 1
+        with pytest.warns(UnflushedWarning), shared.session() as session:
+            session.dequeue()
+        assert len(queue) == 1
+
+
+def test_waiting_is_fair_and_wakes_for_every_source(served: Serve) -> None:
+    """Waiting sessions get items in the order of their coming, from the owner and from other workers."""
+    queue, join = served()
+    got: list[tuple[int, Any]] = []
+    with join() as shared:
+
+        def take(number: int) -> None:
+            with shared.session() as session:
+                item = session.dequeue(timeout=30)
+                session.flush()
+                got.append((number, item))
+
+        threads = []
+        for number in range(4):
+            threads.append(threading.Thread(target=take, args=(number,)))
+            threads[-1].start()
+            server = queue._server
+            assert server is not None
+            assert server._service is not None
+            while sum(len(place.line) for place in server._service._places.values()) <= number:
+                time.sleep(0.001)
+        put(queue, b"a")
+        threads[0].join()
+        put(shared, b"b")
+        threads[1].join()
+        put(queue, b"c", b"d")
+        for thread in threads:
+            thread.join()
+    assert got[:2] == [(0, b"a"), (1, b"b")]
+    assert sorted(got[2:]) == [(2, b"c"), (3, b"d")]
+
+
+def test_a_wait_ends_in_time(served: Serve) -> None:
+    """``dequeue`` and ``wait`` return when their time is over, and the session stays usable."""
+    queue, join = served()
+    with join() as shared, shared.session() as session:
+        began = time.monotonic()
+        assert session.dequeue(timeout=0.05) is None
+        assert shared.wait(timeout=0.05) is False
+        assert time.monotonic() - began >= 0.1
+        put(queue, b"one")
+        assert shared.wait(timeout=30) is True
+        assert session.dequeue(timeout=30) == b"one"
+        session.flush()
+        with pytest.raises(ValueError, match="timeout"):
+            session.dequeue(timeout=-1)
+
+
+def test_items_of_producers_wake_a_worker(served: Serve) -> None:
+    """A file that a ``Producer`` publishes wakes a session that waits."""
+    from persistentqueue import Producer
+
+    queue, join = served()
+    with join() as shared, shared.session() as session:
+        timer = threading.Timer(0.1, lambda: _publish(Producer, queue))
+        timer.start()
+        assert session.dequeue(timeout=30) == b"published"
+        session.flush()
+        timer.join()
+
+
+def _publish(producer: Any, queue: PersistentQueue) -> None:
+    with producer(queue.path, queue.name) as made:
+        made.enqueue(b"published")
+        made.flush()
+
+
+def test_markers_and_repeated_work(served: Serve) -> None:
+    """A flush with a marker that was reached commits nothing, and rolls back."""
+    queue, join = served()
+    put(queue, b"one")
+    with join() as shared, shared.session() as session:
+        session.enqueue(b"two")
+        assert session.flush(marker=("batch", 7)) is True
+        session.enqueue(b"again")
+        assert session.dequeue() == b"one"
+        assert session.flush(marker=("batch", 7)) is False
+        assert shared.marker("batch") == 7
+        assert shared.marker("other") is None
+        assert queue.peek(9) == [b"one", b"two"]
+        with pytest.raises(ValueError, match="marker"):
+            session.flush(marker=("", 1))
+
+
+def test_large_transactions_spill(served: Serve) -> None:
+    """A session with more than 4 MiB moves its items to the owner ahead of the flush, in order."""
+    queue, join = served()
+    items = [bytes([number]) * 500_000 for number in range(30)]
+    with join() as shared, shared.session() as session:
+        for item in items[:15]:
+            session.enqueue(item)
+        session.enqueue_many(items[15:])
+        assert len(queue) == 0
+        session.flush()
+        assert session.dequeue_many(100) == items
+        session.flush()
+    assert len(queue) == 0
+
+
+def test_an_item_that_is_too_large_is_refused(served: Serve) -> None:
+    """An item above the limit of a message is refused, and is not in the session."""
+    _, join = served()
+    with join() as shared, shared.session() as session:
+        with pytest.raises(ItemTooLargeError, match="worker"):
+            session.enqueue(bytes(ITEM_BYTES_MAX + 1))
+        session.enqueue(b"one")
+        session.flush()
+        assert drained(shared) == [b"one"]
+
+
+def test_a_codec_works_in_the_worker(served: Serve) -> None:
+    """The codec encodes and decodes in the worker; items that it refuses raise ``CodecError``."""
+    queue, join = served()
+    with join(codec=codecs.JSON) as shared:
+        put(shared, {"a": 1}, [2])
+        assert queue.peek(1) == [b'{"a":1}'] or queue.peek(1) == [b'{"a": 1}']
+        assert (shared.peek(2), drained(shared)) == ([{"a": 1}, [2]], [{"a": 1}, [2]])
+        put(queue, b"[1]", b"no json", b"[3]")
+        with shared.session() as session:
+            with pytest.raises(CodecError):
+                session.enqueue(object())
+            assert session.dequeue_many(3) == [[1]]
+            with pytest.raises(CodecError) as caught:
+                session.dequeue()
+            assert caught.value.item == b"no json"
+            session.flush()
+            assert session.dequeue() == [3]
+            session.flush()
+
+
+def test_a_full_queue_refuses_or_waits(served: Serve) -> None:
+    """With a limit, a flush is refused and keeps its items; with ``full="block"`` it waits for room."""
+    queue, join = served(max_items=2)
+    with join() as shared, shared.session() as session:
+        session.enqueue_many([b"1", b"2", b"3"])
+        with pytest.raises(QueueFullError):
+            session.flush()
+        session.rollback()
+        session.enqueue_many([b"1", b"2"])
+        session.flush()
+        session.enqueue(b"3")
+        for _ in range(2):
+            with pytest.raises(QueueFullError):
+                session.flush(timeout=0)
+        assert drained(queue) == [b"1", b"2"]
+        session.flush()
+        assert drained(shared) == [b"3"]
+
+
+def test_a_flush_waits_for_room(served: Serve) -> None:
+    """With ``full="block"`` a flush waits until another session has made room, or its time is over."""
+    queue, join = served(max_items=1, full="block")
+    put(queue, b"1")
+    with join() as shared, shared.session() as session:
+        session.enqueue(b"2")
+        with pytest.raises(QueueFullError):
+            session.flush(timeout=0.05)
+        taken = threading.Timer(0.1, lambda: drained(queue))
+        taken.start()
+        assert session.flush(timeout=30) is True
+        taken.join()
+        session.enqueue(b"3")
+        giving_up = threading.Timer(0.1, session.give_up)
+        giving_up.start()
+        with pytest.raises(QueueFullError):
+            session.flush()
+        giving_up.join()
+        session.rollback()
+        assert drained(shared) == [b"2"]
+
+
+def test_subscriptions_of_a_worker(served: Serve) -> None:
+    """A worker makes, uses and removes subscriptions, each of which gets every item."""
+    queue, join = served()
+    with join() as shared:
+        billing = shared.subscribe("billing")
+        put(shared, b"one", b"two")
+        assert (len(billing), list(billing.browse()), billing.wait(0)) == (2, [b"one", b"two"], True)
+        assert drained(billing) == [b"one", b"two"]
+        assert (billing.name, len(billing), len(queue)) == ("billing", 0, 2)
+        assert shared.subscriptions() == ["billing"]
+        session = billing.session()
+        assert session.dequeue() is None
+        shared.unsubscribe("billing")
+        assert billing.removed
+        with pytest.raises(SubscriptionNotFoundError):
+            session.dequeue()
+        session.close()
+        with pytest.raises(SubscriptionNotFoundError):
+            shared.unsubscribe("billing")
+
+
+def test_attempts_and_dead_letters(served: Serve, tmp_path: Path) -> None:
+    """Deliveries to workers are counted, and items that fail become dead letters with their reason."""
+    queue, join = served(max_attempts=2, dead_letter="dead")
+    put(queue, b"bad", b"worse")
+    with join(max_attempts=2, dead_letter="dead") as shared:
+        for _ in range(2):
+            with pytest.raises(RuntimeError), shared.session() as session:
+                assert session.dequeue() == b"bad"
+                raise RuntimeError("broken")
+        with shared.session() as session:
+            assert session.dequeue() == b"worse"
+            session.reject(b"worse", "no use", retry=False)
+            session.flush()
+            with pytest.raises(ValueError, match="holds no such item"):
+                session.reject(b"other")
+        with shared.dead_letters as dead:
+            letters = [DeadLetter.decode(letter) for letter in drained(dead)]
+        assert [(each.item, each.reason) for each in letters] == [
+            (b"bad", "RuntimeError: broken"),
+            (b"worse", "no use"),
+        ]
+
+
+def test_a_hold_has_an_end(served: Serve) -> None:
+    """With ``hold_seconds`` held items go back, the late flush commits nothing, and ``extend`` prolongs."""
+    queue, join = served()
+    put(queue, b"one")
+    with join(hold_seconds=0.15) as shared, shared.session() as session, queue.session() as other:
+        assert session.dequeue() == b"one"
+        session.enqueue(b"late")
+        for _ in range(4):
+            assert other.dequeue(timeout=0.06) is None
+            session.extend()
+        assert other.dequeue(timeout=30) == b"one"
+        for call in (session.flush, session.dequeue, session.extend):
+            with pytest.raises(HoldLostError, match="rollback"):
+                call()
+        other.flush()
+        session.rollback()
+        assert (session.flush(), len(queue)) == (True, 0)
+        session.enqueue(b"in time")
+        session.flush()
+        assert session.dequeue() == b"in time"
+        session.flush()
+
+
+def test_other_calls_of_the_queue(served: Serve) -> None:
+    """The calls beside sessions have their effect at the owner, and return what they return there."""
+    queue, join = served()
+    with join() as shared:
+        put(shared, b"1", b"2", b"3")
+        stats = shared.stats()
+        assert (stats.ready, stats.enqueued, type(stats)) == (3, 3, type(queue.stats()))
+        assert stats.flush_seconds.count >= 1
+        assert [use.live for use in shared.explain()] == [3]
+        assert list(shared.browse_all()) == [b"1", b"2", b"3"]
+        shared.sync()
+        shared.trim()
+        assert shared.compact().segments == 0
+        assert shared.maintain().copied_bytes == 0
+        shared.resize(memory_bytes=1024)
+        with pytest.raises(ValueError, match="memory_bytes"):
+            shared.resize(memory_bytes=-1)
+        assert queue.stats().memory_bytes == 1024
+        assert shared.view().look().enqueued == 3
+        assert shared.clear() == 3
+        with pytest.raises(ValueError, match="dead"):
+            shared.requeue()
+
+
+def test_one_call_at_a_time(served: Serve) -> None:
+    """A call during another call of the session is refused, and the other call goes on."""
+    queue, join = served()
+    with join() as shared, shared.session() as session:
+        found: list[Any] = []
+        thread = threading.Thread(target=lambda: found.append(session.dequeue(timeout=30)))
+        thread.start()
+        while not session._busy:
+            time.sleep(0.001)
+        with pytest.raises(SessionInUseError):
+            session.enqueue(b"one")
+        put(queue, b"two")
+        thread.join()
+        assert found == [b"two"]
+        session.flush()
+
+
+def test_an_owner_that_does_not_serve_is_named(open_queue: QueueFactory) -> None:
+    """Without a serving owner, ``connect`` says which process owns the queue."""
+    queue = open_queue()
+    with pytest.raises(NotServedError, match="serve=True"):
+        connect(queue.path, queue.name, lock_timeout=0)
+    with pytest.raises(NotServedError, match="no process owns it"):
+        connect(queue.path, "other", lock_timeout=0, serve="never")
+
+
+def test_settings_are_checked(tmp_path: Path) -> None:
+    """Settings out of range are refused before anything is made."""
+    for wrong in ({"serve": "often"}, {"hold_seconds": 0}, {"hold_seconds": -1}, {"segment_bytes": 0}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            connect(tmp_path, "q", **wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="segment_byte"):
+        connect(tmp_path, "q", segment_byte=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_first_that_connects_owns(tmp_path: Path) -> None:
+    """``connect`` makes the queue and owns it; when it closes, the next call of another one takes over."""
+    with connect(tmp_path, "q") as first:
+        assert first.owns
+        with connect(tmp_path, "q") as second, second.session() as session:
+            assert not second.owns
+            put(second, b"one")
+            assert session.dequeue() == b"one"
+            first.close()
+            with pytest.raises(SessionLostError):
+                session.flush()
+            assert session.dequeue() == b"one"
+            assert session.flush() is True
+            assert repr(second).startswith("<owned")
+            put(second, b"two")
+            assert drained(second) == [b"two"]
+    with pytest.raises(ClosedError):
+        second.session()
+
+
+def test_a_long_path_works(tmp_path: Path) -> None:
+    """A path that is longer than the name of a socket may be works."""
+    deep = tmp_path / ("d" * 100) / ("e" * 100)
+    with connect(deep, "q") as first, connect(deep, "q", serve="never") as second:
+        put(second, b"one")
+        assert drained(first) == [b"one"]
+
+
+def test_a_shared_queue_can_be_pickled(served: Serve) -> None:
+    """A pickled queue becomes a connection, with the settings of the original."""
+    _, join = served()
+    with join(codec=codecs.TEXT) as shared:
+        with pickle.loads(pickle.dumps(shared.handle())) as other:
+            put(other, "one")
+            assert drained(shared) == ["one"]
+        with pytest.raises(TypeError, match="connect"):
+            pickle.dumps(shared.session())
+
+
+def test_idle_connections_cost_nothing(served: Serve) -> None:
+    """A server with idle connections takes no processor time."""
+    _, join = served()
+    with join() as shared:
+        sessions = [shared.session() for _ in range(50)]
+        for session in sessions:
+            session.dequeue()
+        began = time.process_time()
+        time.sleep(0.3)
+        assert time.process_time() - began < 0.1
+        for session in sessions:
+            session.close()

@@ -445,7 +445,7 @@ def test_settings_are_checked(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=next(iter(wrong))):
             connect(tmp_path, "q", **wrong)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="segment_byte"):
-        connect(tmp_path, "q", segment_byte=1)
+        connect(tmp_path, "q", segment_byte=1)  # type: ignore[call-arg]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -6,8 +6,11 @@ owner. So the kernel tells the owner at once that a worker died: the connection 
 All integers are little-endian::
 
     message = length u32 of what follows, kind u8, call u32, fields
-    items   = count u32, that many lengths u32, then the payloads back to back
+    items   = count u32, uniform u8, lengths u32, then the payloads back to back
     json    = an object in UTF-8, to the end of the message
+
+If all items are equally long and not empty, ``uniform`` is 1, and there is one length. Else there are as many lengths
+as items.
 
 The worker numbers its calls, and the answer has the number of its call. A worker makes one call at a time. Only
 *cancel* may come while a call is under way: it has no answer, and ends the wait of that call. The kinds of messages,
@@ -48,6 +51,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Callable, Container, Mapping, Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -68,7 +72,10 @@ CONNECTION_BYTES: Final = 16
 _HEADER = struct.Struct("<IBI")
 HEADER_BYTES: Final = _HEADER.size
 _REST_BYTES = HEADER_BYTES - 4
-_COUNT = struct.Struct("<I")
+_COUNT = struct.Struct("<IB")
+_UNIFORM = struct.Struct("<IBI")
+_CUT_ITEMS_MAX = 4096
+"""Items of one length that are cut apart by one call."""
 _IS_BIG_ENDIAN = sys.byteorder == "big"
 
 
@@ -260,10 +267,13 @@ def encode(message: Message, call: int) -> bytes:
 
 
 def _encode_items(items: Sequence[bytes]) -> bytes:
-    lengths = array("I", map(len, items))
+    lengths = set(map(len, items))
+    if len(lengths) == 1 and 0 not in lengths:  # each empty item has a length of its own: no message holds billions
+        return b"".join((_UNIFORM.pack(len(items), 1, *lengths), *items))
+    each = array("I", map(len, items))
     if _IS_BIG_ENDIAN:
-        lengths.byteswap()
-    return b"".join((_COUNT.pack(len(items)), lengths.tobytes(), *items))
+        each.byteswap()
+    return b"".join((_COUNT.pack(len(items), 0), each.tobytes(), *items))
 
 
 class Incoming:
@@ -325,22 +335,37 @@ def _decode(form: _Form, data: bytes, at: int, end: int) -> Message:
     return message
 
 
-def _decode_items(data: bytes, at: int, end: int) -> list[bytes]:
+def _decode_items(data: bytes, at: int, end: int) -> Sequence[bytes]:
     if end - at < _COUNT.size:
         raise ProtocolError("items without a count")
-    (count,) = _COUNT.unpack_from(data, at)
-    at += _COUNT.size
-    payloads = at + 4 * count
-    if payloads > end:
+    count, uniform = _COUNT.unpack_from(data, at)
+    payloads = at + _COUNT.size + 4 * (1 if uniform else count)
+    if uniform > 1 or payloads > end:
         raise ProtocolError(f"the lengths of {count} items in {end - at} bytes")
+    if uniform:
+        _, _, length_bytes = _UNIFORM.unpack_from(data, at)
+        if not length_bytes or not count or count * length_bytes != end - payloads:
+            raise ProtocolError(f"{count} items of {length_bytes} bytes in {end - payloads} bytes")
+        if count == 1:
+            return [data[payloads:end]]
+        if count <= _CUT_ITEMS_MAX:
+            return _cut(count, length_bytes).unpack_from(data, payloads)
+        starts = range(payloads, end, length_bytes)
+        return list(map(data.__getitem__, map(slice, starts, range(payloads + length_bytes, end + 1, length_bytes))))
     lengths = array("I")
-    lengths.frombytes(data[at:payloads])
+    lengths.frombytes(data[at + _COUNT.size : payloads])
     if _IS_BIG_ENDIAN:
         lengths.byteswap()
     ends = list(accumulate(lengths, initial=payloads))
     if ends[-1] != end:
         raise ProtocolError(f"items of {ends[-1] - payloads} bytes in {end - payloads} bytes")
     return list(map(data.__getitem__, map(slice, ends, ends[1:])))
+
+
+@lru_cache(64)
+def _cut(count: int, length_bytes: int) -> struct.Struct:
+    """Return what cuts payloads of one length apart in one call of C code."""
+    return struct.Struct(f"{length_bytes}s" * count)
 
 
 def _decode_text(data: bytes) -> str:

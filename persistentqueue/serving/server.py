@@ -60,6 +60,8 @@ class Server:
         self._thread: threading.Thread | None = None
         self._peers: set[_Peer] = set()
         self._answering: set[_Peer] = set()
+        self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
+        """Bytes that were received last: a new object of that size for each call would take longer than the call."""
         self._is_stopping = False
         self._accepts_at = inf
         """Time at which to accept connections again; ``inf`` while nothing is in the way."""
@@ -191,16 +193,16 @@ class Server:
     def _receive(self, peer: _Peer) -> None:
         assert self._service is not None
         try:
-            data = peer.socket.recv(_RECEIVE_BYTES)
+            count = peer.socket.recv_into(self._buffer)
         except BlockingIOError:
             return
         except OSError:
-            data = b""
-        if not data:
+            count = 0
+        if not count:
             self._drop(peer, by_worker=True)
             return
         try:
-            self._service.receive(peer.client, data)
+            self._service.receive(peer.client, bytes(self._buffer[:count]))
         except ProtocolError as error:
             LOGGER.warning("%s: a connection was ended, for it sent %s", self.directory, error)
             self._drop(peer, by_worker=False)

@@ -15,7 +15,7 @@ from ..serving.protocol import FROM_OWNER, Cancel, Incoming, Message, ProtocolEr
 from ..system.disk import after_fork_in_child
 from ..system.sockets import Socket, cut
 
-_RECEIVE_BYTES = 256 * 1024
+_RECEIVE_BYTES = 64 * 1024
 
 
 class LinkLostError(Exception):

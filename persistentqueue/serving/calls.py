@@ -53,5 +53,9 @@ def serve(
     """Serve an open queue to workers, and return the server. Raises ``OSError``."""
     facts = {"version": VERSION, "identity": open_queue.identity.hex(), **facts}
     server = Server(Served(open_queue, session, partial(make_call, queue, open_queue), facts, current_disk().monotonic))
-    server.start()
+    try:
+        server.start()
+    except BaseException:
+        server.stop()
+        raise
     return server

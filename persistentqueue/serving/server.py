@@ -21,12 +21,13 @@ from contextlib import suppress
 from math import inf
 
 from ..errors import PersistentQueueError
+from ..storage.layout import SOCKET_NAME
 from ..system.disk import after_fork_in_child
 from ..system.event_log import LOGGER
 from ..system.sockets import Socket, is_believed, listen, remove
 from ..system.wakeup import POLL_SECONDS, Wakeup
 from .protocol import ProtocolError
-from .service import Client, Served, Service
+from .service import Client, OwnerFailedError, Served, Service
 
 THREAD_NAME = "persistentqueue-serve"
 CALL_THREAD_NAME = "persistentqueue-call"
@@ -34,6 +35,10 @@ RETRY_SECONDS = 0.05
 """Time between two attempts to accept a connection without a free file descriptor, in seconds."""
 _RECEIVE_BYTES = 256 * 1024
 _LONGEST_SECONDS = 3600.0
+
+
+def _nothing() -> None:
+    pass
 
 
 class _Peer:
@@ -59,10 +64,12 @@ class Server:
         self._service: Service | None = None
         self._thread: threading.Thread | None = None
         self._peers: set[_Peer] = set()
-        self._answering: set[_Peer] = set()
         self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
         """Bytes that were received last: a new object of that size for each call would take longer than the call."""
         self._is_stopping = False
+        self._is_closed = False
+        self.on_failure: Callable[[], object] = _nothing
+        """Called by the thread when it has ended, because a sync or a write of the log has failed."""
         self._accepts_at = inf
         """Time at which to accept connections again; ``inf`` while nothing is in the way."""
 
@@ -71,7 +78,7 @@ class Server:
         with self._served.open_queue.watched() as inbox:
             self._bell = Wakeup(inbox)
         self._service = Service(self._served, self._bell.ring, _apart)
-        self._listener = listen(self.directory)
+        self._listener = listen(self.directory, SOCKET_NAME)
         self._selector.register(self._listener, selectors.EVENT_READ)
         for fd in self._bell.descriptors:
             self._selector.register(fd, selectors.EVENT_READ)
@@ -84,10 +91,10 @@ class Server:
 
         Calling it again does nothing.
         """
-        if self._is_stopping or self._bell is None:
+        if self._is_closed:
             return
-        self._is_stopping = True
-        if self._thread is not None:
+        self._is_closed = self._is_stopping = True
+        if self._bell is not None and self._thread is not None and self._thread is not threading.current_thread():
             self._bell.ring()
             self._thread.join()
         self._close()
@@ -105,7 +112,7 @@ class Server:
 
     def abandon(self) -> None:
         """Close all descriptors without a word, in a forked child: they belong to the parent."""
-        self._is_stopping, self._thread = True, None
+        self._is_stopping, self._is_closed, self._thread = True, True, None
         self._close()
 
     # --- the thread --------------------------------------------------------------------------------------------------
@@ -134,19 +141,27 @@ class Server:
                 due = service.turn()
                 self._answer()
             self._leave()
+        except OwnerFailedError:
+            self._is_stopping = True
+            self._end_all()
+            self.on_failure()
         except BaseException:
             LOGGER.exception("%s: the thread that serves workers has failed", self.directory)
             raise
 
     def _leave(self) -> None:
         """Do what workers have asked for until now, then end their sessions."""
-        remove(self.directory)
         assert self._service is not None
         for key, _ in self._selector.select(0):
             if key.data is not None:
                 self._receive(key.data)
         self._service.turn()
         self._answer()
+        self._end_all()
+
+    def _end_all(self) -> None:
+        """Give up the name of the socket, and end all sessions of workers. The queue still has its lock."""
+        remove(self.directory, SOCKET_NAME)
         for peer in list(self._peers):
             self._drop(peer, by_worker=False)
 

@@ -76,6 +76,13 @@ _DUE_SPARE = 64
 """Deadlines of waits that have ended, beside two for each connection, that are kept."""
 
 
+class OwnerFailedError(Exception):
+    """Internal error: a sync or a write of the log has failed, so only recovery knows what is committed.
+
+    The workers get no answers. They lose their connections instead, and the next owner tells them the outcome.
+    """
+
+
 class Served(NamedTuple):
     """The parts of a queue that a service needs."""
 
@@ -432,9 +439,13 @@ class Service:
 
     def turn(self) -> float:
         """Commit, hand out items, and end what is over. Return the time of the next turn without a message; ``inf`` if
-        there is none."""
+        there is none.
+
+        Raises ``OwnerFailedError``: then end all connections without their answers.
+        """
         while self._ended:
             self._ended.popleft()()
+        self._check()
         now = self._now()
         if self._flushing or (self._blocked and now >= self._room_at):
             self._commit(now)
@@ -458,6 +469,7 @@ class Service:
             results = flush_all(self._queue, sessions, [client.marker for client in group], origins)
         except PersistentQueueError as error:
             results = [error] * len(group)
+        self._check()
         has_room = False
         for client, (call, flush), result in zip(group, flushes, results, strict=True):
             if isinstance(result, QueueFullError) and self._may_wait(client, result, now):
@@ -474,6 +486,10 @@ class Service:
         if self._blocked:
             nearest = min(client.deadline for client in self._blocked)
             self._room_at = now if has_room else min(now + ROOM_SECONDS, nearest)
+
+    def _check(self) -> None:
+        if not self._queue.is_usable:
+            raise OwnerFailedError
 
     def _may_wait(self, client: Client, refusal: QueueFullError, now: float) -> bool:
         return self._queue.blocks and not refusal.lasting and client.deadline > now

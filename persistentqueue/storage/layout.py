@@ -84,6 +84,8 @@ from .segment import parse_segment_name
 
 DELETED_DIRECTORY = "deleted"
 DAMAGED_SUFFIX = ".damaged"
+SOCKET_NAME = ".socket"
+"""Name of the socket of an owner that serves; with a suffix while it is made. No queue can have such a name."""
 
 PART_NAMES = frozenset(
     {LOCK_NAME, LOG_DIRECTORY, DATA_DIRECTORY, INBOX_DIRECTORY, CLOSED_DIRECTORY, POOL_DIRECTORY, DELETED_DIRECTORY}
@@ -395,6 +397,7 @@ def finish_deletion(disk: Disk, places: Places) -> Places:
     _sweep(disk, join(directory, POOL_DIRECTORY), parse_spare_name)
     remove_file(disk, join(directory, LIMITS_NAME))
     remove_file(disk, join(directory, PATH_NAME))
+    remove_file(disk, join(directory, SOCKET_NAME))  # of an owner that was killed
     # The log goes last, when the other files are gone durably: it tells the next opening what these files are.
     sync_directory(disk, directory)
     _sweep(disk, join(directory, DELETED_DIRECTORY), parse_log_name)

@@ -22,7 +22,8 @@ from stat import S_IWGRP
 from typing import Final, TypeAlias
 
 Socket: TypeAlias = socket.socket
-SOCKET_NAME: Final = "socket"
+NEW_SUFFIX: Final = ".new"
+"""Suffix of a socket that has not its name yet."""
 BACKLOG: Final = 512
 """Connections that may wait until the owner accepts them."""
 _NAME_BYTES_MAX = 100
@@ -32,11 +33,11 @@ _SO_PEERGROUPS = 59
 _ROOT = 0
 
 
-def listen(directory: str) -> socket.socket:
+def listen(directory: str, name: str) -> Socket:
     """Return the listening socket of a queue's owner, in place of the one of an earlier owner. Raises ``OSError``."""
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        new = f"{SOCKET_NAME}.new"
+        new = f"{name}{NEW_SUFFIX}"
         may_share = os.stat(directory).st_mode & S_IWGRP
         with suppress(FileNotFoundError):
             os.unlink(os.path.join(directory, new))
@@ -44,24 +45,24 @@ def listen(directory: str) -> socket.socket:
         os.chmod(os.path.join(directory, new), 0o660 if may_share else 0o600)
         server.listen(BACKLOG)
         server.setblocking(False)
-        os.rename(os.path.join(directory, new), os.path.join(directory, SOCKET_NAME))
+        os.rename(os.path.join(directory, new), os.path.join(directory, name))
     except BaseException:
         server.close()
         raise
     return server
 
 
-def remove(directory: str) -> None:
+def remove(directory: str, name: str) -> None:
     """Remove the name of the owner's socket, so that workers look for the next owner."""
     with suppress(OSError):
-        os.unlink(os.path.join(directory, SOCKET_NAME))
+        os.unlink(os.path.join(directory, name))
 
 
-def connect(directory: str) -> socket.socket | None:
+def connect(directory: str, name: str) -> Socket | None:
     """Return a connection to the owner; None if no owner serves at this moment. Raises ``OSError``."""
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        _reach(directory, SOCKET_NAME, client.connect)
+        _reach(directory, name, client.connect)
     except (FileNotFoundError, ConnectionError, NotADirectoryError):
         client.close()
         return None
@@ -87,7 +88,7 @@ def _reach(directory: str, name: str, call: Callable[[str], None]) -> None:
         os.close(fd)
 
 
-def is_believed(peer: socket.socket, directory: str) -> bool:
+def is_believed(peer: Socket, directory: str) -> bool:
     """Return whether the process at the other end may use a queue in this directory. For both sides."""
     if not hasattr(socket, "SO_PEERCRED"):  # then the mode of the socket decides
         return True
@@ -98,7 +99,7 @@ def is_believed(peer: socket.socket, directory: str) -> bool:
     return bool(found.st_mode & S_IWGRP) and found.st_gid in {group, *_groups_of(peer)}
 
 
-def _groups_of(peer: socket.socket) -> tuple[int, ...]:
+def _groups_of(peer: Socket) -> tuple[int, ...]:
     with suppress(OSError):
         data = peer.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_BYTES)
         return struct.unpack(f"{len(data) // 4}i", data)

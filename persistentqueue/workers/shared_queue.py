@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, cast
 from ..codecs import BYTES, Codec, T, checked_codec, decode_each
 from ..engine.segment_use import SegmentUse
 from ..engine.settings import Settings
-from ..errors import ClosedError, QueueLockedError
+from ..errors import ClosedError, PersistentQueueError, QueueLockedError
 from ..interprocess.snapshot_view import View
 from ..options import Options, Start, Unnamed, for_dead_letters
 from ..queue import PersistentQueue
@@ -27,8 +27,8 @@ from ..serving.errors import NotServedError, RefusedError, decode_error
 from ..serving.protocol import CONNECTION_BYTES, VERSION, Browse, Call, Failed, Hello, Message, Result, Take, Taken
 from ..serving.values import decode_value
 from ..session import Session
-from ..storage.layout import queue_directory
-from ..system.disk import StrPath, abspath, after_fork_in_child, current_disk, dirname, fspath
+from ..storage.layout import SOCKET_NAME, queue_directory
+from ..system.disk import CURRENT_DISK, StrPath, abspath, after_fork_in_child, current_disk, dirname, fspath
 from ..system.uncopyable import uncopyable_block
 from .link import Link, LinkLostError
 from .worker_session import WorkerSession, milliseconds
@@ -41,6 +41,19 @@ Serving = Literal["auto", "never"]
 _POLL_SECONDS = 0.005
 """Pause between two looks for an owner, in seconds. Only a process that has none looks."""
 _OPEN: weakref.WeakSet[SharedQueue[Any]] = weakref.WeakSet()
+
+
+class _OwnedQueue(PersistentQueue[T]):
+    """The queue in the process that owns it. It is closed by itself when a sync has failed: the next owner recovers."""
+
+    def _serve(self) -> None:
+        super()._serve()
+        if self._server is not None:
+            self._server.on_failure = self._fail
+
+    def _fail(self) -> None:
+        with suppress(PersistentQueueError):  # a broken queue says so
+            self.close()
 
 
 class SharedQueue(Generic[T]):
@@ -169,20 +182,27 @@ class SharedQueue(Generic[T]):
                 self._disk.sleep(_POLL_SECONDS)
 
     def _own(self) -> None:
-        """Make this process the owner. Raises ``QueueLockedError`` if another one is faster."""
-        self._owner = PersistentQueue(
-            self._path,
-            self._name,
-            codec=self._codec,
-            options=self._options,
-            lock_timeout=0.0,
-            serve=True,
-        )
+        """Make this process the owner. Raises ``QueueLockedError`` if another one is faster.
+
+        If a sync fails, the queue closes by itself. The next owner recovers, and tells the workers what is committed.
+        """
+        chosen = CURRENT_DISK.set(self._disk)  # that of ``connect``, whichever thread takes over
+        try:
+            self._owner = _OwnedQueue(
+                self._path,
+                self._name,
+                codec=self._codec,
+                options=self._options,
+                lock_timeout=0.0,
+                serve=True,
+            )
+        finally:
+            CURRENT_DISK.reset(chosen)
 
     def _connect(self, hello: dict[str, Any]) -> tuple[Link, dict[str, Any]] | None:
         from ..system import sockets  # noqa: PLC0415  late: a process that only owns queues needs none of it
 
-        connection = sockets.connect(self._directory)
+        connection = sockets.connect(self._directory, SOCKET_NAME)
         if connection is None:
             return None
         link = Link(connection)

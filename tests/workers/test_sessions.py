@@ -3,10 +3,12 @@ them all the same."""
 
 from __future__ import annotations
 
+import errno
 import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +31,11 @@ from persistentqueue import (
     connect,
 )
 from persistentqueue.serving.protocol import ITEM_BYTES_MAX
+from persistentqueue.system.disk import DISK
 from persistentqueue.workers import SharedQueue, WorkerSession
 
 from ..conftest import QueueFactory
+from ..support.disks import call_on
 
 Connect = Callable[..., SharedQueue[Any]]
 
@@ -500,3 +504,29 @@ def test_idle_connections_cost_nothing(served: Serve) -> None:
         assert time.process_time() - began < 0.1
         for session in sessions:
             session.close()
+
+
+def test_a_failed_sync_hands_the_queue_over(tmp_path: Path) -> None:
+    """If the log of the owner cannot be written, workers get the truth from the next owner, not the error."""
+    fails: list[bool] = []
+
+    def pwritev(*arguments: Any) -> int:
+        if fails:
+            raise OSError(errno.EIO, "the device has failed")
+        return DISK.pwritev(*arguments)
+
+    with call_on(replace(DISK, pwritev=pwritev), connect, tmp_path, "q") as first, connect(tmp_path, "q") as second:
+        put(second, b"before")
+        with second.session() as session:
+            assert session.dequeue() == b"before"
+            fails.append(True)
+            with pytest.raises(SessionLostError):
+                session.flush()
+            assert second.owns
+            assert not first.owns
+            assert session.dequeue() == b"before"
+            assert session.flush() is True
+        with second.session() as session:
+            session.enqueue(b"after")
+            session.flush()
+        assert drained(first) == [b"after"]

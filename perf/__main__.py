@@ -28,6 +28,7 @@ from .studies import (
     waiting,
     warm,
 )
+from .studies.processes import rates
 from .workloads import SWEEPS, WORKLOADS
 
 BACKLOG_ITEMS = 100_000_000
@@ -53,6 +54,7 @@ def _others(options: argparse.Namespace) -> dict[str, Callable[[Path], Iterator[
         "beside": lambda directory: beside.rows(directory, max(round(10_000 * scale), 50)),
         "churn": lambda directory: churn.rows(directory, options.seconds),
         "tickets": lambda directory: tickets.rows(directory, max(round(5_000 * scale), 100), rounds),
+        "processes": lambda directory: rates.rows(directory, rounds, max(rates.SECONDS * scale, 0.05)),
         "tail": lambda directory: tail.rows(directory, options.seconds, rounds),
     }
 

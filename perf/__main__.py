@@ -28,7 +28,7 @@ from .studies import (
     waiting,
     warm,
 )
-from .studies.processes import rates
+from .studies.processes import rates, wake_ups
 from .workloads import SWEEPS, WORKLOADS
 
 BACKLOG_ITEMS = 100_000_000
@@ -55,6 +55,7 @@ def _others(options: argparse.Namespace) -> dict[str, Callable[[Path], Iterator[
         "churn": lambda directory: churn.rows(directory, options.seconds),
         "tickets": lambda directory: tickets.rows(directory, max(round(5_000 * scale), 100), rounds),
         "processes": lambda directory: rates.rows(directory, rounds, max(rates.SECONDS * scale, 0.05)),
+        "processes-wake": lambda directory: wake_ups.rows(directory, max(round(2_000 * scale), 20)),
         "tail": lambda directory: tail.rows(directory, options.seconds, rounds),
     }
 

@@ -8,7 +8,7 @@ import pytest
 
 from ..contenders import shared
 from ..contenders.shared import BEANSTALKD, HUEY, LITEQUEUE, LOCAL, REDIS, SQLITE, Shared
-from ..studies.processes import rates
+from ..studies.processes import rates, wake_ups
 from ..studies.processes.team import team
 
 OURS, SERVED = shared.ours("perf.tests.stand_in:connect", ("-m", "perf.tests.stand_in"))
@@ -84,3 +84,13 @@ def test_lines_of_all_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(rates, "measure", lambda *_: {})
     lines = list(rates.rows(tmp_path, 1, 0.02, ABSENT, ABSENT._replace(is_apart=True)))
     assert len(lines) == len({line.what for line in lines}) == 4 + 2 + 2
+
+
+def test_wake_ups_of_processes(tmp_path: Path) -> None:
+    """Each pair of processes has a wake-up for each item, and those of the queue begin at the commit."""
+    for number, pair in enumerate(wake_ups.PAIRS.values()):
+        found = wake_ups.measure(OURS, tmp_path / str(number), pair, 5)
+        assert len(found.from_flush) == len(found.from_commit) == 5
+        assert 0 < found.from_commit[0] < found.from_flush[0]
+    assert wake_ups.measure(SQLITE, tmp_path / "sqlite", (1, 2), 3).from_commit == []
+    assert [row.met for row in wake_ups.rows(tmp_path / "rows", 2, ABSENT)] == ["", "", ""]

@@ -2,4 +2,5 @@
 
 - ``team``: starts the worker processes of a contender, and gives them work.
 - ``rates``: the items per second of eight processes, and of one that is connected.
+- ``wake_ups``: the time from a commit in one process to the wake-up of a consumer in another one.
 """

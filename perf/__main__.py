@@ -28,12 +28,13 @@ from .studies import (
     waiting,
     warm,
 )
-from .studies.processes import rates, wake_ups
+from .studies.processes import kills, rates, wake_ups
 from .workloads import SWEEPS, WORKLOADS
 
 BACKLOG_ITEMS = 100_000_000
 OPENING_ITEMS = 10_000_000
 LARGE_ITEMS = 5_000
+KILL_ITEMS = 1_000_000
 
 
 def _others(options: argparse.Namespace) -> dict[str, Callable[[Path], Iterator[Row]]]:
@@ -56,6 +57,9 @@ def _others(options: argparse.Namespace) -> dict[str, Callable[[Path], Iterator[
         "tickets": lambda directory: tickets.rows(directory, max(round(5_000 * scale), 100), rounds),
         "processes": lambda directory: rates.rows(directory, rounds, max(rates.SECONDS * scale, 0.05)),
         "processes-wake": lambda directory: wake_ups.rows(directory, max(round(2_000 * scale), 20)),
+        "processes-kills": lambda directory: kills.rows(
+            directory, max(round(50 * scale), 2), max(round(KILL_ITEMS * scale), 1_000), rounds
+        ),
         "tail": lambda directory: tail.rows(directory, options.seconds, rounds),
     }
 

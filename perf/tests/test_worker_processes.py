@@ -8,7 +8,7 @@ import pytest
 
 from ..contenders import shared
 from ..contenders.shared import BEANSTALKD, HUEY, LITEQUEUE, LOCAL, REDIS, SQLITE, Shared
-from ..studies.processes import rates, wake_ups
+from ..studies.processes import kills, rates, wake_ups
 from ..studies.processes.team import team
 
 OURS, SERVED = shared.ours("perf.tests.stand_in:connect", ("-m", "perf.tests.stand_in"))
@@ -94,3 +94,22 @@ def test_wake_ups_of_processes(tmp_path: Path) -> None:
         assert 0 < found.from_commit[0] < found.from_flush[0]
     assert wake_ups.measure(SQLITE, tmp_path / "sqlite", (1, 2), 3).from_commit == []
     assert [row.met for row in wake_ups.rows(tmp_path / "rows", 2, ABSENT)] == ["", "", ""]
+
+
+def test_killed_workers(tmp_path: Path) -> None:
+    """Another worker gets the item of each killed one."""
+    assert len(kills.workers_killed(OURS, tmp_path / "ours", 2)) == 2
+    assert len(kills.workers_killed(SQLITE, tmp_path / "sqlite", 2)) == 2
+
+
+@pytest.mark.parametrize("contender", [OURS, SERVED], ids=lambda each: each.name)
+def test_killed_owners(tmp_path: Path, contender: Shared) -> None:
+    """The next owner serves all workers, and the queue keeps its items."""
+    found = kills.owners_killed(contender, tmp_path / "queue", 1_000, 2)
+    assert all(0 < first <= every for first, every in found)
+
+
+def test_kills_without_connect(tmp_path: Path) -> None:
+    """Without ``connect`` there are four lines that name the reason."""
+    lines = list(kills.rows(tmp_path, 1, 100, 1, ABSENT, ABSENT))
+    assert [line.met for line in lines] == [""] * 4 and "not measured" in lines[0].ours

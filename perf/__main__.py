@@ -28,7 +28,7 @@ from .studies import (
     waiting,
     warm,
 )
-from .studies.processes import kills, rates, wake_ups
+from .studies.processes import connections, kills, rates, wake_ups
 from .workloads import SWEEPS, WORKLOADS
 
 BACKLOG_ITEMS = 100_000_000
@@ -60,6 +60,7 @@ def _others(options: argparse.Namespace) -> dict[str, Callable[[Path], Iterator[
         "processes-kills": lambda directory: kills.rows(
             directory, max(round(50 * scale), 2), max(round(KILL_ITEMS * scale), 1_000), rounds
         ),
+        "processes-idle": lambda directory: connections.rows(directory, max(round(1_000 * scale), 100)),
         "tail": lambda directory: tail.rows(directory, options.seconds, rounds),
     }
 

@@ -8,7 +8,7 @@ import pytest
 
 from ..contenders import shared
 from ..contenders.shared import BEANSTALKD, HUEY, LITEQUEUE, LOCAL, REDIS, SQLITE, Shared
-from ..studies.processes import kills, rates, wake_ups
+from ..studies.processes import connections, kills, rates, wake_ups
 from ..studies.processes.team import team
 
 OURS, SERVED = shared.ours("perf.tests.stand_in:connect", ("-m", "perf.tests.stand_in"))
@@ -113,3 +113,10 @@ def test_kills_without_connect(tmp_path: Path) -> None:
     """Without ``connect`` there are four lines that name the reason."""
     lines = list(kills.rows(tmp_path, 1, 100, 1, ABSENT, ABSENT))
     assert [line.met for line in lines] == [""] * 4 and "not measured" in lines[0].ours
+
+
+def test_idle_connections(tmp_path: Path) -> None:
+    """Memory is measured for each connection, and an owner that nothing asks takes no processor time."""
+    idle = connections.measure(OURS, tmp_path / "queue", 40, seconds=0.2)
+    assert idle.connections == 40 and idle.processor_seconds < 0.05
+    assert len(list(connections.rows(tmp_path / "rows", 100, ABSENT))) == 1

@@ -51,7 +51,8 @@ LONG := tests/faces/test_scrapy.py tests/faces/test_cli.py tests/faces/test_cli_
 	tests/predecessors/test_diskqueue_damage.py tests/predecessors/test_diskqueue_kills.py tests/durability/test_flips.py tests/misuse/test_scarce_calls.py \
 	tests/durability/test_processes.py tests/durability/test_producers_killed.py tests/durability/test_several_killed.py tests/durability/test_import_killed.py \
 	tests/durability/test_full_disk.py tests/predecessors/test_diskqueue_failing_disk.py tests/spark/test_stream.py tests/project/test_pages.py \
-	tests/project/test_documents_spark.py perf/tests/test_perf.py
+	tests/project/test_documents_spark.py perf/tests/test_perf.py \
+	perf/tests/test_worker_processes.py
 
 CRASH := $(BIN)/python -m tests.crash
 JOBS ?= 2

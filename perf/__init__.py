@@ -8,7 +8,7 @@
 - ``harness``: runs the contenders in turn, compares them, and has the options that all programs share.
 - ``counts``: the costs of one flush: syncs, bytes, processor time and memory.
 - ``report``: JSON, Markdown tables and charts.
-- ``studies``: the other measurements, one module each.
+- ``studies``: the other measurements, one module each; ``studies.processes`` has those of several processes.
 - ``compare`` and ``__main__``: two commits in turn, and ``python -m perf``. ``older_trees`` lets ``compare`` measure
   commits from before the modules of the package were moved.
 """

@@ -28,11 +28,13 @@ from .studies import (
     waiting,
     warm,
 )
+from .studies.processes import connections, kills, rates, wake_ups
 from .workloads import SWEEPS, WORKLOADS
 
 BACKLOG_ITEMS = 100_000_000
 OPENING_ITEMS = 10_000_000
 LARGE_ITEMS = 5_000
+KILL_ITEMS = 1_000_000
 
 
 def _others(options: argparse.Namespace) -> dict[str, Callable[[Path], Iterator[Row]]]:
@@ -53,6 +55,12 @@ def _others(options: argparse.Namespace) -> dict[str, Callable[[Path], Iterator[
         "beside": lambda directory: beside.rows(directory, max(round(10_000 * scale), 50)),
         "churn": lambda directory: churn.rows(directory, options.seconds),
         "tickets": lambda directory: tickets.rows(directory, max(round(5_000 * scale), 100), rounds),
+        "processes": lambda directory: rates.rows(directory, rounds, max(rates.SECONDS * scale, 0.05)),
+        "processes-wake": lambda directory: wake_ups.rows(directory, max(round(2_000 * scale), 20)),
+        "processes-kills": lambda directory: kills.rows(
+            directory, max(round(50 * scale), 2), max(round(KILL_ITEMS * scale), 1_000), rounds
+        ),
+        "processes-idle": lambda directory: connections.rows(directory, max(round(1_000 * scale), 100)),
         "tail": lambda directory: tail.rows(directory, options.seconds, rounds),
     }
 

@@ -29,7 +29,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,12 @@ _JOB_BYTES = 2 * 1024 * 1024
 
 def is_there(contender: Contender) -> bool:
     """Return whether all modules and programs that the contender needs are installed."""
-    return all(shutil.which(needed) or _is_module(needed) for needed in contender.needs)
+    return not missing(contender.needs)
+
+
+def missing(needs: Sequence[str]) -> list[str]:
+    """Return those of the needed modules and programs that are not installed."""
+    return [needed for needed in needs if not (shutil.which(needed) or _is_module(needed))]
 
 
 def _one_by_one(put: Callable[[bytes], object], take: Callable[[], bytes]) -> Lane:
@@ -219,16 +224,22 @@ def _server(command: Callable[[str], Sequence[str]]) -> Iterator[str]:
             process.wait()
 
 
-@contextmanager
-def redis(directory: Path, threads: int) -> Iterator[Sequence[Lane]]:
-    """Open a list of a Redis server."""
-    import redis as library
+def redis_server(directory: Path) -> AbstractContextManager[str]:
+    """Start a Redis server that syncs each command, and yield its address."""
 
     def command(address: str) -> Sequence[str]:
         safe = ["--appendonly", "yes", "--appendfsync", "always", "--save", ""]
         return ["redis-server", "--port", "0", "--unixsocket", address, "--dir", str(directory.absolute()), *safe]
 
-    with _server(command) as address, library.Redis(unix_socket_path=address) as connection:
+    return _server(command)
+
+
+@contextmanager
+def redis(directory: Path, threads: int) -> Iterator[Sequence[Lane]]:
+    """Open a list of a Redis server."""
+    import redis as library
+
+    with redis_server(directory) as address, library.Redis(unix_socket_path=address) as connection:
 
         def put(items: Sequence[bytes]) -> None:
             connection.rpush("queue", *items)
@@ -240,13 +251,19 @@ def redis(directory: Path, threads: int) -> Iterator[Sequence[Lane]]:
         yield [Lane(put, take)] * threads
 
 
+def beanstalkd_server(directory: Path) -> AbstractContextManager[str]:
+    """Start a beanstalkd server that syncs each command, and yield its address."""
+
+    def command(address: str) -> Sequence[str]:
+        return ["beanstalkd", "-b", str(directory), "-f0", "-l", f"unix:{address}", "-z", str(_JOB_BYTES)]
+
+    return _server(command)
+
+
 @contextmanager
 def beanstalkd(directory: Path, threads: int) -> Iterator[Sequence[Lane]]:
     """Open a tube of a beanstalkd server, with a client for each thread."""
     import greenstalk as library
-
-    def command(address: str) -> Sequence[str]:
-        return ["beanstalkd", "-b", str(directory), "-f0", "-l", f"unix:{address}", "-z", str(_JOB_BYTES)]
 
     def lane(client: Any) -> Lane:
         def take() -> bytes:
@@ -257,7 +274,7 @@ def beanstalkd(directory: Path, threads: int) -> Iterator[Sequence[Lane]]:
 
         return _one_by_one(client.put, take)
 
-    with _server(command) as address:
+    with beanstalkd_server(directory) as address:
         clients = [library.Client(address, encoding=None) for _ in range(threads)]
         try:
             yield [lane(client) for client in clients]

@@ -47,10 +47,10 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
 - ``persistentqueue/`` Options and sessions: public. ``options``, ``session``, ``subscription``, ``typed``.
 - ``serving/`` The owner's side of worker processes: it serves its queue to them over a socket in the queue's directory.
   ``errors``, ``protocol``, ``values``, ``service``, ``server``, ``calls``.
-- ``persistentqueue/`` Queues, and transactions over several of them: public. ``queue``, ``transactions``.
+- ``persistentqueue/`` The queue of one owner: public. ``queue``.
 - ``workers/`` The side of the worker processes: queues that another process owns, their sessions, and the take-over of
   an owner. ``link``, ``worker_session``, ``shared_queue``, ``connecting``.
-- ``persistentqueue/`` What people import. .
+- ``persistentqueue/`` What people import. ``transactions``.
 - ``faces/`` The common part of ``compat`` and ``aio``: the rules of the standard library's queues, and refusals.
   ``lifecycle``, ``refusals``.
 - ``importers/`` Importers: copy the items of persist-queue, of queuelib or of a SQLite table into a queue, each of them

@@ -1,16 +1,20 @@
-"""The function ``transaction``: sessions of several queues of this process, flushed as one atomic transaction."""
+"""The function ``transaction``: sessions of several queues, flushed as one atomic transaction."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from .queue import PersistentQueue
 from .runtime.session_state import flush_together
 from .session import Session
 from .subscription import Subscription
 from .system.uncopyable import uncopyable_block
+
+if TYPE_CHECKING:
+    from .workers.shared_queue import SharedQueue, SharedSubscription
+    from .workers.worker_session import WorkerSession
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -46,7 +50,13 @@ def transaction(
 ) -> AbstractContextManager[tuple[Session[Any], ...]]: ...
 
 
-def transaction(*queues: PersistentQueue[Any] | Subscription[Any], name: str | None = None) -> Any:
+@overload
+def transaction(
+    *queues: SharedQueue[Any] | SharedSubscription[Any], name: str | None = None
+) -> AbstractContextManager[tuple[Session[Any] | WorkerSession[Any], ...]]: ...
+
+
+def transaction(*queues: Any, name: str | None = None) -> Any:
     """Make a session of each queue, for a ``with`` block that flushes all of them as one transaction.
 
     The sessions are flushed together at the end of the block, and rolled back if the block raises::
@@ -67,8 +77,11 @@ def transaction(*queues: PersistentQueue[Any] | Subscription[Any], name: str | N
     any of these queues. The flush takes as many syncs as one flush of each queue. Other threads may see the result in
     one queue a moment earlier than in the next.
 
+    Queues that ``connect`` has opened can take part, too, and their subscriptions. One process must own all of them.
+
     Args:
         *queues: Open queues of this process, or subscriptions in place of their queues. At least one; no queue twice.
+            Or shared queues and their subscriptions.
         name: Name of the sessions in ``PersistentQueue.explain``. The default is the name of the calling thread.
 
     Yields:
@@ -77,7 +90,7 @@ def transaction(*queues: PersistentQueue[Any] | Subscription[Any], name: str | N
     Raises:
         TypeError: If an argument is neither a queue nor a subscription.
         ValueError: If there is no queue, or one of several queues has ``sync=False``. If a queue comes twice, or two
-            directories have different parents.
+            directories have different parents. Or if several processes own the queues.
         ClosedError: If one of the queues is closed.
         ResourceError: If the operating system lacks something, such as disk space (``DiskFullError``). Nothing was
             committed in any queue, and the sessions keep their operations.
@@ -103,19 +116,39 @@ def transaction(*queues: PersistentQueue[Any] | Subscription[Any], name: str | N
     """
     if not queues:
         raise ValueError("a transaction needs a queue: pass at least one open queue or subscription")
-    for queue in queues:
-        if not isinstance(queue, PersistentQueue | Subscription):
+    given: Sequence[object] = queues
+    for queue in given:
+        if not (isinstance(queue, PersistentQueue | Subscription) or _is_shared(queue)):
             raise TypeError(f"a transaction takes open queues and subscriptions, not {queue!r}")
     return _transaction(queues, name)
 
 
+def _is_shared(queue: object) -> bool:
+    from .workers.shared_queue import SharedQueue, SharedSubscription  # noqa: PLC0415  late: they need sockets
+
+    return isinstance(queue, SharedQueue | SharedSubscription)
+
+
+def _join(sessions: Sequence[Any]) -> None:
+    """Let the sessions be flushed together, by this process or by the process that owns their queues."""
+    if all(isinstance(session, Session) for session in sessions):
+        flush_together(sessions)
+        return
+    from .workers import worker_session  # noqa: PLC0415  late: other programs need no sockets
+
+    if any(isinstance(session, Session) for session in sessions):
+        raise ValueError(
+            "a transaction needs queues with one owner, but this process owns some of them and another process the "
+            "others: let one process own all, such as the command serve with their names"
+        )
+    worker_session.flush_together(sessions)
+
+
 @uncopyable_block
-def _transaction(
-    queues: Sequence[PersistentQueue[Any] | Subscription[Any]], name: str | None
-) -> Iterator[tuple[Session[Any], ...]]:
+def _transaction(queues: Sequence[Any], name: str | None) -> Iterator[tuple[Any, ...]]:
     with ExitStack() as stack:
         sessions = tuple(stack.enter_context(queue.session(name)) for queue in queues)
         if len(sessions) > 1:
-            flush_together(sessions)
+            _join(sessions)
         yield sessions
         sessions[0].flush()

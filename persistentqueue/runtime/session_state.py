@@ -375,12 +375,7 @@ class _JointFlush:
         self, asked: SessionState[Any], marker: tuple[str, int] | None, timeout: float | None, wait: bool
     ) -> bool:
         """Flush all sessions, as ``Session.flush`` does for one; ``asked`` is the session that the marker is for."""
-        if not wait:
-            raise ValueError("a transaction over several queues has no tickets: flush it with wait=True")
-        if checked_timeout(timeout):
-            raise ValueError(
-                f"a transaction over several queues never waits for room, got timeout={timeout}: pass 0 or None"
-            )
+        check_joint(timeout, wait)
         return exclusively(self._sessions, partial(self._flush, asked, marker))
 
     def _flush(self, asked: SessionState[Any], marker: tuple[str, int] | None) -> bool:
@@ -397,6 +392,35 @@ class _JointFlush:
                 if work.settled:  # also after an interruption behind the commit: the session begins a new transaction
                     session._finish(work)
         return not busy[0][1].skipped
+
+
+def check_joint(timeout: float | None, wait: bool) -> None:
+    """Raise ``ValueError`` for arguments of ``flush`` that a transaction over several queues cannot have."""
+    if not wait:
+        raise ValueError("a transaction over several queues has no tickets: flush it with wait=True")
+    if checked_timeout(timeout):
+        raise ValueError(
+            f"a transaction over several queues never waits for room, got timeout={timeout}: pass 0 or None"
+        )
+
+
+def flush_jointly(
+    sessions: Sequence[SessionState[Any]], origins: Sequence[tuple[bytes, int]], marker: tuple[str, int] | None
+) -> bool:
+    """Flush sessions of workers as one transaction over their queues, with their origins. The marker is for the first.
+
+    Raises the errors of ``flush``, and ``ValueError`` if the queues do not go together.
+    """
+    flush_together(sessions)
+    try:
+        for session, origin in zip(sessions, origins, strict=True):
+            if session._transaction is not None:
+                session._transaction.origin = origin
+        assert sessions[0]._together is not None
+        return sessions[0]._together.flush(sessions[0], marker, None, True)
+    finally:
+        for session in sessions:
+            session._together = None
 
 
 def flush_together(sessions: Sequence[SessionState[Any]]) -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
 from ..errors import PersistentQueueError
 from ..runtime.open_queue import OpenQueue
+from ..runtime.session_state import flush_jointly
 from ..session import Session
 from ..system.disk import current_disk
 from .protocol import VERSION
-from .server import Server
-from .service import Served
+from .server import Server, server_of
+from .service import Served, session_for
 from .values import encode_value
 
 CALLS: Final = frozenset(
@@ -41,10 +42,35 @@ def make_call(queue: object, open_queue: OpenQueue, name: str, arguments: dict[s
     if name == "subscription_length":
         reader = open_queue.reader_named(**arguments)
         return open_queue.look(lambda: len(reader.ready))
+    if name == "flush_jointly":
+        return _flush_jointly(**arguments)
     if name not in CALLS:
         raise PersistentQueueError(f"the owner of the queue knows no call {name!r}: use one version of the package")
     result = getattr(queue, name)(**arguments)
     return None if name == "subscribe" else encode_value(result)
+
+
+def _flush_jointly(parts: Sequence[tuple[str, str, int]], marker: tuple[str, int] | None) -> bool:
+    """Flush the sessions of several connections of one worker as one transaction over their queues.
+
+    Each part has the directory of the queue, the id of the connection, and the number of its flush. The marker is for
+    the first. Raises the errors of ``flush``, and ``ValueError`` if this process does not own one of the queues.
+    """
+    found = []
+    for directory, connection, number in parts:
+        server = server_of(directory)
+        if server is None:
+            raise ValueError(
+                f"{directory}: the process that owns {parts[0][0]} does not own this queue: a transaction needs one "
+                "owner, such as the command serve with the names of both queues"
+            )
+        found.append((server, server.client_of(bytes.fromhex(connection)), int(number)))
+    sessions = [session_for(client, number) for _, client, number in found]
+    origins = [(client.id, number) for _, client, number in found]
+    committed = flush_jointly(sessions, origins, None if marker is None else (marker[0], marker[1]))
+    for server, client, number in found:
+        server.note_flush(client, number)
+    return committed
 
 
 def serve(

@@ -110,6 +110,19 @@ class Server:
         if self._bell is not None:
             self._bell.close()
 
+    def client_of(self, connection: bytes) -> Client:
+        """Return the connection with this id. Raises ``PersistentQueueError`` if it has ended. For any thread."""
+        service = self._service
+        for client in list(service.clients) if service is not None else ():
+            if client.id == connection:
+                return client
+        raise PersistentQueueError(f"{self.directory}: a session of the transaction has lost its connection")
+
+    def note_flush(self, client: Client, number: int) -> None:
+        """Note that a flush of the connection was committed together with others. For any thread."""
+        if self._service is not None:
+            self._service.note_flush(client, number)
+
     def abandon(self) -> None:
         """Close all descriptors without a word, in a forked child: they belong to the parent."""
         self._is_stopping, self._is_closed, self._thread = True, True, None
@@ -141,13 +154,12 @@ class Server:
                 due = service.turn()
                 self._answer()
             self._leave()
-        except OwnerFailedError:
+        except BaseException as error:
+            if not isinstance(error, OwnerFailedError):  # the store has logged that
+                LOGGER.exception("%s: the thread that serves workers has failed", self.directory)
             self._is_stopping = True
-            self._end_all()
+            self._end_all()  # no worker may wait for an answer that never comes
             self.on_failure()
-        except BaseException:
-            LOGGER.exception("%s: the thread that serves workers has failed", self.directory)
-            raise
 
     def _leave(self) -> None:
         """Do what workers have asked for until now, then end their sessions."""
@@ -195,7 +207,7 @@ class Server:
                 self._selector.unregister(self._listener)
                 self._accepts_at = self._served.now() + RETRY_SECONDS
                 return
-            if not is_believed(connection, self.directory):
+            if not self._is_believed(connection):
                 LOGGER.warning("%s: a process of another user was refused", self.directory)
                 connection.close()
                 continue
@@ -204,6 +216,11 @@ class Server:
             peer = client.peer = _Peer(connection, client)
             self._peers.add(peer)
             self._selector.register(connection, selectors.EVENT_READ, peer)
+
+    def _is_believed(self, connection: Socket) -> bool:
+        with suppress(OSError):  # the directory was moved or deleted, or the worker has gone
+            return is_believed(connection, self.directory)
+        return False
 
     def _receive(self, peer: _Peer) -> None:
         assert self._service is not None
@@ -260,6 +277,11 @@ def _apart(call: Callable[[], None]) -> None:
 
 
 _SERVERS: weakref.WeakSet[Server] = weakref.WeakSet()
+
+
+def server_of(directory: str) -> Server | None:
+    """Return the server of the queue in this directory, if this process has it."""
+    return next((server for server in list(_SERVERS) if server.directory == directory), None)
 
 
 def _abandon_all() -> None:

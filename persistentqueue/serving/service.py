@@ -29,7 +29,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from ..engine.reader import Reader
-from ..errors import PersistentQueueError, QueueFullError
+from ..errors import PersistentQueueError, QueueFullError, SessionInUseError
 from ..runtime.open_queue import OpenQueue
 from ..runtime.session_state import buffered, fail_held, holds, reader_of
 from ..session import Session, flush_all
@@ -211,6 +211,8 @@ class Service:
         """Answers of calls that were made apart."""
         self._leased: set[Client] = set()
         """Connections that hold items and have ``hold_seconds``."""
+        self._closing: list[Session[bytes]] = []
+        """Sessions of connections that have ended, to close when another thread is done with them."""
         self._answered: list[Client] = []
         """Connections that have messages to send."""
         self._queue.inherit_flushes(INHERITED_MAX, SOME_LOST)
@@ -248,7 +250,7 @@ class Service:
                 _HANDLERS[kind](self, client, call, message)
             except ProtocolError:
                 raise
-            except (PersistentQueueError, TypeError, ValueError, OSError, MemoryError) as error:
+            except Exception as error:  # the bytes of one worker must not hurt the others
                 self._fail(client, call, error)
 
     def disconnect(self, client: Client, *, by_worker: bool) -> None:
@@ -264,10 +266,15 @@ class Service:
         if client.session is not None:
             if by_worker and client.number:
                 self._queue.forget_flushes(client.id)
-            try:
-                client.session.close()
-            except (PersistentQueueError, ValueError, OSError) as error:
-                LOGGER.warning("%s: the session of a worker could not be closed: %s", self._queue.directory, error)
+            self._close(client.session)
+
+    def _close(self, session: Session[bytes]) -> None:
+        try:
+            session.close()
+        except SessionInUseError:  # another thread flushes it, together with sessions of other queues
+            self._closing.append(session)
+        except (PersistentQueueError, ValueError, OSError) as error:
+            LOGGER.warning("%s: the session of a worker could not be closed: %s", self._queue.directory, error)
 
     def _hello(self, client: Client, call: int, message: Hello) -> None:
         if client.session is not None:
@@ -435,6 +442,17 @@ class Service:
         if client.hold_seconds is not None and client in self._leased:
             client.expires = self._now() + client.hold_seconds
 
+    def note_flush(self, client: Client, number: int) -> None:
+        """Note that a flush of the connection was committed together with those of others. For any thread."""
+
+        def note() -> None:
+            """Change the connection, in the thread of the service."""
+            client.number = max(client.number, number)
+            self._keep_no_hold(client)
+
+        self._ended.append(note)
+        self._ring()
+
     # --- turns -------------------------------------------------------------------------------------------------------
 
     def turn(self) -> float:
@@ -447,6 +465,10 @@ class Service:
             self._ended.popleft()()
         self._check()
         now = self._now()
+        if self._closing:
+            closing, self._closing = self._closing, []
+            for session in closing:
+                self._close(session)
         if self._flushing or (self._blocked and now >= self._room_at):
             self._commit(now)
         if self._leased:
@@ -456,6 +478,8 @@ class Service:
             next_due = min(next_due, self._end_waits(now))
         if self._blocked:
             next_due = min(next_due, self._room_at)
+        if self._closing:
+            next_due = min(next_due, now + ROOM_SECONDS)
         return min(next_due, min((each.expires for each in self._leased), default=inf))
 
     def _commit(self, now: float) -> None:
@@ -554,10 +578,15 @@ class Service:
 
     def _expire(self, now: float) -> None:
         """Give back what connections have held for too long. A flush that has come is not too late."""
-        for client in [each for each in self._leased if each.expires <= now and each.flush is None]:
+        for client in [
+            each for each in self._leased if each.expires <= now and each.flush is None and not each.is_busy
+        ]:
+            try:
+                _session(client).rollback()
+            except SessionInUseError:  # another thread flushes it: the flush is not too late
+                continue
             self._keep_no_hold(client)
             client.is_lost = True
-            _session(client).rollback()
             waits, client.waits = client.waits, None
             if waits is not None:
                 self._fail(client, waits[0], self._hold_lost(client))
@@ -597,6 +626,16 @@ _OF_SESSION: dict[str, Callable[..., object]] = {
     "extend": Service._extend,
 }
 """Calls that concern the session of the connection."""
+
+
+def session_for(client: Client, number: int) -> Session[bytes]:
+    """Return the session of the connection, for a flush with this number. Raises ``PersistentQueueError`` if there must
+    be none: the hold was lost, or the flush is an old one."""
+    if client.is_lost:
+        raise HoldLostError(client.name, client.hold_seconds or 0.0)
+    if client.session is None or number <= client.number:
+        raise PersistentQueueError(f"a flush with number {number} behind number {client.number}")
+    return client.session
 
 
 def _session(client: Client) -> Session[bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from math import ceil
 from operator import index
@@ -21,8 +21,9 @@ from ..errors import (
     SessionInUseError,
     UnflushedWarning,
 )
+from ..runtime.multi_queue import require_neighbours
 from ..runtime.pipeline import Ticket, done
-from ..runtime.session_state import checked_timeout
+from ..runtime.session_state import check_joint, checked_timeout
 from ..serving.errors import OutcomeUnknownError, SessionLostError, decode_error
 from ..serving.protocol import (
     FOR_EVER,
@@ -37,6 +38,7 @@ from ..serving.protocol import (
     Outcome,
     Put,
     Reject,
+    Result,
     RollBack,
     Take,
     Taken,
@@ -83,6 +85,7 @@ class WorkerSession(Uncopyable, Generic[T]):
         "_number",
         "_path",
         "_raw",
+        "_together",
         "name",
     )
 
@@ -124,6 +127,8 @@ class WorkerSession(Uncopyable, Generic[T]):
         """Number of the last flush."""
         self._doubt = False
         """True if it is unknown whether the last flush was committed: its answer has not come."""
+        self._together: _JointFlush | None = None
+        """Flushes this session with the sessions of other queues; None if it belongs to no such transaction."""
 
     def __repr__(self) -> str:
         if self._is_closed:
@@ -137,7 +142,7 @@ class WorkerSession(Uncopyable, Generic[T]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        unflushed = kind is None and not self._is_closed and bool(self._batch.items or self._held or self._has_put)
+        unflushed = kind is None and not self._is_closed and self._has_work
         try:
             if isinstance(error, Exception) and self._counts and self._held and self._link is not None:
                 with suppress(PersistentQueueError):  # the user must see the error of the block, not this one
@@ -353,6 +358,8 @@ class WorkerSession(Uncopyable, Generic[T]):
         The errors of ``Session.flush`` can occur as well. On return the transaction is durable, also if the owner dies.
         For one thread at a time.
         """
+        if self._together is not None:
+            return self._together.flush(self, marker, timeout, wait)
         committed = self._flush(marker, checked_timeout(timeout))
         return committed if wait else done(committed)
 
@@ -363,7 +370,7 @@ class WorkerSession(Uncopyable, Generic[T]):
             if marker is not None:
                 name, version = checked_marker(marker)
                 before = encode_message(Mark(version, name), 0)
-            elif not (self._batch.items or self._held or self._has_put):
+            elif not self._has_work:
                 self._busy = _FREE
                 return True
             while True:
@@ -389,6 +396,18 @@ class WorkerSession(Uncopyable, Generic[T]):
             raise
         else:
             return committed
+
+    @property
+    def _has_work(self) -> bool:
+        """True if there is anything to commit."""
+        return bool(self._batch.items or self._held or self._has_put)
+
+    def _part(self) -> tuple[str, str, int]:
+        """Move all items to the owner, and return what names this session in a flush of several."""
+        if self._batch.items:
+            self._put()
+        self._number += 1
+        return self._path, self._id.hex(), self._number
 
     def _note_flush(self, answer: Message) -> bool:
         """Note the outcome of a flush. It may be called again for the same answer."""
@@ -623,6 +642,73 @@ class WorkerSession(Uncopyable, Generic[T]):
         self._raw = []
         self._held = self._given = 0
         self._has_put = self._doubt = False
+
+
+class _JointFlush:
+    """The flush of sessions of one worker as one transaction over their queues. For one thread at a time.
+
+    The items go to the sessions at the owner first. The flush itself is one call, on the connection of the first
+    session that has anything. It records the numbers of all sessions in the same transaction. So that session can ask
+    the next owner for the outcome, which holds for all of them.
+    """
+
+    def __init__(self, sessions: Sequence[WorkerSession[Any]]) -> None:
+        self._sessions = sessions
+
+    def flush(
+        self, asked: WorkerSession[Any], marker: tuple[str, int] | None, timeout: float | None, wait: bool
+    ) -> bool:
+        """Flush all sessions, as ``WorkerSession.flush`` does for one; ``asked`` is the session with the marker."""
+        check_joint(timeout, wait)
+        marker = None if marker is None else checked_marker(marker)
+        begun: list[WorkerSession[Any]] = []
+        try:
+            for session in self._sessions:
+                session._begin()
+                begun.append(session)
+            return self._flush(asked, marker)
+        except SessionLostError:  # one of them has lost what it held, so nothing of the others is worth anything
+            for session in begun:
+                session._roll_back()
+            raise
+        finally:
+            for session in begun:
+                session._end_badly()
+
+    def _flush(self, asked: WorkerSession[Any], marker: tuple[str, int] | None) -> bool:
+        busy = [each for each in self._sessions if each._has_work or (each is asked and marker is not None)]
+        if not busy:
+            return True
+        first = asked if marker is not None else busy[0]
+        parts = [each._part() for each in (first, *(each for each in busy if each is not first))]
+        first._doubt = True
+        try:
+            answer = first._reached().call(
+                Call({"call": "flush_jointly", "arguments": {"parts": parts, "marker": marker}})
+            )
+        except LinkLostError:
+            first._link = None
+            if not first._learn():
+                return self._flush(asked, marker)  # it had only the marker
+            committed = True
+        else:
+            first._doubt = False
+            first._end(answer)
+            committed = isinstance(answer, Result) and bool(answer.fields.get("result"))
+        for each in busy:
+            each._clear()
+        return committed
+
+
+def flush_together(sessions: Sequence[WorkerSession[Any]]) -> None:
+    """Make ``flush`` of each of these sessions flush all of them, as one transaction over their queues.
+
+    Raises ``ValueError`` if their queues do not go together.
+    """
+    require_neighbours([session._path for session in sessions])
+    joint = _JointFlush(sessions)
+    for session in sessions:
+        session._together = joint
 
 
 def milliseconds(seconds: float | None) -> int:

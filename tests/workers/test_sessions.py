@@ -29,7 +29,9 @@ from persistentqueue import (
     UnflushedWarning,
     codecs,
     connect,
+    transaction,
 )
+from persistentqueue.serving import calls, server
 from persistentqueue.serving.protocol import ITEM_BYTES_MAX
 from persistentqueue.system.disk import DISK
 from persistentqueue.workers import SharedQueue, WorkerSession
@@ -530,3 +532,43 @@ def test_a_failed_sync_hands_the_queue_over(tmp_path: Path) -> None:
             session.enqueue(b"after")
             session.flush()
         assert drained(first) == [b"after"]
+
+
+def test_a_transaction_over_two_connected_queues(served: Serve) -> None:
+    """Sessions of two queues of one owner are flushed together, or neither of them is."""
+    source, join_source = served(name="source", max_items=3)
+    target, join_target = served(name="target", max_items=3)
+    put(source, b"1", b"2", b"3")
+    with join_source() as a, join_target() as b:
+        with transaction(a, b) as (taking, putting):
+            putting.enqueue(b"%s!" % taking.dequeue())
+        assert (source.peek(9), target.peek(9)) == ([b"2", b"3"], [b"1!"])
+        with transaction(a, b) as (taking, putting):
+            putting.enqueue(b"%s!" % taking.dequeue())
+            assert putting.flush(marker=("moved", 1)) is True
+            putting.enqueue(b"%s!" % taking.dequeue())
+            assert putting.flush(marker=("moved", 1)) is False
+        assert (source.peek(9), target.peek(9)) == ([b"3"], [b"1!", b"2!"])
+        with pytest.raises(QueueFullError), transaction(a, b) as (taking, putting):
+            putting.enqueue_many([taking.dequeue()] * 2)
+        assert (source.peek(9), target.peek(9)) == ([b"3"], [b"1!", b"2!"])
+        with transaction(a.subscribe("all"), b) as (taking, putting):
+            assert taking.dequeue() == b"3"
+        with pytest.raises(ValueError, match="wait=True"), transaction(a, b) as (taking, putting):
+            taking.flush(wait=False)
+        with pytest.raises(ValueError, match="one owner"):
+            transaction(a, target).__enter__()  # type: ignore[call-overload]
+
+
+def test_a_transaction_needs_one_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queues of different processes do not go together: the error says what to do, and nothing is committed."""
+    with connect(tmp_path, "a") as a, connect(tmp_path, "b") as b:
+        joined = [connect(tmp_path, name, serve="never") for name in "ab"]
+        known = server.server_of
+        monkeypatch.setattr(calls, "server_of", lambda directory: known(directory) if directory[-1] == "a" else None)
+        with pytest.raises(ValueError, match="one owner"), transaction(*joined) as (taking, putting):
+            taking.enqueue(b"1")
+            putting.enqueue(b"2")
+        assert (len(a), len(b)) == (0, 0)
+        for each in joined:
+            each.close()

@@ -530,6 +530,11 @@ class OpenQueue(InspectedQueue):
             left_seconds = reader.until_due(None)
             return inf if left_seconds is None else left_seconds
 
+    def dismiss(self, waiter: Waiter) -> None:
+        """Let ``waiter`` leave the line, and another one be told in its place."""
+        with self.mutex:
+            self._waiters.dismiss(waiter)
+
     @outermost
     def adopt_news(self) -> None:
         """Adopt some published files, if there may be any, and wake waiters for their items."""

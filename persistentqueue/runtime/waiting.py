@@ -112,6 +112,13 @@ class ItemWaiters:
         """Let another waiter stand in the line, until it is told. It looks by itself for published files."""
         self.sleeping.append(waiter)
 
+    def dismiss(self, waiter: Waiter) -> None:
+        """Let a waiter leave the line. If it was told, another one is told: this one takes nothing."""
+        if waiter in self.sleeping:
+            self.sleeping.remove(waiter)
+        elif waiter.is_told:
+            self.wake(1)
+
     def wake(self, count: int) -> None:
         """Wake as many threads as there are new items."""
         if count and self.count:

@@ -61,6 +61,8 @@ class Server:
         self._selector = selectors.DefaultSelector()
         self._listener: Socket | None = None
         self._bell: Wakeup | None = None
+        self._ringing = threading.Lock()
+        """Held while the wake-up is used by another thread, or closed."""
         self._service: Service | None = None
         self._thread: threading.Thread | None = None
         self._peers: set[_Peer] = set()
@@ -77,7 +79,7 @@ class Server:
         """Take the socket of the queue, and serve. Raises ``OSError``."""
         with self._served.open_queue.watched() as inbox:
             self._bell = Wakeup(inbox)
-        self._service = Service(self._served, self._bell.ring, _apart)
+        self._service = Service(self._served, self._ring, _apart)
         self._listener = listen(self.directory, SOCKET_NAME)
         self._selector.register(self._listener, selectors.EVENT_READ)
         for fd in self._bell.descriptors:
@@ -94,10 +96,16 @@ class Server:
         if self._is_closed:
             return
         self._is_closed = self._is_stopping = True
-        if self._bell is not None and self._thread is not None and self._thread is not threading.current_thread():
-            self._bell.ring()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._ring()
             self._thread.join()
         self._close()
+
+    def _ring(self) -> None:
+        """Wake the thread, unless it has ended: then its descriptors may be those of others. For any thread."""
+        with self._ringing:
+            if self._bell is not None:
+                self._bell.ring()
 
     def _close(self) -> None:
         _SERVERS.discard(self)
@@ -107,8 +115,10 @@ class Server:
             peer.socket.close()
         self._peers = set()
         self._selector.close()
-        if self._bell is not None:
-            self._bell.close()
+        with self._ringing:
+            bell, self._bell = self._bell, None
+        if bell is not None:
+            bell.close()
 
     def client_of(self, connection: bytes) -> Client:
         """Return the connection with this id. Raises ``PersistentQueueError`` if it has ended. For any thread."""
@@ -126,6 +136,7 @@ class Server:
     def abandon(self) -> None:
         """Close all descriptors without a word, in a forked child: they belong to the parent."""
         self._is_stopping, self._is_closed, self._thread = True, True, None
+        self._ringing = threading.Lock()  # the parent may have held it
         self._close()
 
     # --- the thread --------------------------------------------------------------------------------------------------
@@ -174,6 +185,8 @@ class Server:
     def _end_all(self) -> None:
         """Give up the name of the socket, and end all sessions of workers. The queue still has its lock."""
         remove(self.directory, SOCKET_NAME)
+        assert self._service is not None
+        self._service.leave()
         for peer in list(self._peers):
             self._drop(peer, by_worker=False)
 

@@ -221,6 +221,11 @@ class Service:
         """Return a new connection, which has to say hello."""
         return Client(self._answered)
 
+    def leave(self) -> None:
+        """Leave the line of those that wait for an item: no turn follows."""
+        for place in self._places.values():
+            self._queue.dismiss(place)
+
     def take_answered(self) -> list[Client]:
         """Return the connections that have messages to send since the last call."""
         answered = self._answered.copy()

@@ -84,7 +84,9 @@ class SharedQueue(Generic[T]):
         if hold_seconds is not None and not hold_seconds > 0:
             raise ValueError(f"hold_seconds must be more than 0, got {hold_seconds}")
         self._path, self._name = fspath(path), name
-        self._codec, self._options, self._serve = checked_codec(codec), options, serve
+        # A pickled ``BYTES`` is another object.
+        self._codec = BYTES if type(codec) is type(BYTES) else checked_codec(codec)
+        self._options, self._serve = options, serve
         self._hold_seconds = hold_seconds
         self._directory = abspath(queue_directory(path, None if isinstance(name, Unnamed) else name))
         self._disk = current_disk()
@@ -472,14 +474,20 @@ class SharedQueue(Generic[T]):
         """
         self._closed = True
         _OPEN.discard(self)
-        for session in list(self._sessions):
-            session.end()
+        self._end_sessions()
         control, self._control = self._control, None
         if control is not None:
             control.close()
         owner, self._owner = self._owner, None
         if owner is not None:
             owner.close()
+
+    def _end_sessions(self) -> None:
+        while True:
+            with suppress(RuntimeError):  # the set changed: another thread has made a session
+                for session in list(self._sessions):
+                    session.end()
+                return
 
 
 class SharedSubscription(Generic[T]):
@@ -540,8 +548,7 @@ def _close_owned() -> None:
 
 def _forget_parent() -> None:
     for queue in list(_OPEN):
-        for session in list(queue._sessions):
-            session.end()
+        queue._end_sessions()
         queue._begin_anew()
 
 

@@ -31,6 +31,7 @@ FORMATS = {
     "storage.pool": "Empty files",
     "storage.lock": "The lock file",
     "core.dead_letter": "Dead letters",
+    "serving.protocol": "Messages between an owner and its workers",
 }
 """Modules whose docstrings define a format, in the order of the page, with their headings."""
 WRITE_ORDERS = {

@@ -8,7 +8,7 @@
         await session.enqueue(b"one")
         await session.flush()
 
-``Queue`` is an ``asyncio.Queue`` with its items on disk.
+``connect`` opens a queue that any number of processes use. ``Queue`` is an ``asyncio.Queue`` with its items on disk.
 
 Flushes of many tasks share one sync, made by one thread (``flush_batcher``). One thread waits for items for all tasks
 (``item_waiter``). These threads exist only while they have something to do (``futures``).
@@ -19,6 +19,17 @@ Each method describes the state of the session after that.
 
 from .persistent_queue import PersistentQueue, Subscription
 from .session import Session
+from .shared_queue import ConnectedQueue, ConnectedSession, ConnectedSubscription, connect
 from .standard_queue import Queue, QueueShutDown
 
-__all__ = ["PersistentQueue", "Session", "Subscription", "Queue", "QueueShutDown"]
+__all__ = [
+    "PersistentQueue",
+    "Session",
+    "Subscription",
+    "connect",
+    "ConnectedQueue",
+    "ConnectedSession",
+    "ConnectedSubscription",
+    "Queue",
+    "QueueShutDown",
+]

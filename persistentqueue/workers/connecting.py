@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from ..codecs import BYTES, Codec, T
 from ..options import OptionArguments, Options, Unnamed, chosen_options
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from .shared_queue import SharedQueue
 
-_WAIT_SECONDS = 10.0
+WAIT_SECONDS: Final = 10.0
 """Default of ``lock_timeout``, in seconds."""
 
 
@@ -65,7 +65,7 @@ def connect(
     """
     from .shared_queue import SharedQueue  # noqa: PLC0415  late: other programs need no sockets
 
-    arguments.setdefault("lock_timeout", (options.lock_timeout if options is not None else 0.0) or _WAIT_SECONDS)
+    arguments.setdefault("lock_timeout", (options.lock_timeout if options is not None else 0.0) or WAIT_SECONDS)
     queue: SharedQueue[T] = SharedQueue(path, name, codec, chosen_options(options, arguments), serve, hold_seconds)
     queue.open()
     return queue

@@ -78,6 +78,7 @@ class SharedQueue(Generic[T]):
         options: Options,
         serve: Serving,
         hold_seconds: float | None,
+        has_local_sessions: bool = True,
     ) -> None:
         if serve not in {"auto", "never"}:
             raise ValueError(f'serve must be "auto" or "never", got {serve!r}')
@@ -88,6 +89,8 @@ class SharedQueue(Generic[T]):
         self._codec = BYTES if type(codec) is type(BYTES) else checked_codec(codec)
         self._options, self._serve = options, serve
         self._hold_seconds = hold_seconds
+        self._has_local_sessions = has_local_sessions
+        """Whether the sessions are those of ``PersistentQueue`` while this process owns the queue."""
         self._directory = abspath(queue_directory(path, None if isinstance(name, Unnamed) else name))
         self._disk = current_disk()
         self._begin_anew()
@@ -103,7 +106,7 @@ class SharedQueue(Generic[T]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what makes the queue again in another process, where it connects at its first use."""
-        settings = (self._codec, self._options, self._serve, self._hold_seconds)
+        settings = (self._codec, self._options, self._serve, self._hold_seconds, self._has_local_sessions)
         return type(self), (self._path, self._name, *settings)
 
     def __enter__(self) -> SharedQueue[T]:
@@ -235,7 +238,7 @@ class SharedQueue(Generic[T]):
 
     def _session(self, name: str | None, subscription: str) -> Session[T] | WorkerSession[T]:
         self._check()
-        owner = self._owned()
+        owner = self._owned() if self._has_local_sessions else None
         if owner is not None:
             return owner.subscribe(subscription).session(name) if subscription else owner.session(name)
         name = threading.current_thread().name if name is None else name

@@ -142,7 +142,7 @@ class WorkerSession(Uncopyable, Generic[T]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        unflushed = kind is None and not self._is_closed and self._has_work
+        unflushed = kind is None and not self._is_closed and self.has_work
         try:
             if isinstance(error, Exception) and self._counts and self._held and self._link is not None:
                 with suppress(PersistentQueueError):  # the user must see the error of the block, not this one
@@ -370,7 +370,7 @@ class WorkerSession(Uncopyable, Generic[T]):
             if marker is not None:
                 name, version = checked_marker(marker)
                 before = encode_message(Mark(version, name), 0)
-            elif not self._has_work:
+            elif not self.has_work:
                 self._busy = _FREE
                 return True
             while True:
@@ -398,8 +398,8 @@ class WorkerSession(Uncopyable, Generic[T]):
             return committed
 
     @property
-    def _has_work(self) -> bool:
-        """True if there is anything to commit."""
+    def has_work(self) -> bool:
+        """True if the next flush would commit anything. For any thread."""
         return bool(self._batch.items or self._held or self._has_put)
 
     def _part(self) -> tuple[str, str, int]:
@@ -676,7 +676,7 @@ class _JointFlush:
                 session._end_badly()
 
     def _flush(self, asked: WorkerSession[Any], marker: tuple[str, int] | None) -> bool:
-        busy = [each for each in self._sessions if each._has_work or (each is asked and marker is not None)]
+        busy = [each for each in self._sessions if each.has_work or (each is asked and marker is not None)]
         if not busy:
             return True
         first = asked if marker is not None else busy[0]

@@ -87,8 +87,8 @@ TABLE = (
     _folder("top faces", "compat prometheus scrapy", "Other interfaces to a queue, each in one module."),
     _folder(
         "aio",
-        "futures opening flush_batcher item_waiter standard_queue_worker session standard_queue persistent_queue "
-        "__init__",
+        "futures shared_queue opening flush_batcher item_waiter standard_queue_worker session standard_queue "
+        "persistent_queue __init__",
     ),
     _folder(
         "spark",
@@ -117,6 +117,7 @@ FACES_MAY_IMPORT = {
     "persistentqueue.system.disk",
     "persistentqueue.system.progress",
     "persistentqueue.system.uncopyable",
+    "persistentqueue.workers",
 }
 """Modules that a face may import: public names, the second interface, and internals that are declared for it here."""
 FACES_MAY_USE = {"_enqueue_cached", "_hands_over_at_once", "_has_pipeline", "_settle", "_undecodable", "_unflushed"}

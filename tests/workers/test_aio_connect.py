@@ -1,0 +1,125 @@
+"""Queues of many processes in an event loop: ``aio.connect``."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from persistentqueue import HoldLostError, SessionLostError, UnflushedWarning, aio, codecs, connect
+
+from ..conftest import QueueFactory
+
+
+def test_two_loops_share_a_queue(tmp_path: Path) -> None:
+    """An owner and a worker in event loops see each other's flushes, also through a subscription."""
+
+    async def main() -> None:
+        async with await aio.connect(tmp_path, "q", codec=codecs.JSON) as first:
+            second = await aio.connect(tmp_path, "q", codec=codecs.JSON, serve="never")
+            async with second:
+                billing = await second.subscribe("billing")
+                async with first.transaction() as session:
+                    await session.enqueue_many([1, [2]])
+                    await session.enqueue({"three": 3})
+                assert await second.size() == 3
+                async with second.session() as session, billing.session("bills") as bills:
+                    assert await session.dequeue() == 1
+                    assert await session.dequeue_many(5, timeout=None) == [[2], {"three": 3}]
+                    await session.put_back(1)
+                    assert await session.flush() is True
+                    assert await bills.dequeue_many(5) == [1, [2], {"three": 3}]
+                    assert (bills.name, billing.name) == ("bills", "billing")
+                    assert await bills.flush() is True
+                    assert await session.dequeue() == {"three": 3}
+                    await session.rollback()
+                assert await first.size() == 1
+
+    asyncio.run(main())
+
+
+def test_tasks_wait_beside_each_other(tmp_path: Path) -> None:
+    """Many tasks wait for items at once, and a cancellation ends a wait without losing an item."""
+
+    async def main() -> None:
+        async with await aio.connect(tmp_path, "q") as queue:
+
+            async def take() -> Any:
+                async with queue.session() as session:
+                    item = await session.dequeue(timeout=None)
+                    await session.flush()
+                    return item
+
+            tasks = [asyncio.create_task(take()) for _ in range(6)]
+            await asyncio.sleep(0)
+            for task in tasks[:3]:
+                task.cancel()
+            for task in tasks[:3]:
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            async with queue.transaction() as session:
+                await session.enqueue_many([b"1", b"2", b"3"])
+            assert sorted(await asyncio.gather(*tasks[3:])) == [b"1", b"2", b"3"]
+            assert await queue.size() == 0
+
+    asyncio.run(main())
+
+
+def test_a_block_without_a_flush_warns_and_rolls_back(tmp_path: Path) -> None:
+    """Leaving the block without a flush gives items back, with a warning; an exception does so without one."""
+
+    async def main() -> None:
+        async with await aio.connect(tmp_path, "q") as queue:
+            async with queue.transaction() as session:
+                await session.enqueue(b"1")
+            with pytest.warns(UnflushedWarning, match="flush"):
+                async with queue.session() as session:
+                    assert await session.dequeue() == b"1"
+            with pytest.raises(RuntimeError, match="stop"):
+                async with queue.session() as session:
+                    assert await session.dequeue() == b"1"
+                    raise RuntimeError("stop")
+            assert session.closed
+            assert await queue.size() == 1
+
+    asyncio.run(main())
+
+
+def test_the_owner_of_a_loop_may_end(tmp_path: Path, open_queue: QueueFactory) -> None:
+    """If the owner closes, a session that held an item learns it, and the loop's process takes over."""
+
+    async def main() -> None:
+        owner = connect(tmp_path, "q")
+        with owner.transaction() as session:
+            session.enqueue(b"1")
+        async with await aio.connect(tmp_path, "q", hold_seconds=30) as queue, queue.session() as taking:
+            assert await taking.dequeue() == b"1"
+            await taking.extend()
+            owner.close()
+            with pytest.raises(SessionLostError):
+                await taking.flush()
+            assert await taking.dequeue() == b"1"
+            assert await taking.flush() is True
+            assert queue.core.owns
+
+    asyncio.run(main())
+
+
+def test_a_hold_ends_in_a_loop(tmp_path: Path) -> None:
+    """With ``hold_seconds`` an item goes back, and the late flush raises ``HoldLostError``."""
+
+    async def main() -> None:
+        async with await aio.connect(tmp_path, "q", hold_seconds=0.05) as queue:
+            async with queue.transaction() as session:
+                await session.enqueue(b"1")
+            async with queue.session() as slow, queue.session() as other:
+                assert await slow.dequeue() == b"1"
+                assert await other.dequeue(timeout=30) == b"1"
+                await other.flush()
+                with pytest.raises(HoldLostError):
+                    await slow.flush()
+                await slow.rollback()
+
+    asyncio.run(main())

@@ -115,7 +115,18 @@ FACES_MAY_IMPORT = {
     "persistentqueue.system.uncopyable",
 }
 """Modules that a face may import: public names, the second interface, and internals that are declared for it here."""
-FACES_MAY_USE = {"_enqueue_cached", "_hands_over_at_once", "_has_pipeline", "_settle", "_undecodable", "_unflushed"}
+FACES_MAY_USE = {
+    "_counts_attempts",
+    "_enqueue_cached",
+    "_hands_over_at_once",
+    "_has_pipeline",
+    "_rejects",
+    "_settle",
+    "_takes_no_more",
+    "_undecodable",
+    "_unflushed",
+    "_unheld",
+}
 """Private methods of ``Session`` that a face may call: the rest of what an event loop needs of a session."""
 
 

@@ -8,7 +8,8 @@
         await session.enqueue(b"one")
         await session.flush()
 
-``Queue`` is an ``asyncio.Queue`` with its items on disk.
+``transaction(a, b)`` is one atomic transaction over several queues. ``Queue`` is an ``asyncio.Queue`` with its items on
+disk.
 
 Flushes of many tasks share one sync, made by one thread (``flush_batcher``). One thread waits for items for all tasks
 (``item_waiter``). These threads exist only while they have something to do (``futures``).
@@ -20,5 +21,6 @@ Each method describes the state of the session after that.
 from .persistent_queue import PersistentQueue, Subscription
 from .session import Session
 from .standard_queue import Queue, QueueShutDown
+from .transactions import transaction
 
-__all__ = ["PersistentQueue", "Session", "Subscription", "Queue", "QueueShutDown"]
+__all__ = ["PersistentQueue", "Session", "Subscription", "Queue", "QueueShutDown", "transaction"]

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 import persistentqueue
 from persistentqueue import (
@@ -49,6 +49,17 @@ class OptionArguments(PlainOptionArguments, total=False):
     max_attempts: int | None
     dead_letter: str | DeadLetterQueue | PersistentQueue[bytes] | None
     retry_delay_seconds: float | Callable[[int], float]
+
+
+class Part(NamedTuple):
+    """A queue or subscription in a transaction over several queues."""
+
+    core: persistentqueue.PersistentQueue[Any] | persistentqueue.Subscription[Any]
+    """The synchronous queue or subscription."""
+    host: PersistentQueue[Any]
+    """The queue."""
+    watch: Watch
+    """The tasks that wait for items of the same consumer."""
 
 
 class PersistentQueue(Uncopyable, Generic[T]):
@@ -480,6 +491,10 @@ class PersistentQueue(Uncopyable, Generic[T]):
             raise ValueError(f'a timeout of {timeout} seconds needs a queue with full="block"')
         return self._flushes.flush(session, marker, timeout)
 
+    def part(self) -> Part:
+        """Return the part of this queue in a transaction over several queues. For ``aio.transaction``."""
+        return Part(self._open(), self, self._watch)
+
     def check(self) -> None:
         """Raise if this task cannot use the queue. For its sessions and subscriptions.
 
@@ -580,6 +595,11 @@ class Subscription(Uncopyable, Generic[T]):
         async with self.session(name) as session:
             yield session
             await session.flush()
+
+    def part(self) -> Part:
+        """Return the part of this subscription in a transaction over several queues. For ``aio.transaction``."""
+        self._queue.check()
+        return Part(self._core, self._queue, self._watch)
 
     def browse(self, *, progress: Progress = None) -> AsyncIterator[T]:
         """Return an asynchronous iterator over the items that are ready for this subscription, without holding them.

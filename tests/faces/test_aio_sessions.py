@@ -453,3 +453,107 @@ asyncio.run(main())
 def run_program(program: str) -> str:
     """Run the program in a process of its own, and return what it has printed."""
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False).stdout.strip()
+
+
+# --- transactions over several queues ---------------------------------------------------------------------------------
+
+
+def test_a_transaction_over_queues_is_flushed_as_one(place: Path) -> None:
+    """At the end of the block all sessions are committed, those of subscriptions too; ``flush`` of one flushes all. The
+    marker is recorded in the queue that was asked."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place, "a", fan_out=True) as a, aio.PersistentQueue(place, "b") as b:
+            consumer = await a.subscribe("s")
+            await put(a, b"1", b"2")
+            async with aio.transaction(consumer, b, name="mine") as (one, other):
+                assert one.name == other.name == "mine"
+                item = await one.dequeue(None)
+                assert item == b"1"
+                await other.enqueue_many([b"done", item])
+                assert await other.flush(("m", 1)) and b.marker("m") == 1 and len(consumer) == len(b) - 1 == 1
+                assert await one.dequeue_many(9) == [b"2"]
+                assert not await other.flush(("m", 1)) and len(consumer) == 1
+                assert await one.dequeue() == b"2"
+                with pytest.raises(ValueError, match="has no tickets"):
+                    await one.flush(wait=False)
+                with pytest.raises(ValueError, match="never waits for room"):
+                    await one.flush(timeout=1.0)
+                await other.enqueue(b"2")
+            assert len(consumer) == 0 and await drain(b) == [b"done", b"1", b"2"]
+            async with aio.transaction(b) as (alone,):
+                await alone.enqueue(b"x")
+            assert len(b) == 1
+
+    run(main())
+
+
+def test_an_exception_rolls_all_sessions_back(place: Path) -> None:
+    """An exception of the block rolls all sessions back, comes out as it is, and buries items without attempts left."""
+
+    async def main() -> None:
+        async with (
+            aio.PersistentQueue(place, "a", max_attempts=1, dead_letter="dead") as a,
+            aio.PersistentQueue(place, "b") as b,
+        ):
+            await put(a, b"1")
+            await put(b, b"2")
+            with pytest.raises(KeyError):
+                async with aio.transaction(a, b) as (one, other):
+                    assert await one.dequeue() == b"1" and await other.dequeue() == b"2"
+                    await other.enqueue(b"3")
+                    raise KeyError("k")
+            assert len(a) == 0 and len(b) == 1 and [each.item for each in await letters(a)] == [b"1"]
+            with pytest.raises(ClosedError):
+                async with aio.transaction(a, b) as (one, other):
+                    await other.enqueue(b"3")
+                    await a.close()
+                    await b.close()
+
+    run(main())
+
+
+def test_arguments_of_a_transaction_that_make_no_sense(place: Path) -> None:
+    """``aio.transaction`` refuses no queue, a synchronous one, one twice, ``sync=False`` and a closed one."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place, "a") as a, aio.PersistentQueue(place, "b", sync=False) as b:
+            with pytest.raises(ValueError, match="needs a queue"):
+                aio.transaction()
+            with pytest.raises(TypeError, match="of aio"):
+                aio.transaction(a, "b")  # type: ignore[call-overload]
+            for pair, match in (((a, a), "twice"), ((a, b), "sync=False")):
+                with pytest.raises(ValueError, match=match):
+                    async with aio.transaction(*pair):
+                        pass
+            await b.close()
+            with pytest.raises(ClosedError):
+                async with aio.transaction(a, b):
+                    pass
+
+    run(main())
+
+
+def test_cancelled_at_any_await_of_a_transaction(place: Path) -> None:
+    """If any await of a transaction over two queues is cancelled, its item is in one queue, and none stays held."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place, "a", memory_bytes=0) as a, aio.PersistentQueue(place, "b") as b:
+
+            async def begin() -> None:
+                await a.clear()
+                await b.clear()
+                await put(a, b"1")
+
+            async def work(_: None) -> None:
+                async with aio.transaction(a, b) as (one, other):
+                    await other.enqueue_many([await one.dequeue(None) or b""])
+
+            async def look(_: None, was_cancelled: bool) -> None:
+                assert (await a.stats()).held == 0
+                found = await a.peek(9), await b.peek(9)
+                assert found in (([b"1"], []), ([], [b"1"])) and (was_cancelled or found[1])
+
+            assert await cancelled_everywhere(begin, work, look) >= 3
+
+    run(main())

@@ -83,8 +83,8 @@ TABLE = (
     _folder("top faces", "compat prometheus scrapy", "Other interfaces to a queue, each in one module."),
     _folder(
         "aio",
-        "futures opening flush_batcher item_waiter standard_queue_worker session standard_queue persistent_queue "
-        "__init__",
+        "futures opening flush_batcher item_waiter standard_queue_worker session persistent_queue transactions "
+        "standard_queue __init__",
     ),
     _folder(
         "spark",

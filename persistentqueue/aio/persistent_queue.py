@@ -369,8 +369,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
         if self._graves is not None:
             return self._graves
         if isinstance(self._dead_letter, str):
-            self._graves = PersistentQueue(dead.path, dead.name)
-            self._graves._adopt(dead)
+            self._graves = adopted(dead)
             return self._graves
         raise ValueError(f"the dead letters of {self!r} are in {dead!r}, which was passed as dead_letter: use it")
 
@@ -612,6 +611,13 @@ class Subscription(Uncopyable, Generic[T]):
         """
         self._queue.check()
         return self._queue.iterate(partial(self._core.browse, progress=progress))
+
+
+def adopted(core: persistentqueue.PersistentQueue[T]) -> PersistentQueue[T]:
+    """Return an open queue of this event loop for an open synchronous queue. Closing it closes both."""
+    queue = PersistentQueue[T](core.path, core.name)
+    queue._adopt(core)
+    return queue
 
 
 def _some(items: Iterator[T]) -> tuple[list[T], Exception | None]:

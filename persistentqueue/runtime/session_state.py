@@ -333,8 +333,9 @@ class SessionState(Uncopyable, Generic[T]):
 
     def _unheld(self) -> int:
         """Return the number of items of the consumer that no session holds: ready ones and delayed ones."""
+        self._open_queue.check()
         ready = self._consumer().ready
-        return self._open_queue.look(lambda: len(ready) + len(ready.delayed))
+        return self._open_queue.look(lambda: 0 if ready.is_closed else len(ready) + len(ready.delayed))
 
     def _give_back(self, count: int) -> None:
         """Release the last ``count`` items that were dequeued, to the front of the queue."""

@@ -57,8 +57,8 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
   once. ``errors``, ``source``, ``chunks``, ``stacks``, ``tables``, ``recognition``, ``transfer``.
 - ``persistentqueue/`` Other interfaces to a queue, each in one module. ``compat``, ``prometheus``, ``scrapy``.
 - ``aio/`` The queue for ``asyncio``: no call blocks the event loop for a disk operation. ``futures``, ``shared_queue``,
-  ``opening``, ``flush_batcher``, ``item_waiter``, ``standard_queue_worker``, ``session``, ``standard_queue``,
-  ``persistent_queue``.
+  ``opening``, ``flush_batcher``, ``item_waiter``, ``standard_queue_worker``, ``session``, ``persistent_queue``,
+  ``transactions``, ``standard_queue``.
 - ``spark/`` Queues between Spark jobs, and between Spark and other programs: a hand-off of DataFrames, and a data
   source. ``java``, ``options``, ``payload``, ``progress``, ``workers``, ``handoff``, ``partition_reader``, ``writer``,
   ``stream``, ``source``.

@@ -38,11 +38,11 @@ from persistentqueue import (
     codecs,
     delete_queue,
 )
-from persistentqueue.options import Options, PlainOptionArguments
+from persistentqueue.options import OptionArguments, Options, PlainOptionArguments, chosen_options, counts_deliveries
 from persistentqueue.system.disk import DISK, StrPath, abspath, after_fork_in_child, fspath
 
 from .faces.lifecycle import Lifecycle, T, oldest
-from .faces.refusals import UncopyableFace, face_options
+from .faces.refusals import UncopyableFace, consumer_of, face_options
 
 if sys.version_info >= (3, 13):
     from queue import ShutDown
@@ -109,13 +109,15 @@ class Queue(UncopyableFace, queue.Queue[T]):
         maxsize: Upper bound for the number of items in the queue, without those that ``get`` returned. Default 0; 0 or
             less: no limit. It can be changed at any time.
         codec: Converts items to bytes and back (see ``persistentqueue.codecs``). Default: JSON.
+        subscription: Name of the subscription that ``get`` reads (see ``PersistentQueue.subscribe``), which is made if
+            it does not exist. Default None: the queue itself. Put items go to all consumers.
         options: Options as one value. A keyword argument has precedence over its field. Default None.
         progress: How to report what the opening handles, as in ``PersistentQueue``. Default None: not at all.
-        **arguments: The other keyword arguments of ``PersistentQueue``, except ``max_attempts``, ``dead_letter`` and
-            ``retry_delay_seconds``. With ``sync=False``, a power cut may take the latest calls.
+        **arguments: The other keyword arguments of ``PersistentQueue``. With ``sync=False``, a power cut may take the
+            latest calls. A callable ``retry_delay_seconds`` must not call this queue.
 
     Raises:
-        TypeError, ValueError: An option has the wrong type or range, or counts deliveries.
+        TypeError, ValueError: An option has the wrong type or range, or contradicts another one.
         PersistentQueueError, OSError: The queue cannot be opened; see ``PersistentQueue``.
 
     - ``put`` is durable on return. Concurrent calls share one sync.
@@ -130,6 +132,15 @@ class Queue(UncopyableFace, queue.Queue[T]):
       held. An override of ``_put`` may call the original any number of times; its items are committed after ``mutex``
       is released.
 
+    With ``max_attempts``, ``dead_letter`` or ``retry_delay_seconds`` the queue counts delivery attempts:
+
+    - An attempt is an item that ``get`` returns, and it is durable before that. ``task_done`` ends it well. ``reject``,
+      ``close`` and the end of the process end it badly.
+    - An item is delivered at most ``max_attempts`` times. Then it becomes a dead letter: by ``reject`` at once, else
+      before it would be delivered once more. ``persistent`` has ``dead_letters`` and ``requeue``.
+    - An item that waits for its retry is in the queue: for ``qsize``, for ``join`` and after ``shutdown``.
+    - ``get`` writes while it holds ``mutex``, so that other calls of this queue wait for it.
+
     Every method raises ``ClosedError`` after ``close``, and ``BrokenQueueError`` after a failed sync.
     """
 
@@ -139,12 +150,19 @@ class Queue(UncopyableFace, queue.Queue[T]):
         maxsize: int = 0,
         *,
         codec: codecs.Codec[T] = _JSON,
+        subscription: str | None = None,
         options: Options | None = None,
         progress: Progress = None,
-        **arguments: Unpack[PlainOptionArguments],
+        **arguments: Unpack[OptionArguments],
     ) -> None:
-        chosen = face_options(options, arguments, "persistentqueue.compat")
+        chosen = chosen_options(options, arguments)
         self._persistent: PersistentQueue[T] = PersistentQueue(path, codec=codec, options=chosen, progress=progress)
+        try:
+            self._consumer, self._stored = consumer_of(self._persistent, subscription)
+        except BaseException:
+            self._persistent.close()
+            raise
+        self._counts = counts_deliveries(chosen)
         self._blocks = chosen.full == "block"
         self._make_locks()
         _OPEN.add(self)
@@ -196,7 +214,7 @@ class Queue(UncopyableFace, queue.Queue[T]):
     @property
     def unfinished_tasks(self) -> int:  # type: ignore[override]
         """Number of items that are in the queue, or were got and are not done."""
-        return self._lifecycle.unfinished(len(self._persistent)) + self._putting
+        return self._lifecycle.unfinished(self._stored()) + self._putting
 
     @property
     def is_shutdown(self) -> bool:
@@ -286,13 +304,67 @@ class Queue(UncopyableFace, queue.Queue[T]):
             BrokenQueueError: A sync failed. It is unknown whether the item is consumed.
         """
         with self.mutex:
-            own = self._own_tasks()
-            task = oldest(own or self._tasks)
-            task.left -= 1
-            if task.left:
-                self._done(1)
+            task = oldest(self._own_tasks() or self._tasks)
+            if not self._is_last(task):
                 return
-            del self._tasks[task]
+        self._consume(task)
+
+    def reject(
+        self, item: T | CodecError, reason: str = "", *, retry: bool = True, delay_seconds: float | None = None
+    ) -> None:
+        """Mark an item that was got as failed, in place of its ``task_done``. Durable on return.
+
+        With ``retry`` and attempts left, the item is in the queue again, in its old place. Otherwise it becomes a dead
+        letter. An item of ``get_many`` is rejected with the last item of its list.
+
+        Args:
+            item: The item as ``get`` returned it: the oldest equal one of this thread, or else of all threads. For an
+                item that the codec could not decode, its ``CodecError``.
+            reason: Why the item failed, for its dead letter. Default: empty, or the text of the ``CodecError``.
+            retry: True (the default) to deliver the item again if it has attempts left. False to make it a dead letter.
+            delay_seconds: Seconds until the item can be got again, from 0 to ten years. Default None:
+                ``retry_delay_seconds`` of the queue.
+
+        Raises:
+            ValueError: No such item was got, or all of them are done. Or the queue was opened without ``max_attempts``,
+                ``dead_letter`` and ``retry_delay_seconds``. Or ``delay_seconds`` is out of range, or ``retry`` is False
+                without dead letters. The item is as before.
+            TypeError: ``reason`` is not a string. The item is as before.
+            QueueFullError, ResourceError: There is no room for the rejection: make room, then call ``task_done``, which
+                tries it again.
+            BrokenQueueError: A sync failed. It is unknown whether the item is rejected.
+        """
+        with self.mutex:
+            own = self._own_tasks()
+            task = self._reject(
+                [*own, *(each for each in self._tasks if each not in own)], item, reason, retry, delay_seconds
+            )
+            if not self._is_last(task):
+                return
+        self._consume(task)
+
+    def _reject(self, tasks: list[_Task], item: object, reason: str, retry: bool, delay_seconds: float | None) -> _Task:
+        """Reject the item in the first of these tasks that holds it, and return that task."""
+        failure = ValueError("no item was got that is not done: reject takes an item that get returned")
+        for task in tasks:
+            try:
+                task.session.reject(item, reason, retry=retry, delay_seconds=delay_seconds)
+            except ValueError as error:
+                failure = error
+            else:
+                return task
+        raise failure
+
+    def _is_last(self, task: _Task) -> bool:
+        """Count an item of the task as done. Return True if it was the last one: the task is then to be consumed."""
+        task.left -= 1
+        if task.left:
+            self._done(1)
+            return False
+        del self._tasks[task]
+        return True
+
+    def _consume(self, task: _Task) -> None:
         try:
             task.session.flush()
         except BaseException:
@@ -339,7 +411,7 @@ class Queue(UncopyableFace, queue.Queue[T]):
         """Do nothing. This hook is called at the end of the constructor."""
 
     def _qsize(self) -> int:
-        return self._lifecycle.size(len(self._persistent))
+        return self._lifecycle.size(self._stored())
 
     def _put(self, item: T) -> None:
         assert self._session is not None
@@ -420,10 +492,18 @@ class Queue(UncopyableFace, queue.Queue[T]):
         Raises ``CodecError`` if the first item cannot be decoded; the session then holds that item.
         """
         assert self._session is not None
+        if self._counts and type(self)._get is Queue._get:  # one delivery for all items
+            if not (found := self._session.dequeue_many(most)):
+                raise Empty
+            return found
         items: list[T] = []
         while len(items) < most and (not items or self._qsize()):
             try:
                 items.append(self._get())
+            except Empty:
+                if not items:
+                    raise
+                break
             except CodecError:
                 if not items:
                     raise
@@ -463,7 +543,7 @@ class Queue(UncopyableFace, queue.Queue[T]):
             self.all_tasks_done.notify_all()
 
     def _begin(self) -> Session[T]:
-        self._session = self._idle.pop() if self._idle else self._persistent.session()
+        self._session = self._idle.pop() if self._idle else self._consumer.session()
         return self._session
 
     def _release(self, session: Session[T]) -> None:
@@ -501,19 +581,26 @@ class Queue(UncopyableFace, queue.Queue[T]):
 
     def _wait_for_item(self, block: bool, deadline: float | None) -> None:
         """Wait for an item, also of other processes. The mutex is released while it waits."""
-        while not self._qsize():
-            left = 0.0 if self.is_shutdown else _left(block, deadline)
+        while not self._qsize() or (self._counts and not len(self._consumer)):
+            left = 0.0 if self._is_over() else _left(block, deadline)
             if not self._lifecycle.is_drained and self._is_there(left):
                 return
-            if self.is_shutdown:
+            if self._is_over():
                 raise ShutDown
             if left == 0:
                 raise Empty
 
+    def _is_over(self) -> bool:
+        """Return whether the queue was shut down and has no more items, not even delayed ones."""
+        return self.is_shutdown and not (self._counts and self._qsize())
+
     def _is_there(self, timeout: float | None) -> bool:
+        was_shutdown = self.is_shutdown
         self.mutex.release()
         try:
-            return self._persistent.wait(timeout, stop=lambda: self.is_shutdown)
+            return self._consumer.wait(
+                timeout, stop=lambda: self._lifecycle.is_drained or self.is_shutdown != was_shutdown
+            )
         finally:
             self.mutex.acquire()
 
@@ -559,7 +646,7 @@ class FifoQueue(UncopyableFace):
         options: Options as one value. A keyword argument has precedence over its field. Default None.
         progress: How to report what the opening handles, as in ``PersistentQueue``. Default None: not at all.
         **arguments: Keyword arguments of ``PersistentQueue``, except ``max_attempts``, ``dead_letter`` and
-            ``retry_delay_seconds``.
+            ``retry_delay_seconds``: ``pop`` consumes its item at once, so no attempt can fail.
 
     Raises:
         TypeError, ValueError: An option has the wrong type or range, or counts deliveries.
@@ -577,7 +664,7 @@ class FifoQueue(UncopyableFace):
         **arguments: Unpack[PlainOptionArguments],
     ) -> None:
         self._path = abspath(fspath(path))  # close() deletes it; the working directory may change before
-        chosen = face_options(options, arguments, "persistentqueue.compat")
+        chosen = face_options(options, arguments, "compat.FifoQueue")
         self._persistent = PersistentQueue(self._path, options=chosen, progress=progress)
         self._session = self._persistent.session()
 

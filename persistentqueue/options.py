@@ -130,6 +130,13 @@ class Options:
         counts_attempts(self.max_attempts, self.dead_letter is not None, self.retry_delay_seconds, self.sync)
 
 
+def counts_deliveries(options: Options) -> bool:
+    """Return whether a queue with these options counts delivery attempts, and logs each delivery."""
+    return counts_attempts(
+        options.max_attempts, options.dead_letter is not None, options.retry_delay_seconds, options.sync
+    )
+
+
 _NAMES = [field.name for field in fields(Options)]
 _OTHERS = {"data_path", "max_attempts", "dead_letter", "retry_delay_seconds", "compression", "encryption"}
 _PLAIN = [name for name in _NAMES if name not in _OTHERS]
@@ -218,8 +225,5 @@ def settings_of(options: Options, guard: AbstractContextManager[object]) -> Sett
         shared["memory_bytes"] = 0
     if options.pool_max_bytes is None:
         shared["pool_max_bytes"] = options.pool_min_bytes
-    counts = counts_attempts(
-        options.max_attempts, options.dead_letter is not None, options.retry_delay_seconds, options.sync
-    )
     envelopes = Envelopes(options.compression, options.encryption, guard)
-    return Settings(**shared, counts_attempts=counts, envelopes=envelopes)
+    return Settings(**shared, counts_attempts=counts_deliveries(options), envelopes=envelopes)

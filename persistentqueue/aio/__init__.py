@@ -8,7 +8,8 @@
         await session.enqueue(b"one")
         await session.flush()
 
-``connect`` opens a queue that any number of processes use. ``Queue`` is an ``asyncio.Queue`` with its items on disk.
+``transaction(a, b)`` is one atomic transaction over several queues. ``connect`` opens a queue that any number of
+processes use. ``Queue`` is an ``asyncio.Queue`` with its items on disk.
 
 Flushes of many tasks share one sync, made by one thread (``flush_batcher``). One thread waits for items for all tasks
 (``item_waiter``). These threads exist only while they have something to do (``futures``).
@@ -21,6 +22,7 @@ from .persistent_queue import PersistentQueue, Subscription
 from .session import Session
 from .shared_queue import ConnectedQueue, ConnectedSession, ConnectedSubscription, connect
 from .standard_queue import Queue, QueueShutDown
+from .transactions import transaction
 
 __all__ = [
     "PersistentQueue",
@@ -32,4 +34,5 @@ __all__ = [
     "ConnectedSubscription",
     "Queue",
     "QueueShutDown",
+    "transaction",
 ]

@@ -154,14 +154,17 @@ class _Room:
 
     def _flush(self, flush: Flush) -> None:
         found: bool | Exception | None = None
+        is_second = False
         while found is None:
             left = None if flush.deadline is None else max(flush.deadline - self._loop.time(), 0.0)
             try:
                 found = flush.session.flush(flush.marker, left)
             except QueueFullError as error:
-                # Otherwise, a late cancellation of this session's previous flush ended this one: try again.
-                if error.lasting or not flush.waits or left == 0.0:
+                # Otherwise, a late cancellation of this session's previous flush ended this one: try again. Such a
+                # cancellation ends one flush only. The error of a full dead-letter queue comes each time.
+                if error.lasting or not flush.waits or left == 0.0 or (is_second and flush.session._rejects()):
                     found = error
+                is_second = True
             except Exception as error:
                 found = error
         tell(self._loop, self._landed, found)

@@ -58,14 +58,16 @@ class Watch:
         """Return the number of waiting tasks."""
         return len(self._waiting)
 
-    async def take(self, attempt: Callable[[bool], Awaitable[list[T]]], timeout_seconds: float | None) -> list[T]:
-        """Wait for this task's turn and return the items of the first attempt that returns any; an empty list after the
-        timeout.
+    async def take(
+        self, attempt: Callable[[bool], Awaitable[list[T] | None]], timeout_seconds: float | None
+    ) -> list[T]:
+        """Wait for this task's turn and return the first list that an attempt returns; an empty list after the timeout.
 
-        The argument of ``attempt`` is True if an item was seen to be ready. A cancelled task leaves the line.
+        The argument of ``attempt`` is True if an item was seen to be ready. None makes the task wait for its next turn.
+        A cancelled task leaves the line.
         """
         if self._has_ended:
-            return await attempt(True)
+            return await attempt(True) or []
         place = _Place()
         timer = None if timeout_seconds is None else self._loop.call_later(timeout_seconds, place.expire)
         self._waiting.append(place)
@@ -76,8 +78,8 @@ class Watch:
                 if place.is_late:
                     return []
                 items = await attempt(is_sure)
-                if items or place.is_late:
-                    return items
+                if items is not None or place.is_late:
+                    return items or []
                 self._served = None
                 place.turn = self._loop.create_future()
                 self._waiting.appendleft(place)

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 import persistentqueue
 from persistentqueue import (
@@ -23,11 +23,10 @@ from persistentqueue import (
     codecs,
 )
 from persistentqueue.codecs import T
-from persistentqueue.options import Options, PlainOptionArguments, Start, Unnamed
+from persistentqueue.options import DeadLetterQueue, Options, PlainOptionArguments, Start, Unnamed, chosen_options
 from persistentqueue.system.disk import StrPath, fspath
 from persistentqueue.system.uncopyable import Uncopyable
 
-from ..faces.refusals import face_options
 from .flush_batcher import Flushes, Marker
 from .futures import Landing, launch, over
 from .item_waiter import Watch
@@ -42,6 +41,25 @@ _THREADS = 4
 """Number of threads for calls such as opening, reading and compaction."""
 _BATCH_ITEMS = 256
 """Number of items that browsing reads at a time."""
+
+
+class OptionArguments(PlainOptionArguments, total=False):
+    """Keyword arguments of ``aio.PersistentQueue``: those of the synchronous queue."""
+
+    max_attempts: int | None
+    dead_letter: str | DeadLetterQueue | PersistentQueue[bytes] | None
+    retry_delay_seconds: float | Callable[[int], float]
+
+
+class Part(NamedTuple):
+    """A queue or subscription in a transaction over several queues."""
+
+    core: persistentqueue.PersistentQueue[Any] | persistentqueue.Subscription[Any]
+    """The synchronous queue or subscription."""
+    host: PersistentQueue[Any]
+    """The queue."""
+    watch: Watch
+    """The tasks that wait for items of the same consumer."""
 
 
 class PersistentQueue(Uncopyable, Generic[T]):
@@ -61,12 +79,12 @@ class PersistentQueue(Uncopyable, Generic[T]):
         options: Options as one value. A keyword argument has precedence over its field. Default None.
         progress: How to report what each opening handles, as in ``persistentqueue.PersistentQueue``. Default None: not
             at all. A thread calls it, and not the event loop.
-        **arguments: The other keyword arguments of ``persistentqueue.PersistentQueue``, except ``max_attempts``,
-            ``dead_letter`` and ``retry_delay_seconds``.
+        **arguments: The other keyword arguments of ``persistentqueue.PersistentQueue``. ``dead_letter`` may also be an
+            open ``aio.PersistentQueue`` of the same event loop. A callable ``retry_delay_seconds`` is called in a
+            thread.
 
     Raises:
-        TypeError, ValueError: An option has the wrong type or range, or counts deliveries, which this class does not
-            support.
+        TypeError, ValueError: An option has the wrong type or range, or contradicts another one.
 
     The queue belongs to the event loop in which it was opened; in another loop, its methods raise ``RuntimeError``.
     After ``close``, any loop may open it again. If it is dropped without ``close``, its lock is freed with a
@@ -87,12 +105,15 @@ class PersistentQueue(Uncopyable, Generic[T]):
         codec: codecs.Codec[T] = cast(Any, codecs.BYTES),  # noqa: B008 - a constant
         options: Options | None = None,
         progress: Progress = None,
-        **arguments: Unpack[PlainOptionArguments],
+        **arguments: Unpack[OptionArguments],
     ) -> None:
-        chosen = face_options(options, arguments, "asyncio")
+        chosen = chosen_options(options, arguments)
         self._path = fspath(path)
         self._name = None if isinstance(name, Unnamed) else name
         self._opening = prepare(persistentqueue.PersistentQueue[T], chosen, path, name, codec=codec, progress=progress)
+        self._dead_letter: object = chosen.dead_letter
+        self._graves: PersistentQueue[bytes] | None = None
+        """The dead-letter queue, once it was asked for."""
         self._blocks = chosen.full == "block"
         self._core: persistentqueue.PersistentQueue[T] | None = None
         self._is_opening = self._is_closing = False
@@ -127,16 +148,19 @@ class PersistentQueue(Uncopyable, Generic[T]):
         A cancelled call waits for the opening, which may take ``lock_timeout`` seconds, and then closes the queue.
 
         Raises:
-            RuntimeError: The queue is open already.
+            RuntimeError: The queue is open already. Or the dead-letter queue belongs to another event loop.
             TypeError, ValueError, PersistentQueueError, OSError: The queue cannot be opened; see
                 ``persistentqueue.PersistentQueue``.
         """
         if self._is_opening or self._is_closing or not self.closed:
             raise RuntimeError(f"{self!r} is open, or is being opened or closed: await its close() first")
+        call = self._opening
+        if isinstance(self._dead_letter, PersistentQueue):
+            call = partial(cast(Any, call), dead_letter=self._dead_letter._open())
         self._loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(_THREADS, "persistentqueue-aio")
         self._is_opening = True
-        opening = self.in_thread(self._opening)
+        opening = self.in_thread(call)
         try:
             self._core = await over(opening)
         except asyncio.CancelledError:
@@ -147,16 +171,22 @@ class PersistentQueue(Uncopyable, Generic[T]):
             self._is_opening = False
             if self._core is None or self._core.closed:
                 self._pool.shutdown()
-        self._subscriptions = {}
+        self._begin()
+        return self
+
+    def _begin(self) -> None:
+        """Begin to work with the open synchronous queue."""
+        assert self._core is not None
+        self._subscriptions, self._graves = {}, None
         self._flushes = Flushes(self._loop, self._core, blocks=self._blocks)
         self._watch = Watch(self._loop, self._core, self._core.wake)
-        return self
 
     async def close(self) -> None:
         """Roll back open sessions, trim and seal the log, and free the lock.
 
         Flushes that have begun end first. Tasks that wait get ``ClosedError``. Everything committed is durable on
-        return. The queue is closed also if the call is cancelled. Closing again does nothing.
+        return. The queue is closed also if the call is cancelled. Closing again does nothing. A dead-letter queue that
+        was opened by name is closed, too.
 
         Raises:
             RuntimeError: The queue was opened in another event loop.
@@ -176,6 +206,8 @@ class PersistentQueue(Uncopyable, Generic[T]):
             self._flushes.end()
             self._pool.shutdown()
             self._core, self._is_closing = None, False
+            if isinstance(self._dead_letter, str) and self._graves is not None:
+                await self._graves.close()
 
     @property
     def path(self) -> str:
@@ -323,6 +355,50 @@ class PersistentQueue(Uncopyable, Generic[T]):
         count: int = await self._do("clear")
         return count
 
+    @property
+    def dead_letters(self) -> PersistentQueue[bytes]:
+        """The dead-letter queue. Its items are envelopes (see ``persistentqueue.DeadLetter``).
+
+        Raises:
+            ValueError: The queue was opened without ``dead_letter``, or with a synchronous queue, which the caller has.
+        """
+        core = self._open()
+        if isinstance(self._dead_letter, PersistentQueue):
+            return self._dead_letter
+        dead = core.dead_letters
+        if self._graves is not None:
+            return self._graves
+        if isinstance(self._dead_letter, str):
+            self._graves = adopted(dead)
+            return self._graves
+        raise ValueError(f"the dead letters of {self!r} are in {dead!r}, which was passed as dead_letter: use it")
+
+    def _adopt(self, core: persistentqueue.PersistentQueue[T]) -> None:
+        """Take over an open synchronous queue, in place of ``open``."""
+        self._loop = asyncio.get_running_loop()
+        self._pool = ThreadPoolExecutor(_THREADS, "persistentqueue-aio")
+        self._core = core
+        self._begin()
+
+    async def requeue(self, max_items: int | None = None) -> int:
+        """Move dead letters that came from this queue back to its end, in one transaction, durable on return.
+
+        Its rules are those of ``persistentqueue.PersistentQueue.requeue``. A cancelled call waits until they are moved.
+
+        Args:
+            max_items: Upper bound for the number of moved items; at least 0. Default None: no limit.
+
+        Returns:
+            The number of moved items.
+
+        Raises:
+            ValueError: ``max_items`` is negative, or the queue was opened without ``dead_letter``.
+            CorruptionError, ResourceError, QueueFullError, BrokenQueueError: On the conditions that the synchronous
+                method names.
+        """
+        count: int = await self._do("requeue", max_items)
+        return count
+
     async def trim(self) -> None:
         """Begin a new generation of the log, and delete drained segments, now. Everything committed is durable on
         return.
@@ -413,6 +489,10 @@ class PersistentQueue(Uncopyable, Generic[T]):
         if timeout and not self._blocks:
             raise ValueError(f'a timeout of {timeout} seconds needs a queue with full="block"')
         return self._flushes.flush(session, marker, timeout)
+
+    def part(self) -> Part:
+        """Return the part of this queue in a transaction over several queues. For ``aio.transaction``."""
+        return Part(self._open(), self, self._watch)
 
     def check(self) -> None:
         """Raise if this task cannot use the queue. For its sessions and subscriptions.
@@ -515,6 +595,11 @@ class Subscription(Uncopyable, Generic[T]):
             yield session
             await session.flush()
 
+    def part(self) -> Part:
+        """Return the part of this subscription in a transaction over several queues. For ``aio.transaction``."""
+        self._queue.check()
+        return Part(self._core, self._queue, self._watch)
+
     def browse(self, *, progress: Progress = None) -> AsyncIterator[T]:
         """Return an asynchronous iterator over the items that are ready for this subscription, without holding them.
 
@@ -526,6 +611,13 @@ class Subscription(Uncopyable, Generic[T]):
         """
         self._queue.check()
         return self._queue.iterate(partial(self._core.browse, progress=progress))
+
+
+def adopted(core: persistentqueue.PersistentQueue[T]) -> PersistentQueue[T]:
+    """Return an open queue of this event loop for an open synchronous queue. Closing it closes both."""
+    queue = PersistentQueue[T](core.path, core.name)
+    queue._adopt(core)
+    return queue
 
 
 def _some(items: Iterator[T]) -> tuple[list[T], Exception | None]:

@@ -6,12 +6,13 @@ import asyncio
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import islice
 from types import TracebackType
 from typing import Any, Generic, Literal, Protocol, TypeVar, overload
 
 import persistentqueue
-from persistentqueue import CodecError, PersistentQueueError, PrecedingFlushError, Ticket, UnflushedWarning
+from persistentqueue import CodecError, PersistentQueueError, Ticket, UnflushedWarning
 from persistentqueue.codecs import T
 from persistentqueue.system.uncopyable import Uncopyable
 
@@ -54,6 +55,9 @@ class Session(Uncopyable, Generic[T]):
     If the block ends without a flush, also by a cancellation, enqueued items are dropped. Dequeued items are released:
     they are ready again, in their old places. If no exception leaves the block, there is an ``UnflushedWarning``.
 
+    In a queue with ``max_attempts``, held items without attempts left become dead letters when an ``Exception`` leaves
+    the block. A cancellation is no such exception: it releases them.
+
     Each method raises ``ClosedError`` if the session or the queue is closed, and ``BrokenQueueError`` after a failed
     sync. ``rollback`` and ``close`` are exceptions.
 
@@ -73,6 +77,8 @@ class Session(Uncopyable, Generic[T]):
         self._ready = ready
         """Returns the number of items that the session can dequeue."""
         self._is_busy = False
+        self._counts = core._counts_attempts()
+        """True if each dequeue logs a delivery, and a rollback may log a delay."""
 
     async def __aenter__(self) -> Session[T]:
         return self
@@ -81,8 +87,11 @@ class Session(Uncopyable, Generic[T]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         unflushed = self._core._unflushed() if kind is None else None
-        with suppress(*(() if error is None else (PrecedingFlushError,))):  # the error of the block comes first
+        if error is None:
             await self.close()
+        else:  # the synchronous session sees the error: it may bury items
+            with self._using(checks=False):
+                await self._end(partial(self._core.__exit__, kind, error, trace))
         if unflushed is not None:
             warnings.warn(unflushed, UnflushedWarning, stacklevel=2, source=self)
 
@@ -135,7 +144,10 @@ class Session(Uncopyable, Generic[T]):
         """Return the first ready item, and hold it; return None if there is none in time.
 
         Waiting costs no CPU. Waiting tasks get items in the order in which they came. After a cancellation, no item is
-        held: one that a thread had taken already is back in its place.
+        held: one that a thread had taken already is back in its place, at once.
+
+        In a queue that counts delivery attempts, the rules of ``persistentqueue.Session.dequeue`` apply. A delivery
+        that was logged counts, also if its task was cancelled meanwhile. A task that waits has no delivery yet.
 
         Args:
             timeout: Seconds to wait for an item; at least 0. Default 0.0: no wait. None: no limit.
@@ -152,7 +164,8 @@ class Session(Uncopyable, Generic[T]):
     async def dequeue_many(self, max_items: int, timeout: float | None = 0.0) -> list[T]:
         """Return up to ``max_items`` ready items, in order, and hold them; an empty list if there are none in time.
 
-        It waits only for the first item. A cancellation has the effect that ``dequeue`` describes.
+        It waits only for the first item. A cancellation has the effect that ``dequeue`` describes. In a queue that
+        counts delivery attempts, the rules of ``persistentqueue.Session.dequeue_many`` apply.
 
         Args:
             max_items: Upper bound for the number of items; at least 0.
@@ -169,7 +182,7 @@ class Session(Uncopyable, Generic[T]):
             items = self._cached(max_items) if timeout == 0 or not self._watch else []
             if items or not max_items:
                 return items
-            if timeout == 0:
+            if timeout == 0 or (self._counts and self._core._takes_no_more()):
                 return await self._read(max_items)
             return await self._watch.take(lambda is_sure: self._attempt(max_items, is_sure), timeout)
 
@@ -227,13 +240,43 @@ class Session(Uncopyable, Generic[T]):
                 return self._core.flush(marker, timeout, wait=False)
             return await over(self._host.in_thread(self._core.flush, marker, timeout, wait=False))
 
+    async def reject(
+        self, item: T | CodecError, reason: str = "", *, retry: bool = True, delay_seconds: float | None = None
+    ) -> None:
+        """Mark a held item as failed, as ``persistentqueue.Session.reject`` does. The next ``flush`` handles it.
+
+        After a cancellation, the item is marked. A callable ``retry_delay_seconds`` is called in a thread.
+
+        Args:
+            item: The item as ``dequeue`` returned it. For an item that the codec could not decode, its ``CodecError``.
+            reason: Why the item failed, for its dead letter. Default: empty, or the text of the ``CodecError``.
+            retry: True (the default) to deliver the item again if it has attempts left. False to make it a dead letter.
+            delay_seconds: Seconds until the item is ready again, from 0 to ten years. Default None:
+                ``retry_delay_seconds`` of the queue.
+
+        Raises:
+            ValueError: The session holds no such item, the delay is out of range, or the queue was opened without
+                ``max_attempts``, ``dead_letter`` and ``retry_delay_seconds``. Or ``retry`` is False without dead
+                letters.
+            TypeError: ``reason`` is not a string.
+            CorruptionError: The block of a held item cannot be read any more.
+        """
+        with self._using():
+            reject = partial(self._core.reject, item, reason, retry=retry, delay_seconds=delay_seconds)
+            await over(self._host.in_thread(reject))
+
     async def rollback(self) -> None:
-        """Release what was dequeued and drop what was enqueued since the last flush. It waits only for tickets."""
+        """Release what was dequeued and drop what was enqueued since the last flush.
+
+        It waits for tickets, and for the log if it begins a delay (see ``retry_delay_seconds``).
+        """
         with self._using(checks=False):
             await self._end(self._core.rollback)
 
     async def close(self) -> None:
-        """Roll back what was not flushed, and end the session; closing again does nothing. It waits only for tickets.
+        """Roll back what was not flushed, and end the session; closing again does nothing.
+
+        It waits as ``rollback`` does.
 
         Raises:
             PrecedingFlushError: A flush with ``wait=False`` failed, and the session was not rolled back since. The
@@ -244,7 +287,7 @@ class Session(Uncopyable, Generic[T]):
 
     async def _end(self, call: Callable[[], None]) -> None:
         """Make the call, in a thread if it may wait."""
-        if self._core.closed or not self._core._has_pipeline():
+        if self._core.closed or not (self._counts or self._core._has_pipeline()):
             call()
         else:
             await over(self._host.in_thread(call))
@@ -261,9 +304,10 @@ class Session(Uncopyable, Generic[T]):
         finally:
             self._is_busy = False
 
-    async def _attempt(self, max_items: int, is_sure: bool) -> list[T]:
-        """Take what is ready. It is this task's turn."""
-        return self._cached(max_items) or (await self._read(max_items) if is_sure or self._ready() else [])
+    async def _attempt(self, max_items: int, is_sure: bool) -> list[T] | None:
+        """Take what is ready; return None if the task must wait. It is this task's turn."""
+        items = self._cached(max_items) or (await self._read(max_items) if is_sure or self._ready() else [])
+        return items or ([] if self._counts and self._core._takes_no_more() else None)
 
     def _cached(self, max_items: int) -> list[T]:
         """Return the ready items, up to ``max_items``, if all of them are in memory; otherwise an empty list."""

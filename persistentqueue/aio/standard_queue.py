@@ -10,6 +10,9 @@ puts are one transaction, and the whole work has one sync.
 Each item at hand is held by a session of its own, which is flushed when the item is done. A new item may be got before
 it is saved; after that, it is held, too. The persistent queue returns items in the order in which they were put.
 Therefore the thread recognizes a new item as the next one with equal bytes. Another process has put any other item.
+
+A queue that counts delivery attempts keeps nothing at hand ahead of its users, since each item at hand is delivered.
+The thread takes one item for each task that waits in ``get``, behind the durable write of its delivery.
 """
 
 from __future__ import annotations
@@ -17,22 +20,33 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from persistentqueue import BrokenQueueError, ClosedError, CorruptionError, PersistentQueue, Progress, Session, codecs
-from persistentqueue.options import Options, PlainOptionArguments
+from persistentqueue import (
+    BrokenQueueError,
+    ClosedError,
+    CodecError,
+    CorruptionError,
+    PersistentQueue,
+    Progress,
+    Session,
+    codecs,
+)
+from persistentqueue.options import Options, chosen_options, counts_deliveries
 from persistentqueue.system.disk import StrPath, fspath
 
 from ..faces.lifecycle import Lifecycle, T, oldest
-from ..faces.refusals import UncopyableFace, face_options
+from ..faces.refusals import UncopyableFace
 from .futures import Landing, Worker, launch, over, tell
 from .opening import not_open, prepare
-from .standard_queue_worker import Entry, Found, Work, opened, work_on
+from .persistent_queue import OptionArguments, adopted
+from .persistent_queue import PersistentQueue as AioPersistentQueue
+from .standard_queue_worker import Entry, Errand, Found, Opened, Work, opened, reject, work_on
 
 if sys.version_info >= (3, 13):
     from asyncio import QueueShutDown
@@ -66,15 +80,15 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
             less: no limit.
         codec: Converts items to bytes and back (see ``persistentqueue.codecs``). Default JSON, which returns a tuple as
             a list.
+        subscription: Name of the subscription that ``get`` reads (see ``PersistentQueue.subscribe``), which is made if
+            it does not exist. Default None: the queue itself. Put items go to all consumers.
         options: Options as one value. A keyword argument has precedence over its field. Default None.
         progress: How to report what each opening handles, as in ``persistentqueue.PersistentQueue``. Default None: not
             at all. A thread calls it, and not the event loop.
-        **arguments: The other keyword arguments of ``persistentqueue.PersistentQueue``, except ``max_attempts``,
-            ``dead_letter`` and ``retry_delay_seconds``.
+        **arguments: The other keyword arguments of ``aio.PersistentQueue``.
 
     Raises:
-        TypeError, ValueError: An option has the wrong type or range, or counts deliveries, which this class does not
-            support.
+        TypeError, ValueError: An option has the wrong type or range, or contradicts another one.
 
     - ``put`` is durable on return. Puts of many tasks share a sync. ``put_nowait`` is durable soon, and at the latest
       when ``flush``, ``join`` or ``close`` returns.
@@ -89,6 +103,16 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
     - If the next item is not in memory yet, ``get_nowait`` raises ``QueueEmpty``, and ``empty`` is true. ``get`` waits
       for it, and ``qsize`` counts it.
     - ``shutdown`` ends only this object. The next opening has the items that it drops.
+
+    With ``max_attempts``, ``dead_letter`` or ``retry_delay_seconds`` the queue counts delivery attempts:
+
+    - An attempt is an item that was taken for a task in ``get``. It is durable before ``get`` returns. ``task_done``
+      ends it well. ``reject``, ``close`` and the end of the process end it badly.
+    - An item is delivered at most ``max_attempts`` times. Then it becomes a dead letter: by ``reject`` at once, else
+      before it would be delivered once more.
+    - If a ``get`` is cancelled while its item is taken, the next ``get`` returns that item, in the same attempt.
+    - An item that waits for its retry is in the queue: for ``qsize``, for ``join`` and after ``shutdown``.
+    - ``get_nowait`` returns only an item that a cancelled ``get`` has left, since a delivery waits for the disk.
 
     The queue belongs to the first event loop that uses it; in another one, its methods raise ``RuntimeError``. Methods
     raise ``ClosedError`` before ``open`` and after ``close``, and ``BrokenQueueError`` after a failed sync.
@@ -108,14 +132,21 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
         maxsize: int = 0,
         *,
         codec: codecs.Codec[T] = codecs.JSON,
+        subscription: str | None = None,
         options: Options | None = None,
         progress: Progress = None,
-        **arguments: Unpack[PlainOptionArguments],
+        **arguments: Unpack[OptionArguments],
     ) -> None:
         self._path = fspath(path)
         self._codec = codec
-        chosen = face_options(options, arguments, "asyncio")
+        self._subscription = subscription
+        chosen = chosen_options(options, arguments)
+        self._counts = counts_deliveries(chosen)
+        self._dead_letter: object = chosen.dead_letter
+        self._graves: AioPersistentQueue[bytes] | None = None
+        """The dead-letter queue, once it was asked for."""
         self._opening = prepare(PersistentQueue[bytes], chosen, path, progress=progress)
+        self._opened: Opened | None = None
         self._core: PersistentQueue[bytes] | None = None
         self._reset()
         super().__init__(maxsize)
@@ -128,6 +159,8 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
         """Entries that are saved and not yet on hold, in the order of the persistent queue."""
         self._done: list[Session[bytes]] = []
         """Sessions of entries that are done, to be flushed."""
+        self._errands: list[Errand] = []
+        """Calls that tasks await, and that the thread has not begun."""
         self._dropped: list[Entry] = []
         """Entries that a shutdown has dropped. ``close`` releases them, not earlier: nothing takes them again."""
         self._away = 0
@@ -160,7 +193,10 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
         """
         if self._core is not None:
             raise RuntimeError(f"the queue {self._path!r} was opened before by this object: make another aio.Queue")
-        opening = launch(asyncio.get_running_loop(), self._worker.submit, partial(opened, self._opening))
+        call: Any = self._opening
+        if isinstance(self._dead_letter, AioPersistentQueue):
+            call = partial(call, dead_letter=self._dead_letter.part().core)
+        opening = launch(asyncio.get_running_loop(), self._worker.submit, partial(opened, call, self._subscription))
         try:
             self._begin(await over(opening))
         except asyncio.CancelledError:
@@ -198,6 +234,8 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
         finally:
             self._worker.end()
             self._watcher.end()
+            if self._graves is not None:
+                await self._graves.close()
         if error is not None:
             raise error
 
@@ -209,7 +247,7 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
             BrokenQueueError, ClosedError: The queue is broken or closed.
         """
         self._check()
-        if self._unsaved or self._done or self._fresh or self._is_working:
+        if self._unsaved or self._done or self._fresh or self._errands or self._is_working:
             settling: Landing[None] = Landing(loop=asyncio.get_running_loop())
             self._settling.append(settling)
             self._arm()
@@ -308,6 +346,85 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
             self._done.append(entry.hold)
         self._arm()
 
+    async def reject(
+        self, item: T | CodecError, reason: str = "", *, retry: bool = True, delay_seconds: float | None = None
+    ) -> None:
+        """Mark an item that was got as failed, in place of its ``task_done``. Durable on return.
+
+        With ``retry`` and attempts left, the item is in the queue again, in its old place. Otherwise it becomes a dead
+        letter. A cancelled call waits until that is done.
+
+        Args:
+            item: The item as ``get`` returned it: the first equal one that was got and is not done. For an item that
+                the codec could not decode, its ``CodecError``.
+            reason: Why the item failed, for its dead letter. Default: empty, or the text of the ``CodecError``.
+            retry: True (the default) to deliver the item again if it has attempts left. False to make it a dead letter.
+            delay_seconds: Seconds until the item can be got again, from 0 to ten years. Default None:
+                ``retry_delay_seconds`` of the queue.
+
+        Raises:
+            ValueError: No such item was got, or all of them are done. Or the queue was opened without ``max_attempts``,
+                ``dead_letter`` and ``retry_delay_seconds``. Or ``delay_seconds`` is out of range, or ``retry`` is False
+                without dead letters. The item is as before.
+            TypeError: ``reason`` is not a string. The item is as before.
+            QueueFullError, ResourceError: There is no room for the rejection. The item is the oldest that was got: its
+                ``task_done`` tries the rejection again.
+            BrokenQueueError, ClosedError: The queue is broken or closed.
+        """
+        self._check()
+        if not self._counts:
+            needs = "max_attempts=, dead_letter= or retry_delay_seconds="
+            raise ValueError(f"this queue does not count attempts: open it with {needs} to reject items")
+        for entry in self._got:
+            if entry.hold is not None and (entry.item == item if entry.error is None else entry.error is item):
+                break
+        else:
+            raise ValueError("no such item was got, or all of them are done: pass an item that get returned")
+        self._got.remove(entry)
+        reason = reason or ("" if entry.error is None else str(entry.error))
+        await self._run(partial(reject, entry.hold, entry.data, reason, retry, delay_seconds), entry)
+
+    @property
+    def dead_letters(self) -> AioPersistentQueue[bytes]:
+        """The dead-letter queue. Its items are envelopes (see ``persistentqueue.DeadLetter``).
+
+        Raises:
+            ValueError: The queue was opened without ``dead_letter``, or with a synchronous queue, which the caller has.
+        """
+        self._check()
+        assert self._core is not None
+        dead = self._core.dead_letters
+        if isinstance(self._dead_letter, AioPersistentQueue):
+            return self._dead_letter
+        if not isinstance(self._dead_letter, str):
+            text = f"the dead letters of {self._path!r} are in {dead!r}, which was passed as dead_letter: use it"
+            raise ValueError(text)  # noqa: TRY004 - as without dead letters
+        if self._graves is None:
+            self._graves = adopted(dead)
+        return self._graves
+
+    async def requeue(self, max_items: int | None = None) -> int:
+        """Move dead letters that came from this queue back to its end, in one transaction, durable on return.
+
+        Its rules and errors are those of ``persistentqueue.PersistentQueue.requeue``.
+
+        Args:
+            max_items: Upper bound for the number of moved items; at least 0. Default None: no limit.
+
+        Returns:
+            The number of moved items.
+        """
+        self._check()
+        assert self._core is not None
+        return await self._run(partial(self._core.requeue, max_items))
+
+    async def _run(self, call: Callable[[], int], entry: Entry | None = None) -> int:
+        """Let the thread make a call, and return its result. If it raises, ``entry`` is the oldest that was got."""
+        errand = Errand(call, Landing(loop=asyncio.get_running_loop()), entry)
+        self._errands.append(errand)
+        self._arm()
+        return await over(errand.landing)
+
     async def join(self) -> None:
         """Wait until all items are done, and until that is durable.
 
@@ -339,7 +456,7 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
         entry = Entry(codecs.encode(self._codec, item, self._path), self._codec)
         if entry.error is not None:
             raise entry.error
-        if self._away or not self._has_room():
+        if self._away or self._counts or not self._has_room():
             entry.is_at_hand = False
             self._away += 1
         else:
@@ -364,10 +481,10 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
         item: T = entry.item
         return item
 
-    def _begin(self, core: PersistentQueue[bytes]) -> None:
+    def _begin(self, found: Opened) -> None:
         """Take over the open queue."""
-        self._core = core
-        self._away = len(core)
+        self._opened, self._core = found, found.core
+        self._away = found.consumer.stored()
         self._count()
         self._arm()
 
@@ -422,11 +539,19 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
         """Give the error to all tasks that wait; nothing works after it."""
         self._failure = error
         self._unsaved = [entry for entry in self._unsaved if not self._withdraws(entry, error)]
+        errands, self._errands = self._errands, []
+        self._ran(errands, [error] * len(errands))
         _raise(self._getters, error)
         _raise(self._putters, error)
 
     def _has_room(self) -> bool:
         return not self._queue or (len(self._queue) < AT_HAND_ITEMS and self._at_hand_bytes < AT_HAND_BYTES)
+
+    def _wanted(self) -> int:
+        """Return the number of items that there is room for at hand."""
+        if self._counts:  # each item at hand is delivered
+            return max(len(self._getters) - len(self._queue), 0)
+        return max(AT_HAND_ITEMS - len(self._queue), 1) if self._has_room() else 0
 
     def _append(self, entry: Entry, at: int) -> None:
         self._queue.insert(at, entry)
@@ -441,29 +566,29 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
         self._is_armed = False
-        assert self._core is not None
+        assert self._opened is not None
         unsaved, self._unsaved = self._unsaved, []
         for entry in unsaved:
             if not entry.is_done:
                 self._unsaved.append(entry)
             elif entry.saved is not None:  # got and done before it was saved: nothing to write
                 entry.saved.land(None)
-        can_take = self._has_room() and not self._lifecycle.is_drained and (self._away or self._is_told)
-        if self._is_working or not (self._unsaved or self._done or self._fresh or can_take):
+        more = self._wanted() if not self._lifecycle.is_drained and (self._away or self._is_told) else 0
+        if self._is_working or not (self._unsaved or self._done or self._fresh or self._errands or more):
             self._settle()
             return
         fresh = len(self._fresh) + sum(entry.is_at_hand for entry in self._unsaved)
-        more = max(AT_HAND_ITEMS - len(self._queue), 1) if can_take else 0
-        work = Work(self._unsaved, self._done, fresh + more, AT_HAND_BYTES)
-        self._unsaved, self._done = [], []
+        work = Work(self._unsaved, self._done, fresh + more, AT_HAND_BYTES, self._errands)
+        self._unsaved, self._done, self._errands = [], [], []
         self._is_told = False
         self._is_working = True
         try:
-            self._worker.submit(partial(_tell_of, loop, self._landed, self._core, work))
+            self._worker.submit(partial(_tell_of, loop, self._landed, self._opened, work))
         except RuntimeError as error:  # no thread: no work was begun, and the next call tries again
             self._is_working = False
             self._unsaved = [entry for entry in work.entries if not self._withdraws(entry, error)]
             self._done = work.done
+            self._ran(work.errands, [error] * len(work.errands))
             self._settle(error)
 
     def _landed(self, work: Work, found: Found) -> None:
@@ -478,20 +603,33 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
         else:
             again = [entry for entry in work.entries if not self._withdraws(entry, found.save_error)]
             self._unsaved = again + self._unsaved
+        self._ran(work.errands, found.ran)
         self._take_over(found)
-        for each in (found.save_error, found.done_error, found.take_error):
+        if work.errands:
+            self._count()
+        for each in (found.save_error, found.done_error, found.take_error, *found.ran):
             if isinstance(each, BrokenQueueError | ClosedError) and self._failure is None:
                 self._fail(each)
         error = found.save_error or found.done_error or self._failure
-        goes_on = found.taken and (self._fresh or (self._away and self._has_room()))
+        has_taken = found.taken or (self._counts and not work.most_items)
+        goes_on = has_taken and (self._fresh or (self._away and self._wanted()))
         if error is not None:
             self._settle(error)
-        elif self._unsaved or self._done or self._is_told or goes_on:
+        elif self._unsaved or self._done or self._errands or self._is_told or goes_on:
             self._arm()
         else:
             self._settle()
         if self._getters:
             self._watch()
+
+    def _ran(self, errands: list[Errand], found: Sequence[int | Exception]) -> None:
+        """Give the results of errands to the tasks that await them. A rejected item is done with."""
+        for errand, each in zip(errands, found, strict=True):
+            if errand.entry is not None and isinstance(each, Exception):
+                self._got.appendleft(errand.entry)
+            elif errand.entry is not None:
+                self._lifecycle.undone -= 1
+            errand.landing.land(each)
 
     def _take_over(self, found: Found) -> None:
         """Put the taken items at hand: unexpected items before those that this object has put."""
@@ -568,9 +706,9 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
 
     def _watch(self) -> None:
         """Start a thread that waits for items of other processes, while a task waits for an item."""
-        if not self._is_watching and self._failure is None and self._core is not None:
+        if not self._is_watching and self._failure is None and self._opened is not None:
             self._is_watching = True
-            waiting = partial(_wait, asyncio.get_running_loop(), self._watched, self._core, self._getters)
+            waiting = partial(_wait, asyncio.get_running_loop(), self._watched, self._opened, self._getters)
             try:
                 self._watcher.submit(waiting)
             except RuntimeError:
@@ -586,19 +724,15 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
             self._watch()
 
 
-def _tell_of(
-    loop: asyncio.AbstractEventLoop, landed: Callable[..., None], core: PersistentQueue[bytes], work: Work
-) -> None:
-    tell(loop, landed, work, work_on(core, work))
+def _tell_of(loop: asyncio.AbstractEventLoop, landed: Callable[..., None], found: Opened, work: Work) -> None:
+    tell(loop, landed, work, work_on(found, work))
 
 
-def _wait(
-    loop: asyncio.AbstractEventLoop, watched: Callable[..., None], core: PersistentQueue[bytes], getters: deque[Any]
-) -> None:
+def _wait(loop: asyncio.AbstractEventLoop, watched: Callable[..., None], found: Opened, getters: deque[Any]) -> None:
     """Wait for items of other processes, and report whether any is ready. Runs in a thread."""
     is_there = True
     with suppress(Exception):  # the next take raises it
-        is_there = core.wait(stop=lambda: not getters)
+        is_there = found.consumer.source.wait(stop=lambda: not getters)
     tell(loop, watched, is_there)
 
 

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from persistentqueue import CodecError, PersistentQueue, PersistentQueueError, Session, codecs
+from persistentqueue import CodecError, PersistentQueue, Session, codecs
 
+from ..faces.refusals import Consumer, consumer_of
 from .futures import Landing
 
 
@@ -42,6 +43,15 @@ class Entry:
         return repr(self.item if self.error is None else self.error)
 
 
+class Errand(NamedTuple):
+    """A call for the thread that a task awaits: a rejection, or a requeue."""
+
+    call: Callable[[], int]
+    landing: Landing[int]
+    entry: Entry | None = None
+    """Item that the call rejects."""
+
+
 class Work(NamedTuple):
     """A piece of work for the thread."""
 
@@ -53,6 +63,7 @@ class Work(NamedTuple):
     """Upper bound for the number of items to take."""
     most_bytes: int
     """Bytes of items after which it takes no more."""
+    errands: list[Errand]
 
 
 class Found(NamedTuple):
@@ -66,22 +77,47 @@ class Found(NamedTuple):
     taken: list[tuple[bytes, Session[bytes]]]
     take_error: Exception | None
     ready: int
-    """Number of items that are still ready in the persistent queue."""
+    """Number of items that are still in the persistent queue, and not on hold."""
+    ran: list[int | Exception]
+    """Results of the errands."""
 
 
-def opened(opening: Callable[[], PersistentQueue[bytes]]) -> PersistentQueue[bytes]:
-    """Open the queue. If it has no plain consumer, close it and raise ``SubscriptionNotFoundError``."""
+class Opened(NamedTuple):
+    """An open queue, and the consumer that it is read for."""
+
+    core: PersistentQueue[bytes]
+    consumer: Consumer
+
+
+def opened(opening: Callable[[], PersistentQueue[bytes]], subscription: str | None) -> Opened:
+    """Open the queue and its subscription. If it has no such consumer, close it and raise the error."""
     core = opening()
     try:
-        len(core)
-    except PersistentQueueError:
+        consumer = consumer_of(core, subscription)
+        consumer.stored()
+    except BaseException:
         core.close()
         raise
-    return core
+    return Opened(core, consumer)
 
 
-def work_on(core: PersistentQueue[bytes], work: Work) -> Found:
-    """Save, consume and take. Runs in the thread."""
+def reject(hold: Session[bytes], data: bytes, reason: str, retry: bool, delay_seconds: float | None) -> int:
+    """Reject the item that the session holds, durably. Runs in the thread."""
+    hold.reject(data, reason, retry=retry, delay_seconds=delay_seconds)
+    hold.flush()
+    return 1
+
+
+def _run(errand: Errand) -> int | Exception:
+    try:
+        return errand.call()
+    except Exception as error:
+        return error
+
+
+def work_on(opened: Opened, work: Work) -> Found:
+    """Save, consume, run the errands, and take. Runs in the thread."""
+    core, (source, stored) = opened
     save_error: Exception | None = None
     done_error: Exception | None = None
     undone: list[Session[bytes]] = []
@@ -102,18 +138,19 @@ def work_on(core: PersistentQueue[bytes], work: Work) -> Found:
     except Exception as error:
         save_error = done_error = error
         undone = work.done
+    ran = list(map(_run, work.errands))
     size_bytes = 0
     try:
         while len(taken) < work.most_items and size_bytes < work.most_bytes:
-            hold = core.session("aio.Queue")
+            hold = source.session("aio.Queue")
             data = hold.dequeue()
             if data is None:
                 break
             taken.append((data, hold))
             size_bytes += len(data)
-        ready = len(core)
+        ready = stored()
     except Exception as error:
         take_error = error
         with suppress(Exception):
-            ready = len(core)
-    return Found(save_error, undone, done_error, taken, take_error, ready)
+            ready = stored()
+    return Found(save_error, undone, done_error, taken, take_error, ready, ran)

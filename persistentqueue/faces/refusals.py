@@ -1,10 +1,12 @@
-"""The refusals of the queues of ``compat`` and ``aio``: of copies, and of options that count deliveries."""
+"""The common parts of the queues of ``compat`` and ``aio``: refusals, and the consumer that such a queue reads for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
+from persistentqueue import PersistentQueue, Subscription
+from persistentqueue.codecs import T
 from persistentqueue.options import Options, chosen_options
 from persistentqueue.system.uncopyable import Uncopyable
 
@@ -18,13 +20,32 @@ class UncopyableFace(Uncopyable):
 def face_options(options: Options | None, arguments: Mapping[str, Any], face: str) -> Options:
     """Return the chosen options for an interface that counts no delivery attempts.
 
-    Such an interface dequeues items ahead of its users, so that these items would count as delivered. Raises
-    ``ValueError`` for options that count deliveries, and the errors of ``chosen_options``.
+    Such an interface consumes an item when it returns it, so no attempt can fail. Raises ``ValueError`` for options
+    that count deliveries, and the errors of ``chosen_options``.
     """
     for name in ("max_attempts", "dead_letter", "retry_delay_seconds"):
         if arguments.get(name, getattr(options, name, None)):
             raise ValueError(
-                f"{name} cannot be used with {face}, which takes items ahead of its users, so that they count as "
-                "delivered: use persistentqueue.PersistentQueue"
+                f"{name} cannot be used with {face}, which consumes an item when it returns it, so that no attempt "
+                "can fail: use persistentqueue.compat.Queue or persistentqueue.PersistentQueue"
             )
     return chosen_options(options, arguments)
+
+
+class Consumer(NamedTuple):
+    """The consumer that a queue of the standard library reads for."""
+
+    source: PersistentQueue[Any] | Subscription[Any]
+    """The persistent queue itself, or the subscription."""
+    stored: Callable[[], int]
+    """Returns the number of items that no session holds, delayed ones included."""
+
+
+def consumer_of(core: PersistentQueue[T], subscription: str | None) -> Consumer:
+    """Return the plain consumer of the queue, or its subscription of this name, which is made if it does not exist.
+
+    Raises the errors of ``PersistentQueue.subscribe``.
+    """
+    source = core if subscription is None else core.subscribe(subscription)
+    session = source.session()
+    return Consumer(source, session._unheld if session._counts_attempts() else source.__len__)

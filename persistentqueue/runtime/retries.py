@@ -195,6 +195,21 @@ class Trial:
             if passed.runs:
                 open_queue.discard(passed)
 
+    def takes_no_more(self, transaction: Transaction, reader: Reader) -> bool:
+        """Return True if ``take`` returns an empty list at once, however long it may wait.
+
+        The session holds an item at its last attempt, or it holds anything and such an item is next.
+        """
+        if not transaction.runs:
+            return False
+        assert isinstance(reader, CountedReader)
+        retries, ready = self.retries, reader.counted
+        if retries.is_used_up(retries.times(ready, transaction.runs[0][0])):
+            return True
+        following = retries.open_queue.look(lambda: ready.next_run(0))
+        times = retries.times(ready, following[0]) if following is not None else 0
+        return following is not None and not retries.is_used_up(times) and retries.is_used_up(times + 1)
+
     def reject(
         self,
         transaction: Transaction,

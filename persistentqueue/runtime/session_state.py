@@ -319,6 +319,24 @@ class SessionState(Uncopyable, Generic[T]):
         """Return whether ``flush``, ``rollback`` and ``close`` may have to wait for flushes that were handed over."""
         return self._pipeline is not None
 
+    def _counts_attempts(self) -> bool:
+        """Return whether the queue counts delivery attempts, so that a dequeue and a rollback may write."""
+        return self._trial is not None
+
+    def _rejects(self) -> bool:
+        """Return whether the next flush has an item to reject. For any thread."""
+        return self._trial is not None and self._trial.rejects
+
+    def _takes_no_more(self) -> bool:
+        """Return whether ``dequeue`` returns None at once, whatever its timeout is: an item is at its last attempt."""
+        return self._trial is not None and self._trial.takes_no_more(self._open(), self._consumer())
+
+    def _unheld(self) -> int:
+        """Return the number of items of the consumer that no session holds: ready ones and delayed ones."""
+        self._open_queue.check()
+        ready = self._consumer().ready
+        return self._open_queue.look(lambda: 0 if ready.is_closed else len(ready) + len(ready.delayed))
+
     def _give_back(self, count: int) -> None:
         """Release the last ``count`` items that were dequeued, to the front of the queue."""
         transaction = self._transaction

@@ -87,8 +87,8 @@ TABLE = (
     _folder("top faces", "compat prometheus scrapy", "Other interfaces to a queue, each in one module."),
     _folder(
         "aio",
-        "futures shared_queue opening flush_batcher item_waiter standard_queue_worker session standard_queue "
-        "persistent_queue __init__",
+        "futures shared_queue opening flush_batcher item_waiter standard_queue_worker session persistent_queue "
+        "transactions standard_queue __init__",
     ),
     _folder(
         "spark",
@@ -120,7 +120,18 @@ FACES_MAY_IMPORT = {
     "persistentqueue.workers",
 }
 """Modules that a face may import: public names, the second interface, and internals that are declared for it here."""
-FACES_MAY_USE = {"_enqueue_cached", "_hands_over_at_once", "_has_pipeline", "_settle", "_undecodable", "_unflushed"}
+FACES_MAY_USE = {
+    "_counts_attempts",
+    "_enqueue_cached",
+    "_hands_over_at_once",
+    "_has_pipeline",
+    "_rejects",
+    "_settle",
+    "_takes_no_more",
+    "_undecodable",
+    "_unflushed",
+    "_unheld",
+}
 """Private methods of ``Session`` that a face may call: the rest of what an event loop needs of a session."""
 
 

@@ -1,0 +1,155 @@
+"""The function ``transaction``: sessions of several queues of one event loop, flushed as one atomic transaction."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from functools import partial
+from typing import Any, TypeVar, overload
+
+import persistentqueue
+
+from .flush_batcher import Marker
+from .futures import Job, Landing, launch, over
+from .persistent_queue import Part, PersistentQueue, Subscription
+from .session import Session
+
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+R = TypeVar("R")
+
+
+@overload
+def transaction(
+    a: PersistentQueue[A] | Subscription[A], /, *, name: str | None = None
+) -> AbstractAsyncContextManager[tuple[Session[A]]]: ...
+
+
+@overload
+def transaction(
+    a: PersistentQueue[A] | Subscription[A], b: PersistentQueue[B] | Subscription[B], /, *, name: str | None = None
+) -> AbstractAsyncContextManager[tuple[Session[A], Session[B]]]: ...
+
+
+@overload
+def transaction(
+    a: PersistentQueue[A] | Subscription[A],
+    b: PersistentQueue[B] | Subscription[B],
+    c: PersistentQueue[C] | Subscription[C],
+    /,
+    *,
+    name: str | None = None,
+) -> AbstractAsyncContextManager[tuple[Session[A], Session[B], Session[C]]]: ...
+
+
+@overload
+def transaction(
+    *queues: PersistentQueue[Any] | Subscription[Any], name: str | None = None
+) -> AbstractAsyncContextManager[tuple[Session[Any], ...]]: ...
+
+
+def transaction(*queues: PersistentQueue[Any] | Subscription[Any], name: str | None = None) -> Any:
+    """Make a session of each queue, for an ``async with`` block that flushes all of them as one transaction.
+
+    The sessions are flushed together at the end of the block, and rolled back if the block raises::
+
+        async with aio.transaction(source, target) as (a, b):
+            await b.enqueue(work(await a.dequeue()))
+
+    With one queue the transaction behaves as ``PersistentQueue.transaction`` does. Several queues follow the rules of
+    ``persistentqueue.transaction`` about directories, ``sync=True``, markers, room and broken queues. ``flush`` of any
+    session flushes all of them.
+
+    A cancellation in the block rolls all sessions back. A cancelled flush, also that of the end of the block, ends when
+    the transaction is durable or refused in all queues. Then ``CancelledError`` is raised.
+
+    Args:
+        *queues: Open queues of this event loop, or subscriptions in place of their queues. At least one; no queue
+            twice.
+        name: Name of the sessions in ``PersistentQueue.explain``. The default is the name of the running task.
+
+    Yields:
+        A tuple of sessions, in the order of the arguments.
+
+    Raises:
+        TypeError: If an argument is neither a queue nor a subscription of ``aio``.
+        ValueError: If there is no queue, or one of several queues has ``sync=False``. If a queue comes twice, or two
+            directories have different parents.
+        ClosedError: If one of the queues is not open.
+        RuntimeError: If a queue belongs to another event loop.
+        QueueFullError, ResourceError: If there is no room. Nothing was committed in any queue.
+        BrokenQueueError: If a sync or a write of a log fails. Either nothing was committed, or it is unknown whether
+            the transaction was committed.
+        QueueNotFoundError: If the directory of a queue was moved away. Nothing was committed.
+
+    Errors of the block come out as they are. After the block, or after a ``flush``, the transaction is durable in all
+    queues. A crash at any time leaves it committed in all queues or in none. The sessions are for one task at a time.
+    """
+    if not queues:
+        raise ValueError("a transaction needs a queue: pass at least one open queue or subscription")
+    for queue in queues:
+        if not isinstance(queue, PersistentQueue | Subscription):
+            raise TypeError(f"a transaction takes open queues and subscriptions of aio, not {queue!r}")
+    return _alone(queues[0], name) if len(queues) == 1 else _together(queues, name)
+
+
+@asynccontextmanager
+async def _alone(
+    queue: PersistentQueue[Any] | Subscription[Any], name: str | None
+) -> AsyncIterator[tuple[Session[Any]]]:
+    async with queue.transaction(name) as session:
+        yield (session,)
+
+
+@asynccontextmanager
+async def _together(
+    queues: Sequence[PersistentQueue[Any] | Subscription[Any]], name: str | None
+) -> AsyncIterator[tuple[Session[Any], ...]]:
+    task = asyncio.current_task()
+    parts = [queue.part() for queue in queues]
+    block = persistentqueue.transaction(
+        *(part.core for part in parts), name=name or (task.get_name() if task is not None else "")
+    )
+    cores = block.__enter__()
+    try:
+        yield tuple(
+            Session(_Host(part.host), core, part.watch, part.core.__len__)
+            for core, part in zip(cores, parts, strict=True)
+        )
+    except BaseException as error:
+        await _end(parts, block, error)
+        raise
+    await _end(parts, block, None)
+
+
+async def _end(parts: Sequence[Part], block: AbstractContextManager[object], error: BaseException | None) -> None:
+    """End the synchronous block in a thread of a queue that is open; if none is, in a thread of the event loop."""
+    found = (None, None, None) if error is None else (type(error), error, error.__traceback__)
+    end = partial(block.__exit__, *found)
+    loop = asyncio.get_running_loop()
+    submit: Callable[[Job], object] = partial(loop.run_in_executor, None)
+    host = next((part.host for part in parts if not part.host.closed), None)
+    await over(launch(loop, submit, end) if host is None else host.in_thread(end))
+
+
+class _Host:
+    """A queue for a session of a transaction over several queues, whose flush is that of all of them."""
+
+    def __init__(self, queue: PersistentQueue[Any]) -> None:
+        self._queue = queue
+
+    def in_thread(self, call: Callable[..., R], *arguments: Any, **named: Any) -> Landing[R]:
+        """Make this call in a thread."""
+        return self._queue.in_thread(call, *arguments, **named)
+
+    def flush(
+        self, session: persistentqueue.Session[Any], marker: Marker | None, timeout: float | None
+    ) -> Landing[bool]:
+        """Flush all sessions of the transaction."""
+        return self.in_thread(session.flush, marker, timeout)
+
+    def check(self) -> None:
+        """Raise ``ClosedError`` if the queue is closed, ``RuntimeError`` in another event loop."""
+        self._queue.check()

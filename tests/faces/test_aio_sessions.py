@@ -1,0 +1,559 @@
+"""``aio`` sessions: flushes that are not waited for, delivery attempts, and transactions over several queues."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from persistentqueue import (
+    ClosedError,
+    CodecError,
+    DeadLetter,
+    PersistentQueue,
+    PrecedingFlushError,
+    QueueFullError,
+    Ticket,
+    aio,
+    codecs,
+)
+from persistentqueue.runtime import pipeline
+from tests.api.test_tickets import GatedDisk
+from tests.faces.test_aio import drain, put, run
+from tests.faces.test_aio_cancelled import cancelled_everywhere
+from tests.support.disks import call_on
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "queues"
+
+
+def test_a_task_goes_on(place: Path) -> None:
+    """A task gets tickets, goes on, and may await them. At the end of the block all are durable, in order."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue[bytes](place, "orders") as queue:
+            async with queue.session() as session:
+                tickets: list[Ticket] = []
+                for number in range(1000):
+                    await session.enqueue(b"%d" % number)
+                    tickets.append(await session.flush(wait=False))
+                assert await asyncio.wrap_future(tickets[500]) is True and tickets[0].done()
+                marked = await session.flush(("m", 1), wait=False)
+                assert await asyncio.wrap_future(marked) and not await session.flush(("m", 1))
+            assert all(ticket.result(0.0) for ticket in tickets)
+            assert await drain(queue) == [b"%d" % number for number in range(1000)]
+
+    run(main())
+
+
+def test_the_loop_goes_on_while_many_flushes_wait(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If so many flushes wait that another one must wait, only its task does. So it is with a rollback and a close."""
+    monkeypatch.setattr(pipeline, "_WAITING_MAX", 2)
+    gated = GatedDisk()
+
+    async def main() -> None:
+        async with call_on(gated.disk, aio.PersistentQueue[bytes], place, "orders") as queue:
+            session, one, other = (queue.session() for _ in range(3))
+            gated.close()
+            for item in (b"1", b"2", b"3"):
+                await session.enqueue(item)
+                first = await session.flush(wait=False)
+                if item == b"1":
+                    await asyncio.to_thread(gated.waiting.wait)
+            await session.enqueue(b"4")
+            flush = asyncio.ensure_future(session.flush(wait=False))
+            for each, item in ((one, b"5"), (other, b"6")):
+                await each.enqueue(item)
+                await each.flush(wait=False)
+            rollback, close = asyncio.ensure_future(one.rollback()), asyncio.ensure_future(other.close())
+            done, _ = await asyncio.wait([flush, rollback, close], timeout=0.05)
+            assert not done and not first.done()
+            gated.gate.set()
+            assert await asyncio.wrap_future(await flush) is True
+            await asyncio.gather(rollback, close, session.close())
+            assert sorted(await drain(queue)) == [b"1", b"2", b"3", b"4", b"5", b"6"]
+
+    run(main())
+
+
+def test_a_flush_that_fails(place: Path) -> None:
+    """The error of a flush is that of its ticket, and the end of the block raises it unless the block was rolled
+    back."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue[bytes](place, "orders", max_items=1) as queue:
+            with pytest.raises(PrecedingFlushError):
+                async with queue.session() as session:
+                    await session.enqueue_many([b"1", b"2"])
+                    ticket = await session.flush(wait=False)
+                    with pytest.raises(QueueFullError):
+                        await asyncio.wrap_future(ticket)
+                    with pytest.raises(PrecedingFlushError):
+                        await session.flush(wait=False)
+            with pytest.raises(KeyError):
+                async with queue.session() as session:
+                    await session.enqueue_many([b"1", b"2"])
+                    await session.flush(wait=False)
+                    raise KeyError
+            async with queue.session() as session:
+                await session.enqueue_many([b"1", b"2"])
+                await session.flush(wait=False)
+                await session.rollback()
+                await session.enqueue(b"3")
+                assert await asyncio.wrap_future(await session.flush(wait=False))
+            assert await drain(queue) == [b"3"]
+
+    run(main())
+
+
+def test_a_cancelled_wait_for_a_ticket(place: Path) -> None:
+    """A cancellation ends the wait for a ticket, and the flush goes on."""
+    gated = GatedDisk()
+
+    async def main() -> None:
+        async with (
+            call_on(gated.disk, aio.PersistentQueue[bytes], place, "orders") as queue,
+            queue.session() as session,
+        ):
+            gated.close()
+            await session.enqueue(b"1")
+            ticket = await session.flush(wait=False)
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(asyncio.wrap_future(ticket), 0.01)
+            gated.gate.set()
+            assert await asyncio.wrap_future(ticket)
+            assert await drain(queue) == [b"1"]
+
+    run(main())
+
+
+def test_a_flush_behind_a_ticket_that_waits_for_room(place: Path) -> None:
+    """A flush waits for the tickets of its session, and not in the way of other tasks, which make room for them."""
+
+    async def main() -> None:
+        opening = aio.PersistentQueue[bytes](place, "orders", max_items=1, full="block")
+        async with opening as queue, queue.session() as session, queue.session() as other:
+            for item in (b"1", b"2"):
+                await session.enqueue(item)
+                await session.flush(wait=False)
+            await session.enqueue(b"3")
+            flush = asyncio.ensure_future(session.flush())
+            done, _ = await asyncio.wait([flush], timeout=0.05)
+            assert not done
+            taken: list[bytes | None] = []
+            while len(taken) < 3:
+                taken.append(await other.dequeue(timeout=None))
+                await other.flush()
+            assert await flush and taken == [b"1", b"2", b"3"]
+
+    run(main())
+
+
+# --- delivery attempts ------------------------------------------------------------------------------------------------
+
+COUNTING: dict[str, Any] = {"max_attempts": 2, "dead_letter": "dead"}
+
+
+async def letters(queue: aio.PersistentQueue[Any]) -> list[DeadLetter]:
+    return [DeadLetter.decode(each) async for each in queue.dead_letters.browse()]
+
+
+def test_a_rejected_item_comes_again_and_then_becomes_a_dead_letter(place: Path) -> None:
+    """A rejected item is delivered again until its attempts are used up. Then it is a dead letter with the last reason,
+    and ``requeue`` brings it back."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place, "jobs", **COUNTING) as queue:
+            await put(queue, b"bad", b"good")
+            async with queue.session() as session:
+                assert await session.dequeue_many(9) == [b"bad", b"good"]
+                await session.reject(b"bad", "first")
+                assert await session.flush() and len(queue) == 1
+                assert await session.dequeue(None) == b"bad"
+                with pytest.raises(ValueError, match="no such item"):
+                    await session.reject(b"good")
+                await session.reject(b"bad", "second")
+                assert await session.flush()
+            (letter,) = await letters(queue)
+            assert (letter.item, letter.reason, letter.attempts) == (b"bad", "second", 2)
+            assert queue.dead_letters is queue.dead_letters and await queue.requeue() == 1
+            assert await drain(queue) == [b"bad"]
+            dead = queue.dead_letters
+        assert dead.closed and queue.closed
+
+    run(main())
+
+
+def test_an_exception_buries_items_at_their_last_attempt(place: Path) -> None:
+    """An exception that leaves the block buries held items without attempts left; a cancellation and a plain end only
+    release them."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place, "jobs", max_attempts=1, dead_letter="dead") as queue:
+            await put(queue, b"x")
+            with pytest.raises(KeyError):
+                async with queue.transaction() as session:
+                    await session.dequeue()
+                    raise KeyError("k")
+            assert [each.reason for each in await letters(queue)] == ["KeyError: 'k'"] and not len(queue)
+        async with aio.PersistentQueue(place, "jobs", **COUNTING) as queue:
+            await queue.dead_letters.clear()
+            await put(queue, b"y")
+            with pytest.raises(asyncio.CancelledError):
+                async with queue.transaction() as session:
+                    assert await session.dequeue() == b"y"
+                    raise asyncio.CancelledError
+            async with queue.session() as session:
+                assert await session.dequeue() == b"y"
+                await session.rollback()
+                assert await session.dequeue() is None
+            assert [each.attempts for each in await letters(queue)] == [2]
+
+    run(main())
+
+
+def test_a_session_with_a_last_attempt_gets_nothing_more_at_once(place: Path) -> None:
+    """A session that holds an item gets None at once if its own item is at its last attempt, or if the next one is."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place, "jobs", **COUNTING) as queue:
+            await put(queue, b"1", b"2")
+            async with queue.session() as one, queue.session() as other:
+                assert await one.dequeue_many(2) == [b"1", b"2"]
+                await one.rollback()
+                assert await one.dequeue(None) == b"1"
+                assert await one.dequeue(None) is None
+                assert await other.dequeue(None) == b"2"
+                assert await other.dequeue_many(3, 9.0) == []
+                await one.flush()
+                await put(queue, b"3")
+                assert await one.dequeue(None) == b"3"
+                await other.reject(b"2", "no")
+                await other.flush()
+                await put(queue, b"4")
+                assert await other.dequeue() == b"4"
+                await other.rollback()
+                assert await one.dequeue(None) is None  # 4 is next, at its last attempt
+                await one.flush()
+                assert await one.dequeue(None) == b"4"
+                await one.flush()
+            assert [each.item for each in await letters(queue)] == [b"2"]
+
+    run(main())
+
+
+def test_a_waiting_session_that_holds_an_item_gets_the_next_one(place: Path) -> None:
+    """A session that holds an item waits for the next one, and passes over what another session takes meanwhile."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place, "jobs", **COUNTING) as queue:
+            await put(queue, b"1")
+            async with queue.session() as one, queue.session() as other:
+                assert await one.dequeue() == b"1"
+                waiting = asyncio.create_task(one.dequeue(None))
+                late = asyncio.create_task(other.dequeue(None))
+                await asyncio.sleep(0)
+                await put(queue, b"2", b"3")
+                assert (await waiting, await late) == (b"2", b"3")
+                last = asyncio.create_task(other.dequeue(None))
+                await asyncio.sleep(0)
+                await one.rollback()
+                assert await last is None  # 1 is at its last attempt
+                await other.flush()
+
+    run(main())
+
+
+def test_a_delayed_item_wakes_a_waiting_task(place: Path) -> None:
+    """A rolled back item is ready again after its delay. A task that waits gets it then, and no timer of its own."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place, "jobs", retry_delay_seconds=0.05) as queue:
+            await put(queue, b"x")
+            async with queue.session() as session:
+                assert await session.dequeue() == b"x"
+                await session.rollback()
+                assert (await queue.stats()).delayed == 1 and not len(queue)
+                assert await session.dequeue(None) == b"x"
+                await session.reject(b"x", delay_seconds=0.0)
+                await session.flush()
+                assert await session.dequeue() == b"x"
+                with pytest.raises(ValueError, match="dead-letter queue"):
+                    await session.reject(b"x", retry=False)
+                await session.flush()
+            with pytest.raises(ValueError, match="no dead letters"):
+                await queue.requeue()
+        async with aio.PersistentQueue(place, "jobs") as queue, queue.session() as session:
+            with pytest.raises(ValueError, match="does not count attempts"):
+                await session.reject(b"x")
+
+    run(main())
+
+
+def test_an_item_that_the_codec_refuses_is_rejected(place: Path) -> None:
+    """``reject`` takes the ``CodecError`` of an item, whose text is the reason of the dead letter."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place, "jobs") as queue:
+            await put(queue, b"{oops", b"1")
+        async with aio.PersistentQueue(place, "jobs", codec=codecs.JSON, **COUNTING) as typed:
+            async with typed.session() as session:
+                with pytest.raises(CodecError) as refused:
+                    await session.dequeue(None)
+                await session.reject(refused.value, retry=False)
+                await session.flush()
+                assert await session.dequeue(None) == 1
+                await session.flush()
+            (letter,) = await letters(typed)
+            assert letter.item == b"{oops" and letter.reason == str(refused.value)
+
+    run(main())
+
+
+def test_a_subscription_counts_attempts_for_itself(place: Path) -> None:
+    """Each subscription counts its own attempts, delivers again, and buries its own items."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place, "jobs", fan_out=True, **COUNTING) as queue:
+            first, second = await queue.subscribe("first"), await queue.subscribe("second")
+            await put(queue, b"x")
+            for _ in range(2):
+                async with first.session() as session:
+                    assert await session.dequeue(None) == b"x"
+                    await session.reject(b"x", "no")
+                    await session.flush()
+            async with second.transaction() as session:
+                assert await session.dequeue(None) == b"x"
+            assert [(each.subscription, each.attempts) for each in await letters(queue)] == [("first", 2)]
+
+    run(main())
+
+
+def test_queues_share_a_dead_letter_queue(place: Path) -> None:
+    """Several queues may bury in one open queue, of ``aio`` or synchronous, which they leave open."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue[bytes](place, "dead") as dead:
+            for name in ("a", "b"):
+                async with aio.PersistentQueue(place, name, dead_letter=dead) as queue:
+                    await put(queue, b"x")
+                    async with queue.session() as session:
+                        await session.dequeue()
+                        await session.reject(b"x", retry=False)
+                        await session.flush()
+                    assert queue.dead_letters is dead
+            assert len(dead) == 2
+        with PersistentQueue(place, "dead") as core:
+            async with aio.PersistentQueue(place, "a", dead_letter=core) as queue:
+                with pytest.raises(ValueError, match="was passed as dead_letter"):
+                    _ = queue.dead_letters
+                assert await queue.requeue(1) == 1
+            assert len(core) == 1
+        with pytest.raises(ClosedError):
+            await aio.PersistentQueue(place, "a", dead_letter=dead).open()
+
+    run(main())
+
+
+def test_a_full_dead_letter_queue_refuses_the_flush(place: Path) -> None:
+    """A flush that must bury an item never waits for room. It raises ``QueueFullError``, and the session keeps all."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue[bytes](place, "dead", max_items=1) as dead:
+            await put(dead, b"other")
+            async with aio.PersistentQueue(place, "a", dead_letter=dead, max_items=9, full="block") as queue:
+                await put(queue, b"x")
+                async with queue.session() as session:
+                    assert await session.dequeue() == b"x"
+                    await session.reject(b"x", retry=False)
+                    with pytest.raises(QueueFullError):
+                        await session.flush()
+                    await dead.clear()
+                    assert await session.flush() and len(dead) == 1
+
+    run(main())
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_cancelled_at_any_await_of_a_counting_session(place: Path, waits: bool) -> None:
+    """If any await of a session is cancelled, its item is there once: ready, done or a dead letter. None stays held.
+
+    No item is delivered more than ``max_attempts`` times.
+    """
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place, "jobs", **COUNTING) as queue:
+            deliveries: list[bytes] = []
+
+            async def begin() -> None:
+                await queue.clear()
+                await queue.dead_letters.clear()
+                deliveries.clear()
+                await put(queue, b"1", b"2")
+
+            async def work(_: None) -> None:
+                async with queue.session() as session:
+                    items = await session.dequeue_many(2, None if waits else 0)
+                    deliveries.extend(items)
+                    await session.reject(items[0], "bad", retry=waits)
+                    await session.flush()
+
+            async def look(_: None, was_cancelled: bool) -> None:
+                stats = await queue.stats()
+                assert stats.held == 0 and stats.delayed == 0
+                ready = [item async for item in queue.browse()]
+                dead = [each.item for each in await letters(queue)]
+                done = [b"2"] if b"2" not in ready else []
+                assert sorted(ready + dead + done) == [b"1", b"2"]
+                for item in ready:
+                    for _attempt in range(3):
+                        async with queue.session() as session:
+                            got = await session.dequeue()
+                            deliveries.extend([got] if got is not None else [])
+                            await session.rollback()
+                    assert deliveries.count(item) <= 2
+                assert not len(queue)
+
+            assert await cancelled_everywhere(begin, work, look) >= 3
+
+    run(main())
+
+
+def test_attempts_of_killed_processes_count(place: Path) -> None:
+    """A process that is killed with an item has used an attempt. After ``max_attempts`` of them, the item is a dead
+    letter and was delivered exactly so often."""
+    program = f"""
+import asyncio, os, signal
+from persistentqueue import aio
+
+async def main():
+    async with aio.PersistentQueue({str(place)!r}, "jobs", max_attempts=2, dead_letter="dead") as queue:
+        async with queue.session() as session:
+            item = await session.dequeue()
+            print(item, flush=True)
+            if item is not None:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+    with PersistentQueue(place, "jobs") as queue, queue.transaction() as session:
+        session.enqueue(b"x")
+    found = [run_program(program) for _ in range(3)]
+    assert found == ["b'x'", "b'x'", "None"]
+    with PersistentQueue(place, "dead") as dead:
+        assert [DeadLetter.decode(each).attempts for each in dead.browse()] == [2]
+
+
+def run_program(program: str) -> str:
+    """Run the program in a process of its own, and return what it has printed."""
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False).stdout.strip()
+
+
+# --- transactions over several queues ---------------------------------------------------------------------------------
+
+
+def test_a_transaction_over_queues_is_flushed_as_one(place: Path) -> None:
+    """At the end of the block all sessions are committed, those of subscriptions too; ``flush`` of one flushes all. The
+    marker is recorded in the queue that was asked."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place, "a", fan_out=True) as a, aio.PersistentQueue(place, "b") as b:
+            consumer = await a.subscribe("s")
+            await put(a, b"1", b"2")
+            async with aio.transaction(consumer, b, name="mine") as (one, other):
+                assert one.name == other.name == "mine"
+                item = await one.dequeue(None)
+                assert item == b"1"
+                await other.enqueue_many([b"done", item])
+                assert await other.flush(("m", 1)) and b.marker("m") == 1 and len(consumer) == len(b) - 1 == 1
+                assert await one.dequeue_many(9) == [b"2"]
+                assert not await other.flush(("m", 1)) and len(consumer) == 1
+                assert await one.dequeue() == b"2"
+                with pytest.raises(ValueError, match="has no tickets"):
+                    await one.flush(wait=False)
+                with pytest.raises(ValueError, match="never waits for room"):
+                    await one.flush(timeout=1.0)
+                await other.enqueue(b"2")
+            assert len(consumer) == 0 and await drain(b) == [b"done", b"1", b"2"]
+            async with aio.transaction(b) as (alone,):
+                await alone.enqueue(b"x")
+            assert len(b) == 1
+
+    run(main())
+
+
+def test_an_exception_rolls_all_sessions_back(place: Path) -> None:
+    """An exception of the block rolls all sessions back, comes out as it is, and buries items without attempts left."""
+
+    async def main() -> None:
+        async with (
+            aio.PersistentQueue(place, "a", max_attempts=1, dead_letter="dead") as a,
+            aio.PersistentQueue(place, "b") as b,
+        ):
+            await put(a, b"1")
+            await put(b, b"2")
+            with pytest.raises(KeyError):
+                async with aio.transaction(a, b) as (one, other):
+                    assert await one.dequeue() == b"1" and await other.dequeue() == b"2"
+                    await other.enqueue(b"3")
+                    raise KeyError("k")
+            assert len(a) == 0 and len(b) == 1 and [each.item for each in await letters(a)] == [b"1"]
+            with pytest.raises(ClosedError):
+                async with aio.transaction(a, b) as (one, other):
+                    await other.enqueue(b"3")
+                    await a.close()
+                    await b.close()
+
+    run(main())
+
+
+def test_arguments_of_a_transaction_that_make_no_sense(place: Path) -> None:
+    """``aio.transaction`` refuses no queue, a synchronous one, one twice, ``sync=False`` and a closed one."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place, "a") as a, aio.PersistentQueue(place, "b", sync=False) as b:
+            with pytest.raises(ValueError, match="needs a queue"):
+                aio.transaction()
+            with pytest.raises(TypeError, match="of aio"):
+                aio.transaction(a, "b")  # type: ignore[call-overload]
+            for pair, match in (((a, a), "twice"), ((a, b), "sync=False")):
+                with pytest.raises(ValueError, match=match):
+                    async with aio.transaction(*pair):
+                        pass
+            await b.close()
+            with pytest.raises(ClosedError):
+                async with aio.transaction(a, b):
+                    pass
+
+    run(main())
+
+
+def test_cancelled_at_any_await_of_a_transaction(place: Path) -> None:
+    """If any await of a transaction over two queues is cancelled, its item is in one queue, and none stays held."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place, "a", memory_bytes=0) as a, aio.PersistentQueue(place, "b") as b:
+
+            async def begin() -> None:
+                await a.clear()
+                await b.clear()
+                await put(a, b"1")
+
+            async def work(_: None) -> None:
+                async with aio.transaction(a, b) as (one, other):
+                    await other.enqueue_many([await one.dequeue(None) or b""])
+
+            async def look(_: None, was_cancelled: bool) -> None:
+                assert (await a.stats()).held == 0
+                found = await a.peek(9), await b.peek(9)
+                assert found in (([b"1"], []), ([], [b"1"])) and (was_cancelled or found[1])
+
+            assert await cancelled_everywhere(begin, work, look) >= 3
+
+    run(main())

@@ -38,6 +38,8 @@ FLIGHTS := tests/examples/test_flights_killed.py tests/examples/test_flights_pip
 # The processes of Spark, killed; what they call; what only rehearses make perf.
 KILLS := tests/spark/test_killed.py tests/spark/test_tasks_that_run_twice.py tests/examples/test_streaming_pipeline.py \
 	tests/spark/test_processes.py perf/tests/test_spark_perf.py
+# The models of protocols, which spin searches: they change with the protocols, not with the code.
+MODELS := tests/models
 # The tests of other queues, on each Python there is; a crawl; the command line in a process of its own for each verb, a
 # terminal, a browser; importers; two consumers that are killed; other surroundings; hostile files
 # of any size; files flipped at every bit; kills at every step, of one process, of many and of imports; disks that are
@@ -123,7 +125,7 @@ BOUNDS += --deselect tests/spark/test_handoff.py::test_a_machine_without_java -W
 # The tools of a release have an environment of their own, so that none of them decides a version that is tested.
 RELEASE := $(VENV)/release/bin
 
-.PHONY: demo test long flights kills crash sparks lint docs screenshots package bounds perf perf-spark clean
+.PHONY: demo test long flights kills models crash sparks lint docs screenshots package bounds perf perf-spark clean
 
 demo: $(VENV)/examples.installed
 	$(BIN)/python examples/flights_pipeline.py --directory demo
@@ -132,7 +134,7 @@ test: $(VENV)/test.installed
 	$(BIN)/python -m pytest -n 4 --dist loadfile $(COVERED:%=--cov=persistentqueue.%) --cov-report= $(COVERING)
 	$(BIN)/python -m coverage report --fail-under=100
 	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(COVERING:%=--ignore=%) \
-		$(FLIGHTS:%=--ignore=%) $(KILLS:%=--ignore=%) $(LONG:%=--ignore=%)
+		$(FLIGHTS:%=--ignore=%) $(KILLS:%=--ignore=%) $(MODELS:%=--ignore=%) $(LONG:%=--ignore=%)
 	echo "$$MINUTE" | xargs -t -L 1 -P $(JOBS) $(CRASH)
 
 long: $(VENV)/test.installed
@@ -144,6 +146,10 @@ flights: $(VENV)/test.installed
 # Spark, of which every process is killed at every place, one after the other: 52 of them.
 kills: $(VENV)/test.installed
 	EVERY_PLACE=1 $(BIN)/python -m pytest -n 2 --dist load --no-loadscope-reorder $(KILLS)
+
+# Models of protocols, whole within their bounds, and the bugs that are planted in them. It needs spin and gcc.
+models: $(VENV)/test.installed
+	LARGE_MODELS=1 $(BIN)/python -m pytest -n 2 --dist load $(MODELS)
 
 crash: $(VENV)/test.installed
 	echo "$$QUARTER" | xargs -t -L 1 -P $(JOBS) $(CRASH)

@@ -1,0 +1,1 @@
+"""Models of the protocols between processes, in Promela: ``spin`` searches all their runs, within bounds."""

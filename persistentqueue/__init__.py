@@ -42,11 +42,11 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
 - ``runtime/`` Threads around one engine, or around several: group commit, waiting, maintenance, retries.
   ``background``, ``group_commit``, ``memory_budget``, ``metrics``, ``waiting``, ``space``, ``inspection``,
   ``pipeline``, ``open_queue``, ``maintenance``, ``multi_queue``, ``retries``, ``session_state``.
-- ``interprocess/`` Operations of other processes than the owner, without the lock of the queue: enqueue, consume and
-  look. ``splits``, ``producer``, ``snapshot_view``, ``consumer_requests``, ``multi_writer``.
 - ``persistentqueue/`` Options and sessions: public. ``options``, ``session``, ``subscription``, ``typed``.
 - ``serving/`` The owner's side of worker processes: it serves its queue to them over a socket in the queue's directory.
-  ``errors``, ``protocol``, ``values``, ``service``, ``server``, ``calls``.
+  ``errors``, ``protocol``, ``service``, ``connections``, ``values``, ``server``, ``calls``.
+- ``interprocess/`` Operations of other processes than the owner, without the lock of the queue: enqueue, consume and
+  look. ``splits``, ``producer``, ``questions``, ``snapshot_view``, ``consumer_requests``, ``multi_writer``.
 - ``persistentqueue/`` The queue of one owner: public. ``queue``.
 - ``workers/`` The side of the worker processes: queues that another process owns, their sessions, and the take-over of
   an owner. ``link``, ``worker_session``, ``shared_queue``, ``connecting``.
@@ -169,6 +169,7 @@ __all__ = [
     "Maintained",
     "SegmentUse",
     "Holder",
+    "Connection",
     "Moved",
     "CheckReport",
     "RepairReport",
@@ -221,15 +222,20 @@ __all__ = [
     "UnflushedWarning",
 ]
 if _TYPE_CHECKING:
+    from .serving.connections import Connection
     from .workers import connect
 
 
 def __getattr__(name: str) -> object:
-    """Import ``connect`` when it is asked for: other programs need no sockets."""
+    """Import ``connect`` and ``Connection`` when they are asked for: other programs need no sockets."""
     if name == "connect":
         from .workers import connect  # noqa: PLC0415
 
         return connect
+    if name == "Connection":
+        from .serving.connections import Connection  # noqa: PLC0415
+
+        return Connection
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

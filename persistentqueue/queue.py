@@ -20,7 +20,6 @@ from .engine.reader import Reader
 from .engine.segment_use import SegmentUse
 from .engine.settings import Settings
 from .engine.store import RecoveryReport
-from .engine.transaction import Transaction
 from .errors import naming_paths
 from .interprocess.snapshot_view import View, view_of
 from .options import (
@@ -40,7 +39,7 @@ from .runtime.memory_budget import MemoryBudget
 from .runtime.multi_queue import introduce, require_neighbours
 from .runtime.open_queue import OpenQueue, OpenStore
 from .runtime.retries import Retries, requeue, require_fitting
-from .runtime.session_state import SessionParts, checked_timeout, held_seconds, hold_of
+from .runtime.session_state import SessionParts, checked_timeout, consume_ready, held_seconds, hold_of
 from .session import Session, flush_all
 from .storage.layout import place_path, queue_directory
 from .subscription import Subscription
@@ -52,6 +51,7 @@ from .typed import TypedSession
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from .serving.connections import Connection
     from .serving.server import Server
 
 _OPEN: weakref.WeakSet[PersistentQueue[Any]] = weakref.WeakSet()
@@ -530,18 +530,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
             ResourceError: Nothing was consumed. Call again after the system has room.
             BrokenQueueError: It is unknown whether the items were consumed. Open the queue again.
         """
-        open_queue = self._open()
-        ready = open_queue.need_plain().ready
-        transaction = Transaction(ready)
-        try:
-            open_queue.look(lambda: ready.hold(len(ready), transaction.runs))
-            count = sum(run[1] for run in transaction.runs)
-            if count:
-                open_queue.commit(transaction)
-        except BaseException:
-            open_queue.discard(transaction)
-            raise
-        return count
+        return consume_ready(self._open())
 
     @property
     def dead_letters(self) -> PersistentQueue[bytes]:
@@ -640,12 +629,8 @@ class PersistentQueue(Uncopyable, Generic[T]):
             raise ValueError(f"below must be a share from 0 to 1, got {below}")
         if not bytes_per_second > 0:
             raise ValueError(f"bytes_per_second must be more than 0, got {bytes_per_second}")
-        open_queue = self._open()
-        with metering(progress, f"compact {basename(open_queue.directory)}") as meter:
-            meter.expect(open_queue.sparse_bytes(below))
-            compacted = self._maintenance.compact(below, False, meter, bytes_per_second)
-            open_queue.trim()  # also deletes drained segments if nothing was compacted
-        return compacted
+        self._open()
+        return self._maintenance.compact_now(below, progress, bytes_per_second)
 
     def maintain(self) -> Maintained:
         """Run now what maintenance does by itself, and return what it did.
@@ -708,6 +693,20 @@ class PersistentQueue(Uncopyable, Generic[T]):
             For each segment, its live bytes, its ready, held and damaged items, and the sessions that keep it.
         """
         return self._open().explain(lambda: [hold for each in self._sessions if (hold := hold_of(each)) is not None])
+
+    def connections(self) -> list[Connection]:
+        """Return the sessions of other processes that are connected, with what each one holds, and for how long.
+
+        It waits for no process. The sessions of this process are not in the list.
+
+        Returns:
+            The connections, the longest hold first, at most 1,000; an empty list if the queue does not serve.
+
+        Raises:
+            ClosedError: The queue is closed.
+        """
+        self._open()
+        return self._server.connections() if self._server is not None else []
 
     def stats(self) -> Stats:
         """Return the state of the queue at this moment, and what was measured since it was opened.

@@ -11,21 +11,23 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from persistentqueue import CorruptionError, PersistentQueueError, View, ViewedItem, check
+from persistentqueue import Connection, CorruptionError, PersistentQueueError, View, ViewedItem, check
 from persistentqueue.drawing.charts import share_of
 
 from .app import KEYS, NAME, NAMES, PATH, PROBLEMS, SUBSCRIPTION, WELL, encryption_of
 from .display.report import page
 from .display.top import watch
 from .files import stdout, written_to
-from .formatting import item_json, item_text, lost_text, many, share_text, size_text, span_text, time_text
+from .formatting import item_json, item_text, lost_text, many, printable, share_text, size_text, span_text, time_text
 from .output import answer, note, progress, say, show
 from .parser import LOOK, Number, parameter, verb
 from .streams import is_live
 from .summary import (
     age_of,
+    connections_to,
     disk_parts,
     document_of,
+    document_of_connections,
     document_of_error,
     findings,
     named,
@@ -36,6 +38,8 @@ from .summary import (
 )
 
 _ITEM_WIDTH = 100
+_CONNECTED = 12
+"""Most connections that ``stat`` lists."""
 
 
 @verb(LOOK, "list", PATH)
@@ -72,14 +76,17 @@ def list_(path: str, as_json: bool) -> int:
 def stat(path: str, name: str | None, as_json: bool) -> int:
     """Show one queue: depth, consumers, data files, disk space by kind, markers, owner.
 
-    Items that sessions hold are counted as left: only the owner can tell them apart.
+    Items that sessions hold are counted as left: only the owner can tell them apart. If the owner serves, it is asked
+    for the sessions of other processes.
 
     Disk: nothing is changed. Lock: not needed.
     """
-    seen = View(path, named(name)).look()
+    view = View(path, named(name))
+    seen, connections = view.look(), connections_to(view)
     memory_bytes = resident_bytes(seen)
     if as_json:
-        answer(document_of(seen, name or ".") | {"owner_resident_bytes": memory_bytes})
+        more = {"owner_resident_bytes": memory_bytes, "connections": document_of_connections(connections)}
+        answer(document_of(seen, name or ".") | more)
         return WELL
     ages = f", the oldest for {span_text(age_of(seen))}" if seen.depth else ""
     owner = owner_text(seen) + (f", which uses {size_text(memory_bytes)} of memory" if memory_bytes else "")
@@ -90,6 +97,7 @@ def stat(path: str, name: str | None, as_json: bool) -> int:
         ("identity", seen.identity),
         ("owner", owner),
         ("left", f"{many(seen.depth, 'item')}, {size_text(seen.live_bytes)}{ages}"),
+        *(_connection_rows(connections) if connections is not None else ()),
         ("overtaken", f"{many(seen.overtaken, 'item')}, in {many(seen.gaps, 'gap')}"),
         ("in total", f"{seen.enqueued:,} enqueued, {seen.dequeued:,} consumed by all"),
         ("published", f"{many(seen.published, 'transaction')} for the owner to adopt"),
@@ -103,6 +111,13 @@ def stat(path: str, name: str | None, as_json: bool) -> int:
     ]
     show(["", ""], rows, 2)
     return WELL
+
+
+def _connection_rows(connections: Sequence[Connection]) -> list[tuple[str, str]]:
+    """Return a row about all sessions of other processes, and one for each of the first of them."""
+    waiting = sum(each.waits for each in connections)
+    rows = [("connected", f"{many(len(connections), 'session')} of other processes, {waiting:,} waiting")]
+    return rows + [("", printable(str(each))) for each in connections[:_CONNECTED]]
 
 
 @verb(
@@ -226,7 +241,8 @@ def check_(path: str, name: str | None, as_json: bool) -> int:
 def explain(path: str, name: str | None, as_json: bool) -> int:
     """Explain why each data file exists, and what to do about it.
 
-    Only the owner's process knows which sessions hold items: call queue.explain() there.
+    Only the owner's process knows which sessions keep which file: call queue.explain() there. If the owner serves, it
+    is asked for the sessions of other processes that hold items.
 
     Disk: nothing is changed. Lock: not needed.
     """
@@ -266,9 +282,10 @@ def explain(path: str, name: str | None, as_json: bool) -> int:
 def top(path: str, names: Sequence[str], interval: float, once: bool, as_json: bool) -> int:
     """Watch queues live: depth, rates, waiting times, disk space, the owner's memory, and a map of the data files.
 
-    Ctrl-C ends it, with status 0. The first NAME, or else the deepest queue, is shown in detail. If stdout is no
-    terminal, the pictures follow each other; --json: one line for each look. The pictures need the extra cli. Status 1,
-    with --once: a queue cannot be read.
+    Ctrl-C ends it, with status 0. The first NAME, or else the deepest queue, is shown in detail. If its owner serves,
+    the sessions of other processes are shown, with what each one holds, and for how long. If stdout is no terminal, the
+    pictures follow each other; --json: one line for each look. The pictures need the extra cli. Status 1, with --once:
+    a queue cannot be read.
 
     Disk: nothing is changed. Lock: not needed.
     """
@@ -286,7 +303,8 @@ def report(path: str, names: Sequence[str], output: str, as_json: bool) -> int:
     """Write an HTML page with charts of the queues, and with what to do.
 
     The page needs no other file and no network. Only the owner's process knows which items sessions hold; there,
-    persistentqueue.cli.report_html(queue) shows them, too. Status 1: a queue cannot be read.
+    persistentqueue.cli.report_html(queue) shows them, too. If the owner serves, the page shows what the sessions of
+    other processes hold. Status 1: a queue cannot be read.
 
     Disk: only FILE is written. Lock: not needed.
     """

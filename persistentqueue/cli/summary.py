@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from persistentqueue import (
+    Connection,
     Holder,
     PersistentQueue,
     Sample,
@@ -30,6 +31,8 @@ AGES = 48
 """Number of positions among the items left at which the age is read."""
 OLD_SECONDS = 60.0
 """Age in seconds beyond which a hold, or an overtaken item, is urgent."""
+ANSWER_SECONDS = 0.5
+"""Longest wait for the answer of an owner, in seconds."""
 _LISTED = 5
 
 
@@ -44,6 +47,8 @@ class Sight:
     stats: Stats | None = None
     uses: tuple[SegmentUse, ...] = ()
     history: tuple[Sample, ...] = ()
+    connections: tuple[Connection, ...] | None = None
+    """The sessions of other processes, the longest hold first; None if no owner serves the queue."""
 
     @property
     def is_inside(self) -> bool:
@@ -87,7 +92,11 @@ def queues_in(path: str, names: Sequence[str] = ()) -> list[str]:
 
 
 def see(view: View, name: str, ages: int = AGES) -> Sight:
-    """Return the facts about a queue, as seen from outside."""
+    """Return the facts about a queue, as seen from outside, and as its owner tells them if it serves."""
+    return replace(_see(view, name, ages), connections=connections_to(view))
+
+
+def _see(view: View, name: str, ages: int) -> Sight:
     snapshot = view.look()
     times = view.times_of(positions(snapshot.runs, ages)) if ages else {}
     seconds = tuple(max(snapshot.time_ns - times[at], 0) / 1e9 for at in sorted(times))
@@ -96,9 +105,15 @@ def see(view: View, name: str, ages: int = AGES) -> Sight:
 
 def see_inside(queue: PersistentQueue) -> Sight:
     """Return the facts about a queue that this process has open."""
-    seen = see(queue.view(), queue.name or ".")
-    stats = queue.stats()
-    return replace(seen, stats=stats, uses=tuple(queue.explain()), history=stats.history)
+    seen = _see(queue.view(), queue.name or ".", AGES)
+    stats, connections = queue.stats(), tuple(queue.connections()) or None
+    return replace(seen, stats=stats, uses=tuple(queue.explain()), history=stats.history, connections=connections)
+
+
+def connections_to(view: View) -> tuple[Connection, ...] | None:
+    """Return the sessions of other processes; None if no owner serves the queue, or answers soon."""
+    found = view.connections(ANSWER_SECONDS)
+    return tuple(found) if found is not None else None
 
 
 def age_of(snapshot: Snapshot) -> float | None:
@@ -113,6 +128,23 @@ def document_of(snapshot: Snapshot, name: str) -> dict[str, Any]:
     owner = snapshot.owner._asdict() if snapshot.owner is not None else None
     age = {"oldest_seconds": age_of(snapshot), "subscriptions": dict(snapshot.subscriptions)}
     return {"name": name} | fields | age | {"owner": owner, "segments": segments}
+
+
+def document_of_connections(connections: Sequence[Connection] | None) -> list[dict[str, Any]] | None:
+    """Return the sessions of other processes as a JSON array; None if no owner serves the queue."""
+    return None if connections is None else [each._asdict() for each in connections]
+
+
+def process_text(connection: Connection) -> str:
+    """Return the process of a connection in words."""
+    return f"{connection.process} {printable(connection.process_name)}".strip()
+
+
+def state_text(connection: Connection) -> str:
+    """Return what a connection does at this moment, in a word."""
+    if connection.is_lost:
+        return "lost its items"
+    return "holds" if connection.held else "waits" if connection.waits else "idle"
 
 
 def document_of_error(error: BaseException) -> dict[str, str]:
@@ -182,7 +214,7 @@ class Finding(NamedTuple):
 
 def findings(sight: Sight) -> list[Finding]:
     """Return the findings about a queue, the urgent ones first."""
-    found = [*_of_owner(sight), *_of_holds(sight), *_of_files(sight), *_of_memory(sight)]
+    found = [*_of_owner(sight), *_of_holds(sight), *_of_connections(sight), *_of_files(sight), *_of_memory(sight)]
     return sorted(found, key=lambda finding: not finding.is_urgent)
 
 
@@ -239,6 +271,26 @@ def _of_holds(sight: Sight) -> Iterator[Finding]:
             True,
             f"{many(stats.damaged, 'item was', 'items were')} set aside: their blocks cannot be read.",
             "persistentqueue check says where. Close the queue and run persistentqueue repair: it keeps intact data.",
+        )
+
+
+def _of_connections(sight: Sight) -> Iterator[Finding]:
+    connections = sight.connections or ()
+    # Inside, the findings about holds name these sessions already.
+    holding = [] if sight.is_inside else [each for each in connections if each.held]
+    for each in holding[:_LISTED]:
+        yield Finding(
+            each.seconds > OLD_SECONDS,
+            f"Process {process_text(each)}, thread {printable(each.thread)}, holds {many(each.held, 'item')} in its "
+            f"session {each.session!r} for {span_text(each.seconds)}.",
+            "A flush, a rollback or the end of that process ends this. connect(hold_seconds=) bounds the time.",
+        )
+    for each in [each for each in connections if each.is_lost][:_LISTED]:
+        yield Finding(
+            True,
+            f"Process {process_text(each)}, thread {printable(each.thread)}, held items for longer than hold_seconds: "
+            "they went back to the queue.",
+            "Check whether that process hangs. Its next flush raises HoldLostError, and commits nothing.",
         )
 
 

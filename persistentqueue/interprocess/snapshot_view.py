@@ -2,7 +2,8 @@
 
 The log and the segments hold the content of a queue. A log only grows until a new generation replaces it, and blocks
 are never edited. So a reader of both sees what was committed, if it looks again when a file was retired meanwhile.
-Only the owner's memory knows which of the remaining items a session holds: a view cannot show this.
+Only the owner's memory knows which of the remaining items a session holds: a view cannot show this. If the owner
+serves, the view can ask it what the sessions of other processes hold.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ..core.block import BlockHeader
 from ..core.encryption import Encryption, Envelopes
@@ -32,6 +33,9 @@ from ..system.disk import Disk, StrPath, abspath, basename, current_disk, join
 from ..system.progress import Progress, watched
 from ..system.uncopyable import Uncopyable
 from .splits import Found, Onlooker, Split, find_behind, plan, read
+
+if TYPE_CHECKING:
+    from ..serving.connections import Connection
 
 Damaged: TypeAlias = Callable[[CorruptionError, Sequence[Run]], object]
 """A callable that receives the error of a damaged block, and the sequences that are lost with it."""
@@ -184,9 +188,9 @@ _CLOSED = _Closed()
 class View(Uncopyable):
     """A view of a queue that may be owned by another process, by this one, or by none.
 
-    A view takes no lock, waits for no process, and is noticed by none. It changes nothing on the disk: it makes no
-    lock file, and recovers, adopts, sweeps and syncs nothing. It needs no ``close``, and keeps no file open between
-    two calls.
+    A view takes no lock, waits for no process, and is noticed by none; only ``connections`` asks the owner. It changes
+    nothing on the disk: it makes no lock file, and recovers, adopts, sweeps and syncs nothing. It needs no ``close``,
+    and keeps no file open between two calls.
 
     The view shows what the owner has committed, in the order of the queue. A power cut may still take the latest of
     it, if the owner has ``sync=False``, or if it is about to sync.
@@ -395,6 +399,30 @@ class View(Uncopyable):
         state = self._look()[1].state
         present = Sample(self._disk.time_ns(), state.next_sequence, state.gone_count, state.live_bytes)
         return up_to(present, decode_samples(read_note(self._disk, join(self._directory, LOCK_NAME))))
+
+    def connections(self, timeout: float = 1.0) -> list[Connection] | None:
+        """Ask the owner which other processes are connected, and what they hold.
+
+        Only the owner knows it. So this is the only method that another process notices, and that waits for one.
+
+        Args:
+            timeout: The longest wait for an answer, in seconds, more than 0. Default: 1.0.
+
+        Returns:
+            The connections, as ``PersistentQueue.connections`` returns them in the owner. None if no owner serves the
+            queue to this process, or if it does not answer in time.
+
+        Raises:
+            ValueError: ``timeout`` is not more than 0.
+
+        Nothing becomes durable by this call. A view is for one thread at a time.
+        """
+        from .questions import ask  # noqa: PLC0415  late: other views need no sockets
+
+        if not timeout > 0:
+            raise ValueError(f"timeout must be more than 0, got {timeout}")
+        found: list[Connection] | None = ask(self._disk, self._directory, "connections", timeout)
+        return found
 
     def times_of(self, sequences: Iterable[int]) -> dict[int, int]:
         """Return the times at which the blocks of these items were written.

@@ -23,7 +23,7 @@ from ..engine.store import RecoveryReport
 from ..errors import CorruptionError, MissingExtraError, WrongKeyError, unless_lacking
 from ..storage.layout import sizes_in
 from ..storage.locations import DATA_DIRECTORY
-from ..storage.pool import SPARE_NAME
+from ..storage.pool import SPARE_NAME, Empty
 from ..storage.publication import is_published
 from ..storage.segment import segment_name
 from ..system.call_guard import outermost
@@ -44,7 +44,8 @@ _TILES = 120
 """Most tiles of the map of segments in a notebook."""
 _GROUPS = {
     "Items": "ready held delayed damaged oldest_seconds enqueued dequeued given_back rejected dead undecodable",
-    "Waiting": "sessions held_seconds fill waiting refused published adopted broken damage_found",
+    "Waiting": "sessions connections connections_waiting held_seconds fill waiting refused published adopted broken "
+    "damage_found",
     "Disk": "disk_bytes live_bytes data_bytes segments pool_bytes pool_files pool_taken log_bytes log_capacity_bytes "
     "spare_bytes generation compacted_segments copied_bytes",
     "Memory": "memory_bytes cached_bytes cached pages flowed page_hits page_reads",
@@ -204,6 +205,10 @@ class Stats:
     by minutes for the last hour, and by hours for two days."""
     shares: tuple[SegmentShare, ...]
     """Sizes of the segments, the oldest first."""
+    connections: int = 0
+    """Sessions of other processes that are connected; 0 if the queue does not serve. ``sessions`` includes them."""
+    connections_waiting: int = 0
+    """Sessions of other processes that wait for an item."""
 
     def __repr__(self) -> str:
         lines = []
@@ -279,6 +284,8 @@ class InspectedQueue(SpaceKeeper):
         self.counts = Counts()
         self.meters = Meters()
         self._history = History()
+        self.count_connections: Callable[[], tuple[int, int]] = _none_connected
+        """Returns the numbers of connections, and of those that wait for an item. A server replaces it."""
 
     @property
     def settings(self) -> Settings:
@@ -427,6 +434,12 @@ class InspectedQueue(SpaceKeeper):
 
         return [use._replace(size_bytes=max(store.segments.file_bytes(use.number), 0)) for use in self.look(uses)]
 
+    def _sizes(self) -> tuple[list[Empty], dict[str, dict[str, int]]]:
+        """Return the files of the pool, and the sizes of the files in each directory. Raises ``ResourceError``."""
+        store = self._store
+        with unless_lacking(store.directory, "to look into its directories", "then ask again"):
+            return store.pool.files(), {part: sizes_in(store.disk, part) for part in store.places.parts()}
+
     def stats(self, held_seconds: Callable[[], Sequence[float]]) -> Stats:
         """Return the statistics of the queue at this moment. Reads its directories.
 
@@ -434,9 +447,7 @@ class InspectedQueue(SpaceKeeper):
         mutex held. Raises ``ResourceError`` if the system lacks something to read the directories.
         """
         store = self._store
-        with unless_lacking(store.directory, "to look into its directories", "then ask again"):
-            pooled = store.pool.files()
-            sizes = {part: sizes_in(store.disk, part) for part in store.places.parts()}
+        pooled, sizes = self._sizes()
         data = sizes[store.places.path(DATA_DIRECTORY)]
 
         def gather() -> Stats:
@@ -445,7 +456,7 @@ class InspectedQueue(SpaceKeeper):
             reader = store.subscriptions.plain or store.subscriptions.of_all()
             ready, cached = len(reader.ready), reader.in_memory()
             log_bytes, log_capacity_bytes = store.generations.log_bytes
-            counts, meters, seconds = self.counts, self.meters, held_seconds()
+            counts, meters, seconds, connected = self.counts, self.meters, held_seconds(), self.count_connections()
             history = up_to(self._present(), self._history.samples())
             return Stats(
                 ready=ready,
@@ -499,9 +510,16 @@ class InspectedQueue(SpaceKeeper):
                 oldest_seconds=seconds_since(history, reader.ready.front()) if ready else 0.0,
                 history=history,
                 shares=tuple(_shares(store.state, data)),
+                connections=connected[0],
+                connections_waiting=connected[1],
             )
 
         return self.look(gather)
+
+
+def _none_connected() -> tuple[int, int]:
+    """Return the numbers of connections of a queue that does not serve."""
+    return 0, 0
 
 
 def _shares(state: State, sizes: Mapping[str, int]) -> Iterator[SegmentShare]:

@@ -16,8 +16,9 @@ from typing import NamedTuple
 from ..engine.compaction import Copy
 from ..engine.transaction import Transaction
 from ..errors import BrokenQueueError, ClosedError, PersistentQueueError
+from ..system.disk import basename
 from ..system.event_log import LOGGER
-from ..system.progress import SILENT, Meter
+from ..system.progress import SILENT, Meter, Progress, metering
 from .background import BACKGROUND
 from .open_queue import OpenQueue
 
@@ -67,6 +68,15 @@ class Maintenance:
         self._failures: set[tuple[type, int | None]] = set()
         """Causes of failures that were logged: the type and the error number."""
         open_queue.after_commit = self.maintain_soon
+
+    def compact_now(self, below: float, progress: Progress, bytes_per_second: float) -> Compacted:
+        """Compact for a caller of ``PersistentQueue.compact``, then trim. Raises its errors."""
+        open_queue = self._open_queue
+        with metering(progress, f"compact {basename(open_queue.directory)}") as meter:
+            meter.expect(open_queue.sparse_bytes(below))
+            compacted = self.compact(below, False, meter, bytes_per_second)
+            open_queue.trim()  # also deletes drained segments if nothing was compacted
+        return compacted
 
     def compact(
         self,

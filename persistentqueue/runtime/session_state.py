@@ -531,6 +531,22 @@ def held_seconds(session: SessionState[Any]) -> float:
     return session._open_queue.now() - since_seconds if since_seconds else 0.0
 
 
+def consume_ready(open_queue: OpenQueue) -> int:
+    """Consume all ready items of the plain queue in one transaction; return their number. Raises the errors of
+    ``PersistentQueue.clear``."""
+    ready = open_queue.need_plain().ready
+    transaction = Transaction(ready)
+    try:
+        open_queue.look(lambda: ready.hold(len(ready), transaction.runs))
+        count = sum(run[1] for run in transaction.runs)
+        if count:
+            open_queue.commit(transaction)
+    except BaseException:
+        open_queue.discard(transaction)
+        raise
+    return count
+
+
 def require_no_handlers(error: IndexError) -> None:
     """Raise the error again if a signal handler has raised it. The lane itself raises it if other threads have emptied
     it."""

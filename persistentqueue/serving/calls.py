@@ -21,6 +21,7 @@ CALLS: Final = frozenset(
         "__len__",
         "clear",
         "compact",
+        "connections",
         "explain",
         "maintain",
         "marker",

@@ -69,6 +69,8 @@ FOR_EVER: Final = 2**32 - 1
 """Milliseconds of a wait without an end."""
 CONNECTION_BYTES: Final = 16
 """Length of the id of a connection."""
+CALLS_ONLY: Final = "calls"
+"""The ``role`` in the *hello* of a connection that only makes calls of the queue, for no session."""
 _HEADER = struct.Struct("<IBI")
 HEADER_BYTES: Final = _HEADER.size
 _REST_BYTES = HEADER_BYTES - 4

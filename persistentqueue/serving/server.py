@@ -18,6 +18,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from math import inf
 
 from ..errors import PersistentQueueError
@@ -26,6 +27,7 @@ from ..system.disk import after_fork_in_child
 from ..system.event_log import LOGGER
 from ..system.sockets import Socket, is_believed, listen, remove
 from ..system.wakeup import POLL_SECONDS, Wakeup
+from .connections import Connection, connections_of, count_connections
 from .protocol import ProtocolError
 from .service import Client, OwnerFailedError, Served, Service
 
@@ -80,6 +82,7 @@ class Server:
         with self._served.open_queue.watched() as inbox:
             self._bell = Wakeup(inbox)
         self._service = Service(self._served, self._ring, _apart)
+        self._served.open_queue.count_connections = partial(count_connections, self._service.clients)
         self._listener = listen(self.directory, SOCKET_NAME)
         self._selector.register(self._listener, selectors.EVENT_READ)
         for fd in self._bell.descriptors:
@@ -87,6 +90,10 @@ class Server:
         _SERVERS.add(self)
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
         self._thread.start()
+
+    def connections(self) -> list[Connection]:
+        """Return the connections, those that hold for longest first. For any thread."""
+        return connections_of(self._served.open_queue, self._service.clients) if self._service is not None else []
 
     def stop(self) -> None:
         """Refuse new connections, answer what has come, and end all sessions of workers. They look for another owner.

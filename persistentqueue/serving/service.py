@@ -36,6 +36,7 @@ from ..session import Session, flush_all
 from ..system.event_log import LOGGER
 from .errors import HoldLostError, RefusedError, encode_error
 from .protocol import (
+    CALLS_ONLY,
     CONNECTION_BYTES,
     FOR_EVER,
     FROM_WORKER,
@@ -72,6 +73,8 @@ ROOM_SECONDS = 0.05
 """Longest time between two attempts of a flush that waits for room, in seconds."""
 _MILLISECONDS = 1000.0
 _REJECTION_FIELDS = 3
+_TEXT_CHARACTERS_MAX = 64
+"""Most characters of a name that a worker gives itself."""
 _DUE_SPARE = 64
 """Deadlines of waits that have ended, beside two for each connection, that are kept."""
 
@@ -115,11 +118,14 @@ class Client:
         "marker",
         "name",
         "number",
+        "only_calls",
         "out",
         "peer",
         "process",
+        "process_name",
         "reader",
         "session",
+        "subscription",
         "taken",
         "thread",
         "waits",
@@ -135,8 +141,10 @@ class Client:
         self.session: Session[bytes] | None = None
         self.reader: Reader | None = None
         self.id = b""
-        self.name = self.thread = ""
+        self.name = self.thread = self.process_name = self.subscription = ""
         self.process = 0
+        self.only_calls = False
+        """True if the connection only makes calls of the queue, for no session."""
         self.number = 0
         """Number of the last flush."""
         self.taken = 0
@@ -291,14 +299,16 @@ class Service:
             raise RefusedError(self._queue.directory, why)
         client.id = _hexadecimal(fields.get("connection"))
         client.process, client.number = _whole(fields.get("process")), self._queue.flush_of(client.id) or 0
-        client.name, client.thread = str(fields.get("name", "")), str(fields.get("thread", ""))
+        client.name, client.thread = _text(fields.get("name")), _text(fields.get("thread"))
+        client.process_name, client.only_calls = _text(fields.get("process_name")), fields.get("role") == CALLS_ONLY
         hold_seconds = fields.get("hold_seconds")
         if hold_seconds is not None:
             if not isinstance(hold_seconds, int | float) or not hold_seconds > 0:
                 raise ProtocolError(f"hold_seconds of {hold_seconds!r}")
             client.hold_seconds = float(hold_seconds)
-        session = self._served.session(client.name, str(fields.get("subscription", "")))
-        client.session, client.reader = session, reader_of(session)
+        subscription = str(fields.get("subscription", ""))
+        session = self._served.session(_session_name(client), subscription)
+        client.session, client.reader, client.subscription = session, reader_of(session), _text(subscription)
         self.clients.add(client)
         client.answer(call, Welcome(self._served.facts))
 
@@ -681,6 +691,17 @@ def _hexadecimal(value: object) -> bytes:
         if len(found) == CONNECTION_BYTES and found != SOME_LOST:
             return found
     raise ProtocolError(f"a connection of {value!r}")
+
+
+def _text(value: object) -> str:
+    """Return the beginning of a text that a worker has sent."""
+    return value[:_TEXT_CHARACTERS_MAX] if isinstance(value, str) else ""
+
+
+def _session_name(client: Client) -> str:
+    """Return the name of the session in ``explain``, which tells whose session keeps a segment."""
+    thread = f", thread {client.thread}" if client.thread not in {"", client.name} else ""
+    return f"{client.name} (process {client.process}{thread})"
 
 
 def _whole(value: object) -> int:

@@ -13,10 +13,22 @@ from ..errors import PersistentQueueError
 from ..runtime.inspection import Stats
 from ..runtime.maintenance import Compacted, Maintained
 from ..runtime.metrics import Histogram, Sample
+from .connections import Connection
 
 _KINDS: dict[str, type] = {
     kind.__name__: kind
-    for kind in (Compacted, Histogram, Holder, Maintained, RecoveryReport, Sample, SegmentShare, SegmentUse, Stats)
+    for kind in (
+        Compacted,
+        Connection,
+        Histogram,
+        Holder,
+        Maintained,
+        RecoveryReport,
+        Sample,
+        SegmentShare,
+        SegmentUse,
+        Stats,
+    )
 }
 """Classes whose objects cross the wire. A name that is not here is never made."""
 

@@ -16,6 +16,7 @@ import errno
 import os
 import socket
 import struct
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from stat import S_IWGRP
@@ -31,6 +32,7 @@ _CREDENTIALS = struct.Struct("3i")
 _GROUPS_BYTES = 65536 * 4
 _SO_PEERGROUPS = 59
 _ROOT = 0
+_MAIN_PROCESS = "MainProcess"
 
 
 def listen(directory: str, name: str) -> Socket:
@@ -58,10 +60,14 @@ def remove(directory: str, name: str) -> None:
         os.unlink(os.path.join(directory, name))
 
 
-def connect(directory: str, name: str) -> Socket | None:
-    """Return a connection to the owner; None if no owner serves at this moment. Raises ``OSError``."""
+def connect(directory: str, name: str, timeout_seconds: float | None = None) -> Socket | None:
+    """Return a connection to the owner; None if no owner serves at this moment. Raises ``OSError``.
+
+    ``timeout_seconds`` bounds each wait for the owner, also those of the connection that is returned.
+    """
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
+        client.settimeout(timeout_seconds)
         _reach(directory, name, client.connect)
     except (FileNotFoundError, ConnectionError, NotADirectoryError):
         client.close()
@@ -104,6 +110,17 @@ def _groups_of(peer: Socket) -> tuple[int, ...]:
         data = peer.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_BYTES)
         return struct.unpack(f"{len(data) // 4}i", data)
     return ()
+
+
+def process_name() -> str:
+    """Return the name of this process for people: the one that ``multiprocessing`` gave it, or that of its program."""
+    multiprocessing = sys.modules.get("multiprocessing.process")  # not imported for this alone
+    name = str(multiprocessing.current_process().name) if multiprocessing is not None else _MAIN_PROCESS
+    if name != _MAIN_PROCESS:
+        return name
+    path = str((getattr(sys, "argv", None) or [""])[0])
+    directory, program = os.path.split(path)
+    return os.path.basename(directory) if program == "__main__.py" else program
 
 
 def cut(peer: Socket) -> None:

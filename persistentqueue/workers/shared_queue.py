@@ -23,8 +23,21 @@ from ..queue import PersistentQueue
 from ..runtime.inspection import Stats
 from ..runtime.maintenance import Compacted, Maintained
 from ..runtime.session_state import checked_timeout
+from ..serving.connections import Connection
 from ..serving.errors import NotServedError, RefusedError, decode_error
-from ..serving.protocol import CONNECTION_BYTES, VERSION, Browse, Call, Failed, Hello, Message, Result, Take, Taken
+from ..serving.protocol import (
+    CALLS_ONLY,
+    CONNECTION_BYTES,
+    VERSION,
+    Browse,
+    Call,
+    Failed,
+    Hello,
+    Message,
+    Result,
+    Take,
+    Taken,
+)
 from ..serving.values import decode_value
 from ..session import Session
 from ..storage.layout import SOCKET_NAME, queue_directory
@@ -157,10 +170,14 @@ class SharedQueue(Generic[T]):
 
     def open(self) -> None:
         """Find the owner of the queue, or own it. Raises the errors of ``connect``."""
-        self._reach({"name": "", "connection": self._new_id().hex()})[0].close()
+        self._reach(self._calling())[0].close()
 
     def _new_id(self) -> bytes:
         return self._disk.urandom(CONNECTION_BYTES)
+
+    def _calling(self) -> dict[str, Any]:
+        """Return the hello of a connection that only makes calls."""
+        return {"name": "calls", "role": CALLS_ONLY, "connection": self._new_id().hex()}
 
     def _reach(self, hello: dict[str, Any]) -> tuple[Link, dict[str, Any]]:
         """Return a connection to the owner, and its welcome. If there is no owner, this process becomes it."""
@@ -214,7 +231,7 @@ class SharedQueue(Generic[T]):
         try:
             if not sockets.is_believed(connection, self._directory):
                 raise RefusedError(self._directory, "it belongs to another user")
-            answer = link.call(Hello(hello))
+            answer = link.call(Hello({**hello, "process_name": sockets.process_name()}))
             link.end()
             if isinstance(answer, Failed):
                 raise decode_error(answer.fields)
@@ -310,7 +327,7 @@ class SharedQueue(Generic[T]):
     def _ask(self, message: Message) -> Message:
         link, self._control = self._control, None
         if link is None or link.is_lost:
-            link, _ = self._reach({"name": "calls", "connection": self._new_id().hex()})
+            link, _ = self._reach(self._calling())
         answer = link.call(message)
         link.end()
         self._control = link  # only now: a call that was interrupted ends its connection
@@ -330,7 +347,7 @@ class SharedQueue(Generic[T]):
         owner = self._owned()
         if owner is not None:
             return getattr(owner, name)
-        link, facts = self._reach({"name": "calls", "connection": self._new_id().hex()})
+        link, facts = self._reach(self._calling())
         link.close()
         return facts.get(name)
 
@@ -377,6 +394,10 @@ class SharedQueue(Generic[T]):
     def explain(self) -> list[SegmentUse]:
         """Return why each data file exists; see ``PersistentQueue.explain``."""
         return list(self._call("explain"))
+
+    def connections(self) -> list[Connection]:
+        """Return the sessions of all processes but the owner; see ``PersistentQueue.connections``."""
+        return list(self._call("connections"))
 
     def stats(self) -> Stats:
         """Return the state of the queue at its owner; see ``PersistentQueue.stats``."""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from persistentqueue import PersistentQueue, Snapshot, View, delete_queue
+from persistentqueue import PersistentQueue, Snapshot, View, connect, delete_queue
 from persistentqueue.cli import bench, write_verbs
 from persistentqueue.cli.formatting import (
     bound_text,
@@ -45,6 +45,26 @@ def test_a_directory_without_queues_and_a_queue_by_its_own_path(
     put(open_queue("q"), b"a")
     assert cli("list", path / "q", "--json").json["queues"][0]["name"] == "."
     assert cli("list", tmp_path / "nothing").status == 2
+
+
+def test_who_is_connected(open_queue: QueueFactory, path: Path) -> None:
+    """``stat`` and ``explain`` name the processes that hold items, if the owner serves. Without such an owner, ``stat``
+    has no row about them."""
+    with open_queue("q") as queue:
+        put(queue, b"a", b"b")
+        done = cli("stat", path, "q", "--json")
+        assert (done.json["connections"], "of other processes" in cli("stat", path, "q").text) == (None, False)
+    queue = open_queue("q", serve=True)
+    assert cli("stat", path, "q", "--json").json["connections"] == []
+    with connect(path, "q", serve="never") as shared, shared.session("mailer\x1b") as session:
+        session.dequeue()
+        (one,) = cli("stat", path, "q", "--json").json["connections"]
+        told, explained = cli("stat", path, "q").text, cli("explain", path, "q").text
+        session.rollback()
+    assert (one["process"], one["session"], one["held"], one["waits"]) == (os.getpid(), "mailer\x1b", 1, False)
+    assert "1 session of other processes, 0 waiting" in told
+    assert f"process {os.getpid()} " in told and "session 'mailer\\x1b': holds 1 for" in told
+    assert f"Process {os.getpid()} " in explained and "holds 1 item in its session" in explained
 
 
 @pytest.mark.damages

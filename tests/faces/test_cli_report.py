@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from html import escape, unescape
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from persistentqueue import PersistentQueue
+from persistentqueue import PersistentQueue, connect
 from persistentqueue.cli import main, report_html
 from persistentqueue.cli.display.report import page
 from persistentqueue.cli.summary import findings, see_inside
@@ -151,6 +154,41 @@ def test_depth_and_rates_over_time_come_first(open_queue: QueueFactory, director
     assert "The last hour" in text and "The last two days" in text  # the clock of the command is years ahead
     assert {"depth", "line-in", "line-out"} <= Outline(html).classes
     assert all("<title>" in picture for picture in re.findall(r'<svg class="wide".*?</svg>', html))
+
+
+def test_who_is_connected_has_a_table(open_queue: QueueFactory, directory: Path, tmp_path: Path) -> None:
+    """If the owner serves, the page has the sessions of other processes, made from outside or in the owner. Else it
+    does not speak of them."""
+    target = tmp_path / "report.html"
+
+    def outside() -> str:
+        assert main(["report", str(directory), "-o", str(target)]) == 0
+        return text_of(target.read_text(encoding="utf-8"))
+
+    with open_queue() as queue:
+        put(queue, *[b"x"] * 60)
+        assert "Connected processes" not in outside() + text_of(report_html(queue))
+    queue = open_queue(serve=True)
+    assert "No other process has a session." in outside()
+    assert "Connected processes" not in text_of(report_html(queue))
+    with ExitStack() as stack:
+        shared = stack.enter_context(connect(directory.parent, directory.name, serve="never"))
+        sessions: list[Any] = [stack.enter_context(shared.session(f"<b>mailer {number}</b>")) for number in range(51)]
+        for session in sessions[1:]:
+            session.dequeue()
+        sessions[0].flush(("marker", 1))
+        html, words = report_html(queue), outside()
+        for session in sessions:
+            session.rollback()
+    for text in (text_of(html), words):
+        assert "51 sessions of other processes, 0 waiting for an item; the first 50 are shown" in text
+        assert f"{os.getpid()} " in text and "thread MainThread" in text
+        assert "<b>mailer 1</b> - 1 " in text
+        assert "mailer 0" not in text
+    assert "<b>mailer" not in html
+    assert "Process " in words and "holds 1 item in its session" in words
+    assert f"is kept by session '<b>mailer 1</b> (process {os.getpid()}, thread MainThread)'" in text_of(html)
+    Outline(html)
 
 
 def test_near_equal_files_are_one_tile(open_queue: QueueFactory) -> None:

@@ -10,20 +10,21 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from persistentqueue import PersistentQueue, SegmentSnapshot, View, delete_queue
+from persistentqueue import PersistentQueue, SegmentSnapshot, View, connect, delete_queue
 from persistentqueue.cli.display.screen import _rows, draw
 from persistentqueue.cli.display.top import _looks
-from persistentqueue.cli.display.watch import Arrivals, Pace, Watched, pace_of
-from persistentqueue.cli.summary import document_of, findings, owner_text, resident_bytes, see
+from persistentqueue.cli.display.watch import Arrivals, Pace, Watched, document_of_look, pace_of
+from persistentqueue.cli.summary import document_of, findings, owner_text, resident_bytes, see, state_text
 from persistentqueue.drawing.charts import (
     FULL,
     HALF,
@@ -248,6 +249,54 @@ def test_the_first_of_those_named_is_shown_at_large(tmp_path: Path) -> None:
         watched.look()
     assert "─ queue b" in drawn(queues)
     assert "─ queue a" in drawn(queues, is_chosen=True)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_who_is_connected_is_shown(open_queue: QueueFactory, directory: Path, width: int) -> None:
+    """If the owner serves, ``top`` shows the sessions of other processes: the longest hold first, and a bounded number
+    of them. A long hold is urgent."""
+    queue = open_queue(serve=True)
+    put(queue, *[b"x"] * 20)
+    watched = Watched("orders", View(directory))
+    watched.look()
+    assert document_of_look(watched)["connections"] == []
+    assert "connections" not in drawn([watched], width)
+    with ExitStack() as stack:
+        shared = stack.enter_context(connect(directory.parent, directory.name, serve="never"))
+        mailer: Any = stack.enter_context(shared.subscribe("audit").session("mailer\x1b[2J"))
+        mailer.dequeue_many(3)
+        others: list[Any] = [stack.enter_context(shared.session(f"session {number}")) for number in range(14)]
+        for session in others:
+            session.dequeue()
+        watched.look()
+        picture = drawn([watched], width)
+        connections = watched.connections or ()
+        assert document_of_look(watched)["connections"] == [each._asdict() for each in connections]
+        for session in (mailer, *others):
+            session.rollback()
+    words = "".join(re.sub("[│╭╮╰╯]", "", picture).split())
+    assert "15sessionsofotherprocesses,0waiting" in words
+    assert "and3others" in words
+    if width > 60:  # there, names go on in the next line
+        assert "session10" in words and "session13" not in words
+    assert ("processthread" in words, "nowflushes" in words) == (width > 80, width > 100)
+    assert "\x1b" not in picture
+    assert max(map(len, picture.splitlines())) <= width
+    old = [each._replace(seconds=3700.0) for each in connections]
+    sight = watched.sight()
+    assert sight is not None
+    told = [each for each in findings(replace(sight, connections=tuple(old))) if each.what.startswith("Process")]
+    assert (len(told), all(each.is_urgent for each in told)) == (5, True)
+    assert "holds 3 items in its session 'mailer\\x1b[2J' for 1 h 1 min" in told[0].what
+    lost = replace(sight, connections=(old[0]._replace(held=0, is_lost=True), old[1]._replace(held=0, waits=True)))
+    (urgent,) = [each for each in findings(lost) if each.what.startswith("Process")]
+    assert "held items for longer than hold_seconds" in urgent.what
+    assert [state_text(each) for each in lost.connections or ()] == ["lost its items", "waits"]
+    assert [state_text(each) for each in (old[0], old[1]._replace(held=0))] == ["holds", "idle"]
+    queue.close()
+    watched.look()
+    assert watched.connections is None
+    assert document_of_look(watched)["connections"] is None
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])

@@ -76,9 +76,9 @@ TABLE = (
         "background group_commit memory_budget metrics waiting space inspection pipeline open_queue maintenance "
         "multi_queue retries session_state",
     ),
-    _folder("interprocess", "splits producer snapshot_view consumer_requests multi_writer __init__"),
     _folder("sessions", "options session subscription typed", "Options and sessions: public."),
-    _folder("serving", "errors protocol values service server calls"),
+    _folder("serving", "errors protocol service connections values server calls"),
+    _folder("interprocess", "splits producer questions snapshot_view consumer_requests multi_writer __init__"),
     _folder("queues", "queue", "The queue of one owner: public."),
     _folder("workers", "link worker_session shared_queue connecting __init__"),
     _folder("top", "transactions __init__", "What people import."),

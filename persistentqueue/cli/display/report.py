@@ -23,7 +23,16 @@ from persistentqueue.drawing.text import bound_text, many, share_text, size_text
 
 from ..formatting import printable, time_text
 from ..style import STYLE
-from ..summary import Sight, disk_parts, findings, owner_text, resident_bytes, see_inside
+from ..summary import (
+    Sight,
+    disk_parts,
+    findings,
+    owner_text,
+    process_text,
+    resident_bytes,
+    see_inside,
+    state_text,
+)
 
 TILES = 240
 """Most tiles in the map."""
@@ -36,6 +45,8 @@ the left, with low ones behind them, are old items that others have overtaken.</
 _TILED = """Its filled part is the live share: a nearly empty tile is a file that takes much space for few items."""
 _WHOLE = """A data file is freed as a whole, when no item in it is live; compaction copies the live items of sparse
 files together. The logs grow with the rate of commits, and shrink when the queue rests."""
+_CONNECTED = 50
+"""Most connections in the table of a queue."""
 _HELD = """No other session can dequeue an item on hold, and its file stays, until the session flushes, rolls back or
 ends."""
 
@@ -95,6 +106,8 @@ def _cards(sight: Sight) -> Iterator[tuple[str, str]]:
     if sight.is_inside:
         yield "Items on hold", _holders(sight)
         yield "Latencies", _latencies(sight)
+    if sight.connections is not None:
+        yield "Connected processes", _connections(sight)
     yield "The disk", _disk(sight)
     if sight.snapshot.subscriptions:
         yield "Consumers", _consumers(sight)
@@ -243,6 +256,28 @@ def _holders(sight: Sight) -> str:
         for holder, numbers, size_bytes in holders
     )
     return f"<p>{_HELD}</p>" + table(["session", "on hold", "written ahead", "for", "file sizes"], rows)
+
+
+def _connections(sight: Sight) -> str:
+    connections = sight.connections or ()
+    if not connections:
+        return "<p>No other process has a session.</p>"
+    rows = (
+        [
+            f'<b>{escape(process_text(each))}</b><br><span class="dim">thread {escape(printable(each.thread))}</span>',
+            escape(printable(each.session)),
+            escape(printable(each.subscription)) or "-",
+            f"{each.held:,}",
+            span_text(each.seconds) if each.seconds else "-",
+            state_text(each),
+            f"{each.flushes:,}",
+        ]
+        for each in connections[:_CONNECTED]
+    )
+    waiting, more = sum(each.waits for each in connections), len(connections) - _CONNECTED
+    words = f"<p>{many(len(connections), 'session')} of other processes, {waiting:,} waiting for an item"
+    words += f"; the first {_CONNECTED} are shown, the longest hold first.</p>" if more > 0 else ".</p>"
+    return words + table(["process", "session", "subscription", "on hold", "for", "now", "flushes"], rows)
 
 
 def _latencies(sight: Sight) -> str:

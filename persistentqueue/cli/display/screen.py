@@ -10,6 +10,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from persistentqueue import Connection
 from persistentqueue.drawing.charts import (
     LEVELS,
     STEPS,
@@ -24,7 +25,7 @@ from persistentqueue.drawing.charts import (
 from persistentqueue.drawing.text import many, rate_text, share_text, size_text, span_text
 
 from ..formatting import printable
-from ..summary import Finding, Part, Sight, age_of, disk_parts, findings, owner_text
+from ..summary import Finding, Part, Sight, age_of, disk_parts, findings, owner_text, process_text, state_text
 from .watch import Watched
 
 _COLUMNS = (
@@ -50,6 +51,10 @@ _MARGIN = 20
 """Columns of the terminal to the left and right of a picture."""
 _BAR = 40
 _WORST = 3
+_OF_CONNECTION = (("process", 0), ("thread", 70), ("session", 0), ("held", 0), ("for", 0), ("now", 50), ("flushes", 90))
+"""The columns of the table of connections, each with the least width of a picture that shows it."""
+_CONNECTED = 12
+"""Most connections in the table of a queue."""
 
 
 def draw(path: str, queues: Sequence[Watched], is_chosen: bool, interval: float, width: int) -> RenderableType:
@@ -139,11 +144,32 @@ def _large(queue: Watched, sight: Sight, interval: float, width: int) -> Rendera
         curve = Text.assemble((sparkline(sight.ages), "yellow"))
         curve.append(f"  from the first, {span_text(sight.ages[0])}, to the last, {span_text(sight.ages[-1])}", "dim")
         grid.add_row("waiting", curve)
+    if sight.connections:
+        grid.add_row("connections", _connections(sight.connections, width))
     grid.add_row("data files", _map(sight, width))
     for at, finding in enumerate(findings(sight)):
         grid.add_row("findings" if not at else "", _finding(finding))
     grid.add_row("disk", _disk(disk_parts(seen), seen.disk_bytes, width))
     return grid
+
+
+def _connections(connections: Sequence[Connection], width: int) -> RenderableType:
+    """Draw the sessions of other processes, the longest hold first."""
+    waiting = sum(each.waits for each in connections)
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+    shown = [at for at, (_, least) in enumerate(_OF_CONNECTION) if width >= least]
+    for at in shown:
+        heading = _OF_CONNECTION[at][0]
+        table.add_column(heading, overflow="fold", justify="right" if heading in {"held", "for", "flushes"} else "left")
+    for each in connections[:_CONNECTED]:
+        session = each.session + (f" of {each.subscription}" if each.subscription else "")
+        held_for = span_text(each.seconds) if each.seconds else "-"
+        texts = [process_text(each), printable(each.thread), printable(session), f"{each.held:,}", held_for]
+        texts += [state_text(each), f"{each.flushes:,}"]
+        table.add_row(*(texts[at] for at in shown))
+    more = len(connections) - _CONNECTED
+    rest = [Text(f"and {many(more, 'other')}", "dim")] if more > 0 else []
+    return Group(Text(f"{many(len(connections), 'session')} of other processes, {waiting:,} waiting"), table, *rest)
 
 
 def _disk(parts: Sequence[Part], disk_bytes: int, width: int) -> Text:

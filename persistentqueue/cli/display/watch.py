@@ -6,10 +6,17 @@ from bisect import bisect_right, insort
 from collections import deque
 from dataclasses import dataclass, field
 
-from persistentqueue import PersistentQueueError, Sample, Snapshot, View
+from persistentqueue import Connection, PersistentQueueError, Sample, Snapshot, View
 from persistentqueue.drawing.charts import positions
 
-from ..summary import Sight, document_of, document_of_error, resident_bytes
+from ..summary import (
+    Sight,
+    connections_to,
+    document_of,
+    document_of_connections,
+    document_of_error,
+    resident_bytes,
+)
 
 HISTORY = 60
 """Number of looks that the curves cover."""
@@ -65,6 +72,8 @@ class Watched:
     """The error of the last look; None if it succeeded."""
     pace: Pace = field(default_factory=Pace)
     resident_bytes: int | None = None
+    connections: tuple[Connection, ...] | None = None
+    """The sessions of other processes; None if no owner serves the queue."""
     past: tuple[Sample, ...] = ()
     """Samples of the owner, from before the first look."""
     samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=HISTORY))
@@ -83,12 +92,13 @@ class Watched:
             snapshot = self.view.look()
             self._learn(before, snapshot)
         except (PersistentQueueError, OSError) as error:
-            self.snapshot, self.failure, self.pace = None, error, Pace()
+            self.snapshot, self.failure, self.pace, self.connections = None, error, Pace(), None
             return
         self.pace = pace_of(before, snapshot, self.arrivals) if before is not None else Pace()
         self.snapshot, self.failure = snapshot, None
         self.samples.append(Sample(snapshot.time_ns, snapshot.enqueued, snapshot.dequeued, snapshot.live_bytes))
         self.resident_bytes = resident_bytes(snapshot)
+        self.connections = connections_to(self.view)
 
     def _learn(self, before: Snapshot | None, snapshot: Snapshot) -> None:
         """Note when items were written: at the first look the items that wait, later the new ones and the oldest."""
@@ -108,7 +118,8 @@ class Watched:
         now_ns = self.snapshot.time_ns
         times = map(self.arrivals.time_ns, positions(self.snapshot.runs, AGES))
         ages = tuple(max(now_ns - each, 0) / 1e9 for each in times)
-        return Sight(self.name, self.snapshot, ages, history=(*self.past, *self.samples))
+        history = (*self.past, *self.samples)
+        return Sight(self.name, self.snapshot, ages, history=history, connections=self.connections)
 
 
 def pace_of(before: Snapshot, now: Snapshot, arrivals: Arrivals) -> Pace:
@@ -140,5 +151,9 @@ def document_of_look(queue: Watched) -> dict[str, object]:
     assert queue.snapshot is not None  # a look that did not fail has one
     seen = document_of(queue.snapshot, queue.name)
     del seen["segments"]
-    more = {"segments": len(queue.snapshot.segments), "owner_resident_bytes": queue.resident_bytes}
+    more = {
+        "segments": len(queue.snapshot.segments),
+        "owner_resident_bytes": queue.resident_bytes,
+        "connections": document_of_connections(queue.connections),
+    }
     return seen | more | vars(queue.pace)

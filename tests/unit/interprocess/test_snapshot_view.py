@@ -27,6 +27,7 @@ from persistentqueue import (
     View,
     ViewedItem,
     WrongKeyError,
+    connect,
     delete_queue,
     move_data,
 )
@@ -618,6 +619,23 @@ def test_an_owner_who_was_killed(tmp_path: Path) -> None:
     assert (seen.is_owned, seen.is_sealed, seen.depth) == (False, False, 1)
     assert data_of(View(path).peek()) == [b"one"]
     assert entries(path) == before
+
+
+def test_who_is_connected(open_queue: QueueFactory, directory: Path) -> None:
+    """A view asks an owner that serves for the sessions of other processes. It gets no answer without such an
+    owner, and makes no file in both cases."""
+    with open_queue(serve=True) as queue:
+        put(queue, b"one")
+        view, before = View(directory), sorted(os.listdir(directory))
+        assert view.connections() == []
+        with connect(directory.parent, directory.name, serve="never") as shared, shared.session("mailer") as session:
+            assert session.dequeue() == b"one"
+            assert [(each.session, each.held) for each in view.connections(timeout=60.0) or []] == [("mailer", 1)]
+            session.rollback()
+        assert sorted(os.listdir(directory)) == before
+        with pytest.raises(ValueError, match="timeout must be more than 0"):
+            view.connections(0)
+    assert view.connections() is None
 
 
 def test_a_segment_that_is_cut_meanwhile(

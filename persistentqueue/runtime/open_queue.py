@@ -530,6 +530,11 @@ class OpenQueue(InspectedQueue):
             left_seconds = reader.until_due(None)
             return inf if left_seconds is None else left_seconds
 
+    def withdraw(self, waiter: Waiter) -> None:
+        """Take ``waiter`` out of the line: it is not told any more."""
+        with self.mutex:
+            self._waiters.withdraw(waiter)
+
     @outermost
     def adopt_news(self) -> None:
         """Adopt some published files, if there may be any, and wake waiters for their items."""

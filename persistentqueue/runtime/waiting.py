@@ -112,6 +112,11 @@ class ItemWaiters:
         """Let another waiter stand in the line, until it is told. It looks by itself for published files."""
         self.sleeping.append(waiter)
 
+    def withdraw(self, waiter: Waiter) -> None:
+        """Take a waiter out of the line, if it stands there: it must not be told any more."""
+        if waiter in self.sleeping:
+            self.sleeping.remove(waiter)
+
     def wake(self, count: int) -> None:
         """Wake as many threads as there are new items."""
         if count and self.count:

@@ -88,6 +88,8 @@ class Server:
         if self._thread is not None:
             self._bell.ring()
             self._thread.join()
+        if self._service is not None:
+            self._service.close()  # from here on no thread rings the bell
         self._close()
 
     def _close(self) -> None:

@@ -200,6 +200,7 @@ class Service:
         self._due: list[tuple[float, int, Client, int]] = []
         """Heap of deadlines: time, a counter, the connection and its call. Entries of calls that ended are ignored."""
         self._count = 0
+        self._is_closed = False
         self._ended: deque[Callable[[], None]] = deque()
         """Answers of calls that were made apart."""
         self._leased: set[Client] = set()
@@ -217,6 +218,12 @@ class Service:
         answered = self._answered.copy()
         self._answered.clear()
         return answered
+
+    def close(self) -> None:
+        """Leave the line of the open queue: nothing wakes the service any more. All connections have ended."""
+        self._is_closed = True
+        for place in self._places.values():
+            self._queue.withdraw(place)
 
     @property
     def waits(self) -> bool:
@@ -403,7 +410,8 @@ class Service:
         except Exception as error:
             answer = Failed(encode_error(error))
         self._ended.append(partial(self._end_apart, client, call, answer))
-        self._ring()
+        if not self._is_closed:
+            self._ring()
 
     def _end_apart(self, client: Client, call: int, answer: Message) -> None:
         client.is_busy = False

@@ -439,6 +439,16 @@ def test_an_owner_that_does_not_serve_is_named(open_queue: QueueFactory) -> None
         connect(queue.path, "other", lock_timeout=0, serve="never")
 
 
+def test_an_owner_closes_after_a_worker_has_waited(served: Serve) -> None:
+    """The owner closes without an error after a worker has waited for an item in vain, and its lock is free."""
+    queue, join = served()
+    with join() as shared, shared.session() as session:
+        assert session.dequeue(timeout=0.01) is None
+        assert shared.wait(timeout=0.01) is False
+        queue.close()
+    PersistentQueue(queue.path, queue.name).close()
+
+
 def test_settings_are_checked(tmp_path: Path) -> None:
     """Settings out of range are refused before anything is made."""
     for wrong in ({"serve": "often"}, {"hold_seconds": 0}, {"hold_seconds": -1}, {"segment_bytes": 0}):

@@ -453,7 +453,7 @@ def test_settings_are_checked(tmp_path: Path) -> None:
     """Settings out of range are refused before anything is made."""
     for wrong in ({"serve": "often"}, {"hold_seconds": 0}, {"hold_seconds": -1}, {"segment_bytes": 0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
-            connect(tmp_path, "q", **wrong)  # type: ignore[arg-type]
+            connect(tmp_path, "q", **wrong)
     with pytest.raises(TypeError, match="segment_byte"):
         connect(tmp_path, "q", segment_byte=1)  # type: ignore[call-arg]
     assert list(tmp_path.iterdir()) == []

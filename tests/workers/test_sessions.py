@@ -3,6 +3,7 @@ them all the same."""
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 import time
@@ -437,6 +438,28 @@ def test_an_owner_that_does_not_serve_is_named(open_queue: QueueFactory) -> None
         connect(queue.path, queue.name, lock_timeout=0)
     with pytest.raises(NotServedError, match="no process owns it"):
         connect(queue.path, "other", lock_timeout=0, serve="never")
+
+
+def test_dead_letters_are_connected_once(served: Serve) -> None:
+    """The dead-letter queue of a worker is one object, and its connection ends with the queue."""
+    queue, join = served(max_attempts=1, dead_letter="dead")
+    put(queue, b"bad")
+    with join(dead_letter="dead") as shared:
+        with shared.transaction() as session:
+            session.reject(session.dequeue(), "no")
+        dead = shared.dead_letters
+        assert dead is shared.dead_letters
+        assert [DeadLetter.decode(letter).item for letter in dead.browse()] == [b"bad"]
+        assert len(dead) == 1
+    assert dead.closed
+
+
+def test_the_error_names_an_owner_that_does_not_serve(open_queue: QueueFactory) -> None:
+    """A worker that may not own the queue learns the process that owns it without serving."""
+    queue = open_queue()
+    with pytest.raises(NotServedError, match=f"process {os.getpid()} owns it") as caught:
+        connect(queue.path, queue.name, serve="never", lock_timeout=0)
+    assert caught.value.pid == os.getpid()
 
 
 def test_an_owner_closes_after_a_worker_has_waited(served: Serve) -> None:

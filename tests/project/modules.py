@@ -98,7 +98,8 @@ TABLE = (
         "cli",
         "bench files formatting streams style parser display/__init__ display/console output app "
         "summary display/report display/watch display/screen display/top maintenance_verbs write_verbs "
-        "read_verbs verbs __init__",
+        "read_verbs workers/__init__ workers/signals workers/function workers/loop workers/crew workers/verbs verbs "
+        "__init__",
     ),
     _folder("start", "__main__", "The command ``python -m persistentqueue``."),
 )
@@ -117,6 +118,7 @@ FACES_MAY_IMPORT = {
     "persistentqueue.system.disk",
     "persistentqueue.system.progress",
     "persistentqueue.system.uncopyable",
+    "persistentqueue.workers",
 }
 """Modules that a face may import: public names, the second interface, and internals that are declared for it here."""
 FACES_MAY_USE = {"_enqueue_cached", "_hands_over_at_once", "_has_pipeline", "_settle", "_undecodable", "_unflushed"}

@@ -65,7 +65,8 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
 - ``cli/`` The command line: ``persistentqueue``, or ``python -m persistentqueue``. ``bench``, ``files``,
   ``formatting``, ``streams``, ``style``, ``parser``, ``display/__init__``, ``display/console``, ``output``, ``app``,
   ``summary``, ``display/report``, ``display/watch``, ``display/screen``, ``display/top``, ``maintenance_verbs``,
-  ``write_verbs``, ``read_verbs``, ``verbs``.
+  ``write_verbs``, ``read_verbs``, ``workers/__init__``, ``workers/signals``, ``workers/function``, ``workers/loop``,
+  ``workers/crew``, ``workers/verbs``, ``verbs``.
 - ``persistentqueue/`` The command ``python -m persistentqueue``. ``__main__``.
 """
 

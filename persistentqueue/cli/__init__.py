@@ -13,7 +13,9 @@ The modules:
 - ``app``: parameters and openings that all verbs share.
 - ``display``: charts as numbers (``charts``), as SVG (``svg``) and as text (``screen``); the page of ``report``; the
   live view of ``top``, and the changes between two of its looks (``watch``); the terminal (``console``).
-- ``read_verbs``, ``write_verbs``, ``maintenance_verbs``: the verbs; ``verbs``: the command with all of them.
+- ``workers``: the verbs ``serve`` and ``worker`` (``verbs``), the parent of the worker processes (``crew``), and one of
+  them (``loop``).
+- ``read_verbs``, ``write_verbs``, ``maintenance_verbs``: the other verbs; ``verbs``: the command with all of them.
 
 No other package is needed. The extra ``persistentqueue[cli]`` adds rich, for ``top`` and for progress bars, and shtab,
 which makes the completion for shells. Only ``display.console`` and ``display.screen`` import rich, and only when a

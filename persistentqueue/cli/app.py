@@ -53,6 +53,13 @@ LOCK_TIMEOUT = parameter(
 TRUST = parameter(
     "--trust", action="store_true", help="Accept a queue that another user has prepared, or may write to."
 )
+CREATE = (
+    parameter(
+        "--create", action="store_true", default=True, help="Make the queue if it does not exist; this is the default."
+    ),
+    parameter("--no-create", action="store_false", dest="create", help="Fail if the queue does not exist."),
+)
+"""Both options of verbs that may make a queue; of several, the last one counts."""
 
 
 def explanation(error: BaseException) -> str:

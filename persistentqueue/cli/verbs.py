@@ -29,6 +29,7 @@ from .parser import (
     verb_named,
 )
 from .streams import FAILED, INTERRUPTED, came_of_an_interrupt, drop, tell
+from .workers import verbs as worker_verbs  # noqa: F401 - its import declares the verbs
 
 ABOUT = f"Inspect, use and repair persistent queues. {STATUS}"
 QUEUE_NAMES = {

@@ -26,6 +26,7 @@ from persistentqueue import (
 )
 
 from .app import (
+    CREATE,
     KEYS,
     LOCK_SECONDS,
     LOCK_TIMEOUT,
@@ -52,13 +53,6 @@ The batches depend on the lines alone, so that a repeated load with a marker mee
 """
 BATCH_ITEMS = 1000
 """Most items in one transaction of a get or of a move."""
-CREATE = (
-    parameter(
-        "--create", action="store_true", default=True, help="Make the queue if it does not exist; this is the default."
-    ),
-    parameter("--no-create", action="store_false", dest="create", help="Fail if the queue does not exist."),
-)
-"""Both options of ``put`` and ``load``; of several, the last one counts."""
 
 
 @verb(

@@ -116,6 +116,7 @@ class SharedQueue(Generic[T]):
         self._sessions = weakref.WeakSet[WorkerSession[T]]()
         self._control: Link | None = None
         self._controlling = threading.Lock()
+        self._dead_letters: SharedQueue[bytes] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what makes the queue again in another process, where it connects at its first use."""
@@ -200,8 +201,15 @@ class SharedQueue(Generic[T]):
                     except QueueLockedError as error:
                         pid = error.pid
                 if self._disk.monotonic() >= end_seconds:
-                    raise NotServedError(self._directory, pid)
+                    raise NotServedError(self._directory, self._owner_pid() if pid is None else pid)
                 self._disk.sleep(_POLL_SECONDS)
+
+    def _owner_pid(self) -> int | None:
+        """Return the process id of the owner, as its lock has it; None if there is no owner."""
+        with suppress(PersistentQueueError, OSError):  # the caller raises an error in any case
+            seen = self.view().look()
+            return seen.owner.pid if seen.is_owned and seen.owner is not None else None
+        return None
 
     def _own(self) -> None:
         """Make this process the owner. Raises ``QueueLockedError`` if another one is faster.
@@ -476,7 +484,7 @@ class SharedQueue(Generic[T]):
 
     @property
     def dead_letters(self) -> SharedQueue[bytes]:
-        """The dead-letter queue. Its items are envelopes (see ``DeadLetter``).
+        """The dead-letter queue. Its items are envelopes (see ``DeadLetter``). It is closed with this queue.
 
         Raises:
             ValueError: ``connect`` got no name of a dead-letter queue.
@@ -484,9 +492,13 @@ class SharedQueue(Generic[T]):
         name = self._options.dead_letter
         if name is None or not isinstance(name, str):
             raise ValueError(f"{self!r} has no dead letters that it knows by name: connect again with dead_letter=")
-        queue = SharedQueue(dirname(self._directory), name, BYTES, for_dead_letters(self._options), "never", None)
-        queue.open()
-        return queue
+        with self._guard:
+            if self._dead_letters is None or self._dead_letters.closed:
+                shared, parent = for_dead_letters(self._options), dirname(self._directory)
+                queue = SharedQueue(parent, name, BYTES, shared, "never", None)
+                queue.open()
+                self._dead_letters = queue
+            return self._dead_letters
 
     def close(self) -> None:
         """Roll back the sessions of this process. If it owns the queue, close it: another process takes over.
@@ -502,6 +514,9 @@ class SharedQueue(Generic[T]):
         control, self._control = self._control, None
         if control is not None:
             control.close()
+        dead_letters, self._dead_letters = self._dead_letters, None
+        if dead_letters is not None:
+            dead_letters.close()
         owner, self._owner = self._owner, None
         if owner is not None:
             owner.close()

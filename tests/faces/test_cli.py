@@ -349,7 +349,7 @@ def test_an_interrupt_before_a_verb_begins(monkeypatch: pytest.MonkeyPatch, caps
 
 def test_every_verb_tells_what_it_changes_and_whether_it_needs_the_lock(capsys: pytest.CaptureFixture[str]) -> None:
     """The help of every verb tells its effect on the disk and whether it needs the lock. Every verb has ``--json``."""
-    assert len(VERBS) == 19
+    assert len(VERBS) == 21
     for verb in VERBS:
         assert main([verb, "--help"]) == 0
         told = " ".join(capsys.readouterr().out.split())

@@ -98,7 +98,8 @@ TABLE = (
         "cli",
         "bench files formatting streams style parser display/__init__ display/console output app "
         "summary display/report display/watch display/screen display/top maintenance_verbs write_verbs "
-        "read_verbs verbs __init__",
+        "read_verbs workers/__init__ workers/signals workers/function workers/loop workers/crew workers/verbs verbs "
+        "__init__",
     ),
     _folder("start", "__main__", "The command ``python -m persistentqueue``."),
 )

@@ -121,7 +121,7 @@ def test_errors_are_complete() -> None:
 def test_commands_are_complete() -> None:
     """The page has each command, with the status of its failure and its options."""
     text = generate.command_line()
-    modules = ("read_verbs", "write_verbs", "maintenance_verbs", "verbs")
+    modules = ("read_verbs", "write_verbs", "maintenance_verbs", "workers/verbs", "verbs")
     verbs = [
         len(
             re.findall(r"^@verb\(", (ROOT / "persistentqueue" / "cli" / f"{name}.py").read_text(encoding="utf-8"), re.M)

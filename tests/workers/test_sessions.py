@@ -4,6 +4,7 @@ them all the same."""
 from __future__ import annotations
 
 import errno
+import os
 import pickle
 import threading
 import time
@@ -443,6 +444,38 @@ def test_an_owner_that_does_not_serve_is_named(open_queue: QueueFactory) -> None
         connect(queue.path, queue.name, lock_timeout=0)
     with pytest.raises(NotServedError, match="no process owns it"):
         connect(queue.path, "other", lock_timeout=0, serve="never")
+
+
+def test_dead_letters_are_connected_once(served: Serve) -> None:
+    """The dead-letter queue of a worker is one object, and its connection ends with the queue."""
+    queue, join = served(max_attempts=1, dead_letter="dead")
+    put(queue, b"bad")
+    with join(dead_letter="dead") as shared:
+        with shared.transaction() as session:
+            session.reject(session.dequeue(), "no")
+        dead = shared.dead_letters
+        assert dead is shared.dead_letters
+        assert [DeadLetter.decode(letter).item for letter in dead.browse()] == [b"bad"]
+        assert len(dead) == 1
+    assert dead.closed
+
+
+def test_the_error_names_an_owner_that_does_not_serve(open_queue: QueueFactory) -> None:
+    """A worker that may not own the queue learns the process that owns it without serving."""
+    queue = open_queue()
+    with pytest.raises(NotServedError, match=f"process {os.getpid()} owns it") as caught:
+        connect(queue.path, queue.name, serve="never", lock_timeout=0)
+    assert caught.value.pid == os.getpid()
+
+
+def test_an_owner_closes_after_a_worker_has_waited(served: Serve) -> None:
+    """The owner closes without an error after a worker has waited for an item in vain, and its lock is free."""
+    queue, join = served()
+    with join() as shared, shared.session() as session:
+        assert session.dequeue(timeout=0.01) is None
+        assert shared.wait(timeout=0.01) is False
+        queue.close()
+    PersistentQueue(queue.path, queue.name).close()
 
 
 def test_settings_are_checked(tmp_path: Path) -> None:

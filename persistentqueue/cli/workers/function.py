@@ -1,0 +1,53 @@
+"""The function of the verb ``worker``: from ``module:function`` to the function itself."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from ..parser import UsageError
+
+
+def function_at(place: str) -> Callable[[Any], object]:
+    """Return the function at ``module:function``. Modules are found in the working directory, too.
+
+    Raises ``UsageError`` if there is no such function, or if its call would not do the work.
+    """
+    module, _, name = place.partition(":")
+    if not module or not name:
+        raise UsageError(f"expected MODULE:FUNCTION, such as tasks:handle; found {place!r}")
+    if not {"", os.getcwd()} & {*sys.path}:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module)
+    except (Exception, SystemExit) as error:
+        raise UsageError(
+            f"{place}: the module {module} cannot be imported: {words_of(error)}: run the command in the directory of "
+            "the module, or name that directory in PYTHONPATH"
+        ) from error
+    for each in name.split("."):
+        if not hasattr(found, each):
+            raise UsageError(f"{place}: the module {module} has no {name}: name a function that takes one item")
+        found = getattr(found, each)
+    if not callable(found):
+        raise UsageError(f"{place}: {found!r} is no function: name a function that takes one item")
+    if inspect.iscoroutinefunction(found) or inspect.isgeneratorfunction(found) or inspect.isasyncgenfunction(found):
+        raise UsageError(
+            f"{place}: a call of this function only begins its work: name a plain function, for example one that calls "
+            "asyncio.run"
+        )
+    function: Callable[[Any], object] = found
+    return function
+
+
+def words_of(error: BaseException) -> str:
+    """Return the type and the text of an error, as the reason of a dead letter has them."""
+    try:
+        text = str(error)
+    except Exception:  # an error of the user's own class
+        text = "its text cannot be made"
+    return f"{type(error).__name__}: {text}".encode(errors="backslashreplace").decode()

@@ -1,0 +1,199 @@
+"""The loop of a worker process: it takes items from a served queue, runs a function for each, and flushes.
+
+``python -m persistentqueue.cli.workers.loop JOB`` is such a process; the verb ``worker`` starts it. It never owns the
+queue: if one worker ended as the owner, all others would lose the items that they have on hold.
+
+The effects on an item:
+
+- The function returns: the next flush consumes the item.
+- The function raises, in a queue that counts delivery attempts: the item is rejected with the error as its reason.
+- The function raises, in another queue: the item goes back, and the process pauses, longer after each such failure.
+- The process dies: the kernel ends its connection, and the owner puts the item back at once.
+
+After each flush the process writes a line to the pipe of its parent: the number of items done, and of failures. So the
+parent knows the counts of a process that was killed. If the process ends because the queue is drained, it writes
+``DRAINED``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from persistentqueue import (
+    Options,
+    OutcomeUnknownError,
+    PersistentQueueError,
+    SessionLostError,
+    codecs,
+    connect,
+)
+
+from ..app import explanation
+from ..output import logged
+from ..parser import UsageError
+from ..streams import FAILED, finish, ready
+from .function import function_at, words_of
+from .signals import Signals
+
+if TYPE_CHECKING:
+    from persistentqueue import Session
+    from persistentqueue.workers import SharedQueue, WorkerSession
+
+CODECS: dict[str, codecs.Codec[Any]] = {"bytes": codecs.BYTES, "text": codecs.TEXT, "json": codecs.JSON}
+"""Codecs by the words of the command line."""
+DRAINED = b"drained\n"
+"""The line of a process that ends because the queue is drained."""
+LOOK_SECONDS, DRAINED_LOOK_SECONDS = 0.5, 0.1
+"""Longest time between two looks for a signal, in seconds; and the time until it is asked whether the queue is drained.
+"""
+PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.1, 5.0
+"""The first and the longest pause after a failure, in seconds, in a queue that counts no attempts."""
+_LOG = logging.getLogger("persistentqueue")
+
+
+class Job(NamedTuple):
+    """The work of a worker process. It is passed as JSON."""
+
+    path: str
+    name: str | None
+    function: str
+    codec: str
+    batch: int
+    until_empty: bool
+    counts: bool
+    """True if the command line asks for delivery attempts: then the owner must count them."""
+    lock_timeout: float
+    trust: bool
+    as_json: bool
+
+
+class Place(NamedTuple):
+    """The place of a worker process: its number among all, its parent, and the pipe to it."""
+
+    number: int
+    parent: int
+    pipe: int
+
+
+class Loop:
+    """The loop of one process. ``run`` returns after a signal, without its parent, or when the queue is drained."""
+
+    def __init__(self, job: Job, place: Place, function: Callable[[Any], object], signals: Signals) -> None:
+        self._job, self._place, self._signals = job, place, signals
+        self._function, self._codec = function, CODECS[job.codec]
+        self._failures = 0
+        """Failures without a success between them."""
+        self._warned = False
+
+    def run(self) -> None:
+        """Take items and work, until the end. Raises the errors of the queue."""
+        job = self._job
+        options = Options(create=False, lock_timeout=job.lock_timeout, trust=job.trust)
+        look_seconds = DRAINED_LOOK_SECONDS if job.until_empty else LOOK_SECONDS
+        with (
+            connect(job.path, job.name, serve="never", options=options) as queue,
+            queue.session(f"worker {self._place.number}") as session,
+        ):
+            while not self._must_end():
+                items = session.dequeue_many(job.batch, look_seconds)
+                if items:
+                    self._work(session, items)
+                elif job.until_empty and is_drained(queue):
+                    self._report(DRAINED)
+                    break
+
+    def _must_end(self) -> bool:
+        """Return whether a signal came, or the parent has ended, which would report and restart."""
+        return self._signals.wait(0) or os.getppid() != self._place.parent
+
+    def _work(self, session: Session[bytes] | WorkerSession[bytes], items: Sequence[bytes]) -> None:
+        """Run the function for the items, flush, and report."""
+        done = failed = 0
+        pauses = False
+        try:
+            for at, item in enumerate(items):
+                if at and self._must_end():
+                    session.put_back(len(items) - at)
+                    break
+                try:
+                    self._function(self._codec.decode(item))
+                except Exception as error:
+                    failed += 1
+                    self._tell(f"an item failed: {words_of(error)} ({place_of(error)})")
+                    if not self._rejects(session, item, error):
+                        session.put_back(len(items) - at)
+                        pauses = True
+                        break
+                else:
+                    done += 1
+            session.flush()
+        except SessionLostError as error:
+            is_unknown = isinstance(error, OutcomeUnknownError)
+            self._tell(f"{'perhaps ' if is_unknown else ''}{done} items are done again: {error}")
+            session.rollback()
+            done = 0
+        self._report(b"%d %d\n" % (done, failed))
+        self._failures = 0 if done else self._failures + 1
+        if pauses:
+            self._signals.wait(pause_seconds(self._failures))
+
+    def _rejects(self, session: Session[bytes] | WorkerSession[bytes], item: bytes, error: Exception) -> bool:
+        """Reject the item; return False if its queue counts no attempts."""
+        try:
+            session.reject(item, words_of(error))
+        except ValueError as refusal:
+            if self._job.counts and not self._warned:
+                self._warned = True
+                self._tell(f"items that fail go back at once: {refusal}: start the owner of the queue with the options")
+            return False
+        return True
+
+    def _report(self, line: bytes) -> None:
+        with suppress(BrokenPipeError):  # without its parent the process ends soon
+            os.write(self._place.pipe, line)
+
+    def _tell(self, text: str) -> None:
+        _LOG.warning("worker %d: %s", self._place.number, text)
+
+
+def is_drained(queue: SharedQueue[bytes]) -> bool:
+    """Return whether the queue has no items: ready, held by another process, delayed or published."""
+    stats = queue.stats()
+    return not (stats.ready or stats.held or stats.delayed or stats.published)
+
+
+def pause_seconds(failures: int) -> float:
+    """Return the pause after so many failures in a row, at least 1, in seconds."""
+    return min(PAUSE_SECONDS * 2.0 ** min(failures - 1, 32), PAUSE_SECONDS_MAX)
+
+
+def place_of(error: BaseException) -> str:
+    """Return the innermost place at which the error was raised."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{frame.name} in {frame.filename}, line {frame.lineno}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the process, and return its exit status: 0 after a graceful end, else 2."""
+    ready()
+    job, place = (kind(**json.loads(text)) for kind, text in zip((Job, Place), arguments, strict=True))
+    os.set_inheritable(place.pipe, False)
+    with logged(job.as_json), Signals() as signals:
+        signals.ready()
+        try:
+            Loop(job, place, function_at(job.function), signals).run()
+        except (PersistentQueueError, UsageError, OSError) as error:
+            _LOG.warning("worker %d: it ends: %s: %s", place.number, type(error).__name__, explanation(error))
+            return finish(FAILED)
+    return finish(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,79 @@
+"""The signals that end a process gracefully, SIGTERM and SIGINT, as numbers that a loop takes when it is ready.
+
+A handler only notes its signal, so it interrupts no work. The interpreter also writes each signal to a pipe, which
+wakes a loop that waits. A process that was started with a signal ignored, as ``nohup`` does, goes on ignoring it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from contextlib import suppress
+from types import FrameType, TracebackType
+from typing import Any
+
+ENDING = (signal.SIGTERM, signal.SIGINT)
+"""Signals that end a process gracefully."""
+
+
+class Signals:
+    """The ending signals that came since the block began. It takes others along, which only wake the loop.
+
+    Until ``ready`` is called, an ending signal raises ``KeyboardInterrupt``: so it ends an opening that waits.
+    """
+
+    def __init__(self, *others: signal.Signals) -> None:
+        self._numbers = (*ENDING, *others)
+        self._before: dict[signal.Signals, Any] = {}
+        self._wakeup_before = -1
+        self._raises = True
+        self._reader = self._writer = -1
+        self.came: list[int] = []
+        """The ending signals that came, in their order."""
+
+    def __enter__(self) -> Signals:
+        self._reader, self._writer = os.pipe()
+        for fd in (self._reader, self._writer):
+            os.set_blocking(fd, False)
+        self._wakeup_before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        for number in self._numbers:
+            if signal.getsignal(number) is not signal.SIG_IGN or number not in ENDING:
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        signal.set_wakeup_fd(self._wakeup_before)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        os.close(self._reader)
+        os.close(self._writer)
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable after a signal, for a selector."""
+        return self._reader
+
+    def ready(self) -> Signals:
+        """Note signals from now on, and raise no error."""
+        self._raises = False
+        return self
+
+    def clear(self) -> None:
+        """Make the descriptor unreadable until the next signal."""
+        with suppress(BlockingIOError):
+            while os.read(self._reader, 4096):
+                pass
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for an ending signal, at most for this time; return whether one has come since the block began."""
+        if not self.came and select.select([self], [], [], seconds)[0]:
+            self.clear()
+        return bool(self.came)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        if number in ENDING:
+            self.came.append(number)
+            if self._raises:
+                raise KeyboardInterrupt

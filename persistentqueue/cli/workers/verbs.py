@@ -1,0 +1,250 @@
+"""The verbs for worker processes: ``serve`` and ``worker``."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from functools import partial
+from typing import Literal
+
+from persistentqueue import Options, PersistentQueue, ResourceError, connect
+from persistentqueue.options import for_dead_letters
+from persistentqueue.workers import SharedQueue
+
+from ..app import CREATE, KEYS, LOCK_TIMEOUT, NAME_NEEDED, NAMES, PATH, TRUST, WELL, encryption_of
+from ..formatting import many
+from ..output import answer, say
+from ..parser import USE, Number, UsageError, parameter, verb
+from ..streams import INTERRUPTED
+from ..summary import named, queues_in
+from .crew import LOOK_SECONDS, Crew
+from .function import function_at
+from .loop import CODECS, Job
+from .signals import Signals
+
+OWNER_SECONDS = 10.0
+"""Seconds that ``worker`` waits for an owner that serves, by default: as ``connect`` does."""
+ATTEMPTS = (
+    parameter(
+        "--max-attempts",
+        type=Number(int, 1),
+        metavar="COUNT",
+        help="Delivery attempts of an item before it becomes a dead letter. Needs --dead-letter.",
+    ),
+    parameter(
+        "--dead-letter",
+        metavar="NAME",
+        completes="queue",
+        help="The queue for dead letters, beside the others; it is served, too.",
+    ),
+    parameter(
+        "--retry-delay",
+        type=Number(float, 0),
+        default=0.0,
+        metavar="SECONDS",
+        help="Seconds until an item that failed is ready again.",
+    ),
+)
+"""Options of both verbs, about items that fail."""
+
+
+def _options(
+    *,
+    max_attempts: int | None,
+    dead_letter: str | None,
+    retry_delay: float,
+    lock_timeout: float,
+    trust: bool,
+    keys: Sequence[str] | None,
+    create: bool,
+) -> Options:
+    if max_attempts is not None and dead_letter is None:
+        raise UsageError("--max-attempts needs --dead-letter NAME, the queue for items that have no attempts left")
+    return Options(
+        create=create,
+        max_attempts=max_attempts,
+        dead_letter=dead_letter,
+        retry_delay_seconds=retry_delay,
+        lock_timeout=lock_timeout,
+        trust=trust,
+        encryption=encryption_of(keys),
+    )
+
+
+@verb(
+    USE,
+    "serve",
+    PATH,
+    NAMES,
+    *ATTEMPTS,
+    parameter("--max-items", type=Number(int, 1), metavar="COUNT", help="Most items of a queue."),
+    parameter("--max-bytes", type=Number(int, 1), metavar="BYTES", help="Most bytes of a queue's items."),
+    parameter("--max-disk-bytes", type=Number(int, 1), metavar="BYTES", help="Most bytes of a queue's files."),
+    parameter(
+        "--full",
+        choices=("raise", "block"),
+        default="raise",
+        help="At a limit: refuse what has no room, or let it wait.",
+    ),
+    parameter(
+        "--no-sync", action="store_false", dest="sync", help="Do not wait for the disk: a power cut may lose flushes."
+    ),
+    parameter("--wipe", action="store_true", help="Overwrite each file that the owner frees."),
+    *CREATE,
+    LOCK_TIMEOUT,
+    TRUST,
+    KEYS,
+)
+def serve(
+    path: str,
+    names: Sequence[str],
+    max_attempts: int | None,
+    dead_letter: str | None,
+    retry_delay: float,
+    max_items: int | None,
+    max_bytes: int | None,
+    max_disk_bytes: int | None,
+    full: Literal["raise", "block"],
+    sync: bool,
+    wipe: bool,
+    create: bool,
+    lock_timeout: float,
+    trust: bool,
+    keys: Sequence[str] | None,
+    as_json: bool,
+) -> int:
+    """Own queues, and serve them to the processes that connect to them, until SIGTERM or Ctrl-C.
+
+    Without a NAME it serves the queues that exist in PATH. A queue that is named, and does not exist, is made. A line
+    on stdout says that the queues are served. A signal closes them and seals their logs: status 0. Status 130: the
+    signal came before that line. Status 2: a queue could not be opened, or it broke.
+
+    Disk: the queues, as its clients ask for. Lock: needed, until the end.
+    """
+    options = _options(
+        max_attempts=max_attempts,
+        dead_letter=dead_letter,
+        retry_delay=retry_delay,
+        lock_timeout=lock_timeout,
+        trust=trust,
+        keys=keys,
+        create=create and bool(names),
+    )
+    options = replace(
+        options,
+        max_items=max_items,
+        max_bytes=max_bytes,
+        max_disk_bytes=max_disk_bytes,
+        full=full,
+        sync=sync,
+        wipe=wipe,
+    )
+    found = [each for each in queues_in(path, names) if each != dead_letter]
+    with Signals() as signals, ExitStack() as opened:
+        queues = list(_opened(opened, path, found, options))
+        signals.ready()  # before the line: a reader of it may send a signal at once
+        if as_json:
+            answer({"serving": found, "path": path, "process": os.getpid()})
+        else:
+            say(f"serving {', '.join(found)} in {path}, process {os.getpid()}")
+        while not signals.wait(LOOK_SECONDS):
+            for queue in queues:
+                queue.view()  # raises an error if the directory was renamed or deleted
+                _need_usable(queue)
+    return WELL
+
+
+def _need_usable(queue: PersistentQueue | SharedQueue[bytes]) -> None:
+    """Make a call of the queue. Raises its error if it is broken here, so that a supervisor starts another owner."""
+    with suppress(ResourceError):  # such as a lack of file descriptors: it may pass
+        is_broken = queue.stats().broken
+        if is_broken and (isinstance(queue, PersistentQueue) or queue.owns):
+            queue.trim()
+
+
+def _opened(opened: ExitStack, path: str, names: Sequence[str], options: Options) -> Iterator[PersistentQueue]:
+    """Yield the queues, open and served. They share the dead-letter queue, which is opened first."""
+    served = partial(PersistentQueue, path, serve=True)
+    if options.dead_letter is not None and "." not in names:
+        dead = opened.enter_context(served(str(options.dead_letter), options=for_dead_letters(options)))
+        options = replace(options, dead_letter=dead)
+        yield dead
+    for name in dict.fromkeys(names):
+        yield opened.enter_context(served(named(name), options=options))
+
+
+@verb(
+    USE,
+    "worker",
+    PATH,
+    NAME_NEEDED,
+    parameter("function", metavar="MODULE:FUNCTION", help="The function, which takes one item."),
+    parameter("--processes", type=Number(int, 1), default=1, metavar="COUNT", help="Number of processes."),
+    parameter("--batch", type=Number(int, 1), default=1, metavar="COUNT", help="Most items for each flush."),
+    parameter("--codec", choices=tuple(CODECS), default="bytes", help="What the function gets of an item."),
+    *ATTEMPTS,
+    parameter("--until-empty", action="store_true", help="End when the queue has no item left, held ones included."),
+    *CREATE,
+    parameter(
+        "--lock-timeout",
+        type=Number(float, 0),
+        default=OWNER_SECONDS,
+        metavar="SECONDS",
+        help="Seconds to wait for an owner that serves, or for the lock.",
+    ),
+    TRUST,
+    KEYS,
+)
+def worker(
+    path: str,
+    name: str,
+    function: str,
+    processes: int,
+    batch: int,
+    codec: str,
+    max_attempts: int | None,
+    dead_letter: str | None,
+    retry_delay: float,
+    until_empty: bool,
+    create: bool,
+    lock_timeout: float,
+    trust: bool,
+    keys: Sequence[str] | None,
+    as_json: bool,
+) -> int:
+    """Call a function for each item, in several processes. An item is consumed when its call has returned.
+
+    If the call raises, the item is tried again: at once, or after --retry-delay. With --max-attempts and --dead-letter
+    it becomes a dead letter after so many attempts, with the error as its reason. The result of the call is ignored. A
+    process that dies is started again, and its item is done by another one.
+
+    SIGTERM or Ctrl-C ends the processes when each has finished its item; a second signal kills them. The last line has
+    the number of items done, of calls that failed, and of processes that were started again. Status 130: they were
+    killed.
+
+    Disk: items are durably consumed; a queue that does not exist is made. Lock: needed, unless another process serves
+    the queue; the options about attempts are then those of that owner.
+    """
+    options = _options(
+        max_attempts=max_attempts,
+        dead_letter=dead_letter,
+        retry_delay=retry_delay,
+        lock_timeout=lock_timeout,
+        trust=trust,
+        keys=keys,
+        create=create,
+    )
+    function_at(function)
+    counts = dead_letter is not None or retry_delay > 0
+    job = Job(path, named(name), function, codec, batch, until_empty, counts, lock_timeout, trust, as_json)
+    with Signals(signal.SIGCHLD) as signals, connect(path, named(name), options=options) as queue:
+        result = Crew(job, processes, signals.ready(), partial(_need_usable, queue)).run()
+    if as_json:
+        answer({"done": result.done, "failed": result.failed, "restarted": result.restarted})
+    else:
+        failed, restarted = many(result.failed, "call"), many(result.restarted, "restart")
+        say(f"{many(result.done, 'item')} done, {failed} failed, {restarted}")
+    return INTERRUPTED if result.killed else WELL

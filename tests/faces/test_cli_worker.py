@@ -1,0 +1,320 @@
+"""The verb ``worker``: a function for each item, in processes that die, are killed, fail, and end gracefully."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from persistentqueue import DeadLetter, PersistentQueue, View
+from persistentqueue.cli.workers import crew, loop
+from tests.faces.test_cli import cli
+from tests.support.commands import Command
+from tests.support.queues import drain, put, wait_for
+
+TASKS = r'''
+import fcntl
+import os
+import signal
+import threading
+
+
+def write(name, line):
+    fd = os.open(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(fd, line + b"\n")
+    os.close(fd)
+
+
+def is_first(name):
+    """Make the file; return False if it was there."""
+    try:
+        os.close(os.open(name, os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        return False
+    return True
+
+
+def await_file(name):
+    while not os.path.exists(name):
+        threading.Event().wait(0.005)
+
+
+def record(item):
+    write("done", item)
+
+
+def stuck(item):
+    """At the item 5, the first time, say which process it is, and stay."""
+    if item == b"5" and is_first("stuck"):
+        write("pid", b"%d" % os.getpid())
+        while True:
+            signal.pause()
+    record(item)
+
+
+def suicide(item):
+    """At the item 5 end by ``kill -9``, each time."""
+    if item == b"5":
+        os.kill(os.getpid(), signal.SIGKILL)
+    record(item)
+
+
+def odd(number):
+    """Take even numbers only."""
+    if number % 2:
+        raise ValueError(f"{number} is odd")
+    record(b"%d" % number)
+
+
+def once(item):
+    """Fail at the item 5, the first time."""
+    if item == b"5" and is_first("failed"):
+        raise RuntimeError("not yet")
+    record(item)
+
+
+def gated(item):
+    """Say that the item has begun, and finish it when the gate is open. The process keeps a lock until its end."""
+    global lock
+    lock = os.open(f"lock-{os.getpid()}", os.O_CREAT | os.O_RDWR, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    write("begun", b"%d" % os.getpid())
+    await_file("gate")
+    record(item)
+
+
+def signalled(item):
+    """Say that the item has begun, and finish it when the process has got its signal."""
+    write("begun", b"%d" % os.getpid())
+    while not signal.getsignal(signal.SIGTERM).__self__.came:
+        threading.Event().wait(0.005)
+    record(item)
+
+
+async def later(item):
+    record(item)
+
+
+NUMBER = 5
+'''
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> Path:
+    """Return the working directory of the commands, which has a module ``tasks``."""
+    (tmp_path / "tasks.py").write_text(TASKS)
+    return tmp_path
+
+
+def worker(tasks: Path, function: str, *options: object) -> Command:
+    """Start the verb on the queue ``orders``."""
+    return Command("worker", tasks / "queues", "orders", f"tasks:{function}", *options, directory=tasks)
+
+
+def enqueue(tasks: Path, *items: bytes) -> None:
+    """Enqueue the items in the queue ``orders``."""
+    with PersistentQueue(tasks / "queues", "orders") as queue:
+        put(queue, *items)
+
+
+def numbers(count: int) -> list[bytes]:
+    """Return so many items, from 1."""
+    return [b"%d" % number for number in range(1, count + 1)]
+
+
+def lines(tasks: Path, name: str = "done") -> Counter[bytes]:
+    """Return the whole lines that tasks have written, and how often."""
+    path = tasks / name
+    *whole, _ = path.read_bytes().split(b"\n") if path.exists() else [b""]
+    return Counter(whole)
+
+
+def rest(tasks: Path) -> list[bytes]:
+    """Return what is left in the queue, and check that its log was sealed."""
+    assert View(tasks / "queues", "orders").look().is_sealed
+    with PersistentQueue(tasks / "queues", "orders") as queue:
+        return drain(queue)
+
+
+@pytest.mark.parametrize("batch", [1, 7])
+def test_each_item_is_done_once(tasks: Path, batch: int) -> None:
+    """Four processes do each item once, with one item in a flush or several, and end when the queue is drained."""
+    enqueue(tasks, *numbers(300))
+    options = ["--processes", 4, "--batch", batch, "--until-empty", "--json"]
+    with worker(tasks, "record", *options) as command:
+        assert command.result() == {"done": 300, "failed": 0, "restarted": 0}
+    assert lines(tasks) == Counter(numbers(300))
+    assert rest(tasks) == []
+
+
+def test_an_item_of_a_killed_process_is_done_by_another(tasks: Path) -> None:
+    """After ``kill -9`` in the middle of an item, another process does the item, and the process is started again."""
+    enqueue(tasks, *numbers(20))
+    with worker(tasks, "stuck", "--processes", 2, "--until-empty") as command:
+        wait_for(lambda: bool(lines(tasks, "pid")))
+        os.kill(int(next(iter(lines(tasks, "pid")))), signal.SIGKILL)
+        status, out, err = command.finish()
+    assert (status, out) == (0, "20 items done, 0 calls failed, 1 restart\n")
+    assert "has ended by signal 9" in err
+    assert lines(tasks) == Counter(numbers(20))
+    assert rest(tasks) == []
+
+
+def test_an_item_that_kills_each_process_becomes_a_dead_letter(tasks: Path) -> None:
+    """Processes that die again and again are started again, and all other items are done once."""
+    enqueue(tasks, *numbers(20))
+    attempts = ["--max-attempts", 3, "--dead-letter", "dead"]
+    with worker(tasks, "suicide", *attempts, "--processes", 2, "--until-empty", "--json") as command:
+        assert command.result() == {"done": 19, "failed": 0, "restarted": 3}
+    assert lines(tasks) == Counter(each for each in numbers(20) if each != b"5")
+    assert [letter.item for letter in dead_letters(tasks)] == [b"5"]
+
+
+def dead_letters(tasks: Path) -> list[DeadLetter]:
+    """Return the dead letters."""
+    with PersistentQueue(tasks / "queues", "dead") as queue:
+        return list(map(DeadLetter.decode, queue.browse()))
+
+
+@pytest.mark.parametrize("delay", [0, 0.01])
+def test_a_function_that_fails_leaves_dead_letters(tasks: Path, delay: float) -> None:
+    """Items that fail become dead letters after all attempts, with the error as reason. So do items that the codec
+    refuses."""
+    enqueue(tasks, *numbers(6), b"{")
+    attempts = ["--max-attempts", 2, "--dead-letter", "dead", "--retry-delay", delay, "--codec", "json"]
+    with worker(tasks, "odd", *attempts, "--batch", 3, "--processes", 2, "--until-empty", "--json") as command:
+        assert command.result() == {"done": 3, "failed": 8, "restarted": 0}
+    assert lines(tasks) == Counter([b"2", b"4", b"6"])
+    letters = {letter.item: letter for letter in dead_letters(tasks)}
+    assert letters.keys() == {b"1", b"3", b"5", b"{"}
+    assert {letter.attempts for letter in letters.values()} == {2}
+    assert letters[b"3"].reason == "ValueError: 3 is odd"
+    assert letters[b"{"].reason.startswith("JSONDecodeError: ")
+
+
+def test_an_item_that_fails_is_tried_again(tasks: Path) -> None:
+    """Without attempts, an item that fails goes back with those behind it, and is tried again."""
+    enqueue(tasks, *numbers(10))
+    with worker(tasks, "once", "--batch", 10, "--until-empty") as command:
+        status, out, err = command.finish()
+    assert (status, out) == (0, "10 items done, 1 call failed, 0 restarts\n")
+    assert "an item failed: RuntimeError: not yet (once in " in err
+    assert (tasks / "done").read_bytes().split() == numbers(10)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_each_process_finish_its_item(tasks: Path, number: signal.Signals) -> None:
+    """After a signal, each process finishes the item that it has, and takes no other; those of its batch go back."""
+    enqueue(tasks, *numbers(20))
+    with worker(tasks, "signalled", "--processes", 2, "--batch", 4, "--json") as command:
+        wait_for(lambda: len(lines(tasks, "begun")) == 2)
+        command.send(number)
+        assert command.result() == {"done": 2, "failed": 0, "restarted": 0}
+    done = set(lines(tasks))
+    assert len(done) == 2
+    assert rest(tasks) == [each for each in numbers(20) if each not in done]
+
+
+def test_a_second_signal_kills(tasks: Path) -> None:
+    """A second signal kills the processes, with status 130. Their items stay in the queue."""
+    enqueue(tasks, *numbers(5))
+    with worker(tasks, "gated", "--processes", 2) as command:
+        wait_for(lambda: len(lines(tasks, "begun")) == 2)
+        command.send(signal.SIGTERM)
+        command.send(signal.SIGINT)
+        status, out, _ = command.finish()
+        assert (status, out) == (130, "0 items done, 0 calls failed, 0 restarts\n")
+    assert rest(tasks) == numbers(5)
+
+
+def test_processes_end_without_their_parent(tasks: Path) -> None:
+    """After ``kill -9`` of the parent, its processes end by themselves, and no item is lost."""
+    enqueue(tasks, *numbers(5))
+    with worker(tasks, "gated", "--processes", 2, "--lock-timeout", 1) as command:
+        wait_for(lambda: len(lines(tasks, "begun")) == 2)
+        command.kill()
+        (tasks / "gate").touch()
+        for pid in lines(tasks, "begun"):
+            wait_for(lambda pid=pid: is_free(tasks / f"lock-{int(pid)}"))  # type: ignore[misc]
+    with PersistentQueue(tasks / "queues", "orders", lock_timeout=60.0) as queue:
+        assert drain(queue) == numbers(5)
+
+
+def is_free(path: Path) -> bool:
+    """Return whether no process has the lock of the file."""
+    with path.open("r+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+def test_a_killed_owner_is_replaced_by_the_parent(tasks: Path) -> None:
+    """Workers use an owner that serves. After its ``kill -9`` their parent becomes the owner, and all is done."""
+    enqueue(tasks, *numbers(100))
+    with Command("serve", tasks / "queues", directory=tasks) as owner:
+        assert owner.line().startswith("serving orders")
+        with worker(tasks, "record", "--processes", 2, "--lock-timeout", 60, "--until-empty", "--json") as command:
+            wait_for(lambda: len(lines(tasks)) > 5)
+            owner.kill()
+            result = command.result()
+    assert (result["failed"], result["restarted"]) == (0, 0)
+    assert lines(tasks).keys() == {*numbers(100)}
+    assert lines(tasks).total() <= 102  # the two items that the workers had on hold
+    assert rest(tasks) == []
+
+
+def test_the_owner_decides_about_attempts(tasks: Path) -> None:
+    """If the owner counts no attempts, a worker that asks for them says so, and tries the item again."""
+    enqueue(tasks, *numbers(10))
+    attempts = ["--max-attempts", 1, "--dead-letter", "dead"]
+    with Command("serve", tasks / "queues", directory=tasks) as owner:
+        assert owner.line().startswith("serving orders")
+        with worker(tasks, "once", *attempts, "--until-empty") as command:
+            status, out, err = command.finish()
+        assert (status, out) == (0, "10 items done, 1 call failed, 0 restarts\n")
+        assert "this queue does not count attempts" in err
+        owner.send(signal.SIGTERM)
+        assert owner.finish()[0] == 0
+    assert lines(tasks) == Counter(numbers(10))
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("tasks", "expected MODULE:FUNCTION"),
+        ("nowhere:record", "the module nowhere cannot be imported: ModuleNotFoundError"),
+        ("broken:record", "the module broken cannot be imported: ZeroDivisionError"),
+        ("leaving:record", "the module leaving cannot be imported: SystemExit"),
+        ("tasks:recrod", "the module tasks has no recrod"),
+        ("tasks:NUMBER", "5 is no function"),
+        ("tasks:later", "only begins its work"),
+    ],
+)
+def test_a_function_that_is_not_there(tasks: Path, monkeypatch: pytest.MonkeyPatch, function: str, said: str) -> None:
+    """A function that cannot be imported or called is an error before anything is made or started."""
+    (tasks / "broken.py").write_text("1 / 0\n")
+    (tasks / "leaving.py").write_text("raise SystemExit(0)\n")
+    monkeypatch.chdir(tasks)
+    monkeypatch.setattr("sys.path", [each for each in sys.path if each])
+    try:
+        done = cli("worker", tasks / "queues", "orders", function)
+    finally:
+        for name in ("tasks", "broken", "leaving"):
+            sys.modules.pop(name, None)
+    assert (done.status, done.out) == (2, b"")
+    assert done.err.startswith("UsageError: ")
+    assert said in done.err
+    assert not (tasks / "queues").exists()
+
+
+def test_pauses_are_bounded() -> None:
+    """Each pause after a failure or a death is twice as long as the one before, up to a bound."""
+    assert [crew.pause_seconds(deaths) for deaths in (0, 1, 2, 3, 7, 8, 10**6)] == [0.0, 0.1, 0.2, 0.4, 6.4, 10.0, 10.0]
+    assert [loop.pause_seconds(failures) for failures in (1, 2, 6, 7, 10**6)] == [0.1, 0.2, 3.2, 5.0, 5.0]

@@ -23,7 +23,7 @@ COVERING += $(patsubst %,tests/unit/runtime/test_%.py,open_queue disown maintena
 	history pipeline)
 COVERING += $(patsubst %,tests/unit/storage/test_%.py,layout lock log pool segment)
 COVERING += $(patsubst %,tests/unit/system/test_%.py,quota event_log progress)
-COVERING += tests/unit/faces/test_lifecycle.py tests/faces/test_aio_sessions.py
+COVERING += tests/unit/faces/test_lifecycle.py tests/unit/faces/test_attempts.py tests/faces/test_aio_sessions.py
 COVERING += $(patsubst %,tests/api/test_%.py,progress queue options encryption subscriptions flush_all codecs tickets)
 COVERING += $(patsubst %,tests/predecessors/test_%.py,kahadb_compaction diskqueue_faults diskqueue_weaknesses \
 	diskqueue_log)

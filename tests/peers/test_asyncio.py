@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-import persistentqueue
-from persistentqueue import aio, check, codecs
+from persistentqueue import PersistentQueue, aio, check, codecs
+from persistentqueue.aio import standard_queue_worker
 from tests.support.disks import call_on
 from tests.support.queues import IN_CACHE
 
@@ -53,7 +53,8 @@ class Queue(aio.Queue[Any]):
     def __init__(self, maxsize: Any = 0) -> None:
         self._directory = tempfile.mkdtemp()
         super().__init__(self._directory, maxsize, codec=codecs.JSON)
-        self._begin(call_on(IN_CACHE, persistentqueue.PersistentQueue, self._directory))
+        core: PersistentQueue[bytes] = call_on(IN_CACHE, PersistentQueue, self._directory)
+        self._begin(standard_queue_worker.opened(lambda: core, None))
         opened.append(self)
 
     def end(self) -> None:

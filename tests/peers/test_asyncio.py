@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-
 from persistentqueue import PersistentQueue, aio, check, codecs
 from persistentqueue.aio import standard_queue_worker
 from tests.support.disks import call_on

@@ -90,7 +90,23 @@ def test_other_interfaces_take_options(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [Options(retry_delay_seconds=1), Options(max_attempts=2, dead_letter="dead")])
 def test_options_that_count_deliveries(tmp_path: Path, options: Options) -> None:
-    """Interfaces that dequeue ahead of their users refuse options that count deliveries, and name the first one."""
-    for kind in (compat.Queue[Any], compat.FifoQueue, aio.PersistentQueue, aio.Queue[Any]):
-        with pytest.raises(ValueError, match=r"(max_attempts|retry_delay_seconds) cannot be used with"):
-            kind(tmp_path / "queue", options=options)
+    """Interfaces take options that count deliveries; the one whose items are consumed at once names the first one."""
+    with pytest.raises(ValueError, match=r"(max_attempts|retry_delay_seconds) cannot be used with"):
+        compat.FifoQueue(tmp_path / "queue", options=options)
+    assert list(tmp_path.iterdir()) == []
+    with compat.Queue[int](tmp_path / "a", options=options) as standard:
+        standard.put(1)
+        assert standard.get() == 1
+        standard.reject(1)
+        assert standard.qsize() == 1
+
+    async def main() -> None:
+        async with aio.PersistentQueue(tmp_path / "c", options=options) as queue, queue.session() as session:
+            with pytest.raises(ValueError, match="no such item"):
+                await session.reject(b"1")
+        async with aio.Queue[int](tmp_path / "d", options=options) as items:
+            await items.put(1)
+            assert await items.get() == 1
+            await items.reject(1)
+
+    asyncio.run(main())

@@ -483,19 +483,18 @@ def test_who_waits_for_others(open_queue: QueueFactory) -> None:
 
 
 @pytest.mark.parametrize("setting", [{"max_attempts": 3}, {"dead_letter": "dead"}, {"retry_delay_seconds": 1}])
-def test_they_are_not_for_faces_that_take_ahead(tmp_path: Path, setting: dict[str, Any]) -> None:
-    """Classes that take items ahead of their users refuse these settings before anything is opened.
-
-    The items that they take ahead would count as delivered.
-    """
-    for made in (aio.PersistentQueue, aio.Queue, compat.Queue, compat.FifoQueue):
-        with pytest.raises(ValueError, match="which takes items ahead of its users"):
-            made(tmp_path, **setting)
+def test_they_are_not_for_a_class_that_consumes_at_once(tmp_path: Path, setting: dict[str, Any]) -> None:
+    """``FifoQueue``, whose ``pop`` consumes at once, refuses these settings before anything is opened."""
+    with pytest.raises(ValueError, match="which consumes an item when it returns it"):
+        compat.FifoQueue(tmp_path, **setting)
+    for made in (aio.PersistentQueue, aio.Queue, compat.Queue):
+        with pytest.raises(ValueError, match="max_attempts needs dead_letter"):
+            made(tmp_path, max_attempts=3)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_other_settings_are_for_all_faces(tmp_path: Path) -> None:
-    """Classes that take items ahead accept other settings."""
+    """The queues of the standard library accept other settings."""
     with compat.Queue(tmp_path / "queue", max_items=10) as queue:
         queue.put(1)
         assert queue.get() == 1

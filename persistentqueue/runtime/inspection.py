@@ -284,8 +284,6 @@ class InspectedQueue(SpaceKeeper):
         self.counts = Counts()
         self.meters = Meters()
         self._history = History()
-        self.count_connections: Callable[[], tuple[int, int]] = _none_connected
-        """Returns the numbers of connections, and of those that wait for an item. A server replaces it."""
 
     @property
     def settings(self) -> Settings:
@@ -456,7 +454,7 @@ class InspectedQueue(SpaceKeeper):
             reader = store.subscriptions.plain or store.subscriptions.of_all()
             ready, cached = len(reader.ready), reader.in_memory()
             log_bytes, log_capacity_bytes = store.generations.log_bytes
-            counts, meters, seconds, connected = self.counts, self.meters, held_seconds(), self.count_connections()
+            counts, meters, seconds, connected = self.counts, self.meters, held_seconds(), self.counts.connected()
             history = up_to(self._present(), self._history.samples())
             return Stats(
                 ready=ready,
@@ -515,11 +513,6 @@ class InspectedQueue(SpaceKeeper):
             )
 
         return self.look(gather)
-
-
-def _none_connected() -> tuple[int, int]:
-    """Return the numbers of connections of a queue that does not serve."""
-    return 0, 0
 
 
 def _shares(state: State, sizes: Mapping[str, int]) -> Iterator[SegmentShare]:

@@ -86,7 +86,10 @@ class ProtocolError(ValueError):
 
 
 class Hello(NamedTuple):
-    """The first message of a connection. ``fields``: ``versions``, ``connection``, ``process``, ``name`` and others."""
+    """The first message of a connection. ``fields``: ``versions``, ``connection``, ``process``, ``name`` and others.
+
+    ``process_name``, ``thread`` and ``role`` only describe the worker: see ``connections``.
+    """
 
     fields: Mapping[str, Any]
 

@@ -82,7 +82,7 @@ class Server:
         with self._served.open_queue.watched() as inbox:
             self._bell = Wakeup(inbox)
         self._service = Service(self._served, self._ring, _apart)
-        self._served.open_queue.count_connections = partial(count_connections, self._service.clients)
+        self._served.open_queue.counts.connected = partial(count_connections, self._service.clients)
         self._listener = listen(self.directory, SOCKET_NAME)
         self._selector.register(self._listener, selectors.EVENT_READ)
         for fd in self._bell.descriptors:

@@ -254,9 +254,10 @@ def test_newer_format(sealed: Path) -> None:
     log = log_file(sealed)
     data = log.read_bytes()
     header = decode_header(data, LOG_MAGIC, "")
-    newer = encode_header(LOG_MAGIC, header, version=header_format.VERSION + 1) + data[HEADER_BYTES:]
+    version = header_format.VERSION
+    newer = encode_header(LOG_MAGIC, header, version=version + 1) + data[HEADER_BYTES:]
     log.write_bytes(newer)
-    with pytest.raises(UnsupportedFormatError, match=r"format version 2, .* up to version 1"):
+    with pytest.raises(UnsupportedFormatError, match=rf"format version {version + 1}, .* up to version {version}"):
         PersistentQueue(sealed)
     assert log.read_bytes() == newer
     log.write_bytes(data)

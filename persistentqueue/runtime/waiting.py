@@ -109,8 +109,12 @@ class ItemWaiters:
         return True
 
     def enlist(self, waiter: Waiter) -> None:
-        """Let another waiter stand in the line, until it is told. It looks by itself for published files."""
-        self.sleeping.append(waiter)
+        """Let another waiter stand in the line, until it is told. It looks by itself for published files.
+
+        A waiter that stands in the line keeps its place.
+        """
+        if waiter not in self.sleeping:
+            self.sleeping.append(waiter)
 
     def wake(self, count: int) -> None:
         """Wake as many threads as there are new items."""

@@ -109,8 +109,12 @@ class ItemWaiters:
         return True
 
     def enlist(self, waiter: Waiter) -> None:
-        """Let another waiter stand in the line, until it is told. It looks by itself for published files."""
-        self.sleeping.append(waiter)
+        """Let another waiter stand in the line, until it is told. It looks by itself for published files.
+
+        A waiter that stands in the line keeps its place.
+        """
+        if waiter not in self.sleeping:
+            self.sleeping.append(waiter)
 
     def dismiss(self, waiter: Waiter) -> None:
         """Let a waiter leave the line. If it was told, another one is told: this one takes nothing."""

@@ -11,8 +11,9 @@ from .. import errors
 from ..errors import PersistentQueueError, printable
 
 _PLAIN = (str, int, float, bool, type(None))
-_BUILTIN = frozenset({"TypeError", "ValueError", "OSError", "MemoryError", "OverflowError", "UnicodeEncodeError"})
+_BUILTIN = frozenset({"TypeError", "ValueError", "OSError", "MemoryError", "OverflowError"})
 """Errors of Python itself that a call of a queue may raise."""
+_OF_OSERROR = ("errno", "strerror", "filename")
 
 
 class SessionLostError(PersistentQueueError):
@@ -110,7 +111,10 @@ class RefusedError(PersistentQueueError):
 
 def encode_error(error: BaseException) -> dict[str, Any]:
     """Return the error as a json: the name of its class, its text, and those attributes that are plain."""
-    attributes = {name: value for name, value in vars(error).items() if isinstance(value, _PLAIN)}
+    found = dict(vars(error))
+    if isinstance(error, OSError):  # its text is made of these, and Python keeps them apart
+        found |= {name: value for name in _OF_OSERROR if (value := getattr(error, name)) is not None}
+    attributes = {name: value for name, value in found.items() if isinstance(value, _PLAIN)}
     return {"error": _known_name(type(error)), "text": str(error), "attributes": attributes}
 
 
@@ -128,8 +132,12 @@ def decode_error(fields: Mapping[str, Any]) -> Exception:
     """Return the error that ``encode_error`` has described. An unknown class becomes a ``PersistentQueueError``."""
     text, attributes = str(fields.get("text", "")), fields.get("attributes")
     kind = _class_of(str(fields.get("error", ""))) or PersistentQueueError
-    error = kind.__new__(kind, text)
-    Exception.__init__(error, text)
+    # An error of two built-in kinds has the memory layout of one of them. Python refuses ``__new__`` of the other.
+    built_in: Any = kind
+    while built_in.__module__ != "builtins":
+        built_in = built_in.__base__
+    error: Exception = built_in.__new__(kind, text)
+    built_in.__init__(error, text)  # an ``ImportError`` keeps more than ``args``
     for name, value in attributes.items() if isinstance(attributes, dict) else ():
         if not name.startswith("__"):
             with suppress(AttributeError, TypeError):

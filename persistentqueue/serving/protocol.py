@@ -253,7 +253,7 @@ FROM_OWNER: Final = frozenset(_BY_KIND) - FROM_WORKER
 
 
 def encode(message: Message, call: int) -> bytes:
-    """Return the bytes of the message. Raises ``ValueError`` if it is longer than ``MESSAGE_BYTES_MAX``."""
+    """Return the bytes of the message. Raises ``ValueError`` if it is longer than a peer takes."""
     kind, _, head, tail = _FORMS[type(message)]
     fields: tuple[Any, ...] = message
     if not tail:
@@ -265,6 +265,8 @@ def encode(message: Message, call: int) -> bytes:
         rest = last.encode()
     else:
         rest = json.dumps(last, separators=(",", ":")).encode()
+        if len(rest) > JSON_BYTES_MAX:
+            raise ValueError(f"a json of {len(rest)} bytes exceeds the maximum of {JSON_BYTES_MAX} bytes")
     length_bytes = head.size + len(rest)
     if length_bytes > MESSAGE_BYTES_MAX:
         raise ValueError(f"a message of {length_bytes} bytes exceeds the maximum of {MESSAGE_BYTES_MAX} bytes")

@@ -29,7 +29,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from ..engine.reader import Reader
-from ..errors import PersistentQueueError, QueueFullError, SessionInUseError
+from ..errors import ItemTooLargeError, PersistentQueueError, QueueFullError, SessionInUseError
 from ..runtime.open_queue import OpenQueue
 from ..runtime.session_state import buffered, fail_held, holds, reader_of
 from ..session import Session, flush_all
@@ -40,6 +40,7 @@ from .protocol import (
     CONNECTION_BYTES,
     FOR_EVER,
     FROM_WORKER,
+    ITEM_BYTES_MAX,
     TAKEN_BYTES,
     VERSION,
     Browse,
@@ -75,6 +76,8 @@ _MILLISECONDS = 1000.0
 _REJECTION_FIELDS = 3
 _TEXT_CHARACTERS_MAX = 64
 """Most characters of a name that a worker gives itself."""
+_LENGTH_BYTES = 4
+"""Bytes that an item takes in a message beside its payload."""
 _DUE_SPARE = 64
 """Deadlines of waits that have ended, beside two for each connection, that are kept."""
 
@@ -176,7 +179,7 @@ class Client:
 class Place:
     """The place of all connections that wait on one reader, in the line of the open queue's waiters."""
 
-    __slots__ = ("is_told", "line", "reader", "ring", "was_told")
+    __slots__ = ("due", "is_told", "line", "reader", "ring", "was_told")
 
     def __init__(self, reader: Reader, ring: Callable[[], object]) -> None:
         self.reader = reader
@@ -187,6 +190,8 @@ class Place:
         """True if the place stands in no line: it was told, or has not entered."""
         self.was_told = False
         """True if the place was told, and perhaps has taken nothing: another waiter must then be told."""
+        self.due = inf
+        """Time at which a delayed item is ready; ``inf`` if there was none when the place entered the line."""
 
     def tell(self) -> None:
         """Wake the service: there may be an item. The mutex of the open queue is held."""
@@ -316,6 +321,8 @@ class Service:
         self._need_hold(client)
         reader = _reader(self._queue, client)
         place = self._places.get(reader.ready.number)
+        while place is not None and place.line and not _waits_in(*place.line[0]):
+            place.line.popleft()
         if (place is None or not place.line) and self._take_now(client, call, message.most):
             return
         if not message.wait_milliseconds:
@@ -338,9 +345,14 @@ class Service:
         items: Sequence[bytes] = session.dequeue_many(most)
         if not items:
             return False
+        if len(items[0]) > ITEM_BYTES_MAX:
+            session.put_back(len(items))
+            raise ItemTooLargeError(
+                f"{self._queue.directory}: the next item has {len(items[0])} bytes, and a worker gets at most "
+                f"{ITEM_BYTES_MAX}: dequeue it in the process that owns the queue"
+            )
         more = 0
-        if sum(map(len, items)) > TAKEN_BYTES and len(items) > 1:
-            kept = _fitting(items)
+        if (kept := _fitting(items)) < len(items):
             session.put_back(len(items) - kept)
             items, more = items[:kept], 1
         if client.hold_seconds is not None and client.expires == inf:
@@ -384,6 +396,8 @@ class Service:
     def _give_back(self, client: Client, call: int, message: GiveBack) -> None:
         self._need_hold(client)
         _session(client).put_back(message.items)
+        if not holds(_session(client)):
+            self._keep_no_hold(client)
         client.answer(call, Done(1))
 
     def _roll_back(self, client: Client, call: int, _message: RollBack) -> None:
@@ -402,9 +416,8 @@ class Service:
         if client.waits is not None and client.waits[0] == call:
             client.waits = None
             client.answer(call, Taken(0, ()))
-        elif client.flush is not None and client.flush[0] == call and client in self._blocked:
-            client.deadline = -inf
-            self._room_at = -inf
+        elif client.flush is not None and client.flush[0] == call:
+            client.deadline = self._room_at = -inf  # if it does not wait yet, it is refused when it would
             self._ring()
 
     def _browse(self, client: Client, call: int, message: Browse) -> None:
@@ -436,7 +449,10 @@ class Service:
 
     def _end_apart(self, client: Client, call: int, answer: Message) -> None:
         client.is_busy = False
-        client.answer(call, answer)
+        try:
+            client.answer(call, answer)
+        except ValueError as error:  # the result is too long for a message
+            self._fail(client, call, error)
 
     def _reject(self, client: Client, call: int, message: Reject) -> None:
         self._need_hold(client)
@@ -495,7 +511,8 @@ class Service:
             next_due = min(next_due, self._room_at)
         if self._closing:
             next_due = min(next_due, now + ROOM_SECONDS)
-        return min(next_due, min((each.expires for each in self._leased), default=inf))
+        # A flush that has come is not too late, so its hold is not due.
+        return min(next_due, min((each.expires for each in self._leased if each.flush is None), default=inf))
 
     def _commit(self, now: float) -> None:
         """Commit the flushes that came, and those that wait for room, as one group."""
@@ -543,13 +560,14 @@ class Service:
                 client, call = line[0]
                 if not _waits_in(client, call):
                     line.popleft()
-                elif not place.is_told:  # it stands in the line of the queue, which tells it
+                elif not place.is_told and now < place.due:  # it stands in the line of the queue, which tells it
+                    next_due = min(next_due, place.due)
                     break
                 elif self._queue.has_item(place.reader):
                     if self._end_wait(client, call):
                         line.popleft()
                 else:
-                    next_due = min(next_due, now + self._queue.enlist(place.reader, place))
+                    place.due = now + self._queue.enlist(place.reader, place)
             if not line and place.was_told:
                 place.was_told = False
                 self._queue.pass_on(place.reader)
@@ -565,10 +583,10 @@ class Service:
         except (PersistentQueueError, OSError, MemoryError) as error:
             self._fail(client, call, error)
             return True
-        if self._queue.has_item(
-            _reader(self._queue, client)
-        ):  # not for this session: it holds an item at its last attempt
-            client.answer(call, Taken(0, ()))
+        if holds(_session(client)) and self._queue.has_item(_reader(self._queue, client)):
+            client.answer(
+                call, Taken(0, ())
+            )  # not for this session: it holds an item, and the next has its last attempt
             return True
         client.waits = waits
         return False
@@ -620,7 +638,7 @@ class Service:
 
     def _fail(self, client: Client, call: int, error: BaseException) -> None:
         client.answer(call, Failed({**encode_error(error), "taken": client.taken}))
-        client.taken = 0
+        client.taken, client.marker = 0, None  # a marker belongs to the flush behind it, also if that fails
 
 
 _HANDLERS: dict[type, Callable[[Service, Client, int, Any], None]] = {
@@ -672,7 +690,7 @@ def _fitting(items: Sequence[bytes]) -> int:
     """Return the number of items that one answer has room for, at least 1."""
     room_bytes = TAKEN_BYTES
     for at, item in enumerate(items):
-        room_bytes -= len(item)
+        room_bytes -= len(item) + _LENGTH_BYTES
         if room_bytes < 0:
             return max(at, 1)
     return len(items)

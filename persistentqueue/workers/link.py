@@ -8,6 +8,7 @@ to come. ``settle`` finishes such a call.
 from __future__ import annotations
 
 import weakref
+from contextlib import suppress
 from typing import NamedTuple
 
 from ..errors import PersistentQueueError
@@ -41,6 +42,8 @@ class Link:
         self.going: Going | None = None
         """The call that was begun and whose effect the caller has not noted; None if there is none."""
         self.is_lost = False
+        self._gives_up = -1
+        """Call whose wait shall end."""
         _LINKS.add(self)
 
     def call(self, message: Message, *before: bytes) -> Message:
@@ -69,19 +72,24 @@ class Link:
         if not going.sent and not going.received:
             self.going = None
             return None
-        self._pump(going)
         if isinstance(going.message, Take):
-            self.give_up()
+            self._gives_up = going.call
         return going.message, self._finish(going)
 
     def give_up(self) -> None:
         """End the wait of the call that is under way, in another thread."""
         going = self.going
-        if going is not None:
-            try:
-                self._socket.send(encode(Cancel(), going.call))
-            except OSError:  # the thread that waits finds it, too
-                return
+        if going is None:
+            return
+        self._gives_up = going.call
+        if sum(going.sent) == len(
+            going.data
+        ):  # otherwise ``_finish`` does it: no message may be in the middle of another
+            self._cancel(going)
+
+    def _cancel(self, going: Going) -> None:
+        with suppress(OSError):  # the thread that waits finds it, too
+            self._socket.send(encode(Cancel(), going.call))
 
     def cut(self) -> None:
         """End the connection, also for a thread that waits for an answer. For any thread."""
@@ -95,6 +103,8 @@ class Link:
 
     def _finish(self, going: Going) -> Message:
         self._pump(going)
+        if self._gives_up == going.call:
+            self._cancel(going)
         received, need_bytes = going.received, 0
         while True:
             if received and (not need_bytes or sum(map(len, received)) >= need_bytes):

@@ -299,16 +299,16 @@ class WorkerSession(Uncopyable, Generic[T]):
         try:
             if not 0 <= index(count) <= self._held:
                 raise ValueError(f"count must be from 0 to the number of held items, got {count}")
-            self._give_back(count)
+            self._give_back(count, self._ask)
             self._given = min(self._given, self._held)
             self._busy = _FREE
         except BaseException:
             self._end_badly()
             raise
 
-    def _give_back(self, count: int) -> None:
+    def _give_back(self, count: int, ask: Callable[[Message], Message]) -> None:
         if count:
-            answer = self._ask(GiveBack(count))
+            answer = ask(GiveBack(count))
             link = self._link
             if isinstance(answer, Failed):
                 self._end(answer)
@@ -563,7 +563,7 @@ class WorkerSession(Uncopyable, Generic[T]):
                 if settled is not None:
                     self._settle(*settled)
                 if self._held > self._given and self._link is not None:
-                    self._give_back(self._held - self._given)
+                    self._give_back(self._held - self._given, self._link.call)
         except LinkLostError:
             self._link = None
         except PersistentQueueError:  # of what is given back: the session is lost, or the hold is

@@ -27,6 +27,7 @@ from .retries import RETRIES, RetriesExplorer
 from .several import SEVERAL, SeveralExplorer
 from .signals import run_signals
 from .syscalls import SyscallsUnavailable, run_injections
+from .workers import WORKERS, WorkersExplorer
 
 
 def explore(options: argparse.Namespace) -> None:
@@ -55,12 +56,15 @@ def explore(options: argparse.Namespace) -> None:
     )
 
 
-def _explorer(options: argparse.Namespace, seed: int) -> Explorer | SeveralExplorer | RetriesExplorer:
+def _explorer(options: argparse.Namespace, seed: int) -> Explorer | SeveralExplorer | RetriesExplorer | WorkersExplorer:
     """Return the explorer of the seed.
 
     It explores one queue, or several queues if the style asks for that. Without a style, every eighth seed explores
     several queues. The style ``RETRIES`` explores items that fail, and ``PIPELINES`` flushes that no thread waits for.
+    The style ``WORKERS`` explores sessions of workers on a simulated network.
     """
+    if options.style == WORKERS:
+        return WorkersExplorer(seed, options.trace)
     if options.style == PIPELINES:
         return PipelinesExplorer(seed, options.faults, options.trace)
     if options.style == RETRIES:
@@ -195,7 +199,10 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--step", type=int, default=1, help="from seed to seed")
     command.add_argument("--faults", action="store_true", help="calls fail, too")
     command.add_argument(
-        "--style", choices=(*STYLES, SEVERAL, RETRIES, PIPELINES), default=None, help="only programs of this kind"
+        "--style",
+        choices=(*STYLES, SEVERAL, RETRIES, PIPELINES, WORKERS),
+        default=None,
+        help="only programs of this kind",
     )
     command.add_argument("--trace", action="store_true", help="print what the disk was asked")
     command.add_argument("--progress", type=int, default=0, help="print the count after so many seeds")

@@ -26,6 +26,7 @@ from .misuse import MISUSE
 from .pipelines import PIPELINES
 from .retries import RETRIES
 from .several import SEVERAL
+from .workers import WORKERS
 
 PACKAGE = Path(persistentqueue.__file__).parent
 TESTS = Path(__file__).parent.parent
@@ -331,7 +332,7 @@ def _hunt(mutant: Mutant, root: Path, schedules: int, batch: int) -> Verdict:
     style = mutant.where.removesuffix(" faults")
     if style != mutant.where or style == "faults":
         arguments.append("--faults")
-    if style in {*STYLES, SEVERAL, RETRIES, PIPELINES}:
+    if style in {*STYLES, SEVERAL, RETRIES, PIPELINES, WORKERS}:
         arguments += ["--style", style]
     done = _campaign(root, arguments)
     counts = [int(line.split()[0]) for line in done.stdout.splitlines() if " schedules" in line]

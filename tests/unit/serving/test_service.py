@@ -1,0 +1,803 @@
+"""The owner's side of all connections, alone: messages go in, messages come out, and the clock stands still."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from math import inf
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from persistentqueue import PersistentQueue, Producer
+from persistentqueue.errors import PersistentQueueError
+from persistentqueue.serving import service as service_module
+from persistentqueue.serving.calls import make_call
+from persistentqueue.serving.protocol import (
+    CONNECTION_BYTES,
+    FOR_EVER,
+    FROM_OWNER,
+    JSON_BYTES_MAX,
+    VERSION,
+    Browse,
+    Call,
+    Cancel,
+    Done,
+    Failed,
+    Flush,
+    GiveBack,
+    Hello,
+    Incoming,
+    Mark,
+    Message,
+    Outcome,
+    ProtocolError,
+    Put,
+    Reject,
+    Result,
+    RollBack,
+    Take,
+    Taken,
+    Welcome,
+    encode,
+)
+from persistentqueue.serving.service import SOME_LOST, Client, Served, Service
+from persistentqueue.session import Session
+
+from ...conftest import QueueFactory
+
+DONE, NOT_DONE, NOTHING = Done(1), Done(0), Taken(0, [])
+
+
+class Peer:
+    """One worker: it sends messages, and gets answers."""
+
+    def __init__(self, bench: Bench, number: int, **fields: Any) -> None:
+        self.bench = bench
+        self.client: Client = bench.service.connect()
+        self.incoming = Incoming(FROM_OWNER)
+        self.calls = 0
+        self.id = bytes([number]) * CONNECTION_BYTES
+        if fields.pop("says_hello", True):
+            answer = self.ask(Hello({"versions": [VERSION, VERSION], "connection": self.id.hex(), **fields}))
+            assert isinstance(answer, Welcome)
+
+    def send(self, message: Message) -> None:
+        """Send a message, without a turn."""
+        self.calls += 1
+        self.bench.service.receive(self.client, encode(message, self.calls))
+
+    def got(self) -> list[tuple[int, Message]]:
+        """Return the answers since the last call."""
+        data = b"".join(self.client.out)
+        self.client.out.clear()
+        return self.incoming.feed(data) if data else []
+
+    def answer(self) -> Message | None:
+        """Return the answer to the last message; None if there is none yet."""
+        found = self.got()
+        assert len(found) <= 1
+        assert not found or found[0][0] == self.calls
+        return found[0][1] if found else None
+
+    def ask(self, message: Message) -> Message | None:
+        """Send a message, let the owner make a turn, and return the answer; None if there is none yet."""
+        self.send(message)
+        self.bench.turn()
+        return self.answer()
+
+    def error(self, message: Message) -> str:
+        """Return the class of the error with which the message is answered."""
+        return failure(self.ask(message))
+
+    def leave(self, by_worker: bool = True) -> None:
+        """End the connection."""
+        self.bench.service.disconnect(self.client, by_worker=by_worker)
+
+
+class Bench:
+    """A service on an open queue, with a clock and without sockets."""
+
+    def __init__(self, queue: PersistentQueue) -> None:
+        self.queue = queue
+        self.seconds = 100.0
+        self.rings = 0
+        self.apart: list[Callable[[], None]] = []
+        self.open_queue = queue._open()
+        self.service = self.again()
+
+    def again(self) -> Service:
+        """Return a service as the next owner makes it."""
+
+        def session(name: str, subscription: str) -> Session[bytes]:
+            return self.queue._session(
+                name, self.open_queue.reader_named(subscription) if subscription else None, Session
+            )
+
+        def ring() -> None:
+            self.rings += 1
+
+        def call(name: str, arguments: dict[str, Any]) -> Any:
+            return "x" * JSON_BYTES_MAX if name == "long" else make_call(self.queue, self.open_queue, name, arguments)
+
+        served = Served(self.open_queue, session, call, {"version": VERSION}, lambda: self.seconds)
+        return Service(served, ring, self.apart.append)
+
+    def turn(self) -> float:
+        """Make a turn, and return the seconds until the next one."""
+        return self.service.turn() - self.seconds
+
+    def put(self, *items: bytes) -> None:
+        """Enqueue items in the owner's process."""
+        with self.queue.transaction() as session:
+            session.enqueue_many(items)
+
+    def flushes(self) -> dict[bytes, int]:
+        """Return the records of flushes."""
+        return self.open_queue._store.state.flushes
+
+
+def failure(answer: Message | None) -> str:
+    """Return the class of the error of a call."""
+    assert isinstance(answer, Failed), answer
+    return str(answer.fields["error"])
+
+
+@pytest.fixture
+def bench(open_queue: QueueFactory) -> Iterator[Bench]:
+    """Return a service on a new queue. Its connections end with the test."""
+    made = Bench(open_queue())
+    yield made
+    for client in list(made.service.clients):
+        made.service.disconnect(client, by_worker=True)
+
+
+MakeBench = Callable[..., Bench]
+
+
+@pytest.fixture
+def make_bench(open_queue: QueueFactory) -> Iterator[MakeBench]:
+    """Return a function that makes a service on a queue with these settings."""
+    made: list[Bench] = []
+
+    def make(**settings: Any) -> Bench:
+        made.append(Bench(open_queue(**settings)))
+        return made[-1]
+
+    yield make
+    for each in made:
+        for client in list(each.service.clients):
+            each.service.disconnect(client, by_worker=True)
+
+
+# --- the beginning ---------------------------------------------------------------------------------------------------
+
+
+def test_a_hello_comes_first_and_once(bench: Bench) -> None:
+    """A message before the hello, and a second hello, end the connection."""
+    silent = Peer(bench, 1, says_hello=False)
+    for message in (Take(1, 0), Put([b"x"]), RollBack(), Outcome(1), Call({"call": "trim"})):
+        with pytest.raises(ProtocolError, match="before the hello"):
+            silent.send(message)
+    silent.leave()
+    peer = Peer(bench, 2)
+    with pytest.raises(ProtocolError, match="second hello"):
+        peer.send(Hello({"versions": [1, 1], "connection": peer.id.hex()}))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"versions": None},
+        {"versions": [1]},
+        {"versions": [1, "1"]},
+        {"versions": [True, 1]},
+        {"connection": None},
+        {"connection": "zz" * 16},
+        {"connection": "00" * 15},
+        {"connection": "00" * 16},
+        {"hold_seconds": 0},
+        {"hold_seconds": -1.0},
+        {"hold_seconds": "1"},
+        {"hold_seconds": float("nan")},
+    ],
+    ids=str,
+)
+def test_a_hello_that_no_worker_sends_ends_the_connection(bench: Bench, fields: dict[str, Any]) -> None:
+    """A hello with wrong fields raises ``ProtocolError``. The id of no connection is reserved."""
+    peer = Peer(bench, 1, says_hello=False)
+    with pytest.raises(ProtocolError):
+        peer.send(Hello({"versions": [1, 1], "connection": peer.id.hex(), **fields}))
+    peer.leave()
+
+
+def test_other_versions_are_refused(bench: Bench) -> None:
+    """A worker that speaks no common version is told so. One that speaks newer versions as well is welcome."""
+    for versions in ([VERSION + 1, VERSION + 2], [0, VERSION - 1]):
+        peer = Peer(bench, 1, says_hello=False)
+        assert peer.error(Hello({"versions": versions, "connection": peer.id.hex()})) == "RefusedError"
+        peer.leave()
+    peer = Peer(bench, 2, says_hello=False)
+    assert isinstance(peer.ask(Hello({"versions": [0, 99], "connection": peer.id.hex(), "process": "x"})), Welcome)
+
+
+def test_a_missing_subscription_is_named(bench: Bench) -> None:
+    """A hello for a subscription that does not exist fails, and the connection goes on without a session."""
+    peer = Peer(bench, 1, says_hello=False)
+    hello = {"versions": [1, 1], "connection": peer.id.hex(), "subscription": "gone"}
+    assert peer.error(Hello(hello)) == "SubscriptionNotFoundError"
+    with pytest.raises(ProtocolError, match="before the hello"):
+        peer.send(Take(1, 0))
+
+
+def test_one_call_at_a_time(bench: Bench) -> None:
+    """A call during a wait, a flush, or a call that is made apart ends the connection."""
+    calls: tuple[Message, ...] = (
+        Take(1, FOR_EVER),
+        Flush(1, FOR_EVER, [b"x"]),
+        Call({"call": "trim", "arguments": {}}),
+    )
+    for number, message in enumerate(calls):
+        peer = Peer(bench, number + 1)
+        peer.send(message)
+        with pytest.raises(ProtocolError, match="during another call"):
+            peer.send(Put([b"y"]))
+        peer.leave(by_worker=False)
+    bench.apart.pop()()
+    bench.turn()
+    assert len(bench.queue) == 0
+
+
+# --- items -----------------------------------------------------------------------------------------------------------
+
+
+def test_items_go_in_and_out(bench: Bench) -> None:
+    """Items are held, given back in order, rolled back and committed."""
+    peer = Peer(bench, 1)
+    assert peer.ask(Put([b"1", b"2"])) == DONE
+    assert len(bench.queue) == 0
+    assert peer.ask(Flush(1, FOR_EVER, [b"3"])) == DONE
+    assert peer.ask(Take(2, 0)) == Taken(0, [b"1", b"2"])
+    assert peer.ask(GiveBack(1)) == DONE
+    assert peer.error(GiveBack(2)) == "ValueError"
+    assert bench.queue.peek(5) == [b"2", b"3"]
+    assert peer.ask(RollBack()) == DONE
+    assert peer.ask(Take(9, 0)) == Taken(0, [b"1", b"2", b"3"])
+    assert peer.ask(Take(9, 0)) == NOTHING
+    assert peer.ask(Flush(2, FOR_EVER, [])) == DONE
+    assert len(bench.queue) == 0
+
+
+def test_an_answer_has_room_for_so_many_bytes(bench: Bench) -> None:
+    """Items without room in the answer are given back, and the answer says that there are more."""
+    bench.put(*([b"x" * 40] * 5))
+    peer = Peer(bench, 1)
+    with patch.object(service_module, "TAKEN_BYTES", 100):
+        assert peer.ask(Take(5, 0)) == Taken(1, [b"x" * 40] * 2)
+        assert len(bench.queue) == 3
+        with patch.object(service_module, "TAKEN_BYTES", 10):
+            assert peer.ask(Take(5, 0)) == Taken(1, [b"x" * 40])
+        assert peer.ask(Take(2, 0)) == Taken(0, [b"x" * 40] * 2)
+
+
+def test_an_item_that_no_message_can_hold_stays(bench: Bench) -> None:
+    """An item above the limit of a message is not taken: it is not consumed by the next flush of the worker."""
+    bench.put(b"small", b"too large", b"next")
+    with patch.object(service_module, "ITEM_BYTES_MAX", 8), patch.object(service_module, "TAKEN_BYTES", 12):
+        waiting, peer = Peer(bench, 1), Peer(bench, 2)
+        assert peer.ask(Take(3, 0)) == Taken(1, [b"small"])
+        assert peer.error(Take(3, 0)) == "ItemTooLargeError"
+        assert waiting.error(Take(1, FOR_EVER)) == "ItemTooLargeError"
+        assert peer.ask(Flush(1, FOR_EVER, [])) == DONE
+    assert bench.queue.peek(3) == [b"too large", b"next"]
+
+
+def test_waits_are_served_in_the_order_of_their_coming(bench: Bench) -> None:
+    """Each new item goes to the connection that has waited longest. One that came later waits behind it."""
+    peers = [Peer(bench, number) for number in (1, 2, 3)]
+    for peer in peers:
+        assert peer.ask(Take(1, FOR_EVER)) is None
+    assert bool(bench.service.waits)
+    late = Peer(bench, 4)
+    bench.put(b"1", b"2")
+    assert bench.rings == 1
+    assert late.ask(Take(1, 0)) == NOTHING  # the items are for those that wait
+    assert [peer.answer() for peer in peers] == [Taken(0, [b"1"]), Taken(0, [b"2"]), None]
+    peers[2].leave()
+    assert (bench.turn(), bench.service.waits) == (inf, False)
+    bench.put(b"3")
+    assert late.ask(Take(1, FOR_EVER)) == Taken(0, [b"3"])
+    assert {late.client, *(peer.client for peer in peers)} == set(bench.service.take_answered())
+    assert bench.service.take_answered() == []
+
+
+def test_a_connection_that_waits_no_more_is_passed_over(bench: Bench) -> None:
+    """A wait that was cancelled, or whose time is over, takes no item from the line, also before the next turn."""
+    first, second, third = (Peer(bench, number) for number in (1, 2, 3))
+    assert first.ask(Take(1, 50)) is None
+    assert second.ask(Take(1, FOR_EVER)) is None
+    assert 0 < bench.turn() <= 0.05
+    bench.seconds += 0.06
+    bench.turn()
+    assert first.answer() == NOTHING
+    second.bench.service.receive(second.client, encode(Cancel(), second.calls))
+    assert second.answer() == NOTHING
+    second.bench.service.receive(second.client, encode(Cancel(), second.calls))
+    assert second.answer() is None
+    bench.put(b"1")
+    assert third.ask(Take(1, 0)) == Taken(0, [b"1"])
+
+
+def test_many_waits_that_ended_leave_no_deadlines(bench: Bench) -> None:
+    """The deadlines of waits that were cancelled are dropped, also the late ones."""
+    peer = Peer(bench, 1)
+    for _ in range(200):
+        peer.send(Take(1, 10**6))
+        bench.service.receive(peer.client, encode(Cancel(), peer.calls))
+        assert peer.answer() == NOTHING
+    assert bench.service._due[0][0] - bench.seconds > 900
+    peer.send(Take(1, 10**5))
+    assert bench.turn() <= 100
+    assert len(bench.service._due) < 100
+
+
+def test_a_wait_without_a_take(bench: Bench) -> None:
+    """A wait for an item holds nothing, and ends for every item."""
+    peer = Peer(bench, 1)
+    assert peer.ask(Take(0, 0)) == NOTHING
+    assert peer.ask(Take(0, FOR_EVER)) is None
+    bench.put(b"1")
+    bench.turn()
+    assert peer.answer() == Taken(1, [])
+    assert peer.ask(Take(0, 0)) == Taken(1, [])
+    assert len(bench.queue) == 1
+
+
+def test_a_wait_that_another_consumer_outruns_goes_on(bench: Bench) -> None:
+    """If others take each item first, the connection waits on. It is not told that there is nothing."""
+    peer = Peer(bench, 1)
+    assert peer.ask(Take(1, FOR_EVER)) is None
+    assert peer.client.session is not None
+    bench.put(b"1")
+    with patch.object(type(peer.client.session), "dequeue_many", side_effect=[[], [b"1"]]):
+        bench.turn()
+    assert peer.answer() == Taken(0, [b"1"])
+
+
+def test_a_removed_subscription_ends_the_wait(bench: Bench) -> None:
+    """A wait of a subscription that is removed raises its error, and the others go on."""
+    bench.queue.subscribe("a")
+    peer, plain = Peer(bench, 1, subscription="a"), Peer(bench, 2)
+    assert (peer.ask(Take(1, FOR_EVER)), plain.ask(Take(1, FOR_EVER))) == (None, None)
+    bench.queue.unsubscribe("a")
+    bench.turn()
+    assert failure(peer.answer()) == "SubscriptionNotFoundError"
+    bench.put(b"1")
+    bench.turn()
+    assert plain.answer() == Taken(0, [b"1"])
+
+
+def test_delayed_items_and_last_attempts(make_bench: MakeBench) -> None:
+    """A rejected item comes again after its delay. A session that holds nothing gets an item at its last attempt."""
+    bench = make_bench(max_attempts=2, dead_letter="dead")
+    bench.put(b"1", b"2", b"3")
+    peer, other = Peer(bench, 1), Peer(bench, 2)
+    assert peer.ask(Take(1, 0)) == Taken(0, [b"1"])
+    assert peer.ask(Reject(1, [b"1", b"why", b"1000"])) == DONE
+    assert peer.error(Reject(1, [b"other", b"why", b""])) == "ValueError"
+    with pytest.raises(ProtocolError, match="2 fields"):
+        Peer(bench, 3).send(Reject(1, [b"1", b"why"]))
+    assert peer.ask(Flush(1, FOR_EVER, [])) == DONE
+    assert peer.ask(Take(1, 0)) == Taken(0, [b"2"])
+    assert peer.ask(RollBack()) == DONE
+    assert other.ask(Take(1, 0)) == Taken(0, [b"2"])
+    assert other.ask(RollBack()) == DONE
+    assert peer.ask(Call({"call": "give_up", "arguments": {"error": "Boom", "text": "it"}})) == Result({"result": None})
+    assert peer.ask(Take(5, FOR_EVER)) == Taken(0, [b"3"])
+    assert peer.ask(Flush(2, FOR_EVER, [])) == DONE
+    assert peer.ask(Take(5, FOR_EVER)) is None
+    for _ in range(2):
+        assert 0 < bench.turn() <= 1000
+    bench.seconds += 1000
+    assert 0 < bench.turn() <= 1000
+    assert len(bench.open_queue._waiters.sleeping) == 1
+
+
+def test_an_item_at_its_last_attempt_ends_the_wait_of_a_session_that_holds_one(make_bench: MakeBench) -> None:
+    """A session that holds an item is told that there is nothing for it, also if it waits."""
+    bench = make_bench(max_attempts=2, dead_letter="dead")
+    bench.put(b"1", b"2")
+    peer, other = Peer(bench, 1), Peer(bench, 2)
+    assert other.ask(Take(1, 0)) == Taken(0, [b"1"])
+    assert peer.ask(Take(1, 0)) == Taken(0, [b"2"])
+    assert peer.ask(Take(1, FOR_EVER)) is None
+    assert other.ask(RollBack()) == DONE
+    bench.turn()
+    assert peer.answer() == NOTHING
+
+
+def test_answers_wait_until_they_are_sent(bench: Bench) -> None:
+    """A worker that sends two calls in a row gets two answers, in order, and is listed once."""
+    peer = Peer(bench, 1)
+    bench.service.take_answered()
+    peer.send(Put([b"1"]))
+    peer.send(RollBack())
+    assert bench.service.take_answered() == [peer.client]
+    assert [message for _, message in peer.got()] == [DONE, DONE]
+
+
+# --- flushes ---------------------------------------------------------------------------------------------------------
+
+
+def test_flushes_of_several_connections_share_a_group(bench: Bench) -> None:
+    """All flushes that came before a turn are one write, and each has its own answer and record."""
+    peers = [Peer(bench, number) for number in (1, 2, 3)]
+    before = bench.queue.stats().groups
+    for number, peer in enumerate(peers):
+        peer.send(Flush(1, FOR_EVER, [b"%d" % number]))
+    bench.turn()
+    assert [peer.answer() for peer in peers] == [DONE] * 3
+    assert bench.queue.stats().groups == before + 1
+    assert bench.queue.peek(9) == [b"0", b"1", b"2"]
+    assert bench.flushes() == {peer.id: 1 for peer in peers}
+
+
+def test_numbers_of_flushes_grow(bench: Bench) -> None:
+    """A flush whose number was used ends the connection, also one of an earlier owner."""
+    peer = Peer(bench, 1)
+    assert peer.ask(Flush(3, FOR_EVER, [b"x"])) == DONE
+    with pytest.raises(ProtocolError, match="number 3"):
+        peer.send(Flush(3, FOR_EVER, [b"y"]))
+    peer.leave(by_worker=False)
+    bench.service = bench.again()
+    again = Peer(bench, 1)
+    with pytest.raises(ProtocolError, match="number 3"):
+        again.send(Flush(2, FOR_EVER, [b"y"]))
+
+
+def test_a_refused_flush_is_alone(make_bench: MakeBench) -> None:
+    """A flush without room is refused beside good ones, and keeps its items for the next one."""
+    bench = make_bench(max_items=2)
+    large, small = Peer(bench, 1), Peer(bench, 2)
+    large.send(Flush(1, FOR_EVER, [b"1", b"2", b"3"]))
+    small.send(Flush(1, FOR_EVER, [b"a"]))
+    bench.turn()
+    answer = large.answer()
+    assert failure(answer) == "QueueFullError"
+    assert isinstance(answer, Failed)
+    assert answer.fields["taken"] == 3
+    assert small.answer() == DONE
+    assert bench.flushes() == {small.id: 1}
+    assert large.ask(Outcome(1)) == NOT_DONE
+    assert large.error(Flush(2, 5, [b"4"])) == "ValueError"
+    assert large.ask(RollBack()) == DONE
+    assert large.ask(Flush(3, 0, [b"b"])) == DONE
+    assert bench.queue.peek(9) == [b"a", b"b"]
+
+
+def test_a_flush_waits_for_room(make_bench: MakeBench) -> None:
+    """With ``full="block"`` a flush waits for room, in order, until its time is over or it is cancelled."""
+    bench = make_bench(max_items=1, full="block")
+    bench.put(b"1")
+    first, second, third, fourth = (Peer(bench, number) for number in (1, 2, 3, 4))
+    assert first.ask(Flush(1, FOR_EVER, [b"2"])) is None
+    assert second.ask(Flush(1, 200, [b"3"])) is None
+    assert third.ask(Flush(1, FOR_EVER, [b"4"])) is None
+    assert fourth.ask(Flush(1, 0, [b"5"])) is None  # it stands behind the others until the next attempt
+    bench.seconds += 0.3
+    bench.turn()
+    assert failure(fourth.answer()) == "QueueFullError"
+    assert failure(second.answer()) == "QueueFullError"
+    rings = bench.rings
+    bench.service.receive(third.client, encode(Cancel(), third.calls + 1))
+    assert bench.rings == rings
+    bench.service.receive(third.client, encode(Cancel(), third.calls))
+    assert bench.rings == rings + 1
+    bench.turn()
+    assert failure(third.answer()) == "QueueFullError"
+    assert 0 < bench.turn() <= service_module.ROOM_SECONDS
+    taker = Peer(bench, 5)
+    assert taker.ask(Take(1, 0)) == Taken(0, [b"1"])
+    assert taker.ask(Flush(1, FOR_EVER, [])) == DONE
+    bench.seconds += service_module.ROOM_SECONDS
+    bench.turn()
+    assert first.answer() == DONE
+    assert third.ask(Flush(2, FOR_EVER, [])) is None
+    third.leave()
+    bench.seconds += 1
+    assert bench.turn() == inf
+    assert bench.queue.peek(5) == [b"2"]
+
+
+def test_a_flush_that_is_given_up_before_it_waits_never_waits(make_bench: MakeBench) -> None:
+    """A cancel that comes with the flush ends the wait of that flush. With room, the flush is committed."""
+    bench = make_bench(max_items=1, full="block")
+    peer = Peer(bench, 1)
+    for number, expected in ((1, "Done"), (2, "QueueFullError")):
+        peer.calls += 1
+        flush = encode(Flush(number, FOR_EVER, [b"x"]), peer.calls)
+        bench.service.receive(peer.client, flush + encode(Cancel(), peer.calls))
+        bench.turn()
+        answer = peer.answer()
+        assert (failure(answer) if isinstance(answer, Failed) else type(answer).__name__) == expected
+
+
+def test_a_hold_of_a_flush_that_waits_does_not_end(make_bench: MakeBench) -> None:
+    """A flush that waits for room is in time. The owner sleeps meanwhile, also when the hold would have ended."""
+    bench = make_bench(max_items=2, full="block")
+    bench.put(b"1", b"2")
+    peer = Peer(bench, 1, hold_seconds=5)
+    assert peer.ask(Take(1, 0)) == Taken(0, [b"1"])
+    assert peer.ask(Flush(1, FOR_EVER, [b"3", b"4"])) is None
+    bench.seconds += 10
+    bench.turn()
+    assert 0 < bench.turn() <= service_module.ROOM_SECONDS
+    assert peer.client.is_lost is False
+
+
+def test_markers(bench: Bench) -> None:
+    """A marker belongs to the flush behind it. A flush whose marker was reached returns False and rolls back."""
+    peer = Peer(bench, 1)
+    peer.send(Mark(5, "m"))
+    assert peer.answer() is None
+    assert peer.ask(Flush(1, FOR_EVER, [b"1"])) == DONE
+    peer.send(Mark(5, "m"))
+    assert peer.ask(Flush(2, FOR_EVER, [b"2"])) == NOT_DONE
+    assert peer.ask(Flush(3, FOR_EVER, [b"3"])) == DONE
+    peer.send(Mark(7, "m"))
+    assert peer.ask(RollBack()) == DONE
+    assert peer.ask(Flush(4, FOR_EVER, [b"4"])) == DONE
+    peer.send(Mark(8, ""))
+    assert peer.error(Flush(5, FOR_EVER, [b"5"])) == "ValueError"
+    assert bench.queue.marker("m") == 5
+    assert bench.queue.peek(9) == [b"1", b"3", b"4"]
+
+
+def test_the_marker_of_a_refused_call_is_not_that_of_the_next_flush(bench: Bench) -> None:
+    """If a flush is refused before it is tried, its marker goes with it."""
+    peer = Peer(bench, 1)
+    peer.send(Mark(5, "m"))
+    assert peer.error(Flush(1, 7, [b"1"])) == "ValueError"
+    assert peer.ask(Flush(2, FOR_EVER, [b"2"])) == DONE
+    assert bench.queue.marker("m") is None
+
+
+def test_a_buffer_that_cannot_spill_says_what_it_has(make_bench: MakeBench) -> None:
+    """If only some items of a message can be buffered, the answer says how many."""
+    bench = make_bench(max_items=3)
+    peer = Peer(bench, 1)
+
+    def take_two(session: Session[bytes], items: Sequence[bytes]) -> None:
+        for item in items[:2]:
+            session.enqueue(item)
+        raise PersistentQueueError("no room for the rest")
+
+    with patch.object(Session, "enqueue_many", take_two):
+        for message in (Put([b"1", b"2", b"3"]), Flush(1, FOR_EVER, [b"4", b"5", b"6"])):
+            answer = peer.ask(message)
+            assert isinstance(answer, Failed)
+            assert answer.fields["taken"] == 2
+    assert peer.client.flush is None
+
+
+def test_an_error_of_the_whole_group_reaches_all(bench: Bench) -> None:
+    """If the group fails as a whole, each flush has the error."""
+    peers = [Peer(bench, 1), Peer(bench, 2)]
+    for peer in peers:
+        peer.send(Flush(1, FOR_EVER, [b"x"]))
+    with patch.object(service_module, "flush_all", side_effect=PersistentQueueError("all of them")):
+        bench.turn()
+    assert [failure(peer.answer()) for peer in peers] == ["PersistentQueueError"] * 2
+
+
+# --- the outcome of flushes ------------------------------------------------------------------------------------------
+
+
+def test_the_next_owner_knows_the_outcome(bench: Bench) -> None:
+    """The record of a flush tells each later owner that it was committed, and no other flush."""
+    peer, other = Peer(bench, 1), Peer(bench, 2)
+    assert peer.ask(Flush(4, FOR_EVER, [b"x"])) == DONE
+    for each in (peer, other):
+        each.leave(by_worker=False)
+    bench.service = bench.again()
+    peer, other = Peer(bench, 1), Peer(bench, 2)
+    assert [peer.ask(Outcome(number)) for number in (3, 4, 5)] == [DONE, DONE, NOT_DONE]
+    assert other.ask(Outcome(1)) == NOT_DONE
+
+
+def test_the_record_goes_with_the_worker(bench: Bench) -> None:
+    """When a worker ends its connection, no process can ask for its flushes, and the record is forgotten."""
+    peer, silent, unnamed = Peer(bench, 1), Peer(bench, 2), Peer(bench, 3, says_hello=False)
+    assert peer.ask(Flush(1, FOR_EVER, [b"x"])) == DONE
+    peer.leave(by_worker=False)
+    assert bench.flushes() == {peer.id: 1}
+    Peer(bench, 1).leave(by_worker=True)
+    for each in (silent, unnamed):
+        each.leave(by_worker=True)
+    assert bench.flushes() == {}
+
+
+def test_a_disconnect_with_a_flush_that_was_not_tried(bench: Bench) -> None:
+    """A flush whose connection ends before the turn is not committed, and what it held is back."""
+    bench.put(b"1")
+    peer = Peer(bench, 1)
+    assert peer.ask(Take(1, 0)) == Taken(0, [b"1"])
+    peer.send(Flush(1, FOR_EVER, [b"x"]))
+    peer.leave(by_worker=False)
+    bench.turn()
+    assert bench.queue.peek(5) == [b"1"]
+    assert bench.flushes() == {}
+
+
+def test_too_many_records_are_forgotten_and_said_so(bench: Bench) -> None:
+    """The next owner keeps so many records, the latest ones, and says of others that it does not know."""
+    peers = [Peer(bench, number) for number in range(1, 6)]
+    for peer in peers:
+        assert peer.ask(Flush(1, FOR_EVER, [b"x"])) == DONE
+        peer.leave(by_worker=False)
+    with patch.object(service_module, "INHERITED_MAX", 3):
+        bench.service = bench.again()
+    assert bench.flushes() == {**{peer.id: 1 for peer in peers[2:]}, SOME_LOST: 1}
+    assert Peer(bench, 5).ask(Outcome(1)) == DONE
+    assert Peer(bench, 1).error(Outcome(1)) == "PersistentQueueError"
+    bench.service = bench.again()
+    assert len(bench.flushes()) == 4
+
+
+def test_a_session_that_cannot_be_closed_is_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """An error of the end of a session reaches no other connection."""
+    peer = Peer(bench, 1)
+    with patch.object(Session, "close", side_effect=ValueError("not now")):
+        peer.leave()
+    assert "could not be closed" in caplog.text
+    assert peer.client.session is not None
+    peer.client.session.close()
+
+
+# --- holds that end --------------------------------------------------------------------------------------------------
+
+
+def test_a_hold_ends_in_time(bench: Bench) -> None:
+    """Held items go back after ``hold_seconds``. Then each call fails until the rollback, and commits nothing."""
+    bench.put(b"1", b"2")
+    peer = Peer(bench, 1, hold_seconds=5)
+    assert peer.ask(Take(1, 0)) == Taken(0, [b"1"])
+    assert peer.ask(Put([b"late"])) == DONE
+    assert bench.turn() == 5
+    bench.seconds += 4
+    assert peer.ask(Call({"call": "extend", "arguments": {}})) == Result({"result": None})
+    bench.seconds += 4
+    assert peer.ask(Take(1, 0)) == Taken(0, [b"2"])
+    assert bench.turn() == 1
+    assert peer.ask(Take(1, FOR_EVER)) is None
+    bench.seconds += 1
+    bench.turn()
+    assert failure(peer.answer()) == "HoldLostError"
+    assert bench.queue.peek(2) == [b"1", b"2"]
+    calls = (Take(1, 0), Put([b"x"]), Flush(1, FOR_EVER, []), GiveBack(1), Reject(1, [b"1", b"", b""]))
+    for message in (*calls, Call({"call": "extend", "arguments": {}})):
+        assert peer.error(message) == "HoldLostError"
+    assert peer.ask(RollBack()) == DONE
+    assert peer.ask(Flush(2, FOR_EVER, [b"3"])) == DONE
+    assert bench.turn() == inf
+    assert bench.queue.peek(5) == [b"1", b"2", b"3"]
+
+
+def test_a_hold_that_was_flushed_or_given_back_has_no_end(bench: Bench) -> None:
+    """After a flush, and after all items were given back, nothing runs out. Extending nothing does nothing."""
+    bench.put(b"1", b"2")
+    peer, free = Peer(bench, 1, hold_seconds=5), Peer(bench, 2)
+    assert peer.ask(Call({"call": "extend", "arguments": {}})) == Result({"result": None})
+    assert free.ask(Call({"call": "extend", "arguments": {}})) == Result({"result": None})
+    assert peer.ask(Take(1, 0)) == Taken(0, [b"1"])
+    assert peer.ask(Flush(1, FOR_EVER, [])) == DONE
+    assert peer.ask(Take(1, 0)) == Taken(0, [b"2"])
+    assert peer.ask(GiveBack(1)) == DONE
+    assert bench.turn() == inf
+    bench.seconds += 10
+    bench.turn()
+    assert peer.ask(Put([b"3"])) == DONE
+
+
+def test_a_flush_that_has_come_is_in_time(bench: Bench) -> None:
+    """A flush that came before the turn in which the hold ends is committed."""
+    bench.put(b"1")
+    peer = Peer(bench, 1, hold_seconds=5)
+    assert peer.ask(Take(1, 0)) == Taken(0, [b"1"])
+    bench.seconds += 6
+    assert peer.ask(Flush(1, FOR_EVER, [])) == DONE
+    assert len(bench.queue) == 0
+
+
+# --- other calls -----------------------------------------------------------------------------------------------------
+
+
+def test_other_calls_are_made_apart(bench: Bench) -> None:
+    """A call of the queue is made apart, and answered in the turn after its end. Its errors are answered as well."""
+    bench.put(b"1")
+    peer = Peer(bench, 1)
+
+    def call(method: str, **arguments: Any) -> Message | None:
+        assert peer.ask(Call({"call": method, "arguments": arguments})) is None
+        rings = bench.rings
+        bench.apart.pop()()
+        assert bench.rings == rings + 1
+        bench.turn()
+        return peer.answer()
+
+    assert call("__len__") == Result({"result": 1})
+    assert call("subscribe", name="a", start="earliest") == Result({"result": None})
+    assert call("subscription_length", name="a") == Result({"result": 1})
+    assert failure(call("subscription_length", name="b")) == "SubscriptionNotFoundError"
+    assert failure(call("close")) == "PersistentQueueError"
+    assert failure(call("__class__")) == "PersistentQueueError"
+    assert failure(call("trim", wrong=1)) == "TypeError"
+    assert failure(call("long")) == "ValueError"
+    assert failure(peer.ask(Call({"call": "extend", "arguments": {"wrong": 1}}))) == "TypeError"
+    with pytest.raises(ProtocolError, match="without arguments"):
+        peer.send(Call({"call": "trim"}))
+
+
+def test_a_call_that_ends_after_its_connection(bench: Bench) -> None:
+    """The answer to a connection that has ended meanwhile goes nowhere."""
+    peer = Peer(bench, 1)
+    peer.send(Call({"call": "__len__", "arguments": {}}))
+    peer.leave()
+    bench.apart.pop()()
+    assert bench.turn() == inf
+
+
+def test_browsing(bench: Bench) -> None:
+    """The items come in batches, without being held: those that are ready, or those that not all have consumed."""
+    bench.put(b"1", b"2")
+    holding, ready, kept = Peer(bench, 1), Peer(bench, 2), Peer(bench, 3)
+    assert holding.ask(Take(1, 0)) == Taken(0, [b"1"])
+    assert ready.ask(Browse(0)) == Taken(0, [b"2"])
+    assert ready.ask(Browse(0)) == NOTHING
+    assert kept.ask(Browse(1)) == Taken(0, [b"1", b"2"])
+
+
+def test_a_queue_of_subscriptions_only(make_bench: MakeBench) -> None:
+    """Without a plain queue, a connection without a subscription can put, and not take."""
+    bench = make_bench(fan_out=True)
+    peer = Peer(bench, 1)
+    assert peer.error(Take(1, 0)) == "SubscriptionNotFoundError"
+    assert peer.error(Browse(0)) == "SubscriptionNotFoundError"
+    assert peer.ask(Flush(1, FOR_EVER, [b"1"])) == DONE
+    assert peer.ask(RollBack()) == DONE
+
+
+def test_a_thread_and_a_connection_wait_in_one_line(bench: Bench) -> None:
+    """A told place that takes nothing passes the wake-up on: no thread sleeps beside an item."""
+    peer = Peer(bench, 1)
+    assert peer.ask(Take(1, FOR_EVER)) is None
+    found: list[Any] = []
+
+    def consume() -> None:
+        with bench.queue.session() as session:
+            found.append(session.dequeue(timeout=30))
+            session.flush()
+
+    thread = threading.Thread(target=consume)
+    thread.start()
+    while bench.open_queue._waiters.count < 2:
+        pass
+    bench.service.receive(peer.client, encode(Cancel(), peer.calls))
+    assert peer.answer() == NOTHING
+    bench.put(b"1")
+    bench.turn()
+    thread.join()
+    assert found == [b"1"]
+
+
+def test_a_published_item_is_for_those_that_wait(bench: Bench) -> None:
+    """An item of a producer is found by a take, and by a wait after the owner has looked."""
+    peer = Peer(bench, 1)
+    assert peer.ask(Take(1, FOR_EVER)) is None
+    with Producer(bench.queue.path, bench.queue.name) as producer:
+        producer.enqueue(b"1")
+        producer.flush()
+    bench.open_queue.adopt_news()
+    bench.turn()
+    assert peer.answer() == Taken(0, [b"1"])

@@ -1,0 +1,120 @@
+"""The worker's end of a connection: calls that are given up or interrupted, and owners that end meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+
+from persistentqueue.codecs import BYTES
+from persistentqueue.serving.errors import SessionLostError
+from persistentqueue.serving.protocol import (
+    FROM_WORKER,
+    Cancel,
+    Done,
+    Flush,
+    GiveBack,
+    Incoming,
+    Message,
+    Put,
+    Take,
+    Taken,
+    encode,
+)
+from persistentqueue.system.sockets import Socket
+from persistentqueue.workers.link import Link
+from persistentqueue.workers.worker_session import WorkerSession
+
+
+def _nothing() -> None:
+    pass
+
+
+class Script:
+    """A socket whose other end answers by a script. An exception in the script is raised."""
+
+    def __init__(self, *answers: Message | BaseException | None, takes_bytes: int = 1 << 20) -> None:
+        self.answers = list(answers)
+        self.takes_bytes = takes_bytes
+        self.sent = bytearray()
+        self.calls = 0
+        self.on_send: Callable[[], None] = _nothing
+
+    @property
+    def socket(self) -> Socket:
+        """This object, as ``Link`` takes it."""
+        return cast(Socket, self)
+
+    def send(self, data: bytes) -> int:
+        """Take some bytes, then let another thread act."""
+        count = min(len(data), self.takes_bytes)
+        self.sent += data[:count]
+        act, self.on_send = self.on_send, _nothing
+        act()
+        return count
+
+    def recv(self, _size_bytes: int) -> bytes:
+        """Return the next answer; no bytes for None, which ends the connection."""
+        answer = self.answers.pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        calls = [call for call, message in self.messages() if type(message) is not Cancel]
+        return b"" if answer is None else encode(answer, calls[-1])
+
+    def close(self) -> None:
+        """End the connection."""
+
+    def messages(self) -> list[tuple[int, Message]]:
+        """Return what was sent."""
+        return Incoming(FROM_WORKER).feed(bytes(self.sent))
+
+
+def session_on(*scripts: Script) -> WorkerSession[bytes]:
+    """Return a session whose owners are these scripts, one after the other."""
+    links = iter([Link(script.socket) for script in scripts])
+    return WorkerSession("/q", "w", BYTES, bytes(16), lambda _id: (next(links), False), lambda: 0.0)
+
+
+def test_a_flush_is_given_up_between_messages() -> None:
+    """A flush that another thread gives up while it is being sent arrives whole, and the cancel behind it."""
+    script = Script(Done(1), takes_bytes=10)
+    session = session_on(script)
+    session.enqueue(b"x" * 100)
+    script.on_send = session.give_up
+    assert session.flush() is True
+    assert script.messages() == [(1, Flush(1, 2**32 - 1, [b"x" * 100])), (1, Cancel())]
+    session.give_up()
+    assert len(script.messages()) == 2
+
+
+def test_a_wait_that_is_interrupted_gives_its_items_back() -> None:
+    """The items that arrive for an interrupted wait are given back, and the session keeps those of earlier calls."""
+    script = Script(Taken(0, [b"1"]), KeyboardInterrupt(), Taken(0, [b"2", b"3"]), Done(1))
+    session = session_on(script)
+    assert session.dequeue() == b"1"
+    with pytest.raises(KeyboardInterrupt):
+        session.dequeue_many(2)
+    assert [message for _, message in script.messages()] == [Take(1, 0), Take(2, 0), Cancel(), GiveBack(2)]
+    assert "1 dequeued" in repr(session)
+
+
+def test_an_interruption_hides_no_lost_session() -> None:
+    """If the owner ends while an interrupted call gives its items back, the next call says that the session is lost."""
+    script = Script(Taken(0, [b"1"]), KeyboardInterrupt(), Taken(0, [b"2"]), None)
+    session = session_on(script, Script(Done(1)))
+    assert session.dequeue() == b"1"
+    session.enqueue(b"made of 1")
+    with pytest.raises(KeyboardInterrupt):
+        session.dequeue()
+    with pytest.raises(SessionLostError):
+        session.flush()
+
+
+def test_a_put_goes_to_the_next_owner() -> None:
+    """A session that has nothing at its owner spills to the next one, without an error."""
+    first, second = Script(None), Script(Done(1), Done(1))
+    session = session_on(first, second)
+    session.enqueue_many([b"x" * 3_000_000, b"y" * 3_000_000])
+    assert [type(message) for _, message in second.messages()] == [Put]
+    assert session.flush() is True

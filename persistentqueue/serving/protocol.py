@@ -342,7 +342,7 @@ def _decode(form: _Form, data: bytes, at: int, end: int) -> Message:
     return message
 
 
-def _decode_items(data: bytes, at: int, end: int) -> Sequence[bytes]:
+def _decode_items(data: bytes, at: int, end: int) -> list[bytes]:
     if end - at < _COUNT.size:
         raise ProtocolError("items without a count")
     count, uniform = _COUNT.unpack_from(data, at)
@@ -356,7 +356,7 @@ def _decode_items(data: bytes, at: int, end: int) -> Sequence[bytes]:
         if count == 1:
             return [data[payloads:end]]
         if count <= _CUT_ITEMS_MAX:
-            return _cut(count, length_bytes).unpack_from(data, payloads)
+            return list(_cut(count, length_bytes).unpack_from(data, payloads))
         starts = range(payloads, end, length_bytes)
         return list(map(data.__getitem__, map(slice, starts, range(payloads + length_bytes, end + 1, length_bytes))))
     lengths = array("I")

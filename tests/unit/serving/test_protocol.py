@@ -65,8 +65,8 @@ MESSAGES: st.SearchStrategy[Any] = st.one_of(
 GOLDEN: list[tuple[Message, int, str]] = [
     (Hello({"versions": [1, 1]}), 1, "17000000" "01" "01000000" + b'{"versions":[1,1]}'.hex()),
     (Take(3, 250), 2, "0d000000" "02" "02000000" "03000000" "fa000000"),
-    (Put([b"a", b"", b"bc"]), 3, "18000000" "03" "03000000" "03000000" "01000000" "00000000" "02000000" "616263"),
-    (Flush(7, 9, [b"x"]), 4, "1a000000" "04" "04000000" "0700000000000000" "09000000" "01000000" "01000000" "78"),
+    (Put([b"a", b"", b"bc"]), 3, "19000000" "03" "03000000" "03000000" "00" "01000000" "00000000" "02000000" "616263"),
+    (Flush(7, 9, [b"x"]), 4, "1b000000" "04" "04000000" "0700000000000000" "09000000" "01000000" "01" "01000000" "78"),
     (Mark(5, "mä"), 0, "10000000" "05" "00000000" "0500000000000000" "6dc3a4"),
     (GiveBack(2), 5, "09000000" "06" "05000000" "02000000"),
     (RollBack(), 6, "05000000" "07" "06000000"),
@@ -74,10 +74,10 @@ GOLDEN: list[tuple[Message, int, str]] = [
     (Cancel(), 8, "05000000" "09" "08000000"),
     (Call({"call": "trim"}), 9, "14000000" "0a" "09000000" + b'{"call":"trim"}'.hex()),
     (Browse(1), 10, "06000000" "0b" "0a000000" "01"),
-    (Reject(1, [b"i", b"why", b""]), 11, "1a0000000c0b000000" "01" "03000000" "010000000300000000000000" "69776879"),
+    (Reject(1, [b"i", b"why", b""]), 11, "1b0000000c0b000000" "01" "0300000000" "010000000300000000000000" "69776879"),
     (Welcome({}), 1, "07000000" "40" "01000000" + b"{}".hex()),
     (Done(1), 2**32 - 1, "06000000" "41" "ffffffff" "01"),
-    (Taken(1, [b"a"]), 2, "0f000000" "42" "02000000" "01" "01000000" "01000000" "61"),
+    (Taken(1, [b"a"]), 2, "10000000" "42" "02000000" "01" "01000000" "01" "01000000" "61"),
     (Failed({"a": "é"}), 3, "13000000" "43" "03000000" + b'{"a":"\\u00e9"}'.hex()),
     (Result({"result": None}), 4, "14000000" "44" "04000000" + b'{"result":null}'.hex()),
 ]  # fmt: skip
@@ -160,11 +160,17 @@ def test_a_message_that_is_cut_raises(message: Message, call: int, expected: str
         raw(8, bytes(7)),
         raw(3, b""),
         raw(3, b"\1\0\0"),
-        raw(3, struct.pack("<I", 2**32 - 1)),
-        raw(3, struct.pack("<II", 1, 2**32 - 1)),
-        raw(3, struct.pack("<II", 1, 3) + b"ab"),
-        raw(3, struct.pack("<II", 1, 1) + b"ab"),
-        raw(3, struct.pack("<III", 2, 2**32 - 1, 2) + b"a"),
+        raw(3, struct.pack("<IB", 2**32 - 1, 0)),
+        raw(3, struct.pack("<IB", 2**32 - 1, 1)),
+        raw(3, struct.pack("<IBI", 2**32 - 1, 1, 2**32 - 1)),
+        raw(3, struct.pack("<IBI", 2**32 - 1, 1, 0)),
+        raw(3, struct.pack("<IBI", 0, 1, 0)),
+        raw(3, struct.pack("<IBI", 1, 2, 2) + b"ab"),
+        raw(3, struct.pack("<IBI", 1, 1, 3) + b"ab"),
+        raw(3, struct.pack("<IBI", 1, 0, 2**32 - 1)),
+        raw(3, struct.pack("<IBI", 1, 0, 3) + b"ab"),
+        raw(3, struct.pack("<IBI", 1, 0, 1) + b"ab"),
+        raw(3, struct.pack("<IBII", 2, 0, 2**32 - 1, 2) + b"a"),
         raw(5, bytes(8) + b"\xff"),
         raw(1, b""),
         raw(1, b"{"),
@@ -215,15 +221,17 @@ def test_garbage_raises_nothing_else(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("data", "most"),
     [
-        (raw(3, struct.pack("<I", 2**32 - 1), length_bytes=MESSAGE_BYTES_MAX - 4), 4096),
-        (raw(3, struct.pack("<I", 2**24 - 1)), 4096),
-        (raw(3, struct.pack("<II", 1, 2**32 - 1)), 4096),
+        (raw(3, struct.pack("<IB", 2**32 - 1, 0), length_bytes=MESSAGE_BYTES_MAX - 4), 4096),
+        (raw(3, struct.pack("<IB", 2**24 - 1, 0)), 4096),
+        (raw(3, struct.pack("<IBI", 2**24 - 1, 1, 0)), 4096),
+        (raw(3, struct.pack("<IBI", 1, 0, 2**32 - 1)), 4096),
         (raw(2, b"", length_bytes=MESSAGE_BYTES_MAX - 4), 4096),
-        (raw(3, struct.pack("<I", 200_000) + bytes(800_000)), 20 * 800_000),
+        (raw(3, struct.pack("<IB", 200_000, 0) + bytes(800_000)), 20 * 800_000),
+        (raw(3, struct.pack("<IBI", 100_000, 1, 8) + bytes(800_000)), 20 * 800_000),
         (raw(1, b'{"a":[' + b"[]," * 100_000 + b"0]}"), 40 * 300_000),
-        (raw(3, struct.pack("<II", 1, 2_000_000) + bytes(2_000_000)), 3 * 2_000_000),
+        (raw(3, struct.pack("<IBI", 1, 0, 2_000_000) + bytes(2_000_000)), 3 * 2_000_000),
     ],
-    ids=["announced", "count", "length", "long take", "empty items", "json", "one item"],
+    ids=["announced", "count", "no lengths", "length", "long take", "empty items", "equal items", "json", "one item"],
 )
 def test_memory_is_taken_for_what_came(data: bytes, most: int) -> None:
     """A message takes no more memory than a small multiple of its bytes, whatever it announces."""
@@ -265,6 +273,15 @@ def test_what_is_too_long_is_not_sent() -> None:
 def test_the_order_of_bytes_is_that_of_the_format(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine of the other byte order swaps the lengths of items, in both directions."""
     monkeypatch.setattr(protocol, "_IS_BIG_ENDIAN", not protocol._IS_BIG_ENDIAN)
-    data = encode(Put([b"ab"]), 1)
-    assert data[HEADER_BYTES + 4 : HEADER_BYTES + 8] == struct.pack(">I", 2)
-    assert fed(data) == [(1, Put([b"ab"]))]
+    data = encode(Put([b"ab", b"c"]), 1)
+    assert data[HEADER_BYTES + 5 : HEADER_BYTES + 9] == struct.pack(">I", 2)
+    assert fed(data) == [(1, Put([b"ab", b"c"]))]
+
+
+@pytest.mark.parametrize("count", [1, 2, 4096, 4097, 9000])
+def test_items_of_one_length_are_cut_apart(count: int) -> None:
+    """Items of one length have that length once, however many there are."""
+    items = [b"%07d" % number for number in range(count)]
+    data = encode(Put(items), 1)
+    assert len(data) == HEADER_BYTES + 9 + 7 * count
+    assert fed(data) == [(1, Put(items))]

@@ -16,6 +16,7 @@ from persistentqueue.errors import PersistentQueueError
 from persistentqueue.runtime.inspection import Stats
 from persistentqueue.runtime.maintenance import Compacted, Maintained
 from persistentqueue.runtime.metrics import Histogram, Sample
+from persistentqueue.serving.connections import Connection
 from persistentqueue.serving.values import _KINDS, decode_value, encode_value
 
 from ...conftest import QueueFactory
@@ -62,12 +63,27 @@ def test_results_of_a_queue_arrive(open_queue: QueueFactory) -> None:
 
 def test_the_classes_are_listed() -> None:
     """Only these classes cross the wire. Another one needs a decision."""
-    kinds = {Compacted, Histogram, Holder, Maintained, RecoveryReport, Sample, SegmentShare, SegmentUse, Stats}
+    kinds = {
+        Compacted,
+        Connection,
+        Histogram,
+        Holder,
+        Maintained,
+        RecoveryReport,
+        Sample,
+        SegmentShare,
+        SegmentUse,
+        Stats,
+    }
     assert set(_KINDS.values()) == kinds
     assert all(_KINDS[kind.__name__] is kind for kind in kinds)
 
 
-@pytest.mark.parametrize("value", [b"bytes", object(), {1, 2}, 1j, [b"inside"], {"a": b"inside"}], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [b"bytes", object(), {1, 2}, 1j, [b"inside"], {"a": b"inside"}],
+    ids=lambda value: type(value).__name__,
+)
 def test_other_objects_are_refused(value: object) -> None:
     """An object of another class raises ``TypeError`` at the owner."""
     with pytest.raises(TypeError, match="cannot be sent"):

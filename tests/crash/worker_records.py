@@ -172,6 +172,7 @@ class Histories:
         self._ends = {end.process: end for end in ends}
         self._owners = sorted((end for end in ends if end.may_own), key=lambda end: end.ended)
         self._served = sorted(_served(calls))
+        self._sent = sorted(_served(call for call in calls if not call.result.get("owns", True)))
         self._sessions: defaultdict[str, list[Call]] = defaultdict(list)
         self._quits = {call.process: call for call in calls if call.kind == "quit"}
         for call in calls:
@@ -257,11 +258,15 @@ class Histories:
         return min((responded for invoked, responded in self._served if invoked > end.ended), default=None)
 
     def _freed(self, end: End) -> int | None:
-        """Return a time at which the items of a process that ended are certainly free: an owner ended since."""
-        return min(
-            (served for owner in self._owners if owner.ended >= end.ended and (served := self._served_after(owner))),
-            default=None,
-        )
+        """Return a time at which the items of a process that ended are certainly free.
+
+        An owner reads what its workers send in the order in which it came. The end of a process may come behind its
+        last call. So two calls of another worker, one after the other, find the items free.
+        """
+        time: int | None = end.ended
+        for _ in range(2):
+            time = min((responded for invoked, responded in self._sent if time and invoked > time), default=None)
+        return time
 
 
 def _slot(session: str) -> int:

@@ -71,6 +71,8 @@ SOME_LOST = bytes(CONNECTION_BYTES)
 ROOM_SECONDS = 0.05
 """Longest time between two attempts of a flush that waits for room, in seconds."""
 _MILLISECONDS = 1000.0
+_HOLD_SECONDS_MAX = 10**9
+"""Highest ``hold_seconds``; higher ones mean this one. A whole number of any size can come, and not all are floats."""
 _REJECTION_FIELDS = 3
 _DUE_SPARE = 64
 """Deadlines of waits that have ended, beside two for each connection, that are kept."""
@@ -277,7 +279,7 @@ class Service:
         if hold_seconds is not None:
             if not isinstance(hold_seconds, int | float) or not hold_seconds > 0:
                 raise ProtocolError(f"hold_seconds of {hold_seconds!r}")
-            client.hold_seconds = float(hold_seconds)
+            client.hold_seconds = float(min(hold_seconds, _HOLD_SECONDS_MAX))
         session = self._served.session(client.name, str(fields.get("subscription", "")))
         client.session, client.reader = session, reader_of(session)
         self.clients.add(client)

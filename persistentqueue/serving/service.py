@@ -29,7 +29,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from ..engine.reader import Reader
-from ..errors import PersistentQueueError, QueueFullError
+from ..errors import ItemTooLargeError, PersistentQueueError, QueueFullError
 from ..runtime.open_queue import OpenQueue
 from ..runtime.session_state import buffered, fail_held, holds, reader_of
 from ..session import Session, flush_all
@@ -39,6 +39,7 @@ from .protocol import (
     CONNECTION_BYTES,
     FOR_EVER,
     FROM_WORKER,
+    ITEM_BYTES_MAX,
     TAKEN_BYTES,
     VERSION,
     Browse,
@@ -316,6 +317,12 @@ class Service:
             kept = _fitting(items)
             session.put_back(len(items) - kept)
             items, more = items[:kept], 1
+        if len(items[0]) > ITEM_BYTES_MAX:
+            session.put_back(len(items))
+            raise ItemTooLargeError(
+                f"the first ready item has {len(items[0])} bytes, and a worker takes at most {ITEM_BYTES_MAX} bytes: "
+                "dequeue it in the process that owns the queue"
+            )
         if client.hold_seconds is not None and client.expires == inf:
             client.expires = self._now() + client.hold_seconds
             self._leased.add(client)

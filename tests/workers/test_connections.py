@@ -9,6 +9,7 @@ import socket
 import stat
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,11 +17,12 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import NotServedError, PersistentQueue, connect
+from persistentqueue import ItemTooLargeError, NotServedError, PersistentQueue, connect
 from persistentqueue.serving import service
 from persistentqueue.serving.protocol import (
     FOR_EVER,
     HEADER_BYTES,
+    ITEM_BYTES_MAX,
     MESSAGE_BYTES_MAX,
     VERSION,
     Call,
@@ -34,7 +36,7 @@ from persistentqueue.serving.protocol import (
 from persistentqueue.workers import SharedQueue
 from tests.conftest import QueueFactory
 from tests.support.limits import SECONDS
-from tests.support.queues import drain, put
+from tests.support.queues import drain, put, wait_for
 
 SOMEBODY = 65534
 
@@ -164,6 +166,31 @@ def test_time_to_hold_that_no_float_has(queue: PersistentQueue, shared: SharedQu
         assert session.dequeue() == b"one"
         assert session.flush() is True
     assert len(shared) == 0
+
+
+def test_item_that_is_too_long_for_a_worker(queue: PersistentQueue, shared: SharedQueue[bytes]) -> None:
+    """A worker that waits gets ``ItemTooLargeError`` for such an item, and holds nothing. The item stays the first
+    one."""
+    long = bytes(ITEM_BYTES_MAX + 1)
+    errors: list[BaseException] = []
+
+    def wait() -> None:
+        with shared.session() as session:
+            for timeout in (SECONDS, 0.0):
+                try:
+                    session.dequeue(timeout=timeout)
+                except ItemTooLargeError as error:
+                    errors.append(error)
+            session.enqueue(b"later")
+            session.flush()
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    wait_for(lambda: bool(_service(queue).waits))
+    put(queue, long)
+    waiter.join()
+    assert [str(len(long)) in str(error) for error in errors] == [True, True]
+    assert drain(queue) == [long, b"later"]
 
 
 def _service(queue: PersistentQueue) -> service.Service:

@@ -235,7 +235,8 @@ class Service:
             if kind is Cancel:
                 self._cancel(client, call)
                 continue
-            if client.waits is not None or client.flush is not None or client.is_busy:
+            # An answer that was not sent bounds the memory of a peer that sends calls and reads nothing.
+            if client.waits is not None or client.flush is not None or client.is_busy or client.out:
                 raise ProtocolError(f"a {kind.__name__} during another call")
             if client.session is None and kind is not Hello:
                 raise ProtocolError(f"a {kind.__name__} before the hello")

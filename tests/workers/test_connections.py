@@ -25,11 +25,13 @@ from persistentqueue.serving.protocol import (
     ITEM_BYTES_MAX,
     MESSAGE_BYTES_MAX,
     VERSION,
+    Browse,
     Call,
     Flush,
     Hello,
     Message,
     Outcome,
+    RollBack,
     Take,
     encode,
 )
@@ -198,6 +200,34 @@ def _service(queue: PersistentQueue) -> service.Service:
     assert server is not None
     assert server._service is not None
     return server._service
+
+
+def test_peer_that_never_reads(peer: Callable[..., Peer], queue: PersistentQueue, shared: SharedQueue[bytes]) -> None:
+    """A peer that does not read its answer holds nobody up. The owner reads nothing more from it."""
+    put(queue, *(bytes(100_000) for _ in range(30)))
+    bad = peer()
+    bad.send(Take(30, 0))
+    wait_for(lambda: _has_answers(queue))
+    bad.send(RollBack())
+    with shared.session() as session:
+        for number in range(100):
+            session.enqueue(b"%d" % number)
+            assert session.flush() is True
+    assert len(shared) == 100
+    bad.socket.close()
+    wait_for(lambda: len(shared) == 130)
+
+
+@pytest.mark.parametrize("message", [Browse(0), Take(1, 0)], ids=["browse", "take"])
+def test_peer_that_does_not_wait_for_answers(
+    peer: Callable[..., Peer], queue: PersistentQueue, shared: SharedQueue[bytes], message: Message
+) -> None:
+    """A peer that sends calls without waiting for their answers is ended: its answers would fill the memory."""
+    put(queue, *(bytes(100_000) for _ in range(50)))
+    bad = peer()
+    bad.send(*(message for _ in range(10_000)))
+    assert bad.is_ended()
+    wait_for(lambda: len(shared) == 50)
 
 
 def _has_answers(queue: PersistentQueue) -> bool:

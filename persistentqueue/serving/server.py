@@ -134,7 +134,17 @@ class Server:
             self._leave()
         except BaseException:
             LOGGER.exception("%s: the thread that serves workers has failed", self.directory)
+            self._fail()
             raise
+
+    def _fail(self) -> None:
+        """End all connections: workers must not wait for a thread that has failed."""
+        remove(self.directory)
+        if self._listener is not None:
+            self._listener.close()
+        for peer in list(self._peers):
+            with suppress(Exception):  # the others end nevertheless
+                self._drop(peer, by_worker=False)
 
     def _leave(self) -> None:
         """Do what workers have asked for until now, then end their sessions."""
@@ -203,6 +213,9 @@ class Server:
             self._service.receive(peer.client, data)
         except ProtocolError as error:
             LOGGER.warning("%s: a connection was ended, for it sent %s", self.directory, error)
+            self._drop(peer, by_worker=False)
+        except Exception:  # a bug, which must not end the other connections
+            LOGGER.exception("%s: a connection was ended, for its call has failed", self.directory)
             self._drop(peer, by_worker=False)
 
     def _answer(self) -> None:

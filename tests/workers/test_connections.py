@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import ItemTooLargeError, NotServedError, PersistentQueue, connect
+from persistentqueue import ItemTooLargeError, NotServedError, PersistentQueue, SessionLostError, connect
 from persistentqueue.serving import service
 from persistentqueue.serving.protocol import (
     FOR_EVER,
@@ -35,6 +35,7 @@ from persistentqueue.serving.protocol import (
     Take,
     encode,
 )
+from persistentqueue.serving.server import Server
 from persistentqueue.workers import SharedQueue
 from tests.conftest import QueueFactory
 from tests.support.limits import SECONDS
@@ -233,6 +234,48 @@ def test_peer_that_does_not_wait_for_answers(
 def _has_answers(queue: PersistentQueue) -> bool:
     assert queue._server is not None
     return any(peer.left for peer in list(queue._server._peers))
+
+
+def test_failure_of_one_call_ends_one_connection(
+    peer: Callable[..., Peer],
+    queue: PersistentQueue,
+    shared: SharedQueue[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """An unexpected error in a call of one worker ends its connection, and is logged. The others are served."""
+
+    def fail(*_: Any) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setitem(service._HANDLERS, Outcome, fail)
+    bad = peer()
+    bad.send(Outcome(1))
+    assert bad.is_ended()
+    assert len(shared) == 0
+    assert "its call has failed" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_failure_of_the_thread_ends_all_connections(
+    queue: PersistentQueue,
+    shared: SharedQueue[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """If the thread that serves has failed, workers get an error and do not wait for ever. The owner's queue works."""
+
+    def fail(_: Server) -> None:
+        raise KeyError("a bug")
+
+    put(queue, b"one")
+    with shared.session() as session:
+        assert session.dequeue() == b"one"
+        monkeypatch.setattr(Server, "_answer", fail)
+        with pytest.raises(SessionLostError):
+            session.extend()
+    assert "has failed" in caplog.text
+    assert drain(queue) == [b"one"]
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can become another user")

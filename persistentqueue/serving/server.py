@@ -175,7 +175,7 @@ class Server:
     def _accept(self) -> None:
         assert self._listener is not None
         assert self._service is not None
-        if self._accepts_at < inf:
+        if is_retry := self._accepts_at < inf:
             self._accepts_at = inf
             self._selector.register(self._listener, selectors.EVENT_READ)
         while True:
@@ -184,7 +184,8 @@ class Server:
             except (BlockingIOError, ConnectionError):
                 return
             except OSError as error:  # no descriptor is free
-                LOGGER.warning("%s: a worker has to wait: %s", self.directory, error)
+                if not is_retry:
+                    LOGGER.warning("%s: a worker has to wait: %s", self.directory, error)
                 self._selector.unregister(self._listener)
                 self._accepts_at = self._served.now() + RETRY_SECONDS
                 return

@@ -309,9 +309,10 @@ class InvalidNameError(PersistentQueueError, ValueError):
 
 
 class ItemTooLargeError(PersistentQueueError, ValueError):
-    """An item is longer than 4 GiB - 1 bytes.
+    """An item is longer than 4 GiB - 1 bytes, or too long for a worker process (see ``connect``).
 
-    The call that raised this error buffered nothing. Split the item.
+    The call that raised this error buffered nothing, and holds nothing. Split the item. If it is in the queue already,
+    dequeue it in the process that owns the queue.
     """
 
 

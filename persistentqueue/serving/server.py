@@ -190,12 +190,18 @@ class Server:
         self._end_all()
 
     def _end_all(self) -> None:
-        """Give up the name of the socket, and end all sessions of workers. The queue still has its lock."""
+        """Give up the name of the socket, and end all sessions of workers. The queue still has its lock.
+
+        No worker may wait for an answer that never comes, so an error of one connection ends the others as well.
+        """
         remove(self.directory, SOCKET_NAME)
         assert self._service is not None
         self._service.leave()
+        if self._listener is not None:
+            self._listener.close()
         for peer in list(self._peers):
-            self._drop(peer, by_worker=False)
+            with suppress(Exception):
+                self._drop(peer, by_worker=False)
 
     def _hear(self, fd: int) -> None:
         """Take a wake-up. If it may come from a published file, look at the inbox for those that wait."""
@@ -214,7 +220,7 @@ class Server:
     def _accept(self) -> None:
         assert self._listener is not None
         assert self._service is not None
-        if self._accepts_at < inf:
+        if is_retry := self._accepts_at < inf:
             self._accepts_at = inf
             self._selector.register(self._listener, selectors.EVENT_READ)
         while True:
@@ -223,7 +229,8 @@ class Server:
             except (BlockingIOError, ConnectionError):
                 return
             except OSError as error:  # no descriptor is free
-                LOGGER.warning("%s: a worker has to wait: %s", self.directory, error)
+                if not is_retry:
+                    LOGGER.warning("%s: a worker has to wait: %s", self.directory, error)
                 self._selector.unregister(self._listener)
                 self._accepts_at = self._served.now() + RETRY_SECONDS
                 return
@@ -257,6 +264,9 @@ class Server:
             self._service.receive(peer.client, bytes(self._buffer[:count]))
         except ProtocolError as error:
             LOGGER.warning("%s: a connection was ended, for it sent %s", self.directory, error)
+            self._drop(peer, by_worker=False)
+        except Exception:  # a bug, which must not end the other connections
+            LOGGER.exception("%s: a connection was ended, for its call has failed", self.directory)
             self._drop(peer, by_worker=False)
 
     def _answer(self) -> None:

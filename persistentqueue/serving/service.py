@@ -73,6 +73,8 @@ SOME_LOST = bytes(CONNECTION_BYTES)
 ROOM_SECONDS = 0.05
 """Longest time between two attempts of a flush that waits for room, in seconds."""
 _MILLISECONDS = 1000.0
+_HOLD_SECONDS_MAX = 10**9
+"""Highest ``hold_seconds``; higher ones mean this one. A whole number of any size can come, and not all are floats."""
 _REJECTION_FIELDS = 3
 _TEXT_CHARACTERS_MAX = 64
 """Most characters of a name that a worker gives itself."""
@@ -259,7 +261,8 @@ class Service:
             if kind is Cancel:
                 self._cancel(client, call)
                 continue
-            if client.waits is not None or client.flush is not None or client.is_busy:
+            # An answer that was not sent bounds the memory of a peer that sends calls and reads nothing.
+            if client.waits is not None or client.flush is not None or client.is_busy or client.out:
                 raise ProtocolError(f"a {kind.__name__} during another call")
             if client.session is None and kind is not Hello:
                 raise ProtocolError(f"a {kind.__name__} before the hello")
@@ -268,7 +271,7 @@ class Service:
                 _HANDLERS[kind](self, client, call, message)
             except ProtocolError:
                 raise
-            except Exception as error:  # the bytes of one worker must not hurt the others
+            except (PersistentQueueError, TypeError, ValueError, OSError, MemoryError) as error:
                 self._fail(client, call, error)
 
     def disconnect(self, client: Client, *, by_worker: bool) -> None:
@@ -310,7 +313,7 @@ class Service:
         if hold_seconds is not None:
             if not isinstance(hold_seconds, int | float) or not hold_seconds > 0:
                 raise ProtocolError(f"hold_seconds of {hold_seconds!r}")
-            client.hold_seconds = float(hold_seconds)
+            client.hold_seconds = float(min(hold_seconds, _HOLD_SECONDS_MAX))
         subscription = str(fields.get("subscription", ""))
         session = self._served.session(_session_name(client), subscription)
         client.session, client.reader, client.subscription = session, reader_of(session), _text(subscription)

@@ -27,6 +27,7 @@ from .retries import RETRIES, RetriesExplorer
 from .several import SEVERAL, SeveralExplorer
 from .signals import run_signals
 from .syscalls import SyscallsUnavailable, run_injections
+from .worker_kills import run_workers
 from .workers import WORKERS, WorkersExplorer
 
 
@@ -119,6 +120,11 @@ def hunt(options: argparse.Namespace) -> None:
 def kill(options: argparse.Namespace) -> None:
     """Kill real processes."""
     print(run_kills(options.count, options.seed))
+
+
+def kill_workers(options: argparse.Namespace) -> None:
+    """Kill processes that share queues."""
+    print(run_workers(options.kills, options.seed))
 
 
 def cut_power(options: argparse.Namespace) -> None:
@@ -226,6 +232,10 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("--seed", type=int, default=0)
         command.set_defaults(do=do)
     command.add_argument("--only", default="", help="file systems with this in their name")
+    command = commands.add_parser("workers", help="kill -9, SIGSTOP and closes of processes that share queues")
+    command.add_argument("--kills", type=int, default=300, help="how many kills in total")
+    command.add_argument("--seed", type=int, default=0, help="of what the processes do, and of the kills")
+    command.set_defaults(do=kill_workers)
     command = commands.add_parser("interrupts", parents=[shared], help="signal handlers that raise, anywhere")
     command.add_argument("--only", default="", help="scenarios with this in their name")
     command.add_argument("--count", type=int, default=0, help="how many real signals, at random moments")

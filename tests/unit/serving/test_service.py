@@ -417,14 +417,15 @@ def test_an_item_at_its_last_attempt_ends_the_wait_of_a_session_that_holds_one(m
     assert peer.answer() == NOTHING
 
 
-def test_answers_wait_until_they_are_sent(bench: Bench) -> None:
-    """A worker that sends two calls in a row gets two answers, in order, and is listed once."""
+def test_a_call_comes_behind_the_answer_of_the_last_one(bench: Bench) -> None:
+    """A worker that makes a call before the answer of the last one was sent loses its connection."""
     peer = Peer(bench, 1)
     bench.service.take_answered()
     peer.send(Put([b"1"]))
-    peer.send(RollBack())
     assert bench.service.take_answered() == [peer.client]
-    assert [message for _, message in peer.got()] == [DONE, DONE]
+    with pytest.raises(ProtocolError, match="during another call"):
+        peer.send(RollBack())
+    assert [message for _, message in peer.got()] == [DONE]
 
 
 # --- flushes ---------------------------------------------------------------------------------------------------------

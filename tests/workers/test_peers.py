@@ -1,0 +1,316 @@
+"""One bad connection harms no other one: bytes that no worker sends, items that are too long, a peer that never reads,
+processes of other users, and failures of the owner's thread. The owner is this process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import stat
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from persistentqueue import ItemTooLargeError, NotServedError, PersistentQueue, SessionLostError, connect
+from persistentqueue.serving import service
+from persistentqueue.serving.protocol import (
+    FOR_EVER,
+    HEADER_BYTES,
+    ITEM_BYTES_MAX,
+    MESSAGE_BYTES_MAX,
+    VERSION,
+    Browse,
+    Call,
+    Flush,
+    Hello,
+    Message,
+    Outcome,
+    RollBack,
+    Take,
+    encode,
+)
+from persistentqueue.serving.server import Server
+from persistentqueue.storage.layout import SOCKET_NAME
+from persistentqueue.workers import SharedQueue
+from tests.conftest import QueueFactory
+from tests.support.limits import SECONDS
+from tests.support.queues import drain, put, wait_for
+
+SOMEBODY = 65534
+
+
+class Peer:
+    """A socket that speaks the protocol, or does not."""
+
+    def __init__(self, queue: PersistentQueue, **fields: Any) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(SECONDS)
+        self.socket.connect(os.path.join(queue.path, str(queue.name), SOCKET_NAME))
+        hello = {"versions": [VERSION, VERSION], "connection": os.urandom(16).hex(), "process": 1, "name": "peer"}
+        self.hello = encode(Hello({**hello, **fields}), 1)
+
+    def send(self, *messages: Message) -> None:
+        """Send the messages, after the hello and its answer if it was not sent. A peer that was ended sends no more."""
+        with suppress(ConnectionError):
+            if self.hello:
+                self.socket.sendall(self.hello)
+                self.hello = b""
+                self.socket.recv(1 << 16)
+            self.socket.sendall(b"".join(encode(message, number) for number, message in enumerate(messages, 2)))
+
+    def is_ended(self) -> bool:
+        """Read until the owner ends the connection; return True. Return False if it does not within the limit."""
+        try:
+            while self.socket.recv(1 << 20):
+                continue
+        except ConnectionError:
+            return True
+        except TimeoutError:
+            return False
+        return True
+
+
+@pytest.fixture
+def queue(open_queue: QueueFactory) -> PersistentQueue:
+    """Return a queue that this process serves."""
+    return open_queue(serve=True)
+
+
+@pytest.fixture
+def peer(queue: PersistentQueue) -> Iterator[Callable[..., Peer]]:
+    """Return a function that connects to the queue."""
+    made: list[Peer] = []
+
+    def join(**fields: Any) -> Peer:
+        made.append(Peer(queue, **fields))
+        return made[-1]
+
+    yield join
+    for each in made:
+        each.socket.close()
+
+
+@pytest.fixture
+def shared(queue: PersistentQueue) -> Iterator[SharedQueue[bytes]]:
+    """Return a worker's queue, which must go on whatever other connections do."""
+    with connect(queue.path, queue.name, serve="never", lock_timeout=SECONDS) as made:
+        yield made
+
+
+def header(length_bytes: int, kind: int) -> bytes:
+    """Return the header of a message."""
+    return length_bytes.to_bytes(4, "little") + bytes([kind]) + bytes(4)
+
+
+MALFORMED = {
+    "a kind that does not exist": header(5, 200),
+    "a kind of the owner": header(5, 64),
+    "a length above the maximum": header(MESSAGE_BYTES_MAX, 3),
+    "a length below that of a header": header(HEADER_BYTES - 5, 3),
+    "a length of zero": header(0, 3),
+    "text": b"GET / HTTP/1.1\r\n\r\n",
+    "items without a count": header(5, 3),
+    "more items than bytes": header(9, 3) + b"\xff\xff\xff\xff",
+    "a take that is cut": header(6, 2) + b"x",
+    "a json that is none": header(6, 10) + b"{",
+    "a second hello": encode(Hello({}), 2),
+    "a flush out of turn": encode(Flush(0, FOR_EVER, []), 2),
+    "a call without a name": encode(Call({"arguments": 1}), 2),
+}
+"""Bytes that no worker sends, after its hello."""
+
+
+@pytest.mark.parametrize("what", MALFORMED)
+def test_malformed_bytes_end_their_connection_only(
+    peer: Callable[..., Peer], queue: PersistentQueue, shared: SharedQueue[bytes], what: str
+) -> None:
+    """The owner ends a connection that sends such bytes, gives back what it held, and serves the others."""
+    put(queue, b"one", b"two")
+    with shared.session() as session:
+        assert session.dequeue() == b"one"
+        bad = peer()
+        bad.send(Take(1, 0))
+        bad.socket.recv(1 << 16)
+        bad.socket.sendall(MALFORMED[what])
+        assert bad.is_ended()
+        assert session.dequeue(timeout=SECONDS) == b"two"
+        assert session.flush() is True
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"versions": [2, 1]},
+        {"versions": "1"},
+        {"connection": "x"},
+        {"connection": "00" * 16},
+        {"hold_seconds": -1},
+        {"hold_seconds": "1"},
+        {"hold_seconds": [1]},
+    ],
+)
+def test_hello_that_is_wrong(peer: Callable[..., Peer], shared: SharedQueue[bytes], fields: dict[str, Any]) -> None:
+    """A hello with wrong fields makes no session, and disturbs no other connection."""
+    bad = peer(**fields)
+    bad.send(Outcome(1))
+    assert bad.is_ended()
+    assert len(shared) == 0
+
+
+def test_time_to_hold_that_no_float_has(queue: PersistentQueue, shared: SharedQueue[bytes]) -> None:
+    """A time to hold items beyond the range of floats has no end, and the owner goes on."""
+    put(queue, b"one")
+    with connect(queue.path, queue.name, serve="never", hold_seconds=10**400) as endless, endless.session() as session:
+        assert session.dequeue() == b"one"
+        assert session.flush() is True
+    assert len(shared) == 0
+
+
+def test_item_that_is_too_long_for_a_worker(queue: PersistentQueue, shared: SharedQueue[bytes]) -> None:
+    """A worker that waits gets ``ItemTooLargeError`` for such an item, and holds nothing. The item stays the first
+    one."""
+    long = bytes(ITEM_BYTES_MAX + 1)
+    errors: list[BaseException] = []
+
+    def wait() -> None:
+        with shared.session() as session:
+            for timeout in (SECONDS, 0.0):
+                try:
+                    session.dequeue(timeout=timeout)
+                except ItemTooLargeError as error:
+                    errors.append(error)
+            session.enqueue(b"later")
+            session.flush()
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    wait_for(lambda: bool(_service(queue).waits))
+    put(queue, long)
+    waiter.join()
+    assert [str(len(long)) in str(error) for error in errors] == [True, True]
+    assert drain(queue) == [long, b"later"]
+
+
+def _service(queue: PersistentQueue) -> service.Service:
+    server = queue._server
+    assert server is not None
+    assert server._service is not None
+    return server._service
+
+
+def test_peer_that_never_reads(peer: Callable[..., Peer], queue: PersistentQueue, shared: SharedQueue[bytes]) -> None:
+    """A peer that does not read its answer holds nobody up. The owner reads nothing more from it."""
+    put(queue, *(bytes(100_000) for _ in range(30)))
+    bad = peer()
+    bad.send(Take(30, 0))
+    wait_for(lambda: _has_answers(queue))
+    bad.send(RollBack())
+    with shared.session() as session:
+        for number in range(100):
+            session.enqueue(b"%d" % number)
+            assert session.flush() is True
+    assert len(shared) == 100
+    bad.socket.close()
+    wait_for(lambda: len(shared) == 130)
+
+
+@pytest.mark.parametrize("message", [Browse(0), Take(1, 0)], ids=["browse", "take"])
+def test_peer_that_does_not_wait_for_answers(
+    peer: Callable[..., Peer], queue: PersistentQueue, shared: SharedQueue[bytes], message: Message
+) -> None:
+    """A peer that sends calls without waiting for their answers is ended: its answers would fill the memory."""
+    put(queue, *(bytes(100_000) for _ in range(50)))
+    bad = peer()
+    bad.send(*(message for _ in range(10_000)))
+    assert bad.is_ended()
+    wait_for(lambda: len(shared) == 50)
+
+
+def _has_answers(queue: PersistentQueue) -> bool:
+    assert queue._server is not None
+    return any(peer.left for peer in list(queue._server._peers))
+
+
+def test_failure_of_one_call_ends_one_connection(
+    peer: Callable[..., Peer],
+    queue: PersistentQueue,
+    shared: SharedQueue[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """An unexpected error in a call of one worker ends its connection, and is logged. The others are served."""
+
+    def fail(*_: Any) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setitem(service._HANDLERS, Outcome, fail)
+    bad = peer()
+    bad.send(Outcome(1))
+    assert bad.is_ended()
+    assert len(shared) == 0
+    assert "its call has failed" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_failure_of_the_thread_ends_all_connections(
+    queue: PersistentQueue,
+    shared: SharedQueue[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """If the thread that serves has failed, workers get an error and do not wait for ever. The owner's queue works."""
+
+    def fail(_: Server) -> None:
+        raise KeyError("a bug")
+
+    put(queue, b"one")
+    with shared.session() as session:
+        assert session.dequeue() == b"one"
+        monkeypatch.setattr(Server, "_answer", fail)
+        with pytest.raises(SessionLostError):
+            session.extend()
+    assert "has failed" in caplog.text
+    assert drain(queue) == [b"one"]
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("opens_the_door", [False, True], ids=["closed socket", "open socket"])
+def test_process_of_another_user_is_refused(opens_the_door: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """A process of another user gets no item, even if it can reach the socket."""
+    root = tempfile.mkdtemp()
+    try:
+        os.chmod(root, 0o755)
+        with PersistentQueue(root, "orders", serve=True) as queue:
+            put(queue, b"one")
+            directory = Path(root, "orders")
+            for path in (directory, directory / SOCKET_NAME) if opens_the_door else ():
+                path.chmod(path.stat().st_mode | stat.S_IROTH | stat.S_IWOTH * path.is_socket() | stat.S_IXOTH)
+            pid = os.fork()
+            if not pid:
+                os._exit(_use_as_somebody(root))
+            _, status = os.waitpid(pid, 0)
+            assert os.waitstatus_to_exitcode(status) == 0
+            assert ("another user was refused" in caplog.text) == opens_the_door
+            assert drain(queue) == [b"one"]
+    finally:
+        shutil.rmtree(root)
+
+
+def _use_as_somebody(root: str) -> int:
+    """Try to use the queue as another user; return 0 if that was refused."""
+    try:
+        os.setgroups([])
+        os.setgid(SOMEBODY)
+        os.setuid(SOMEBODY)
+        connect(root, "orders", serve="never", lock_timeout=0.2)
+    except (NotServedError, PermissionError):
+        return 0
+    except BaseException as error:
+        print(repr(error), file=sys.stderr)
+    return 1

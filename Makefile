@@ -12,7 +12,8 @@ COVERED := codecs core.header core.operations core.block core.encryption core.fr
 	engine.two_phase engine.reader engine.context recovery.replay recovery.in_doubt recovery.opening \
 	system.progress runtime.multi_queue runtime.retries runtime.metrics runtime.inspection runtime.session_state runtime.pipeline \
 	interprocess.producer interprocess.multi_writer interprocess.splits interprocess.consumer_requests \
-	interprocess.snapshot_view faces.lifecycle faces.refusals typed options subscription transactions
+	interprocess.snapshot_view faces.lifecycle faces.refusals typed options subscription transactions \
+	serving.protocol serving.errors serving.values serving.service serving.calls
 # The tests that do so; the others run unwatched.
 COVERING := $(patsubst %,tests/unit/engine/test_%.py,store reader_races trim spill commit admission compaction \
 	compaction_faults segment_use adoption two_phase)
@@ -23,6 +24,7 @@ COVERING += $(patsubst %,tests/unit/runtime/test_%.py,open_queue disown maintena
 	history pipeline)
 COVERING += $(patsubst %,tests/unit/storage/test_%.py,layout lock log pool segment)
 COVERING += $(patsubst %,tests/unit/system/test_%.py,quota event_log progress)
+COVERING += $(patsubst %,tests/unit/serving/test_%.py,protocol errors values service) tests/workers/test_sessions.py
 COVERING += tests/unit/faces/test_lifecycle.py tests/unit/faces/test_attempts.py tests/faces/test_aio_sessions.py
 COVERING += $(patsubst %,tests/api/test_%.py,progress queue options encryption subscriptions flush_all codecs tickets)
 COVERING += $(patsubst %,tests/predecessors/test_%.py,kahadb_compaction diskqueue_faults diskqueue_weaknesses \
@@ -67,6 +69,7 @@ mutants --most 6
 random --schedules 4000 --style several
 random --schedules 4000 --style retries
 random --schedules 4000 --style pipelines
+random --schedules 500 --style workers
 random --schedules 2000 --style encloses
 random --schedules 2000 --style renames
 exhaustive --operations 2 --only 1
@@ -91,6 +94,7 @@ random --first 1000000 --schedules 20000 --style several --faults
 random --first 1000000 --schedules 40000 --style retries
 random --first 1000000 --schedules 40000 --style pipelines
 random --first 1000000 --schedules 20000 --style pipelines --faults
+random --first 1000000 --schedules 8000 --style workers
 random --first 1000000 --schedules 40000 --style encloses
 random --first 1000000 --schedules 30000 --style renames
 random --first 1000000 --schedules 20000 --style encloses --faults

@@ -82,9 +82,8 @@ class Link:
         if going is None:
             return
         self._gives_up = going.call
-        if sum(going.sent) == len(
-            going.data
-        ):  # otherwise ``_finish`` does it: no message may be in the middle of another
+        # No message may be in the middle of another: if this one is still being sent, ``_finish`` ends the wait.
+        if sum(going.sent) == len(going.data):
             self._cancel(going)
 
     def _cancel(self, going: Going) -> None:

@@ -10,7 +10,7 @@ The model knows the items in order, and the transactions whose flush is under wa
   True is among them, once. A flush that raised ``SessionLostError`` is not, and never will be.
 - Each item that is not ready is held by a connection, and a connection got the first items that were ready.
 - Waiting connections are served in the order in which they came.
-- What a session has dequeued is what its connection holds.
+- A connection holds the items that its session has dequeued, and no others.
 
 A *schedule* is one end: of an owner, of a connection, of a worker, or of the power. Everything follows from the seed.
 """
@@ -62,7 +62,7 @@ _OPEN, _FLUSHING, _COMMITTED, _LOST = "open", "flushing", "committed", "lost"
 
 
 class Work:
-    """The transaction of a session: what it has enqueued and dequeued since the last flush."""
+    """The transaction of a session: the items that it has enqueued and dequeued since the last flush."""
 
     def __init__(self, worker: str, ends: int) -> None:
         self.worker = worker
@@ -103,7 +103,8 @@ class Model:
         held = owner.held()
         state, ready_count = owner.queue._store.state, len(owner.queue.need_plain().ready)
         waiting = [(client, client.waits[0]) for client in owner.service.clients if client.waits is not None]
-        key = (owner, state.next_sequence, state.gone_count, ready_count, held, set(waiting))
+        lost = [client for client in held if client.is_lost]
+        key = (owner, state.next_sequence, state.gone_count, ready_count, held, set(waiting), lost)
         if key == self._key:
             return
         self._key = key
@@ -113,6 +114,8 @@ class Model:
         taken = {at for each in held.values() for at in each}
         if list(ready) != [at for at in content if at not in taken]:
             raise ViolationError(f"{list(ready)} are ready and {sorted(taken)} held of {list(content)}")
+        if any(held[client] for client in lost):
+            raise ViolationError("a connection whose hold has ended still holds something")
         before = {at for each in self._held.values() for at in each}
         got = {client: set(each) - set(self._held.get(client, ())) for client, each in held.items()}
         last = max((at for each in got.values() for at in each), default=-1)
@@ -125,6 +128,8 @@ class Model:
 
     def _check_line(self, waiting: list[tuple[Client, int]], served: set[Client]) -> None:
         still = set(waiting)
+        if served - {client for client, _ in self._lines} and not still.isdisjoint(self._lines):
+            raise ViolationError("a connection that did not wait was served before one that waits")
         for at, (client, call) in enumerate(self._lines):
             if client in served and (client, call) not in still and not still.isdisjoint(self._lines[:at]):
                 raise ViolationError("a connection that came later was served first")
@@ -264,7 +269,8 @@ class Worker:
         elif action == "give back":
             count = chance.randint(0, len(self.work.held))
             if count:
-                session.put_back(count)
+                with self._may_be_committed():
+                    session.put_back(count)
                 del self.work.held[len(self.work.held) - count :]
                 if not self.work.held:
                     self.work.held_since = inf
@@ -285,6 +291,16 @@ class Worker:
                 self.work.held_since = began
         elif action == "pause":
             self.world.seconds += chance.choice((0.01, 0.1, 1.0, 3.0))
+
+    @contextmanager
+    def _may_be_committed(self) -> Iterator[None]:
+        """Let a call find that the session holds nothing any more: it learned that a flush in doubt was committed."""
+        try:
+            yield
+        except ValueError:
+            if self.work.state != _COMMITTED:
+                raise
+        self._need_new_outcome()
 
     def _end_work(self, is_in_doubt: bool) -> None:
         """Begin a new transaction. A flush whose outcome the worker never learned may have been committed."""

@@ -27,6 +27,7 @@ from .retries import RETRIES, RetriesExplorer
 from .several import SEVERAL, SeveralExplorer
 from .signals import run_signals
 from .syscalls import SyscallsUnavailable, run_injections
+from .worker_cuts import run_worker_cuts
 from .worker_kills import run_workers
 from .workers import WORKERS, WorkersExplorer
 
@@ -130,7 +131,8 @@ def kill_workers(options: argparse.Namespace) -> None:
 def cut_power(options: argparse.Namespace) -> None:
     """Cut the power of a real file system, or print why this machine cannot do it."""
     try:
-        print(run_cuts(options.count, options.seed, options.only))
+        run = run_worker_cuts if options.workers else run_cuts
+        print(run(options.count, options.seed, options.only))
     except CutsUnavailable as reason:
         print(f"no power cuts here: {reason}")
 
@@ -232,6 +234,7 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("--seed", type=int, default=0)
         command.set_defaults(do=do)
     command.add_argument("--only", default="", help="file systems with this in their name")
+    command.add_argument("--workers", action="store_true", help="cut the power under processes that share a queue")
     command = commands.add_parser("workers", help="kill -9, SIGSTOP and closes of processes that share queues")
     command.add_argument("--kills", type=int, default=300, help="how many kills in total")
     command.add_argument("--seed", type=int, default=0, help="of what the processes do, and of the kills")

@@ -104,23 +104,28 @@ def run_cuts(count: int, seed: int = 0, only: str = "") -> Report:
     Raises ``AssertionError`` at the first violation, with the mode, the seed, the expected and the found state. Raises
     ``CutsUnavailable``, and ``OSError`` if a later mount fails.
     """
+    return in_a_process_of_its_own(_serve, count, chosen_modes(only), seed)
+
+
+def chosen_modes(only: str) -> tuple[Mode, ...]:
+    """Return the modes with this in their names. Raises ``CutsUnavailable`` if this process can cut no power."""
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         raise CutsUnavailable("only root can mount a file system")
     if not os.path.exists(_LOOP_CONTROL):
         raise CutsUnavailable(f"there are no loop devices: {_LOOP_CONTROL} is missing")
-    return in_a_process_of_its_own(_serve, count, tuple(mode for mode in MODES if only in mode.name), seed)
+    return tuple(mode for mode in MODES if only in mode.name)
 
 
 def _serve(count: int, wanted: Sequence[Mode], seed: int) -> Report:
     began, chance, machines = time.monotonic(), random.Random(seed), []
-    unavailable = {mode.name: reason for mode in wanted if (reason := _what_is_missing(mode))}
+    unavailable = {mode.name: reason for mode in wanted if (reason := what_is_missing(mode))}
     modes = [mode for mode in wanted if mode.name not in unavailable]
     if not modes:
         raise CutsUnavailable("; ".join(f"{name}: {reason}" for name, reason in unavailable.items()))
     per_mode = {mode: count // len(modes) + (number < count % len(modes)) for number, mode in enumerate(modes)}
     for mode, cuts in per_mode.items():
         for done in range(0, cuts, _CUTS_PER_IMAGE):
-            with _machine(mode, chance) as machine:
+            with machine_with(mode, chance) as machine:
                 machines.append(machine)
                 try:
                     machine.run(min(_CUTS_PER_IMAGE, cuts - done))
@@ -141,13 +146,13 @@ def _serve(count: int, wanted: Sequence[Mode], seed: int) -> Report:
     )
 
 
-def _what_is_missing(mode: Mode) -> str:
+def what_is_missing(mode: Mode) -> str:
     """Return why this machine cannot cut the power of this file system; empty if it can."""
     for tool in (f"mkfs.{mode.kind}", "mount", "umount"):
         if shutil.which(tool, path=_PATH) is None:
             return f"there is no {tool}"
     try:
-        with _machine(mode, random.Random(0)) as machine:
+        with machine_with(mode, random.Random(0)) as machine:
             machine.try_to_cut()
     except CutsUnavailable as reason:
         return str(reason)
@@ -155,10 +160,10 @@ def _what_is_missing(mode: Mode) -> str:
 
 
 @contextmanager
-def _machine(mode: Mode, chance: random.Random) -> Iterator[_Machine]:
+def machine_with(mode: Mode, chance: random.Random) -> Iterator[Machine]:
     """Yield a machine with an empty disk. Nothing stays mounted, even after an error."""
     directory = tempfile.mkdtemp(prefix="cuts-", dir=fast_directory())
-    machine = _Machine(directory, mode, chance)
+    machine = Machine(directory, mode, chance)
     try:
         with open(machine.image, "wb") as image:
             image.truncate(mode.image_bytes)
@@ -177,7 +182,7 @@ def _machine(mode: Mode, chance: random.Random) -> Iterator[_Machine]:
         shutil.rmtree(directory)
 
 
-class _Machine:
+class Machine:
     """A disk whose power can be cut, and the queue on it."""
 
     def __init__(self, directory: str, mode: Mode, chance: random.Random) -> None:
@@ -198,8 +203,8 @@ class _Machine:
 
     def try_to_cut(self) -> None:
         """Cut the power without a child. Raises ``CutsUnavailable``."""
-        with self._door() as door:
-            self._cut_power(door)
+        with self.door() as door:
+            self.cut_power(door)
 
     def run(self, cuts: int) -> None:
         """Live and cut ``cuts`` times; after most cuts, and after the last, open the queue, compare, close and
@@ -220,12 +225,12 @@ class _Machine:
         soon = self._chance.random() < 0.25
         seconds = self._chance.uniform(0.0, 0.015) if soon else self._chance.uniform(0.03, 0.15)
         patience_seconds = 0.0
-        with self._door() as door:
+        with self.door() as door:
             pid, pipe = fork(partial(self._live, self._chance.getrandbits(32)))
             try:
                 ended = self.ledger.follow(pipe, seconds)
                 assert not ended, f"before the cut: expected one of {self.ledger.allowed}, found {self.ledger.error}"
-                self._cut_power(door)
+                self.cut_power(door)
                 patience_seconds = _PATIENCE_SECONDS
             finally:
                 self.ledger.end(pid, pipe, patience_seconds)
@@ -233,7 +238,7 @@ class _Machine:
         self.while_opening += self.ledger.openings == openings
 
     @contextmanager
-    def _door(self) -> Iterator[int]:
+    def door(self) -> Iterator[int]:
         """Yield a descriptor for cutting the power: of the file system, or of its device."""
         path, flags = self.mountpoint, os.O_RDONLY | os.O_DIRECTORY
         if not self._mode.shutdown:
@@ -245,7 +250,8 @@ class _Machine:
         finally:
             os.close(door)
 
-    def _cut_power(self, door: int) -> None:
+    def cut_power(self, door: int) -> None:
+        """Cut the power, through a descriptor that ``door`` has yielded. Raises ``CutsUnavailable``."""
         try:
             if self._mode.shutdown:
                 fcntl.ioctl(door, _SHUTDOWN, _NO_FLUSH)

@@ -89,12 +89,17 @@ class End(NamedTuple):
     is_kill: bool
 
 
-def read_calls(process: str, data: bytes) -> list[Call]:
-    """Return the calls of a process. Raises ``AssertionError`` if it has recorded an error."""
+def read_calls(process: str, data: bytes, cut_at: int | None = None) -> list[Call]:
+    """Return the calls of a process. Raises ``AssertionError`` if it has recorded an error.
+
+    With ``cut_at`` an error is allowed from this time on: its call is one without a result.
+    """
     calls: list[Call] = []
     asked: dict[str, Any] | None = None
     for line in data.split(b"\n")[:-1]:  # the last part is empty, or a line that was cut by the kill
         fields = json.loads(line)
+        if "error" in fields and cut_at is not None and fields["t"] >= cut_at:
+            break
         assert "error" not in fields, f"{process}, {asked}: {fields['error']}"
         if "op" in fields:
             asked = fields
@@ -169,16 +174,21 @@ class Histories:
     """Makes the history of one queue: of the calls of all processes, and of their ends."""
 
     def __init__(self, calls: Sequence[Call], ends: Sequence[End]) -> None:
-        self._ends = {end.process: end for end in ends}
-        self._owners = sorted((end for end in ends if end.may_own), key=lambda end: end.ended)
+        self._quits = {call.process: call for call in calls if call.kind == "quit"}
+        self._ends = {end.process: self._since_quit(end) for end in ends}
+        self._owners = sorted((end for end in self._ends.values() if end.may_own), key=lambda end: end.ended)
         self._served = sorted(_served(calls))
         self._sent = sorted(_served(call for call in calls if not call.result.get("owns", True)))
         self._sessions: defaultdict[str, list[Call]] = defaultdict(list)
-        self._quits = {call.process: call for call in calls if call.kind == "quit"}
         for call in calls:
             if call.session:
                 self._sessions[call.session].append(call)
         self._phantoms = 0
+
+    def _since_quit(self, end: End) -> End:
+        """Return the end of the process. It began with its close, also if the process was killed in that."""
+        quit_at = self._quits[end.process].invoked if end.process in self._quits else end.began
+        return end._replace(began=min(end.began, quit_at))
 
     def operations(self) -> Iterator[Operation]:
         """Yield the operations of the history."""
@@ -236,7 +246,7 @@ class Histories:
     def _end_of(self, name: str, last: Call, since: int) -> Operation:
         """Return the end of a session that may hold items: with its process, or with an owner before that."""
         end = self._ends[last.process]
-        until = self._quits[last.process].invoked if last.process in self._quits else end.began
+        until = end.began
         if last.responded is None and last.kind != "dequeue":  # the call itself may have freed the items
             until = min(until, last.invoked)
         return death(name, self._first_loss(name, since, until), self._freed(end))

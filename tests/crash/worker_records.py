@@ -213,7 +213,8 @@ class Histories:
             if call.result.get("lost"):
                 assert held, f"{call.result['lost']} was lost, but the session held nothing: {call}"
                 assert call.responded is not None
-                begin = since if call.result["lost"] == "hold" else self._loss(since, call)
+                # A hold may have run out before an owner ended.
+                begin = since if _slot(name) in HOLD_SECONDS else self._loss(since, call)
                 yield rollback(name, begin, call.responded)
             if call.responded is not None:
                 since = call.invoked  # an owner may have ended before this process noted its answer

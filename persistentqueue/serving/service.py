@@ -324,8 +324,8 @@ class Service:
         self._need_hold(client)
         reader = _reader(self._queue, client)
         place = self._places.get(reader.ready.number)
-        while place is not None and place.line and not _waits_in(*place.line[0]):
-            place.line.popleft()
+        if place is not None and place.line:  # those that came before take first, and perhaps leave something
+            self._serve_place(place, self._now())
         if (place is None or not place.line) and self._take_now(client, call, message.most):
             return
         if not message.wait_milliseconds:
@@ -556,24 +556,26 @@ class Service:
     def _serve(self, now: float) -> float:
         """Hand ready items to the connections that wait, and line up with the queue for the rest. Return the time at
         which a delay is over; ``inf`` if nothing is delayed."""
-        next_due = inf
-        for place in self._places.values():
-            line = place.line
-            while line:
-                client, call = line[0]
-                if not _waits_in(client, call):
+        return min((self._serve_place(place, now) for place in self._places.values()), default=inf)
+
+    def _serve_place(self, place: Place, now: float) -> float:
+        """Serve the connections that wait on one reader, as ``_serve`` does."""
+        line, next_due = place.line, inf
+        while line:
+            client, call = line[0]
+            if not _waits_in(client, call):
+                line.popleft()
+            elif not place.is_told and now < place.due:  # it stands in the line of the queue, which tells it
+                next_due = place.due
+                break
+            elif self._queue.has_item(place.reader):
+                if self._end_wait(client, call):
                     line.popleft()
-                elif not place.is_told and now < place.due:  # it stands in the line of the queue, which tells it
-                    next_due = min(next_due, place.due)
-                    break
-                elif self._queue.has_item(place.reader):
-                    if self._end_wait(client, call):
-                        line.popleft()
-                else:
-                    place.due = now + self._queue.enlist(place.reader, place)
-            if not line and place.was_told:
-                place.was_told = False
-                self._queue.pass_on(place.reader)
+            else:
+                place.due = now + self._queue.enlist(place.reader, place)
+        if not line and place.was_told:
+            place.was_told = False
+            self._queue.pass_on(place.reader)
         return next_due
 
     def _end_wait(self, client: Client, call: int) -> bool:

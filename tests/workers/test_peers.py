@@ -314,3 +314,38 @@ def _use_as_somebody(root: str) -> int:
     except BaseException as error:
         print(repr(error), file=sys.stderr)
     return 1
+
+
+def test_items_beyond_those_of_waiting_workers_are_not_missed(
+    peer: Callable[..., Peer], queue: PersistentQueue, shared: SharedQueue[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dequeue without a wait gets an item that is ready, also if the owner has not yet served those that wait."""
+    entered, left = threading.Semaphore(0), threading.Semaphore(0)
+
+    def halt(owner: service.Service, client: service.Client, call: int, message: Any) -> None:
+        """Hold up the owner's thread."""
+        entered.release()
+        left.acquire()
+        service.Service._outcome(owner, client, call, message)
+
+    monkeypatch.setitem(service._HANDLERS, Outcome, halt)
+    got: list[bytes | None] = []
+    with shared.session() as session:
+        waiter = threading.Thread(target=lambda: got.append(session.dequeue(timeout=SECONDS)))
+        waiter.start()
+        wait_for(lambda: bool(_service(queue).waits))
+        first, second, taking = peer(), peer(), peer()
+        for each in (second, taking):
+            each.send()
+        first.send(Outcome(1))
+        entered.acquire()
+        second.send(Outcome(1))  # the owner reads this and the next one together
+        taking.send(Take(1, 0))
+        left.release()
+        entered.acquire()
+        put(queue, b"a", b"b")
+        left.release()
+        waiter.join()
+        assert taking.socket.recv(1 << 16).endswith(b"b")
+        session.flush()
+    assert got == [b"a"]

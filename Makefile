@@ -76,6 +76,7 @@ exhaustive --operations 2 --only 1
 kills --count 100
 workers --kills 100
 cuts --count 10
+cuts --workers --count 6
 misuse --count 200
 fuzz --kind files --count 20
 interrupts --only flush --parts 8
@@ -101,6 +102,7 @@ random --first 1000000 --schedules 20000 --style encloses --faults
 kills --count 5000
 workers --kills 2000
 cuts --count 300
+cuts --workers --count 60
 syscalls --count 1000
 truncate --bytes 2048
 fuzz --kind formats --count 1000

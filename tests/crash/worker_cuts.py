@@ -8,6 +8,7 @@ after the cut counts as one without a result: it was committed as a whole, or no
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import signal
@@ -51,6 +52,7 @@ def run_worker_cuts(count: int, seed: int = 0, only: str = "") -> Report:
 
 
 def _serve(count: int, wanted: Sequence[Mode], seed: int) -> Report:
+    logging.getLogger("persistentqueue").setLevel(logging.CRITICAL)  # cuts cause warnings
     began, chance = time.monotonic(), random.Random(seed)
     calls: list[Call] = []
     unavailable = {mode.name: reason for mode in wanted if (reason := what_is_missing(mode))}

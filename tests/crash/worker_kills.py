@@ -18,6 +18,7 @@ other process may take the lock.
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import random
 import select
@@ -32,6 +33,7 @@ from functools import partial
 from typing import NamedTuple
 
 from persistentqueue import check
+from persistentqueue.storage.layout import SOCKET_NAME
 from persistentqueue.storage.lock import read_owner
 from persistentqueue.system.disk import DISK
 from tests.support.linearizability import SearchLimitError
@@ -49,7 +51,7 @@ _RECORDS_MAX = 40
 """Records between two steps, at most."""
 _PATIENCE_SECONDS = 60.0
 """Time without a record after which the processes are considered to hang."""
-_QUIET_SECONDS = 0.03
+_QUIET_SECONDS = 0.05
 """Longest time for which a process is stopped."""
 _CONFIGURATIONS_MAX = 30_000
 
@@ -278,6 +280,7 @@ def run_workers(kills: int, seed: int = 0) -> Report:
 
 
 def _serve(kills: int, seed: int) -> Report:
+    logging.getLogger("persistentqueue").setLevel(logging.CRITICAL)  # kills cause warnings
     began, done = time.monotonic(), 0
     rounds: list[Round] = []
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until a worker has its handler
@@ -291,7 +294,7 @@ def _serve(kills: int, seed: int) -> Report:
                 each.run()
                 each.judge()
             except AssertionError as error:
-                sockets = shutil.ignore_patterns("socket*")
+                sockets = shutil.ignore_patterns(f"{SOCKET_NAME}*")
                 kept = shutil.copytree(
                     directory, tempfile.mkdtemp(prefix="violation-"), ignore=sockets, dirs_exist_ok=True
                 )

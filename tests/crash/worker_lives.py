@@ -31,14 +31,14 @@ PRODUCING = 4
 _MOST, _MOST_CALM = (1, 1, 2, 5), (1, 1, 1, 2)
 _WAITS: tuple[float | None, ...] = (0.0, 0.0, 0.005, None)
 _SESSIONS_MAX = 2
-HOLD_SECONDS: dict[int, float] = {6: 0.04, 7: 0.5}
+HOLD_SECONDS: dict[int, float] = {6: 0.015, 7: 0.5}
 """The slots whose sessions hold items for a limited time."""
 
 Item: TypeAlias = str
 
 
 class Post(NamedTuple):
-    """What a worker is told when it begins."""
+    """Instructions for a worker that begins."""
 
     directory: str
     slot: int

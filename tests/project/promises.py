@@ -43,9 +43,10 @@ PROMISES = (
         "unit/core/state api/state_machine unit/recovery/replay durability/campaigns durability/golden "
         "durability/processes durability/producers_killed predecessors/diskqueue_faults predecessors/diskqueue_kills "
         "predecessors/diskqueue_log misuse/renames misuse/foreign_directories misuse/location_repair misuse/trust "
-        "misuse/misuse misuse/surroundings",
+        "misuse/misuse misuse/surroundings workers/killed",
         "random --schedules 100000",
         "kills --count 5000",
+        "workers --kills 2000",
         "random --style renames --schedules 100000",
         "misuse --count 100000",
         "mutants",
@@ -66,6 +67,7 @@ PROMISES = (
         "unit/engine/commit unit/runtime/group_commit durability/conformance durability/syscalls durability/campaigns "
         "predecessors/diskqueue_failing_disk",
         "cuts --count 300",
+        "cuts --workers --count 60",
         "random --faults --schedules 100000",
         "syscalls --count 1000",
     ),

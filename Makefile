@@ -74,9 +74,9 @@ random --schedules 2000 --style encloses
 random --schedules 2000 --style renames
 exhaustive --operations 2 --only 1
 kills --count 100
-workers --kills 200
+workers --kills 100
 cuts --count 10
-cuts --workers --count 10
+cuts --workers --count 6
 misuse --count 200
 fuzz --kind files --count 20
 interrupts --only flush --parts 8
@@ -100,9 +100,9 @@ random --first 1000000 --schedules 40000 --style encloses
 random --first 1000000 --schedules 30000 --style renames
 random --first 1000000 --schedules 20000 --style encloses --faults
 kills --count 5000
-workers --kills 4000
+workers --kills 2000
 cuts --count 300
-cuts --workers --count 200
+cuts --workers --count 60
 syscalls --count 1000
 truncate --bytes 2048
 fuzz --kind formats --count 1000

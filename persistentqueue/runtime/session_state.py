@@ -432,8 +432,7 @@ def flush_jointly(
     flush_together(sessions)
     try:
         for session, origin in zip(sessions, origins, strict=True):
-            if session._transaction is not None:
-                session._transaction.origin = origin
+            session._open().origin = origin
         assert sessions[0]._together is not None
         return sessions[0]._together.flush(sessions[0], marker, None, True)
     finally:

@@ -75,6 +75,8 @@ ROOM_SECONDS = 0.05
 _MILLISECONDS = 1000.0
 _HOLD_SECONDS_MAX = 10**9
 """Highest ``hold_seconds``; higher ones mean this one. A whole number of any size can come, and not all are floats."""
+_SOON_SECONDS = 0.001
+"""Time until the next look at a hold that is over and whose session is in use, in seconds."""
 _REJECTION_FIELDS = 3
 _TEXT_CHARACTERS_MAX = 64
 """Most characters of a name that a worker gives itself."""
@@ -515,7 +517,8 @@ class Service:
         if self._closing:
             next_due = min(next_due, now + ROOM_SECONDS)
         # A flush that has come is not too late, so its hold is not due.
-        return min(next_due, min((each.expires for each in self._leased if each.flush is None), default=inf))
+        due = min((each.expires for each in self._leased if each.flush is None), default=inf)
+        return min(next_due, max(due, now + _SOON_SECONDS))
 
     def _commit(self, now: float) -> None:
         """Commit the flushes that came, and those that wait for room, as one group."""

@@ -38,7 +38,7 @@ Item: TypeAlias = str
 
 
 class Post(NamedTuple):
-    """What a worker is told when it begins."""
+    """Instructions for a worker that begins."""
 
     directory: str
     slot: int

@@ -2,16 +2,16 @@
 
 ``account`` checks what each item became, without regard to time:
 
-- An item of a flush that returned True is consumed by one flush that returned True, or it is left, or a flush that was
-  killed has consumed it. It is never in two of these places.
+- An item of a flush that returned True is in exactly one place. It is left, or one flush that returned True has
+  consumed it, or one flush that was killed.
 - An item of a flush that raised ``SessionLostError`` or ``HoldLostError``, or that returned False, appears nowhere.
 - A flush that was killed is whole: it enqueued and consumed everything, or nothing.
 - A version of a marker is committed once, whichever of the processes of a slot flushed it.
 - Items of one session come out in order within each call, and are left in order.
 
 ``history_of`` makes a history of the records, for the check of linearizability. That check has the order between calls.
-An item that is given back goes to its old place. So a later item of a session can be consumed before an earlier one,
-but it is never *dequeued* unless the earlier one was dequeued before, and is held or consumed.
+An item that is given back goes to its old place. So a later item of a session can be consumed before an earlier one.
+But it is *dequeued* only while the earlier one is held or consumed.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ NANOSECONDS = 10**9
 
 
 class Call(NamedTuple):
-    """A call of a worker: what it was asked for, and what came of it."""
+    """A call of a worker: its request and its result."""
 
     process: str
     fields: dict[str, Any]
-    """What was asked for, with the kind of the call as ``op``."""
+    """Fields of the request, with the kind of the call as ``op``."""
     invoked: int
     """Time in nanoseconds."""
     responded: int | None
     """Time in nanoseconds. None if the process was killed before."""
     result: dict[str, Any]
-    """What came of it: ``done`` with the result, or ``lost``; empty if the process was killed before."""
+    """The result: ``done`` with its value, or ``lost``; empty if the process was killed before."""
 
     @property
     def kind(self) -> str:

@@ -46,7 +46,7 @@ PROMISES = (
         "misuse/misuse misuse/surroundings workers/killed",
         "random --schedules 100000",
         "kills --count 5000",
-        "workers --kills 4000",
+        "workers --kills 2000",
         "random --style renames --schedules 100000",
         "misuse --count 100000",
         "mutants",
@@ -67,7 +67,7 @@ PROMISES = (
         "unit/engine/commit unit/runtime/group_commit durability/conformance durability/syscalls durability/campaigns "
         "predecessors/diskqueue_failing_disk",
         "cuts --count 300",
-        "cuts --workers --count 200",
+        "cuts --workers --count 60",
         "random --faults --schedules 100000",
         "syscalls --count 1000",
     ),

@@ -205,7 +205,7 @@ def _service(queue: PersistentQueue) -> service.Service:
 
 
 def test_peer_that_never_reads(peer: Callable[..., Peer], queue: PersistentQueue, shared: SharedQueue[bytes]) -> None:
-    """A peer that does not read its answer holds nobody up. The owner reads nothing more from it."""
+    """A peer that does not read its answer holds up no other one. The owner reads nothing more from it."""
     put(queue, *(bytes(100_000) for _ in range(30)))
     bad = peer()
     bad.send(Take(30, 0))

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
-from persistentqueue import PersistentQueue, Producer
+from persistentqueue import HoldLostError, PersistentQueue, Producer
 from persistentqueue.errors import PersistentQueueError
+from persistentqueue.runtime.session_state import exclusively
+from persistentqueue.serving import server
 from persistentqueue.serving import service as service_module
 from persistentqueue.serving.calls import make_call
 from persistentqueue.serving.protocol import (
@@ -42,7 +46,15 @@ from persistentqueue.serving.protocol import (
     Welcome,
     encode,
 )
-from persistentqueue.serving.service import SOME_LOST, Client, Served, Service
+from persistentqueue.serving.service import (
+    ROOM_SECONDS,
+    SOME_LOST,
+    Client,
+    OwnerFailedError,
+    Served,
+    Service,
+    session_for,
+)
 from persistentqueue.session import Session
 
 from ...conftest import QueueFactory
@@ -426,6 +438,10 @@ def test_a_call_comes_behind_the_answer_of_the_last_one(bench: Bench) -> None:
     with pytest.raises(ProtocolError, match="during another call"):
         peer.send(RollBack())
     assert [message for _, message in peer.got()] == [DONE]
+    for _ in range(2):
+        peer.client.answer(9, DONE)
+    assert bench.service.take_answered() == [peer.client]
+    assert len(peer.got()) == 2
 
 
 # --- flushes ---------------------------------------------------------------------------------------------------------
@@ -802,3 +818,85 @@ def test_a_published_item_is_for_those_that_wait(bench: Bench) -> None:
     bench.open_queue.adopt_news()
     bench.turn()
     assert peer.answer() == Taken(0, [b"1"])
+
+
+# --- flushes together with sessions of other queues ------------------------------------------------------------------
+
+
+def test_a_session_that_is_flushed_elsewhere_is_closed_later(bench: Bench) -> None:
+    """If a worker dies while another thread flushes its session, the session is closed when that thread is done."""
+    bench.put(b"1")
+    peer = Peer(bench, 1)
+    assert peer.ask(Take(1, 0)) == Taken(0, [b"1"])
+    session = peer.client.session
+    assert session is not None
+
+    def meanwhile() -> None:
+        """Let the worker die in the middle of the flush."""
+        peer.leave()
+        assert bench.turn() == pytest.approx(ROOM_SECONDS)
+        assert not session.closed
+
+    exclusively([session], meanwhile)
+    bench.turn()
+    assert session.closed
+    assert bench.queue.peek() == [b"1"]
+
+
+def test_a_hold_that_is_flushed_elsewhere_is_not_over(bench: Bench) -> None:
+    """A hold whose time is over goes back only when another thread is done with the session."""
+    bench.put(b"1")
+    peer = Peer(bench, 1, hold_seconds=5)
+    assert peer.ask(Take(1, 0)) == Taken(0, [b"1"])
+    session = peer.client.session
+    assert session is not None
+    bench.seconds += 6
+
+    def meanwhile() -> None:
+        """Let the time be over in the middle of the flush."""
+        assert 0 < bench.turn() < 1
+        assert not peer.client.is_lost
+
+    exclusively([session], meanwhile)
+    bench.turn()
+    assert peer.client.is_lost
+    with pytest.raises(HoldLostError):
+        session_for(peer.client, 1)
+
+
+def test_a_joint_flush_needs_a_new_number(bench: Bench) -> None:
+    """A flush together with others has a number behind that of the last flush, and its number is noted."""
+    peer = Peer(bench, 1)
+    assert session_for(peer.client, 1) is peer.client.session
+    bench.service.note_flush(peer.client, 7)
+    bench.turn()
+    assert peer.client.number == 7
+    with pytest.raises(PersistentQueueError, match="number 7 behind number 7"):
+        session_for(peer.client, 7)
+
+
+def test_an_owner_that_has_failed_gives_no_answers(bench: Bench) -> None:
+    """If a sync has failed, a turn raises, and no worker gets an answer that only recovery can know."""
+    peer = Peer(bench, 1)
+    peer.send(Flush(1, FOR_EVER, [b"1"]))
+    bench.open_queue.is_usable = False
+    try:
+        with pytest.raises(OwnerFailedError):
+            bench.turn()
+        assert peer.answer() is None
+    finally:
+        bench.open_queue.is_usable = True
+
+
+def test_a_server_that_cannot_start_leaves_nothing(
+    open_queue: QueueFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the socket of an owner cannot be made, the opening raises, and frees the lock."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, "no descriptors")
+
+    monkeypatch.setattr(server, "listen", refuse)
+    with pytest.raises(OSError, match="no descriptors"):
+        PersistentQueue(tmp_path, "other", serve=True)
+    PersistentQueue(tmp_path, "other").close()

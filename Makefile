@@ -47,7 +47,7 @@ MODELS := tests/models
 # of any size; files flipped at every bit; kills at every step, of one process, of many and of imports; disks that are
 # full, fail, and lack something at every call; streams of Spark, the code of the documentation, and rehearsals of
 # make perf.
-LONG := tests/faces/test_scrapy.py tests/faces/test_cli.py tests/faces/test_cli_looks.py tests/faces/test_cli_report.py \
+LONG := tests/workers/test_simulated_network.py tests/faces/test_scrapy.py tests/faces/test_cli.py tests/faces/test_cli_looks.py tests/faces/test_cli_report.py \
 	tests/faces/test_cli_top.py tests/faces/test_cli_serve.py tests/faces/test_cli_worker.py tests/faces/test_importers.py tests/examples/test_fan_out.py tests/peers/test_cpython.py \
 	tests/peers/test_persistqueue.py tests/peers/test_queuelib.py tests/peers/test_asked.py tests/peers/test_coming_from.py \
 	tests/peers/test_asyncio.py tests/durability/test_compat_killed.py tests/examples/test_async_workers.py \

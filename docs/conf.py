@@ -25,6 +25,12 @@ sys.path.insert(0, str(ROOT))
 
 import persistentqueue  # noqa: E402 - found by the line above
 from docs import generate  # noqa: E402
+from persistentqueue import transactions, workers  # noqa: E402
+
+# Names of annotations that the module imports for type checkers only.
+vars(transactions).update(
+    {name: getattr(workers, name) for name in ("SharedQueue", "SharedSubscription", "WorkerSession")}
+)
 
 project = "persistentqueue"
 author = "the persistentqueue authors"

@@ -279,7 +279,6 @@ MUTANTS = (
     Mutant("a hold that has ended is not fenced", "serving/service", "        if client.is_lost:\n            raise self._hold_lost(client)\n", "        pass\n", WORKERS),
     Mutant("a hold that has ended is kept", "serving/service", "                _session(client).rollback()\n            except SessionInUseError", "                pass\n            except SessionInUseError", WORKERS),
     Mutant("a hold of nothing ends, too", "serving/service", "        if not holds(_session(client)):\n            self._keep_no_hold(client)\n", "", WORKERS),
-    Mutant("a flush that waits for room keeps its owner busy", "serving/service", " for each in self._leased if each.flush is None), default", " for each in self._leased), default", WORKERS),
     Mutant("what has no room in an answer is not given back", "serving/service", "            session.put_back(len(items) - kept)\n", "            pass\n", WORKERS),
     Mutant("one item is given back for all", "serving/service", "        _session(client).put_back(message.items)\n", "        _session(client).put_back(1)\n", WORKERS),
     Mutant("the last that waits is served first", "serving/service", "        place.line.append((client, call))\n", "        place.line.appendleft((client, call))\n", WORKERS),

@@ -282,7 +282,7 @@ MUTANTS = (
     Mutant("what has no room in an answer is not given back", "serving/service", "            session.put_back(len(items) - kept)\n", "            pass\n", WORKERS),
     Mutant("one item is given back for all", "serving/service", "        _session(client).put_back(message.items)\n", "        _session(client).put_back(1)\n", WORKERS),
     Mutant("the last that waits is served first", "serving/service", "        place.line.append((client, call))\n", "        place.line.appendleft((client, call))\n", WORKERS),
-    Mutant("a take does not stand behind those that wait", "serving/service", "        if (place is None or not place.line) and self._take_now", "        if self._take_now", WORKERS, 2930),
+    Mutant("a take does not stand behind those that wait", "serving/service", "            self._serve_place(place, self._now())\n        if (place is None or not place.line) and self._take_now", "            pass\n        if self._take_now", "tests/unit/serving/test_service.py::test_a_take_stands_behind_those_that_wait"),
     Mutant("what was put twice counts twice", "workers/worker_session", "            self._batch.drop(taken)\n", "            pass\n", WORKERS),
     Mutant("what a refused flush has put is put again", "serving/service", '        client.answer(call, Failed({**encode_error(error), "taken": client.taken}))\n', '        client.answer(call, Failed({**encode_error(error), "taken": 0}))\n', WORKERS),
     Mutant("a session that was lost goes on", "workers/worker_session", "            self._clear()\n            raise SessionLostError(", "            return\n            raise SessionLostError(", WORKERS),

@@ -900,3 +900,15 @@ def test_a_server_that_cannot_start_leaves_nothing(
     with pytest.raises(OSError, match="no descriptors"):
         PersistentQueue(tmp_path, "other", serve=True)
     PersistentQueue(tmp_path, "other").close()
+
+
+def test_a_take_stands_behind_those_that_wait(bench: Bench) -> None:
+    """An item that comes while a worker waits is for that worker, also if another one asks before the next turn."""
+    first, second = Peer(bench, 1), Peer(bench, 2)
+    first.send(Take(1, FOR_EVER))
+    bench.turn()
+    bench.put(b"1")
+    second.send(Take(1, 0))
+    bench.turn()
+    assert first.answer() == Taken(0, [b"1"])
+    assert second.answer() == NOTHING

@@ -123,7 +123,7 @@ class _Site:
                 time.sleep(self._chance.uniform(0.0, _SECONDS_MAX))
                 cut_at = time.monotonic_ns()
                 self._machine.cut_power(door)
-                time.sleep(0.01)  # some calls meet the dead file system
+                time.sleep(self._chance.uniform(0.0, 0.02))  # some calls meet the dead file system
             finally:
                 for pid in pids:
                     os.kill(pid, signal.SIGKILL)

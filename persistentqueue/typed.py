@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from typing import Any
 
 from .codecs import Codec, T, encode
-from .runtime.session_state import SessionParts
+from .runtime.session_state import SessionParts, decode_held, is_meant
 from .session import Session
 
 
@@ -69,12 +68,8 @@ class TypedSession(Session[T]):
         super().enqueue_many(list(encoded) if isinstance(items, list | tuple) else encoded)
 
     def _matches(self, raw: bytes, item: object) -> bool:
-        """Return True if ``item`` equals the stored bytes, or what the codec makes of them."""
-        if raw == item:
-            return True
-        with suppress(Exception):  # bytes that cannot be decoded or compared are another item
-            return bool(self._codec.decode(raw) == item)
-        return False
+        """Return True if ``item`` equals the stored bytes, or the item that the codec makes of them."""
+        return is_meant(self._codec, raw, item)
 
     def dequeue(self, timeout: float | None = 0.0) -> T | None:
         """Hold the first ready item and return it decoded.
@@ -94,15 +89,7 @@ class TypedSession(Session[T]):
         or ``rollback`` releases it. For one thread at a time.
         """
         data: Any = super().dequeue(timeout)
-        if data is None:
-            return None
-        try:
-            return self._codec.decode(data)
-        except Exception as error:
-            raise self._undecodable(self._codec, data, error) from error
-        except BaseException:  # interrupted: the caller did not get the item
-            self._give_back(1)
-            raise
+        return None if data is None else self._decoded([data])[0]
 
     def dequeue_many(self, max_items: int, timeout: float | None = 0.0) -> list[T]:
         """Hold up to ``max_items`` ready items and return them decoded, in order.
@@ -146,16 +133,4 @@ class TypedSession(Session[T]):
         return self._decoded(super().dequeue_cached(max_items))
 
     def _decoded(self, data: list[Any]) -> list[T]:
-        items: list[T] = []
-        for each in data:
-            try:
-                items.append(self._codec.decode(each))
-            except Exception as error:
-                self._give_back(len(data) - max(len(items), 1))
-                if items:
-                    return items
-                raise self._undecodable(self._codec, each, error) from error
-            except BaseException:  # interrupted: the caller did not get any of the items
-                self._give_back(len(data))
-                raise
-        return items
+        return decode_held(self._codec, data, self._give_back, self._undecodable)

@@ -185,8 +185,8 @@ class ConnectedSubscription(Uncopyable, Generic[T]):
 class ConnectedSession(Uncopyable, Generic[T]):
     """A session for ``asyncio`` of a queue that many processes use, with the methods of ``WorkerSession``.
 
-    A cancellation ends a wait at once. Another call is waited for, and then ``CancelledError`` is raised: an item that
-    was dequeued meanwhile is released, and a flush may be committed.
+    A cancellation ends a wait for an item or for room. Then ``CancelledError`` is raised: an item that was dequeued
+    meanwhile is released, and a flush may be committed.
 
     Args:
         core: The synchronous session.
@@ -249,22 +249,31 @@ class ConnectedSession(Uncopyable, Generic[T]):
         return await self._taken(partial(self._core.dequeue_many, max_items, timeout))
 
     async def _taken(self, take: Callable[[], R]) -> R:
-        landing = launch(asyncio.get_running_loop(), self._thread.submit, take)
+        held = self._core.held
+        try:
+            return await self._waited(take)
+        except asyncio.CancelledError:
+            if self._core.held > held:
+                await self._call(partial(self._core.put_back, self._core.held - held))
+            raise
+
+    async def _waited(self, call: Callable[[], R]) -> R:
+        """Make a call that may wait, for an item or for room. A cancellation ends the wait."""
+        landing = launch(asyncio.get_running_loop(), self._thread.submit, call)
         try:
             return await asyncio.shield(landing)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as cancelled:
             while not landing.done():
                 self._core.give_up()
                 await asyncio.wait([landing], timeout=_GIVE_UP_SECONDS)
-            found = None if landing.exception() is not None else landing.result()
-            count = len(found) if isinstance(found, list) else int(found is not None)
-            if count:
-                await self._call(partial(self._core.put_back, count))
-            raise
+            raise cancelled from landing.exception()
 
     async def flush(self, marker: tuple[str, int] | None = None, timeout: float | None = None) -> bool:
-        """Commit everything since the last flush as one durable transaction, as ``WorkerSession.flush`` does."""
-        return await self._call(partial(self._core.flush, marker, timeout))
+        """Commit everything since the last flush as one durable transaction, as ``WorkerSession.flush`` does.
+
+        A cancellation ends a wait for room. The flush may be committed nevertheless, and the session is then empty.
+        """
+        return await self._waited(partial(self._core.flush, marker, timeout))
 
     async def reject(
         self, item: Any, reason: str = "", *, retry: bool = True, delay_seconds: float | None = None

@@ -165,6 +165,7 @@ class State:
         elif isinstance(operation, Delayed):
             self._counted(*operation[:3]).delay(*operation[1:])
         elif isinstance(operation, Flushed):
+            self.flushes.pop(operation.connection, None)  # the connection that flushed last is the last one
             self.flushes[operation.connection] = operation.number
         else:
             raise StateError("an operation of a transaction", f"a {type(operation).__name__.lower()}")

@@ -288,12 +288,12 @@ class Committer:
             return False
         first = group[0]
         items, runs, cost_bytes = first.items, first.runs, first.cost_bytes
-        if not (items or runs) or not _is_plain(first):
+        if first.pieces or first.marker is not None or first.operations or first.origin or not (items or runs):
             return False  # the block or the run of the whole group is attributed to the first transaction
         if len(group) > 1:
             items, runs = items.copy(), runs.copy()
             for transaction in group[1:]:
-                if not _is_plain(transaction):
+                if transaction.pieces or transaction.marker is not None or transaction.operations or transaction.origin:
                     return False
                 cost_bytes += transaction.cost_bytes
                 items += transaction.items
@@ -491,13 +491,6 @@ class Committer:
         if refusal.errno in NO_SPACE:
             return self._make_room(refusal)
         return refusal.errno in NO_FILES and self._segments.close_idle()
-
-
-def _is_plain(transaction: Transaction) -> bool:
-    """Return whether the transaction only enqueues items in memory, or only consumes, and records nothing else."""
-    return not (
-        transaction.pieces or transaction.marker is not None or transaction.operations or transaction.origin is not None
-    )
 
 
 def _batches(group: Sequence[Transaction]) -> Iterator[tuple[Transaction, list[bytes], int]]:

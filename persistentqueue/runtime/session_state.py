@@ -10,10 +10,11 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from ..codecs import T
+from ..codecs import Codec, T
 from ..core.availability import Taken
 from ..core.intervals import Intervals, Run, append_run, last_of, within
 from ..core.items import checked_marker
@@ -544,6 +545,41 @@ def consume_ready(open_queue: OpenQueue) -> int:
         open_queue.discard(transaction)
         raise
     return count
+
+
+def decode_held(
+    codec: Codec[R],
+    data: list[bytes],
+    give_back: Callable[[int], object],
+    undecodable: Callable[[Codec[R], bytes, Exception], CodecError],
+) -> list[R]:
+    """Return the items that a session has just put on hold, decoded, up to the first that cannot be decoded.
+
+    That one and those behind it are released by ``give_back``, which takes their number. If it is the first, it stays
+    on hold alone, and the error that ``undecodable`` returns is raised. An interruption releases all of them.
+    """
+    items: list[R] = []
+    for each in data:
+        try:
+            items.append(codec.decode(each))
+        except Exception as error:
+            give_back(len(data) - max(len(items), 1))
+            if items:
+                return items
+            raise undecodable(codec, each, error) from error
+        except BaseException:  # interrupted: the caller did not get any of the items
+            give_back(len(data))
+            raise
+    return items
+
+
+def is_meant(codec: Codec[Any], raw: bytes, item: object) -> bool:
+    """Return True if ``item`` equals these stored bytes, or the item that the codec makes of them."""
+    if raw == item:
+        return True
+    with suppress(Exception):  # bytes that cannot be decoded or compared are another item
+        return bool(codec.decode(raw) == item)
+    return False
 
 
 def require_no_handlers(error: IndexError) -> None:

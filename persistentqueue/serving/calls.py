@@ -66,7 +66,7 @@ def _flush_jointly(parts: Sequence[tuple[str, str, int]], marker: tuple[str, int
                 "owner, such as the command serve with the names of both queues"
             )
         found.append((server, server.client_of(bytes.fromhex(connection)), int(number)))
-    sessions = [session_for(client, number) for _, client, number in found]
+    sessions = [session_for(server.directory, client, number) for server, client, number in found]
     origins = [(client.id, number) for _, client, number in found]
     committed = flush_jointly(sessions, origins, None if marker is None else (marker[0], marker[1]))
     for server, client, number in found:

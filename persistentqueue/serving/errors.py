@@ -38,8 +38,8 @@ class SessionLostError(PersistentQueueError):
 class OutcomeUnknownError(SessionLostError):
     """The owner of the queue ended during a flush, and no later owner knows whether that flush was committed.
 
-    This is so only if more than 4,096 sessions of other workers were lost since, or if no owner could be reached. Look
-    into the queue, or repeat the work with a marker.
+    This is so only if more than 4,096 sessions of other workers were lost since. ``SharedQueue.clear`` and ``requeue``
+    raise it, too, if the owner ended during the call. Look into the queue, or repeat the work with a marker.
 
     Attributes:
         path: The path of the queue.
@@ -49,7 +49,7 @@ class OutcomeUnknownError(SessionLostError):
         self.path = path
         PersistentQueueError.__init__(
             self,
-            f"{path}: the owner of the queue ended during a flush, {what}: whether the flush was committed is "
+            f"{path}: the owner of the queue ended in the middle of a transaction, {what}: whether it was committed is "
             "unknown: look into the queue, or do the work again with a marker",
         )
 

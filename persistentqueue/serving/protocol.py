@@ -28,6 +28,7 @@ with their numbers and fields::
     10 call       json                                any other call: its name, and its arguments
     11 browse     which u8                            the next items that are ready (0), or not consumed by all (1)
     12 reject     retry u8, items                     reject a held item: the item, the reason, and seconds as text
+    13 end                                            the worker will ask no more about this connection; no answer
     64 welcome    json                                the answer to *hello*: the version, and facts about the queue
     65 done       value u8                            1 for success, and for a true answer; otherwise 0
     66 taken      more u8, items                      items; ``more`` is 1 if the message has no room for others
@@ -161,6 +162,10 @@ class Reject(NamedTuple):
     items: Sequence[bytes]
 
 
+class End(NamedTuple):
+    """Say that the worker ends the connection, and will not ask for the outcome of its flushes."""
+
+
 class Welcome(NamedTuple):
     """The answer to ``Hello``."""
 
@@ -205,6 +210,7 @@ Message: TypeAlias = (
     | Call
     | Browse
     | Reject
+    | End
     | Welcome
     | Done
     | Taken
@@ -239,6 +245,7 @@ _FORMS: dict[type, _Form] = {
     Call: _form(10, Call, tail="json"),
     Browse: _form(11, Browse, "B"),
     Reject: _form(12, Reject, "B", "items"),
+    End: _form(13, End),
     Welcome: _form(64, Welcome, tail="json"),
     Done: _form(65, Done, "B"),
     Taken: _form(66, Taken, "B", "items"),

@@ -88,8 +88,9 @@ class Server:
         for fd in self._bell.descriptors:
             self._selector.register(fd, selectors.EVENT_READ)
         _SERVERS.add(self)
-        self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
+        thread.start()
+        self._thread = thread
 
     def connections(self) -> list[Connection]:
         """Return the connections, those that hold for longest first. For any thread."""

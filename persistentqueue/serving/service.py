@@ -10,7 +10,8 @@ So one turn answers all workers that called meanwhile, as group commit does for 
 
 The truth about a flush: its transaction records the connection's id and the number of the flush. So the next owner can
 tell a worker whether the flush was committed before its owner died. The record of a connection is forgotten when the
-worker ends the connection, since no process can ask any more. If an owner died, its connections stay in the records, up
+worker says that it ends the connection. Without that word, the worker was killed, or has lost only its connection and
+asks soon: its record is forgotten after ``FORGET_SECONDS``. If an owner died, its connections stay in the records, up
 to ``INHERITED_MAX`` of them. A record of ``SOME_LOST`` says that there were more.
 
 A wait for an item stands in the line of the open queue, among the threads that wait (see ``waiting``). One place stands
@@ -47,6 +48,7 @@ from .protocol import (
     Call,
     Cancel,
     Done,
+    End,
     Failed,
     Flush,
     GiveBack,
@@ -70,6 +72,8 @@ INHERITED_MAX = 4096
 """Connections of dead owners whose flushes are remembered."""
 SOME_LOST = bytes(CONNECTION_BYTES)
 """Id under which a record says that connections of dead owners were forgotten."""
+FORGET_SECONDS = 60.0
+"""Time in seconds for which the record of a connection is kept that has ended without a word."""
 ROOM_SECONDS = 0.05
 """Longest time between two attempts of a flush that waits for room, in seconds."""
 _MILLISECONDS = 1000.0
@@ -116,7 +120,7 @@ class Client:
         "deadline",
         "expires",
         "flush",
-        "held_since",
+        "has_ended",
         "hold_seconds",
         "id",
         "incoming",
@@ -162,7 +166,9 @@ class Client:
         self.flush: tuple[int, Flush] | None = None
         """Call and message of a flush that is not committed yet."""
         self.deadline = inf
-        """Time at which the wait of ``waits`` or ``flush`` is over."""
+        """Time at which the wait of ``flush`` for room is over."""
+        self.has_ended = False
+        """True if the worker will not ask for the outcome of its flushes any more."""
         self.is_busy = False
         """True while a call is made apart."""
         self.hold_seconds: float | None = None
@@ -170,7 +176,6 @@ class Client:
         """Time at which held items go back."""
         self.is_lost = False
         """True if held items went back, until the session is rolled back."""
-        self.held_since = 0.0
         self.browsing: Iterator[tuple[int, list[bytes]]] | None = None
 
     def answer(self, call: int, message: Message) -> None:
@@ -219,6 +224,9 @@ class Service:
         self._blocked: list[Client] = []
         """Connections whose flush waits for room, in the order in which they came."""
         self._room_at = inf
+        """Time of the next attempt of the first of them."""
+        self._refusal: QueueFullError | None = None
+        """Last refusal of the first of them."""
         self._places: dict[int, Place] = {}
         """Places by the number of their subscription."""
         self._due: list[tuple[float, int, Client, int]] = []
@@ -228,6 +236,8 @@ class Service:
         """Answers of calls that were made apart."""
         self._leased: set[Client] = set()
         """Connections that hold items and have ``hold_seconds``."""
+        self._leaving: deque[tuple[float, bytes]] = deque()
+        """Connections whose flushes are to be forgotten, each with the time for that."""
         self._closing: list[Session[bytes]] = []
         """Sessions of connections that have ended, to close when another thread is done with them."""
         self._answered: list[Client] = []
@@ -277,8 +287,7 @@ class Service:
                 self._fail(client, call, error)
 
     def disconnect(self, client: Client, *, by_worker: bool) -> None:
-        """End the session of a connection that has ended. With ``by_worker`` no process can ask for its flushes any
-        more."""
+        """End the session of a connection that has ended. ``by_worker`` says that the other end did it."""
         self.clients.discard(client)
         self._leased.discard(client)
         if client in self._flushing:
@@ -287,9 +296,21 @@ class Service:
             self._blocked.remove(client)
         client.waits = client.flush = None
         if client.session is not None:
-            if by_worker and client.number:
+            if client.has_ended:
                 self._queue.forget_flushes(client.id)
+            elif by_worker and client.number:
+                self._leaving.append((self._now() + FORGET_SECONDS, client.id))
             self._close(client.session)
+
+    def _forget(self, now: float) -> None:
+        """Forget the flushes of connections that have ended, once their time is over, unless one of them is back."""
+        while self._leaving and self._leaving[0][0] <= now:
+            _, connection = self._leaving.popleft()
+            if all(client.id != connection for client in self.clients):
+                self._queue.forget_flushes(connection)
+
+    def _end(self, client: Client, _call: int, _message: End) -> None:
+        client.has_ended = True
 
     def _close(self, session: Session[bytes]) -> None:
         try:
@@ -308,6 +329,10 @@ class Service:
             why = f"it speaks version {VERSION} of the protocol, and this process {lowest} to {highest}"
             raise RefusedError(self._queue.directory, why)
         client.id = _hexadecimal(fields.get("connection"))
+        for former in [each for each in self.clients if each.id == client.id]:
+            # The worker has given that connection up. Nothing that it sent there may be committed after this one asks.
+            self.disconnect(former, by_worker=False)
+            former.number = 0  # so that its end forgets nothing
         client.process, client.number = _whole(fields.get("process")), self._queue.flush_of(client.id) or 0
         client.name, client.thread = _text(fields.get("name")), _text(fields.get("thread"))
         client.process_name, client.only_calls = _text(fields.get("process_name")), fields.get("role") == CALLS_ONLY
@@ -478,6 +503,10 @@ class Service:
         if client.hold_seconds is not None and client in self._leased:
             client.expires = self._now() + client.hold_seconds
 
+    def _count_undecodable(self, _client: Client) -> None:
+        """Count an item that the codec of the worker refuses."""
+        self._queue.count_undecodable()
+
     def note_flush(self, client: Client, number: int) -> None:
         """Note that a flush of the connection was committed together with those of others. For any thread."""
 
@@ -516,13 +545,35 @@ class Service:
             next_due = min(next_due, self._room_at)
         if self._closing:
             next_due = min(next_due, now + ROOM_SECONDS)
+        if self._leaving:
+            self._forget(now)
+            next_due = min(next_due, self._leaving[0][0] if self._leaving else inf)
         # A flush that has come is not too late, so its hold is not due.
         due = min((each.expires for each in self._leased if each.flush is None), default=inf)
         return min(next_due, max(due, now + _SOON_SECONDS))
 
     def _commit(self, now: float) -> None:
-        """Commit the flushes that came, and those that wait for room, as one group."""
-        group, self._flushing, self._blocked = [*self._blocked, *self._flushing], [], []
+        """Commit the flushes that came as one group, then those that wait for room, one by one and in their order.
+
+        The first that finds no room ends the attempts: none behind it may overtake it.
+        """
+        group, self._flushing = self._flushing, []
+        has_room = bool(group) and self._commit_group(group, now)
+        while self._blocked and (has_room or now >= self._room_at):
+            first = self._blocked.pop(0)
+            if not self._commit_group([first], now) and first.flush is not None:
+                self._blocked.insert(0, self._blocked.pop())
+                break
+        for client in [each for each in self._blocked[1:] if each.deadline <= now]:
+            assert self._refusal is not None
+            self._blocked.remove(client)
+            self._end_flush(client, self._refusal)
+        if self._blocked:
+            self._room_at = min(now + ROOM_SECONDS, *(client.deadline for client in self._blocked))
+
+    def _commit_group(self, group: Sequence[Client], now: float) -> bool:
+        """Commit flushes as one group; return whether any was committed. One that may wait for room joins those that
+        do."""
         flushes = [client.flush for client in group if client.flush is not None]
         sessions = [_session(client) for client in group]
         origins = [(client.id, flush.number) for client, (_, flush) in zip(group, flushes, strict=True)]
@@ -532,22 +583,24 @@ class Service:
         except PersistentQueueError as error:
             results = [error] * len(group)
         self._check()
-        has_room = False
-        for client, (call, flush), result in zip(group, flushes, results, strict=True):
+        for client, result in zip(group, results, strict=True):
             if isinstance(result, QueueFullError) and self._may_wait(client, result, now):
                 self._blocked.append(client)
-                continue
-            client.flush, client.deadline, client.marker = None, inf, None
-            if isinstance(result, Exception):
-                self._fail(client, call, result)
-                continue
-            has_room = True
-            client.number = flush.number
-            self._keep_no_hold(client)
-            client.answer(call, Done(int(result)))
-        if self._blocked:
-            nearest = min(client.deadline for client in self._blocked)
-            self._room_at = now if has_room else min(now + ROOM_SECONDS, nearest)
+                self._refusal = result
+            else:
+                self._end_flush(client, result)
+        return any(isinstance(result, bool) for result in results)
+
+    def _end_flush(self, client: Client, result: bool | Exception) -> None:
+        assert client.flush is not None
+        (call, flush), client.flush = client.flush, None
+        client.deadline = inf
+        if isinstance(result, Exception):
+            self._fail(client, call, result)
+            return
+        client.number, client.marker = flush.number, None
+        self._keep_no_hold(client)
+        client.answer(call, Done(int(result)))
 
     def _check(self) -> None:
         if not self._queue.is_usable:
@@ -592,9 +645,8 @@ class Service:
             self._fail(client, call, error)
             return True
         if holds(_session(client)) and self._queue.has_item(_reader(self._queue, client)):
-            client.answer(
-                call, Taken(0, ())
-            )  # not for this session: it holds an item, and the next has its last attempt
+            # Not for this session: it holds an item, and the next one has its last attempt.
+            client.answer(call, Taken(0, ()))
             return True
         client.waits = waits
         return False
@@ -630,7 +682,7 @@ class Service:
             client.is_lost = True
             waits, client.waits = client.waits, None
             if waits is not None:
-                self._fail(client, waits[0], self._hold_lost(client))
+                self._fail(client, waits[0], _hold_lost(self._queue.directory, client))
 
     def _keep_no_hold(self, client: Client) -> None:
         client.expires = inf
@@ -639,10 +691,7 @@ class Service:
     def _need_hold(self, client: Client) -> None:
         """Raise ``HoldLostError`` if what the session held went back. Its late flush must commit nothing."""
         if client.is_lost:
-            raise self._hold_lost(client)
-
-    def _hold_lost(self, client: Client) -> HoldLostError:
-        return HoldLostError(self._queue.directory, client.hold_seconds or 0.0)
+            raise _hold_lost(self._queue.directory, client)
 
     def _fail(self, client: Client, call: int, error: BaseException) -> None:
         client.answer(call, Failed({**encode_error(error), "taken": client.taken}))
@@ -661,22 +710,28 @@ _HANDLERS: dict[type, Callable[[Service, Client, int, Any], None]] = {
     Call: Service._call,
     Browse: Service._browse,
     Reject: Service._reject,
+    End: Service._end,
 }
 _OF_SESSION: dict[str, Callable[..., object]] = {
+    "count_undecodable": Service._count_undecodable,
     "give_up": Service._give_up,
     "extend": Service._extend,
 }
 """Calls that concern the session of the connection."""
 
 
-def session_for(client: Client, number: int) -> Session[bytes]:
+def session_for(directory: str, client: Client, number: int) -> Session[bytes]:
     """Return the session of the connection, for a flush with this number. Raises ``PersistentQueueError`` if there must
     be none: the hold was lost, or the flush is an old one."""
     if client.is_lost:
-        raise HoldLostError(client.name, client.hold_seconds or 0.0)
+        raise _hold_lost(directory, client)
     if client.session is None or number <= client.number:
         raise PersistentQueueError(f"a flush with number {number} behind number {client.number}")
     return client.session
+
+
+def _hold_lost(directory: str, client: Client) -> HoldLostError:
+    return HoldLostError(directory, client.hold_seconds or 0.0)
 
 
 def _session(client: Client) -> Session[bytes]:

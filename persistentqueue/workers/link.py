@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from ..errors import PersistentQueueError
-from ..serving.protocol import FROM_OWNER, Cancel, Incoming, Message, ProtocolError, Take, encode
+from ..serving.protocol import FROM_OWNER, Cancel, End, Incoming, Message, ProtocolError, Take, encode
 from ..system.disk import after_fork_in_child
 from ..system.sockets import Socket, cut
 
@@ -89,6 +89,13 @@ class Link:
     def _cancel(self, going: Going) -> None:
         with suppress(OSError):  # the thread that waits finds it, too
             self._socket.send(encode(Cancel(), going.call))
+
+    def part(self) -> None:
+        """Say that the worker will not ask for the outcome of its flushes, and end the connection."""
+        if not self.is_lost and self.going is None:
+            with suppress(OSError):
+                self._socket.send(encode(End(), 0))
+        self.close()
 
     def cut(self) -> None:
         """End the connection, also for a thread that waits for an answer. For any thread."""

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import islice
 from math import inf
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, cast
+from typing import Any, Generic, Literal, cast
 
 from ..codecs import BYTES, Codec, T, checked_codec, decode_each
 from ..engine.segment_use import SegmentUse
@@ -24,7 +24,7 @@ from ..runtime.inspection import Stats
 from ..runtime.maintenance import Compacted, Maintained
 from ..runtime.session_state import checked_timeout
 from ..serving.connections import Connection
-from ..serving.errors import NotServedError, RefusedError, decode_error
+from ..serving.errors import NotServedError, OutcomeUnknownError, RefusedError, decode_error
 from ..serving.protocol import (
     CALLS_ONLY,
     CONNECTION_BYTES,
@@ -46,11 +46,10 @@ from ..system.uncopyable import uncopyable_block
 from .link import Link, LinkLostError
 from .worker_session import WorkerSession, milliseconds
 
-if TYPE_CHECKING:
-    pass
-
 Serving = Literal["auto", "never"]
 """Whether a process may own the queue."""
+_ONCE = frozenset({"clear", "requeue"})
+"""Calls that must not be repeated: the owner that has ended may have made them."""
 _POLL_SECONDS = 0.005
 """Pause between two looks for an owner, in seconds. Only a process that has none looks."""
 _OPEN: weakref.WeakSet[SharedQueue[Any]] = weakref.WeakSet()
@@ -326,6 +325,8 @@ class SharedQueue(Generic[T]):
                 try:
                     answer = self._ask(Call({"call": call, "arguments": arguments}))
                 except LinkLostError:
+                    if call in _ONCE:
+                        raise OutcomeUnknownError(self._directory, f"which was to {call} the queue") from None
                     continue
                 if isinstance(answer, Failed):
                     raise decode_error(answer.fields)

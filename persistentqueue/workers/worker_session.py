@@ -23,7 +23,7 @@ from ..errors import (
 )
 from ..runtime.multi_queue import require_neighbours
 from ..runtime.pipeline import Ticket, done
-from ..runtime.session_state import check_joint, checked_timeout
+from ..runtime.session_state import BUSY, FREE, TORN, check_joint, checked_timeout, decode_held, is_meant
 from ..serving.errors import OutcomeUnknownError, SessionLostError, decode_error
 from ..serving.protocol import (
     FOR_EVER,
@@ -46,9 +46,6 @@ from ..serving.protocol import (
 from ..serving.protocol import encode as encode_message
 from ..system.uncopyable import Uncopyable
 from .link import Link, LinkLostError
-
-_FREE, _BUSY, _TORN = 0, 1, 2
-"""States of a session, as in ``session_state``."""
 
 
 class WorkerSession(Uncopyable, Generic[T]):
@@ -111,7 +108,7 @@ class WorkerSession(Uncopyable, Generic[T]):
         self._attach = attach
         self._now = now
         self._link: Link | None = None
-        self._busy = _FREE
+        self._busy = FREE
         self._is_closed = False
         self._batch = Batch(SPILL_BYTES)
         self._held = 0
@@ -162,6 +159,11 @@ class WorkerSession(Uncopyable, Generic[T]):
             link.close()
 
     @property
+    def held(self) -> int:
+        """Number of items that the session has dequeued since its last flush. For any thread."""
+        return self._held
+
+    @property
     def closed(self) -> bool:
         """True if the session was closed. For any thread."""
         return self._is_closed
@@ -190,7 +192,7 @@ class WorkerSession(Uncopyable, Generic[T]):
         self._begin()
         try:
             self._batch.extend(items, self._put)
-            self._busy = _FREE
+            self._busy = FREE
         except BaseException:
             self._end_badly()
             raise
@@ -217,15 +219,7 @@ class WorkerSession(Uncopyable, Generic[T]):
         items = self._take(1, timeout)
         if not items:
             return None
-        if self._codec is BYTES:
-            return items[0]  # type: ignore[return-value]
-        try:
-            return self._codec.decode(items[0])
-        except Exception as error:
-            raise CodecError("decode", self._codec, items[0], error, self._path) from error
-        except BaseException:  # interrupted: the caller did not get the item
-            self.put_back(1)
-            raise
+        return items[0] if self._codec is BYTES else self._decoded(items)[0]  # type: ignore[return-value]
 
     def dequeue_many(self, max_items: int, timeout: float | None = 0.0) -> list[T]:
         """Hold up to ``max_items`` ready items and return them, in order. As ``Session.dequeue_many``."""
@@ -239,19 +233,13 @@ class WorkerSession(Uncopyable, Generic[T]):
         return self.dequeue_many(max_items)
 
     def _decoded(self, data: list[bytes]) -> list[T]:
-        items: list[T] = []
-        for each in data:
-            try:
-                items.append(self._codec.decode(each))
-            except Exception as error:
-                self.put_back(len(data) - max(len(items), 1))
-                if items:
-                    return items
-                raise CodecError("decode", self._codec, each, error, self._path) from error
-            except BaseException:  # interrupted: the caller did not get any of the items
-                self.put_back(len(data))
-                raise
-        return items
+        return decode_held(self._codec, data, self.put_back, self._undecodable)
+
+    def _undecodable(self, codec: object, data: bytes, reason: Exception) -> CodecError:
+        """Return the error for an item that the codec refuses, and count it at the owner."""
+        with suppress(PersistentQueueError):  # of the count; the error of the codec comes first
+            self._simply("count_undecodable")
+        return CodecError("decode", codec, data, reason, self._path)
 
     def _take(self, max_items: int, timeout: float | None) -> list[bytes]:
         timeout = checked_timeout(timeout)
@@ -277,7 +265,7 @@ class WorkerSession(Uncopyable, Generic[T]):
             count = len(items)
             # No call from here on, so no interruption: the items that were taken reach the caller.
             self._given += count
-            self._busy = _FREE
+            self._busy = FREE
         except BaseException:
             self._end_badly()
             raise
@@ -301,7 +289,7 @@ class WorkerSession(Uncopyable, Generic[T]):
                 raise ValueError(f"count must be from 0 to the number of held items, got {count}")
             self._give_back(count, self._ask)
             self._given = min(self._given, self._held)
-            self._busy = _FREE
+            self._busy = FREE
         except BaseException:
             self._end_badly()
             raise
@@ -371,7 +359,7 @@ class WorkerSession(Uncopyable, Generic[T]):
                 name, version = checked_marker(marker)
                 before = encode_message(Mark(version, name), 0)
             elif not self.has_work:
-                self._busy = _FREE
+                self._busy = FREE
                 return True
             while True:
                 link = self._reached()
@@ -390,7 +378,7 @@ class WorkerSession(Uncopyable, Generic[T]):
                 committed = self._note_flush(answer)
                 self._end(answer)
                 break
-            self._busy = _FREE
+            self._busy = FREE
         except BaseException:
             self._end_badly()
             raise
@@ -450,22 +438,15 @@ class WorkerSession(Uncopyable, Generic[T]):
                 reason, item = reason or str(item), item.item
             if not isinstance(reason, str):
                 raise TypeError(f"a reason must be text, not {reason!r}")
-            raw = next((each for each in self._raw if self._matches(each, item)), None)
+            raw = next((each for each in self._raw if is_meant(self._codec, each, item)), None)
             if raw is None and self._counts:
                 raise ValueError("the session holds no such item: pass an item that it holds")
             delay = b"" if delay_seconds is None else repr(float(delay_seconds)).encode()
             self._end(self._ask(Reject(int(retry), (raw or b"", reason.encode(), delay))))
-            self._busy = _FREE
+            self._busy = FREE
         except BaseException:
             self._end_badly()
             raise
-
-    def _matches(self, raw: bytes, item: object) -> bool:
-        if raw == item:
-            return True
-        with suppress(Exception):  # bytes that cannot be decoded or compared are another item
-            return bool(self._codec.decode(raw) == item)
-        return False
 
     def extend(self) -> None:
         """Begin the time of ``hold_seconds`` anew for the items that the session holds.
@@ -482,7 +463,7 @@ class WorkerSession(Uncopyable, Generic[T]):
         self._begin(is_last=True)
         try:
             self._roll_back()
-            self._busy = _FREE
+            self._busy = FREE
         except BaseException:
             self._end_badly()
             raise
@@ -516,8 +497,8 @@ class WorkerSession(Uncopyable, Generic[T]):
             self._is_closed = True
             link, self._link = self._link, None
             if link is not None:
-                link.close()
-            self._busy = _FREE
+                link.part()
+            self._busy = FREE
 
     def end(self) -> None:
         """End the session without a word, since the process was forked, or its queue was closed. For any thread."""
@@ -534,7 +515,7 @@ class WorkerSession(Uncopyable, Generic[T]):
         Raises ``SessionInUseError``, ``ClosedError``, and ``SessionLostError`` if the session has lost what it held.
         ``is_last`` says that the call ends the transaction anyway.
         """
-        if self._busy == _TORN:
+        if self._busy == TORN:
             self._end_badly()
         if self._busy:
             raise SessionInUseError(
@@ -543,19 +524,22 @@ class WorkerSession(Uncopyable, Generic[T]):
             )
         if self._is_closed and not is_last:
             raise ClosedError("the session is closed: get another one from queue.session()")
-        self._busy = _BUSY
+        self._busy = BUSY
         try:
+            if self._together is not None and self._together.under_way:
+                with suppress(*((PersistentQueueError,) if is_last else ())):
+                    self._together.resolve()
             if self._link is None and not is_last:
                 if self._doubt:
                     self._learn()
                 self._need_whole()
         except BaseException:
-            self._busy = _FREE
+            self._busy = FREE
             raise
 
     def _end_badly(self) -> None:
         """Clean up after a call that raised. If this is interrupted, the next call of the session does it first."""
-        self._busy = _TORN
+        self._busy = TORN
         try:
             link = self._link
             if link is not None:
@@ -568,7 +552,7 @@ class WorkerSession(Uncopyable, Generic[T]):
             self._link = None
         except PersistentQueueError:  # of what is given back: the session is lost, or the hold is
             pass
-        self._busy = _FREE
+        self._busy = FREE
 
     def _settle(self, message: Message, answer: Message) -> None:
         """Note the answer to a call that was interrupted, and give back what its caller did not get."""
@@ -588,6 +572,8 @@ class WorkerSession(Uncopyable, Generic[T]):
             self._held -= message.items
         elif isinstance(message, RollBack):
             self._clear()
+        elif isinstance(message, Call) and self._together is not None and self._together.under_way[:1] == [self]:
+            self._together.note(answer)
         if self._link is not None:
             self._link.end()
 
@@ -610,7 +596,7 @@ class WorkerSession(Uncopyable, Generic[T]):
         self._begin()
         try:
             self._end(self._ask(Call({"call": name, "arguments": arguments})))
-            self._busy = _FREE
+            self._busy = FREE
         except BaseException:
             self._end_badly()
             raise
@@ -654,6 +640,8 @@ class _JointFlush:
 
     def __init__(self, sessions: Sequence[WorkerSession[Any]]) -> None:
         self._sessions = sessions
+        self.under_way: list[WorkerSession[Any]] = []
+        """Sessions of a flush whose outcome is not noted, that which made the call first; empty if there is none."""
 
     def flush(
         self, asked: WorkerSession[Any], marker: tuple[str, int] | None, timeout: float | None, wait: bool
@@ -680,24 +668,58 @@ class _JointFlush:
         if not busy:
             return True
         first = asked if marker is not None else busy[0]
-        parts = [each._part() for each in (first, *(each for each in busy if each is not first))]
+        busy = [first, *(each for each in busy if each is not first)]
+        parts = [each._part() for each in busy]
+        link = first._reached()
+        # No call in these two steps, so no interruption in between.
+        self.under_way = busy
         first._doubt = True
         try:
-            answer = first._reached().call(
-                Call({"call": "flush_jointly", "arguments": {"parts": parts, "marker": marker}})
-            )
+            answer = link.call(Call({"call": "flush_jointly", "arguments": {"parts": parts, "marker": marker}}))
         except LinkLostError:
             first._link = None
-            if not first._learn():
-                return self._flush(asked, marker)  # it had only the marker
-            committed = True
-        else:
-            first._doubt = False
-            first._end(answer)
-            committed = isinstance(answer, Result) and bool(answer.fields.get("result"))
-        for each in busy:
-            each._clear()
+            # If it was not committed, ``first`` had only the marker.
+            return self.learn() or self._flush(asked, marker)
+        committed = self.note(answer)
+        first._end(answer)
         return committed
+
+    def note(self, answer: Message) -> bool:
+        """Note the outcome of the flush under way, for all of its sessions. It may be called again for the same
+        answer."""
+        if isinstance(answer, Failed):
+            self.under_way[0]._doubt = False
+        else:
+            for each in self.under_way:
+                each._clear()
+        self.under_way = []
+        return isinstance(answer, Result) and bool(answer.fields.get("result"))
+
+    def learn(self) -> bool:
+        """Ask the next owner whether the flush under way was committed; return True if it was, for all sessions.
+
+        Raises ``SessionLostError`` if not, and the session that made the call had anything at the owner that has ended.
+        All sessions then begin anew.
+        """
+        try:
+            committed = self.under_way[0]._learn()
+        except SessionLostError:
+            for each in self.under_way:
+                each._roll_back()
+            self.under_way = []
+            raise
+        for each in self.under_way if committed else ():
+            each._clear()
+        self.under_way = []
+        return committed
+
+    def resolve(self) -> None:
+        """Note the outcome of a flush that was interrupted, before a further call of any of its sessions."""
+        first = self.under_way[0]
+        if first._busy == TORN:
+            first._end_badly()
+        if self.under_way and first._link is None:
+            self.learn()
 
 
 def flush_together(sessions: Sequence[WorkerSession[Any]]) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from persistentqueue import HoldLostError, SessionLostError, UnflushedWarning, aio, codecs, connect
+from persistentqueue.workers import WorkerSession
 
 from ..conftest import QueueFactory
 
@@ -121,5 +123,55 @@ def test_a_hold_ends_in_a_loop(tmp_path: Path) -> None:
                 with pytest.raises(HoldLostError):
                     await slow.flush()
                 await slow.rollback()
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_flush_waits_for_no_room(tmp_path: Path) -> None:
+    """A cancellation ends the wait of a flush for room, and the session keeps its items."""
+
+    async def main() -> None:
+        async with await aio.connect(tmp_path, "q", max_items=1, full="block") as queue:
+            async with queue.transaction() as session:
+                await session.enqueue(b"1")
+            async with queue.session() as full, queue.session() as other:
+                await full.enqueue(b"2")
+                waiting = asyncio.create_task(full.flush())
+                await asyncio.sleep(0)
+                waiting.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await waiting
+                assert await other.dequeue() == b"1"
+                await other.flush()
+                assert await full.flush() is True
+            assert await queue.size() == 1
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_dequeue_releases_any_item(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If an item comes while its task is cancelled, it is released, also an item that is None."""
+
+    async def main() -> None:
+        async with await aio.connect(tmp_path, "q", codec=codecs.JSON) as queue:
+            async with queue.transaction() as session:
+                await session.enqueue(None)
+            async with queue.session() as session:
+                take, taken, go_on = session._core.dequeue, threading.Event(), threading.Event()
+
+                def slow(timeout: float | None) -> Any:
+                    item = take(timeout)
+                    taken.set()
+                    assert go_on.wait(60)
+                    return item
+
+                monkeypatch.setattr(WorkerSession, "dequeue", lambda _, timeout: slow(timeout))
+                task = asyncio.create_task(session.dequeue())
+                await asyncio.to_thread(taken.wait, 60)
+                task.cancel()
+                go_on.set()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                assert await queue.size() == 1
 
     asyncio.run(main())

@@ -22,6 +22,7 @@ from persistentqueue import (
     HoldLostError,
     ItemTooLargeError,
     NotServedError,
+    OutcomeUnknownError,
     PersistentQueue,
     QueueFullError,
     SessionInUseError,
@@ -33,9 +34,10 @@ from persistentqueue import (
     transaction,
 )
 from persistentqueue.serving import calls, server
-from persistentqueue.serving.protocol import ITEM_BYTES_MAX
+from persistentqueue.serving.protocol import ITEM_BYTES_MAX, Call, Message
 from persistentqueue.system.disk import DISK
 from persistentqueue.workers import SharedQueue, WorkerSession
+from persistentqueue.workers.link import Going, Link
 
 from ..conftest import QueueFactory
 from ..support.disks import call_on
@@ -284,6 +286,7 @@ def test_a_codec_works_in_the_worker(served: Serve) -> None:
                 session.dequeue()
             assert caught.value.item == b"no json"
             session.flush()
+            assert queue.stats().undecodable == 1
             assert session.dequeue() == [3]
             session.flush()
 
@@ -605,3 +608,77 @@ def test_a_transaction_needs_one_owner(tmp_path: Path, monkeypatch: pytest.Monke
         assert (len(a), len(b)) == (0, 0)
         for each in joined:
             each.close()
+
+
+def interrupt_joint_flush(monkeypatch: pytest.MonkeyPatch, *, loses_link: bool = False) -> None:
+    """Let a signal handler raise once a flush of several queues was sent; perhaps the owner ends in that moment."""
+    call, settle = Link.call, Link.settle
+
+    def interrupted(link: Link, message: Message, *before: bytes) -> Message:
+        if not (isinstance(message, Call) and message.fields["call"] == "flush_jointly"):
+            return call(link, message, *before)
+        monkeypatch.setattr(Link, "call", call)
+        monkeypatch.setattr(Link, "_finish", sent_only)
+        try:
+            return call(link, message, *before)
+        finally:
+            monkeypatch.setattr(Link, "_finish", finish)
+
+    def sent_only(link: Link, going: Going) -> Message:
+        link._pump(going)
+        raise KeyboardInterrupt
+
+    def lost(link: Link) -> tuple[Message, Message] | None:
+        if link.going is None:
+            return settle(link)
+        monkeypatch.setattr(Link, "settle", settle)
+        settle(link)  # the owner has committed before it ends
+        raise link._lost()
+
+    finish = Link._finish
+    monkeypatch.setattr(Link, "call", interrupted)
+    if loses_link:
+        monkeypatch.setattr(Link, "settle", lost)
+
+
+@pytest.mark.parametrize("loses_link", [False, True])
+def test_an_interrupted_flush_of_two_queues_has_one_outcome(
+    served: Serve, monkeypatch: pytest.MonkeyPatch, loses_link: bool
+) -> None:
+    """If a flush of two queues is interrupted and was committed, the sessions of both know it at their next call."""
+    source, join_source = served(name="source")
+    target, join_target = served(name="target")
+    put(source, b"1", b"2")
+    with join_source() as a, join_target() as b, transaction(a, b) as (taking, putting):
+        putting.enqueue(b"%s!" % taking.dequeue())
+        interrupt_joint_flush(monkeypatch, loses_link=loses_link)
+        with pytest.raises(KeyboardInterrupt):
+            putting.flush()
+        assert putting.dequeue() == b"1!"
+        assert putting.held == 1  # type: ignore[union-attr]
+        putting.rollback()
+        assert taking.held == 0  # type: ignore[union-attr]
+        assert taking.dequeue() == b"2"
+        taking.rollback()
+    assert (source.peek(9), target.peek(9)) == ([b"2"], [b"1!"])
+
+
+def test_a_call_that_must_not_be_repeated_is_not_repeated(served: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the owner ends during ``clear``, its outcome is unknown. A call that only looks is made again."""
+    queue, join = served()
+    put(queue, b"1")
+    call = Link.call
+
+    def lost_once(link: Link, message: Message, *before: bytes) -> Message:
+        if isinstance(message, Call):
+            monkeypatch.setattr(Link, "call", call)
+            raise link._lost()
+        return call(link, message, *before)
+
+    with join() as shared:
+        monkeypatch.setattr(Link, "call", lost_once)
+        assert len(shared) == 1
+        monkeypatch.setattr(Link, "call", lost_once)
+        with pytest.raises(OutcomeUnknownError, match="clear"):
+            shared.clear()
+        assert shared.clear() == 1

@@ -28,6 +28,7 @@ from persistentqueue.serving.protocol import (
     Call,
     Cancel,
     Done,
+    End,
     Failed,
     Flush,
     GiveBack,
@@ -47,6 +48,7 @@ from persistentqueue.serving.protocol import (
     encode,
 )
 from persistentqueue.serving.service import (
+    FORGET_SECONDS,
     ROOM_SECONDS,
     SOME_LOST,
     Client,
@@ -624,15 +626,23 @@ def test_the_next_owner_knows_the_outcome(bench: Bench) -> None:
 
 
 def test_the_record_goes_with_the_worker(bench: Bench) -> None:
-    """When a worker ends its connection, no process can ask for its flushes, and the record is forgotten."""
-    peer, silent, unnamed = Peer(bench, 1), Peer(bench, 2), Peer(bench, 3, says_hello=False)
-    assert peer.ask(Flush(1, FOR_EVER, [b"x"])) == DONE
-    peer.leave(by_worker=False)
-    assert bench.flushes() == {peer.id: 1}
-    Peer(bench, 1).leave(by_worker=True)
-    for each in (silent, unnamed):
-        each.leave(by_worker=True)
-    assert bench.flushes() == {}
+    """A record is forgotten when the worker says that it ends, or a minute after a connection that ends without it."""
+    polite, killed, back = (Peer(bench, number) for number in (1, 2, 3))
+    for peer in (polite, killed, back):
+        assert peer.ask(Flush(1, FOR_EVER, [b"x"])) == DONE
+    for peer in (Peer(bench, 4), Peer(bench, 5, says_hello=False), killed, back):
+        peer.leave(by_worker=True)
+    polite.send(End())
+    polite.leave(by_worker=True)
+    assert bench.flushes() == {killed.id: 1, back.id: 1}
+    assert bench.turn() == pytest.approx(FORGET_SECONDS)
+    again = Peer(bench, 3)
+    bench.seconds += FORGET_SECONDS
+    bench.turn()
+    assert bench.flushes() == {back.id: 1}
+    assert again.ask(Outcome(1)) == DONE
+    again.leave(by_worker=False)
+    assert (bench.turn(), bench.flushes()) == (inf, {back.id: 1})
 
 
 def test_a_disconnect_with_a_flush_that_was_not_tried(bench: Bench) -> None:
@@ -861,18 +871,18 @@ def test_a_hold_that_is_flushed_elsewhere_is_not_over(bench: Bench) -> None:
     bench.turn()
     assert peer.client.is_lost
     with pytest.raises(HoldLostError):
-        session_for(peer.client, 1)
+        session_for("q", peer.client, 1)
 
 
 def test_a_joint_flush_needs_a_new_number(bench: Bench) -> None:
     """A flush together with others has a number behind that of the last flush, and its number is noted."""
     peer = Peer(bench, 1)
-    assert session_for(peer.client, 1) is peer.client.session
+    assert session_for("q", peer.client, 1) is peer.client.session
     bench.service.note_flush(peer.client, 7)
     bench.turn()
     assert peer.client.number == 7
     with pytest.raises(PersistentQueueError, match="number 7 behind number 7"):
-        session_for(peer.client, 7)
+        session_for("q", peer.client, 7)
 
 
 def test_an_owner_that_has_failed_gives_no_answers(bench: Bench) -> None:
@@ -912,3 +922,53 @@ def test_a_take_stands_behind_those_that_wait(bench: Bench) -> None:
     bench.turn()
     assert first.answer() == Taken(0, [b"1"])
     assert second.answer() == NOTHING
+
+
+def test_a_small_flush_does_not_overtake_one_that_waits(open_queue: QueueFactory) -> None:
+    """Flushes that wait for room are committed in the order of their coming, and a late one is refused in time."""
+    bench = Bench(open_queue(max_items=3, full="block"))
+    bench.put(b"1", b"2", b"3")
+    large, small, late = peers = [Peer(bench, number) for number in (1, 2, 3)]
+    large.send(Flush(1, FOR_EVER, [b"a", b"b"]))
+    bench.turn()
+    small.send(Flush(1, FOR_EVER, [b"c"]))
+    late.send(Flush(1, 1000, [b"d"]))
+
+    def after(seconds: float, items: int) -> list[Message | None]:
+        """Consume items, let this time pass, and return the answers."""
+        with bench.queue.transaction() as session:
+            assert len(session.dequeue_many(items)) == items
+        bench.seconds += seconds
+        bench.turn()
+        return [peer.answer() for peer in peers]
+
+    assert after(0.1, 1) == [None, None, None]
+    assert bench.queue.stats().ready == 2
+    *others, refused = after(2.0, 0)
+    assert (others, failure(refused)) == ([None, None], "QueueFullError")
+    assert after(0.1, 1) == [DONE, None, None]
+    assert after(0.1, 3) == [None, DONE, None]
+    assert bench.queue.peek(9) == [b"c"]
+    for peer in peers:
+        peer.leave()
+
+
+def test_a_second_connection_with_an_id_ends_the_first(bench: Bench) -> None:
+    """A worker that connects again has given its old connection up: nothing that it sent there is committed."""
+    former = Peer(bench, 1)
+    assert former.ask(Flush(1, FOR_EVER, [b"1"])) == DONE
+    former.send(Flush(2, FOR_EVER, [b"2"]))
+    later = Peer(bench, 1)
+    assert later.ask(Outcome(2)) == NOT_DONE
+    assert bench.queue.peek(9) == [b"1"]
+    former.leave()
+    assert later.ask(Outcome(1)) == DONE
+
+
+def test_the_connection_that_flushed_last_is_remembered_longest(bench: Bench) -> None:
+    """If too many connections of dead owners are recorded, those whose last flush is oldest are forgotten."""
+    for number, peer in ((1, Peer(bench, 1)), (2, Peer(bench, 2))):
+        assert peer.ask(Flush(1, FOR_EVER, [b"%d" % number])) == DONE
+    assert Peer(bench, 1).ask(Flush(2, FOR_EVER, [b"again"])) == DONE
+    bench.open_queue.inherit_flushes(1, SOME_LOST)
+    assert set(bench.flushes()) == {bytes([1]) * CONNECTION_BYTES, SOME_LOST}

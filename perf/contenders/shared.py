@@ -2,6 +2,7 @@
 
 - ``OURS``: ``persistentqueue.connect``. The first process to join becomes the owner, and works too.
 - ``OURS_SERVED``: ``persistentqueue.connect`` beside ``python -m persistentqueue serve``, an owner that only serves.
+- ``OURS_AHEAD``: ``OURS_SERVED``, and each process connects with ``prefetch=True``.
 - ``LOCAL``: one session of a ``PersistentQueue``, for one process. It is what the others are compared with.
 - ``SQLITE``: one table, WAL, ``synchronous=FULL``. A take is ``BEGIN IMMEDIATE``, ``SELECT``, ``DELETE``, ``COMMIT``. A
   process that finds the table locked waits in SQLite's busy time-out.
@@ -13,7 +14,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import sqlite3
@@ -26,8 +26,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-import persistentqueue
-from persistentqueue import PersistentQueue, Session, View
+from persistentqueue import PersistentQueue, SessionLostError, View, connect
+from persistentqueue.workers import SharedQueue
 
 from . import sqlite
 from .peers import beanstalkd_server, missing, redis_server
@@ -36,7 +36,6 @@ BUSY_SECONDS = 60.0
 POLL_SECONDS = 0.001
 """Pause of a consumer that can only look again, since its library does not wait for items."""
 _START_SECONDS = 10.0
-_CONNECT = "persistentqueue:connect"
 _SERVE = ("-m", "persistentqueue", "serve")
 
 
@@ -75,16 +74,11 @@ class Shared(NamedTuple):
     serve: Callable[[Path], AbstractContextManager[Place]]
     join: Callable[[str], AbstractContextManager[Hand]]
     needs: tuple[str, ...] = ()
-    connect: str = ""
-    """Module and attribute of the ``connect`` that ``join`` calls. Empty for the other contenders."""
     is_apart: bool = False
     """Whether the owner of the queue is a process of its own, which only serves."""
 
     def reason(self) -> str:
         """Return why this contender cannot be measured here. The text is empty if it can be."""
-        module, _, attribute = self.connect.partition(":")
-        if module and not hasattr(importlib.import_module(module), attribute):
-            return f"this tree has no {module}.{attribute}"
         return ", ".join(f"{needed} is not installed" for needed in missing(self.needs))
 
 
@@ -94,10 +88,9 @@ class Shared(NamedTuple):
 class _Worker:
     """A session that is opened again when the owner was lost, and the items that it held with it."""
 
-    def __init__(self, queue: PersistentQueue) -> None:
+    def __init__(self, queue: PersistentQueue | SharedQueue) -> None:
         self._queue = queue
-        self._lost: type[Exception] | tuple[()] = getattr(persistentqueue, "SessionLostError", ())
-        self.session: Session[bytes] = queue.session()
+        self.session = queue.session()
 
     def put(self, items: Sequence[bytes]) -> None:
         if len(items) == 1:
@@ -120,7 +113,7 @@ class _Worker:
         while True:
             try:
                 item = self.session.dequeue(timeout=None)
-            except self._lost:
+            except SessionLostError:
                 self.session.close()
                 self.session = self._queue.session()
                 continue
@@ -142,15 +135,15 @@ def _created(directory: Path) -> Iterator[Place]:
 
 
 @contextmanager
-def served(directory: Path, command: Sequence[str] = _SERVE) -> Iterator[Place]:
+def _served(directory: Path) -> Iterator[Place]:
     """Run an owner that only serves, in a process of its own, and yield when it owns the queue."""
     PersistentQueue(directory).close()
-    process = subprocess.Popen([sys.executable, *command, str(directory)], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen([sys.executable, *_SERVE, str(directory)], stdout=subprocess.DEVNULL)
     try:
         deadline, view = time.monotonic() + _START_SECONDS, View(directory)
         while not view.look().is_owned:
             if time.monotonic() > deadline or process.poll() is not None:
-                raise TimeoutError(f"{' '.join(command)} does not own {directory} after {_START_SECONDS:g} s")
+                raise TimeoutError(f"{' '.join(_SERVE)} does not own {directory} after {_START_SECONDS:g} s")
             time.sleep(0.01)
         yield Place(str(directory), process.pid)
     finally:
@@ -160,10 +153,9 @@ def served(directory: Path, command: Sequence[str] = _SERVE) -> Iterator[Place]:
 
 
 @contextmanager
-def connected(address: str, connect: str = _CONNECT) -> Iterator[Hand]:
+def connected(address: str, prefetch: bool = False) -> Iterator[Hand]:
     """Connect to the queue, or own it if no process owns it."""
-    module, _, attribute = connect.partition(":")
-    with getattr(importlib.import_module(module), attribute)(address) as queue:
+    with connect(address, prefetch=prefetch) as queue:
         worker = _Worker(queue)
         try:
             yield worker.hand()
@@ -180,15 +172,6 @@ def _local(address: str) -> Iterator[Hand]:
             yield worker.hand()
         finally:
             worker.session.close()
-
-
-def ours(connect: str = _CONNECT, serve: Sequence[str] = _SERVE) -> tuple[Shared, Shared]:
-    """Return both forms of the queue: an owner that works too, and an owner that only serves."""
-    join = partial(connected, connect=connect)
-    return (
-        Shared("ours", _created, join, connect=connect),
-        Shared("ours, serve", partial(served, command=tuple(serve)), join, connect=connect, is_apart=True),
-    )
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
@@ -358,7 +341,9 @@ def _beanstalkd(address: str) -> Iterator[Hand]:
         yield _one_by_one(client.put, take)._replace(hold=hold, consume=lambda: client.delete(held.pop()))
 
 
-OURS, OURS_SERVED = ours()
+OURS = Shared("ours", _created, connected)
+OURS_SERVED = Shared("ours, serve", _served, connected, is_apart=True)
+OURS_AHEAD = Shared("ours, prefetch", _served, partial(connected, prefetch=True), is_apart=True)
 LOCAL = Shared("one local session", _created, _local)
 SQLITE = Shared("SQLite FULL", _sqlite_file, _sqlite)
 LITEQUEUE = Shared("litequeue FULL", _litequeue_file, _litequeue, ("litequeue",))

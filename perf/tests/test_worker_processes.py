@@ -1,4 +1,4 @@
-"""Tests of the measurements of several processes, with a stand-in for ``persistentqueue.connect``."""
+"""Tests of the measurements of several processes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 from ..contenders import shared
-from ..contenders.shared import BEANSTALKD, HUEY, LITEQUEUE, LOCAL, REDIS, SQLITE, Shared
+from ..contenders.shared import BEANSTALKD, HUEY, LITEQUEUE, LOCAL, OURS, OURS_AHEAD, OURS_SERVED, REDIS, SQLITE, Shared
 from ..studies.processes import connections, kills, rates, wake_ups
 from ..studies.processes.team import team
 
-OURS, SERVED = shared.ours("perf.tests.stand_in:connect", ("-m", "perf.tests.stand_in"))
-ABSENT = OURS._replace(connect="persistentqueue:no_such_function")
-ALL = (OURS, SERVED, SQLITE, LITEQUEUE, HUEY, REDIS, BEANSTALKD)
+ABSENT = OURS._replace(needs=("absent",))
+ALL = (OURS, OURS_SERVED, SQLITE, LITEQUEUE, HUEY, REDIS, BEANSTALKD)
 ITEMS = [b"a", b"b", b"c"]
 
 
@@ -42,9 +41,9 @@ def take_two(hand: shared.Hand) -> list[bytes]:
 
 def test_rates_of_processes(tmp_path: Path) -> None:
     """Each way has a rate for each round and process, and a line has the ratios to the bars."""
-    work = rates.works(OURS, SERVED)[0]._replace(processes=2, others=(LOCAL, SQLITE))
-    found = rates.measure(work, tmp_path, 2, 0.05)
-    assert set(found) == {"ours", "ours, serve", LOCAL.name, SQLITE.name}
+    work = rates.works((OURS, OURS_SERVED, OURS_AHEAD))[0]._replace(processes=2, others=(LOCAL, SQLITE))
+    found = rates.measure(work, tmp_path, 2, 0.3)
+    assert set(found) == {"ours", "ours, serve", "ours, prefetch", LOCAL.name, SQLITE.name}
     for name, ways in found.items():
         for way in ("in", "out"):
             assert len(ways[way].rates) == 2 and min(ways[way].rates) > 0
@@ -62,11 +61,12 @@ def test_items_that_run_out_end_a_round() -> None:
     assert found.rates == [100.0, 25.0]
 
 
-def test_rates_without_connect(tmp_path: Path) -> None:
-    """Without ``connect`` the lines name the reason, and have the figures of the others."""
-    work = rates.works(ABSENT, ABSENT)[1]._replace(processes=2, others=(SQLITE, REDIS._replace(needs=("absent",))))
+def test_rates_without_a_contender(tmp_path: Path) -> None:
+    """The line of a contender that is not there names the reason, and has the figures of the others."""
+    others = (SQLITE, REDIS._replace(needs=("absent",)))
+    work = rates.works((ABSENT, ABSENT, ABSENT))[1]._replace(processes=2, others=others)
     row = rates._row(work, "in and out in turn", ABSENT, rates.measure(work, tmp_path, 1, 0.05))
-    assert row.ours == "not measured: this tree has no persistentqueue.no_such_function"
+    assert row.ours == "not measured: absent is not installed"
     assert row.beside.startswith("SQLite FULL ") and row.beside.endswith("Redis: absent is not installed")
     assert row.met == ""
 
@@ -82,8 +82,9 @@ def test_bars_are_of_those_who_contend() -> None:
 def test_lines_of_all_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is a line for each work, way and form of the queue."""
     monkeypatch.setattr(rates, "measure", lambda *_: {})
-    lines = list(rates.rows(tmp_path, 1, 0.02, ABSENT, ABSENT._replace(is_apart=True)))
-    assert len(lines) == len({line.what for line in lines}) == 4 + 2 + 2
+    forms = (ABSENT, ABSENT._replace(is_apart=True), ABSENT._replace(name="ours, prefetch", is_apart=True))
+    lines = list(rates.rows(tmp_path, 1, 0.02, forms))
+    assert len(lines) == len({line.what for line in lines}) == 6 + 2 + 4
 
 
 def test_wake_ups_of_processes(tmp_path: Path) -> None:
@@ -102,15 +103,15 @@ def test_killed_workers(tmp_path: Path) -> None:
     assert len(kills.workers_killed(SQLITE, tmp_path / "sqlite", 2)) == 2
 
 
-@pytest.mark.parametrize("contender", [OURS, SERVED], ids=lambda each: each.name)
+@pytest.mark.parametrize("contender", [OURS, OURS_SERVED], ids=lambda each: each.name)
 def test_killed_owners(tmp_path: Path, contender: Shared) -> None:
     """The next owner serves all workers, and the queue keeps its items."""
     found = kills.owners_killed(contender, tmp_path / "queue", 1_000, 2)
     assert all(0 < first <= every for first, every in found)
 
 
-def test_kills_without_connect(tmp_path: Path) -> None:
-    """Without ``connect`` there are four lines that name the reason."""
+def test_kills_without_a_contender(tmp_path: Path) -> None:
+    """If the queue is not there, four lines name the reason."""
     lines = list(kills.rows(tmp_path, 1, 100, 1, ABSENT, ABSENT))
     assert [line.met for line in lines] == [""] * 4 and "not measured" in lines[0].ours
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from ..runtime.open_queue import OpenQueue
 from ..runtime.session_state import held_seconds, hold_of
-from .service import Client
+from .client import Client
 
 LISTED_MAX: Final = 1000
 """Most connections in one list, so that it fits into one message."""

@@ -29,6 +29,8 @@ with their numbers and fields::
     11 browse     which u8                            the next items that are ready (0), or not consumed by all (1)
     12 reject     retry u8, items                     reject a held item: the item, the reason, and seconds as text
     13 end                                            the worker will ask no more about this connection; no answer
+    14 ahead      back u32, most u32                  the next flush releases the last ``back`` items first, and is
+                                                      answered by *taken* with up to ``most`` others; no answer
     64 welcome    json                                the answer to *hello*: the version, and facts about the queue
     65 done       value u8                            1 for success, and for a true answer; otherwise 0
     66 taken      more u8, items                      items; ``more`` is 1 if the message has no room for others
@@ -166,6 +168,16 @@ class End(NamedTuple):
     """Say that the worker ends the connection, and will not ask for the outcome of its flushes."""
 
 
+class Ahead(NamedTuple):
+    """Two more steps of the next flush: release the last ``back`` items before it, and take up to ``most`` behind it.
+
+    With a ``most`` above 0, the answer to a flush that commits is ``Taken``. It does not wait for items.
+    """
+
+    back: int
+    most: int
+
+
 class Welcome(NamedTuple):
     """The answer to ``Hello``."""
 
@@ -179,7 +191,7 @@ class Done(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """The answer to ``Take`` and ``Browse``."""
+    """The answer to ``Take``, to ``Browse``, and to a flush behind ``Ahead``."""
 
     more: int
     items: Sequence[bytes]
@@ -211,6 +223,7 @@ Message: TypeAlias = (
     | Browse
     | Reject
     | End
+    | Ahead
     | Welcome
     | Done
     | Taken
@@ -246,6 +259,7 @@ _FORMS: dict[type, _Form] = {
     Browse: _form(11, Browse, "B"),
     Reject: _form(12, Reject, "B", "items"),
     End: _form(13, End),
+    Ahead: _form(14, Ahead, "II"),
     Welcome: _form(64, Welcome, tail="json"),
     Done: _form(65, Done, "B"),
     Taken: _form(66, Taken, "B", "items"),

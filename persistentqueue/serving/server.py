@@ -27,9 +27,10 @@ from ..system.disk import after_fork_in_child
 from ..system.event_log import LOGGER
 from ..system.sockets import Socket, is_believed, listen, remove
 from ..system.wakeup import POLL_SECONDS, Wakeup
+from .client import Client
 from .connections import Connection, connections_of, count_connections
 from .protocol import ProtocolError
-from .service import Client, OwnerFailedError, Served, Service
+from .service import OwnerFailedError, Served, Service
 
 THREAD_NAME = "persistentqueue-serve"
 CALL_THREAD_NAME = "persistentqueue-call"

@@ -21,11 +21,13 @@ and at least every ``ROOM_SECONDS``.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from heapq import heapify, heappop, heappush
+from itertools import accumulate
 from math import inf
 from typing import Any, NamedTuple
 
@@ -35,15 +37,16 @@ from ..runtime.open_queue import OpenQueue
 from ..runtime.session_state import buffered, fail_held, holds, reader_of
 from ..session import Session, flush_all
 from ..system.event_log import LOGGER
+from .client import Client, Place
 from .errors import HoldLostError, RefusedError, encode_error
 from .protocol import (
     CALLS_ONLY,
     CONNECTION_BYTES,
     FOR_EVER,
-    FROM_WORKER,
     ITEM_BYTES_MAX,
     TAKEN_BYTES,
     VERSION,
+    Ahead,
     Browse,
     Call,
     Cancel,
@@ -53,7 +56,6 @@ from .protocol import (
     Flush,
     GiveBack,
     Hello,
-    Incoming,
     Mark,
     Message,
     Outcome,
@@ -65,7 +67,6 @@ from .protocol import (
     Take,
     Taken,
     Welcome,
-    encode,
 )
 
 INHERITED_MAX = 4096
@@ -109,103 +110,6 @@ class Served(NamedTuple):
     """Facts about the queue for ``welcome``."""
     now: Callable[[], float]
     """The clock of the service, in seconds."""
-
-
-class Client:
-    """One connection, as the owner sees it."""
-
-    __slots__ = (
-        "answered",
-        "browsing",
-        "deadline",
-        "expires",
-        "flush",
-        "has_ended",
-        "hold_seconds",
-        "id",
-        "incoming",
-        "is_busy",
-        "is_lost",
-        "marker",
-        "name",
-        "number",
-        "only_calls",
-        "out",
-        "peer",
-        "process",
-        "process_name",
-        "reader",
-        "session",
-        "subscription",
-        "taken",
-        "thread",
-        "waits",
-    )
-
-    def __init__(self, answered: list[Client]) -> None:
-        self.answered = answered
-        self.peer: object = None
-        """The other end, for the code that moves the bytes."""
-        self.incoming = Incoming(FROM_WORKER)
-        self.out: list[bytes] = []
-        """Messages to send."""
-        self.session: Session[bytes] | None = None
-        self.reader: Reader | None = None
-        self.id = b""
-        self.name = self.thread = self.process_name = self.subscription = ""
-        self.process = 0
-        self.only_calls = False
-        """True if the connection only makes calls of the queue, for no session."""
-        self.number = 0
-        """Number of the last flush."""
-        self.taken = 0
-        """Items of the message under way that the session has buffered."""
-        self.marker: tuple[str, int] | None = None
-        self.waits: tuple[int, Take] | None = None
-        """Call and message of a ``take`` that waits."""
-        self.flush: tuple[int, Flush] | None = None
-        """Call and message of a flush that is not committed yet."""
-        self.deadline = inf
-        """Time at which the wait of ``flush`` for room is over."""
-        self.has_ended = False
-        """True if the worker will not ask for the outcome of its flushes any more."""
-        self.is_busy = False
-        """True while a call is made apart."""
-        self.hold_seconds: float | None = None
-        self.expires = inf
-        """Time at which held items go back."""
-        self.is_lost = False
-        """True if held items went back, until the session is rolled back."""
-        self.browsing: Iterator[tuple[int, list[bytes]]] | None = None
-
-    def answer(self, call: int, message: Message) -> None:
-        """Send a message as the answer to this call."""
-        if not self.out:
-            self.answered.append(self)
-        self.out.append(encode(message, call))
-
-
-class Place:
-    """The place of all connections that wait on one reader, in the line of the open queue's waiters."""
-
-    __slots__ = ("due", "is_told", "line", "reader", "ring", "was_told")
-
-    def __init__(self, reader: Reader, ring: Callable[[], object]) -> None:
-        self.reader = reader
-        self.ring = ring
-        self.line: deque[tuple[Client, int]] = deque()
-        """Connections that wait, each with its call, in the order in which they came."""
-        self.is_told = True
-        """True if the place stands in no line: it was told, or has not entered."""
-        self.was_told = False
-        """True if the place was told, and perhaps has taken nothing: another waiter must then be told."""
-        self.due = inf
-        """Time at which a delayed item is ready; ``inf`` if there was none when the place entered the line."""
-
-    def tell(self) -> None:
-        """Wake the service: there may be an item. The mutex of the open queue is held."""
-        self.is_told = self.was_told = True
-        self.ring()
 
 
 class Service:
@@ -411,6 +315,8 @@ class Service:
             raise ProtocolError(f"a flush with number {message.number} behind number {client.number}")
         if message.wait_milliseconds not in {0, FOR_EVER} and not self._queue.blocks:
             raise ValueError('a timeout above 0 seconds needs a queue with full="block"')
+        if client.back:
+            _session(client).put_back(client.back)
         self._buffer(client, message.items)
         client.flush = call, message
         if message.wait_milliseconds != FOR_EVER:
@@ -422,6 +328,9 @@ class Service:
 
     def _mark(self, client: Client, _call: int, message: Mark) -> None:
         client.marker = message.name, message.version
+
+    def _look_ahead(self, client: Client, _call: int, message: Ahead) -> None:
+        client.back, client.ahead = message.back, message.most
 
     def _give_back(self, client: Client, call: int, message: GiveBack) -> None:
         self._need_hold(client)
@@ -600,7 +509,19 @@ class Service:
             return
         client.number, client.marker = flush.number, None
         self._keep_no_hold(client)
-        client.answer(call, Done(int(result)))
+        most, client.back, client.ahead = client.ahead, 0, 0
+        if most and result:
+            self._take_ahead(client, call, most)
+        else:
+            client.answer(call, Done(int(result)))
+
+    def _take_ahead(self, client: Client, call: int, most: int) -> None:
+        """Answer a flush with the next items, unless others wait for them. Their errors are left to the next take."""
+        with suppress(PersistentQueueError, OSError, MemoryError):
+            place = self._places.get(_reader(self._queue, client).ready.number)
+            if (place is None or not place.line) and self._take_now(client, call, most):
+                return
+        client.answer(call, Taken(0, ()))
 
     def _check(self) -> None:
         if not self._queue.is_usable:
@@ -695,7 +616,8 @@ class Service:
 
     def _fail(self, client: Client, call: int, error: BaseException) -> None:
         client.answer(call, Failed({**encode_error(error), "taken": client.taken}))
-        client.taken, client.marker = 0, None  # a marker belongs to the flush behind it, also if that fails
+        # They belong to the flush behind them, also if that fails.
+        client.taken, client.marker, client.back, client.ahead = 0, None, 0, 0
 
 
 _HANDLERS: dict[type, Callable[[Service, Client, int, Any], None]] = {
@@ -704,6 +626,7 @@ _HANDLERS: dict[type, Callable[[Service, Client, int, Any], None]] = {
     Put: Service._put,
     Flush: Service._flush,
     Mark: Service._mark,
+    Ahead: Service._look_ahead,
     GiveBack: Service._give_back,
     RollBack: Service._roll_back,
     Outcome: Service._outcome,
@@ -751,12 +674,8 @@ def _waits_in(client: Client, call: int) -> bool:
 
 def _fitting(items: Sequence[bytes]) -> int:
     """Return the number of items that one answer has room for, at least 1."""
-    room_bytes = TAKEN_BYTES
-    for at, item in enumerate(items):
-        room_bytes -= len(item) + _LENGTH_BYTES
-        if room_bytes < 0:
-            return max(at, 1)
-    return len(items)
+    sizes = map(_LENGTH_BYTES.__add__, map(len, items))
+    return max(bisect_right(list(accumulate(sizes)), TAKEN_BYTES), 1)
 
 
 def _pair(value: object) -> tuple[int, int]:

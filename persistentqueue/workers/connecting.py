@@ -24,6 +24,7 @@ def connect(
     codec: Codec[T] = cast(Any, BYTES),  # noqa: B008 - a constant
     serve: Literal["auto", "never"] = "auto",
     hold_seconds: float | None = None,
+    prefetch: bool = False,
     options: Options | None = None,
     **arguments: Unpack[OptionArguments],
 ) -> SharedQueue[T]:
@@ -47,6 +48,9 @@ def connect(
         hold_seconds: Seconds for which a session of this process may hold items without a flush, more than 0. Then they
             go back, and its late flush raises ``HoldLostError``. Default None: as long as the process lives. It has no
             effect in the process that owns the queue.
+        prefetch: True if ``flush`` also brings the next items, as many as its transaction dequeued. The next dequeue
+            then needs no answer of the owner. Until it, or the next flush, these items are held for the session, so set
+            it only for short work. It has no effect in the owner, and for a queue with ``max_attempts``. Default False.
         options: The settings of the queue as one value; see ``Options``. Default None.
         **arguments: The other keyword arguments of ``PersistentQueue``. They count when this process owns the queue, so
             pass the same ones in all processes. ``lock_timeout`` has the default 10.0 here: so many seconds a call
@@ -66,6 +70,7 @@ def connect(
     from .shared_queue import SharedQueue  # noqa: PLC0415  late: other programs need no sockets
 
     arguments.setdefault("lock_timeout", (options.lock_timeout if options is not None else 0.0) or WAIT_SECONDS)
-    queue: SharedQueue[T] = SharedQueue(path, name, codec, chosen_options(options, arguments), serve, hold_seconds)
+    chosen = chosen_options(options, arguments)
+    queue: SharedQueue[T] = SharedQueue(path, name, codec, chosen, serve, hold_seconds, prefetch)
     queue.open()
     return queue

@@ -90,17 +90,22 @@ class SharedQueue(Generic[T]):
         options: Options,
         serve: Serving,
         hold_seconds: float | None,
+        prefetch: bool = False,
         has_local_sessions: bool = True,
     ) -> None:
         if serve not in {"auto", "never"}:
             raise ValueError(f'serve must be "auto" or "never", got {serve!r}')
         if hold_seconds is not None and not hold_seconds > 0:
             raise ValueError(f"hold_seconds must be more than 0, got {hold_seconds}")
+        if prefetch and hold_seconds is not None:
+            raise ValueError(
+                "prefetch and hold_seconds exclude each other: the time of an item would run out before its dequeue"
+            )
         self._path, self._name = fspath(path), name
         # A pickled ``BYTES`` is another object.
         self._codec = BYTES if type(codec) is type(BYTES) else checked_codec(codec)
         self._options, self._serve = options, serve
-        self._hold_seconds = hold_seconds
+        self._hold_seconds, self._prefetch = hold_seconds, prefetch
         self._has_local_sessions = has_local_sessions
         """Whether the sessions are those of ``PersistentQueue`` while this process owns the queue."""
         self._directory = abspath(queue_directory(path, None if isinstance(name, Unnamed) else name))
@@ -119,8 +124,8 @@ class SharedQueue(Generic[T]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what makes the queue again in another process, where it connects at its first use."""
-        settings = (self._codec, self._options, self._serve, self._hold_seconds, self._has_local_sessions)
-        return type(self), (self._path, self._name, *settings)
+        settings = (self._codec, self._options, self._serve, self._hold_seconds, self._prefetch)
+        return type(self), (self._path, self._name, *settings, self._has_local_sessions)
 
     def __enter__(self) -> SharedQueue[T]:
         return self
@@ -267,8 +272,9 @@ class SharedQueue(Generic[T]):
             return owner.subscribe(subscription).session(name) if subscription else owner.session(name)
         name = threading.current_thread().name if name is None else name
         hello = {"name": name, "subscription": subscription, "hold_seconds": self._hold_seconds}
+        attach = partial(self._attach, hello)
         session = WorkerSession(
-            self._directory, name, self._codec, self._new_id(), partial(self._attach, hello), self._disk.monotonic
+            self._directory, name, self._codec, self._new_id(), attach, self._disk.monotonic, self._prefetch
         )
         self._sessions.add(session)
         return session

@@ -28,6 +28,7 @@ from ..serving.errors import OutcomeUnknownError, SessionLostError, decode_error
 from ..serving.protocol import (
     FOR_EVER,
     ITEM_BYTES_MAX,
+    Ahead,
     Call,
     Done,
     Failed,
@@ -66,6 +67,7 @@ class WorkerSession(Uncopyable, Generic[T]):
 
     __slots__ = (
         "__weakref__",
+        "_ahead",
         "_attach",
         "_batch",
         "_busy",
@@ -81,6 +83,7 @@ class WorkerSession(Uncopyable, Generic[T]):
         "_now",
         "_number",
         "_path",
+        "_prefetches",
         "_raw",
         "_together",
         "name",
@@ -96,10 +99,12 @@ class WorkerSession(Uncopyable, Generic[T]):
         connection: bytes,
         attach: Callable[[bytes], tuple[Link, bool]],
         now: Callable[[], float],
+        prefetches: bool,
     ) -> None:
         """``attach`` connects this session to the present owner. It returns the link, and whether attempts are counted.
 
-        ``connection`` is the id of the session for all owners. ``now`` is a clock, in seconds.
+        ``connection`` is the id of the session for all owners. ``now`` is a clock, in seconds. ``prefetches`` says that
+        a flush also brings the next items.
         """
         self._path = path
         self.name = name
@@ -107,6 +112,7 @@ class WorkerSession(Uncopyable, Generic[T]):
         self._id = connection
         self._attach = attach
         self._now = now
+        self._prefetches = prefetches
         self._link: Link | None = None
         self._busy = FREE
         self._is_closed = False
@@ -115,6 +121,9 @@ class WorkerSession(Uncopyable, Generic[T]):
         """Items that the owner keeps on hold for this session."""
         self._given = 0
         """Items of these that the caller has got."""
+        self._ahead: list[bytes] = []
+        """Items that the last flush has brought and that the caller has not dequeued. The owner keeps them on hold,
+        behind those of ``_held``, unless the link is lost."""
         self._has_put = False
         """True if the session at the owner has items that are not flushed."""
         self._raw: list[bytes] = []
@@ -248,6 +257,12 @@ class WorkerSession(Uncopyable, Generic[T]):
         try:
             items: list[bytes] = []
             more = 1
+            if self._ahead and self._link is not None:
+                items, rest = self._ahead[:max_items], self._ahead[max_items:]
+                deadline, count = 0.0, len(items)
+                # No call in these two steps, so no interruption in between.
+                self._ahead = rest
+                self._held += count
             while more and len(items) < max_items:
                 answer = self._ask_to_take(max_items - len(items), deadline)
                 if not isinstance(answer, Taken):
@@ -295,14 +310,16 @@ class WorkerSession(Uncopyable, Generic[T]):
             raise
 
     def _give_back(self, count: int, ask: Callable[[Message], Message]) -> None:
+        """Release the last ``count`` held items, and before them those that no caller has dequeued."""
         if count:
-            answer = ask(GiveBack(count))
+            answer = ask(GiveBack(count + len(self._ahead)))
             link = self._link
             if isinstance(answer, Failed):
                 self._end(answer)
             del self._raw[len(self._raw) - count :]
             # No call from here on, so no interruption in between.
             self._held -= count
+            self._ahead = []
             if link is not None:
                 link.going = None
 
@@ -354,15 +371,16 @@ class WorkerSession(Uncopyable, Generic[T]):
     def _flush(self, marker: tuple[str, int] | None, timeout: float | None) -> bool:
         self._begin()
         try:
-            before = b""
+            mark = b""
             if marker is not None:
                 name, version = checked_marker(marker)
-                before = encode_message(Mark(version, name), 0)
+                mark = encode_message(Mark(version, name), 0)
             elif not self.has_work:
                 self._busy = FREE
                 return True
             while True:
                 link = self._reached()
+                before = mark + self._asked_ahead()
                 number = self._number + 1
                 # No call in these two steps, so no interruption in between.
                 self._number = number
@@ -385,6 +403,12 @@ class WorkerSession(Uncopyable, Generic[T]):
         else:
             return committed
 
+    def _asked_ahead(self) -> bytes:
+        """Return the message before a flush that makes it take the next items, as many as the caller got before it."""
+        most = self._given if self._prefetches and not self._counts else 0
+        back = len(self._ahead)
+        return encode_message(Ahead(back, most), 0) if back or most else b""
+
     @property
     def has_work(self) -> bool:
         """True if the next flush would commit anything. For any thread."""
@@ -402,8 +426,12 @@ class WorkerSession(Uncopyable, Generic[T]):
         if isinstance(answer, Failed):
             self._note_put(answer)
             self._doubt = False
+            self._ahead = []
             return False
         self._clear()
+        if isinstance(answer, Taken):
+            self._ahead = list(answer.items)
+            return True
         return isinstance(answer, Done) and bool(answer.value)
 
     def _learn(self) -> bool:
@@ -470,7 +498,7 @@ class WorkerSession(Uncopyable, Generic[T]):
 
     def _roll_back(self) -> None:
         link = self._link
-        if link is not None and (self._held or self._has_put or self._doubt):
+        if link is not None and (self._held or self._has_put or self._doubt or self._ahead):
             try:
                 answer = link.call(RollBack())
             except LinkLostError:  # the owner's death has rolled it back
@@ -569,7 +597,8 @@ class WorkerSession(Uncopyable, Generic[T]):
         elif isinstance(message, Put):
             self._note_put(answer)
         elif isinstance(message, GiveBack) and not isinstance(answer, Failed):
-            self._held -= message.items
+            self._held -= message.items - len(self._ahead)
+            self._ahead = []
         elif isinstance(message, RollBack):
             self._clear()
         elif isinstance(message, Call) and self._together is not None and self._together.under_way[:1] == [self]:
@@ -607,8 +636,11 @@ class WorkerSession(Uncopyable, Generic[T]):
     def _connect(self) -> Link:
         if self._is_closed:
             raise ClosedError("the session is closed: get another one from queue.session()")
-        self._link, self._counts = self._attach(self._id)
-        return self._link
+        link, counts = self._attach(self._id)
+        # No call in these steps, so no interruption in between. An earlier owner has released what it held.
+        self._link, self._counts = link, counts
+        self._ahead = []
+        return link
 
     def _lose(self) -> None:
         """Note that the owner has ended. Raises ``SessionLostError`` if it had anything of this session."""
@@ -625,7 +657,7 @@ class WorkerSession(Uncopyable, Generic[T]):
     def _clear(self) -> None:
         """Begin a new transaction."""
         self._batch.clear()
-        self._raw = []
+        self._raw, self._ahead = [], []
         self._held = self._given = 0
         self._has_put = self._doubt = False
 

@@ -23,8 +23,9 @@ from persistentqueue.errors import QueueLockedError
 from persistentqueue.recovery.opening import open_store
 from persistentqueue.runtime.open_queue import OpenQueue
 from persistentqueue.runtime.session_state import SessionParts, hold_of
+from persistentqueue.serving.client import Client
 from persistentqueue.serving.protocol import ProtocolError
-from persistentqueue.serving.service import Client, Served, Service
+from persistentqueue.serving.service import Served, Service
 from persistentqueue.session import Session
 from persistentqueue.system.sockets import Socket
 

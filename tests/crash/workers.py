@@ -10,7 +10,7 @@ The model knows the items in order, and the transactions whose flush is under wa
   True is among them, once. A flush that raised ``SessionLostError`` is not, and never will be.
 - Each item that is not ready is held by a connection, and a connection got the first items that were ready.
 - Waiting connections are served in the order in which they came.
-- A connection holds the items that its session has dequeued, and no others.
+- A connection holds the items that its session has dequeued or taken ahead, and no others.
 
 A *schedule* is one end: of an owner, of a connection, of a worker, or of the power. Everything follows from the seed.
 """
@@ -31,6 +31,7 @@ from persistentqueue.engine.settings import Settings
 from persistentqueue.errors import QueueFullError
 from persistentqueue.runtime.session_state import buffered
 from persistentqueue.serving import service as service_module
+from persistentqueue.serving.client import Client
 from persistentqueue.serving.errors import (
     HoldLostError,
     NotServedError,
@@ -39,7 +40,6 @@ from persistentqueue.serving.errors import (
     decode_error,
 )
 from persistentqueue.serving.protocol import Failed, Hello
-from persistentqueue.serving.service import Client
 from persistentqueue.system import call_guard
 from persistentqueue.workers import worker_session
 from persistentqueue.workers.link import Link, LinkLostError
@@ -175,21 +175,21 @@ def _name_of(client: Client) -> str:
 class Worker:
     """One process with one session at a time."""
 
-    def __init__(self, world: WorkersWorld, number: int, hold_seconds: float | None) -> None:
+    def __init__(self, world: WorkersWorld, number: int, hold_seconds: float | None, prefetches: bool) -> None:
         self.world = world
         self.name = f"w{number}"
-        self.hold_seconds = hold_seconds
+        self.hold_seconds, self.prefetches = hold_seconds, prefetches
         self.is_busy = self.is_dead = False
         self.wire: Wire | None = None
         self.cuts = 0
-        self._sessions = 0
+        self._sessions = self._flush_ends = 0
         self._begin()
 
     def _begin(self) -> None:
         self._sessions += 1
         connection = f"{self.name} {self._sessions}".encode().rjust(16, b".")
         self.session: WorkerSession[bytes] = WorkerSession(
-            DIRECTORY, self.name, BYTES, connection, self._attach, self.world.now
+            DIRECTORY, self.name, BYTES, connection, self._attach, self.world.now, self.prefetches
         )
         self.work = Work(self.name, self._ends())
 
@@ -312,6 +312,8 @@ class Worker:
     def _take(self, most: int, timeout: float) -> None:
         began = self.world.seconds
         self.work.held_since = min(self.work.held_since, began)  # a call may take the first items before it takes more
+        if self.session._ahead:  # they came with the last flush, so an end since then loses them
+            self.work.ends = min(self.work.ends, self._flush_ends)
         items = self.session.dequeue_many(most, timeout=timeout)
         self._need_new_outcome()
         if not items and self.world.seconds < began + timeout:
@@ -321,7 +323,7 @@ class Worker:
         self.world.takes += len(items)
 
     def _flush(self, marker: tuple[str, int] | None) -> None:
-        work, chance = self.work, self.world.chance
+        work, chance, ends = self.work, self.world.chance, self._ends()
         is_doubtful = work.is_in_doubt
         if not work.is_empty and not is_doubtful:
             work.state = _FLUSHING
@@ -336,6 +338,8 @@ class Worker:
                 raise ViolationError(f"{self.name}: a flush returned False for the marker {marker}")
             if not (is_doubtful and work.state == _COMMITTED):  # else it is the marker of the flush in doubt itself
                 self._lose()
+        if marker is not None or not work.is_empty:  # else the owner heard nothing of the flush
+            self._flush_ends = ends
         self.work = Work(self.name, self._ends())
         self.world.flushes += 1
 
@@ -378,8 +382,9 @@ class Worker:
             return
         content = owner.content()
         held = [content[at] for at in owner.held().get(client, [])]
-        if sorted(held) != sorted(self.work.held):
-            raise ViolationError(f"{self.name} has dequeued {self.work.held}, and its connection holds {held}")
+        ahead = self.session._ahead
+        if sorted(held) != sorted([*self.work.held, *ahead]):
+            raise ViolationError(f"{self.name} has {self.work.held} and {ahead}, and its connection holds {held}")
         if buffered(client.session) > len(self.work.enqueued):
             raise ViolationError(f"{self.name} has enqueued {self.work.enqueued}, its connection has more")
 
@@ -404,7 +409,8 @@ class WorkersWorld(World):
 
     def _worker(self) -> Worker:
         self._workers_made += 1
-        return Worker(self, self._workers_made, self.chance.choice((None, None, 0.5, 2.0)))
+        hold_seconds, prefetches = self.chance.choice(((None, False), (None, True), (0.5, False), (2.0, False)))
+        return Worker(self, self._workers_made, hold_seconds, prefetches)
 
     def items(self) -> list[bytes]:
         """Return items that never come twice."""

@@ -77,7 +77,7 @@ TABLE = (
         "multi_queue retries session_state",
     ),
     _folder("sessions", "options session subscription typed", "Options and sessions: public."),
-    _folder("serving", "errors protocol service connections values server calls"),
+    _folder("serving", "errors protocol client service connections values server calls"),
     _folder("interprocess", "splits producer questions snapshot_view consumer_requests multi_writer __init__"),
     _folder("queues", "queue", "The queue of one owner: public."),
     _folder("workers", "link worker_session shared_queue connecting __init__"),

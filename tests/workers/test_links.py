@@ -70,10 +70,10 @@ class Script:
         return Incoming(FROM_WORKER).feed(bytes(self.sent))
 
 
-def session_on(*scripts: Script) -> WorkerSession[bytes]:
+def session_on(*scripts: Script, prefetches: bool = False) -> WorkerSession[bytes]:
     """Return a session whose owners are these scripts, one after the other."""
     links = iter([Link(script.socket) for script in scripts])
-    return WorkerSession("/q", "w", BYTES, bytes(16), lambda _id: (next(links), False), lambda: 0.0)
+    return WorkerSession("/q", "w", BYTES, bytes(16), lambda _id: (next(links), False), lambda: 0.0, prefetches)
 
 
 def test_a_flush_is_given_up_between_messages() -> None:

@@ -19,6 +19,7 @@ import pytest
 
 from persistentqueue import ItemTooLargeError, NotServedError, PersistentQueue, SessionLostError, connect
 from persistentqueue.serving import service
+from persistentqueue.serving.client import Client
 from persistentqueue.serving.protocol import (
     FOR_EVER,
     HEADER_BYTES,
@@ -322,7 +323,7 @@ def test_items_beyond_those_of_waiting_workers_are_not_missed(
     """A dequeue without a wait gets an item that is ready, also if the owner has not yet served those that wait."""
     entered, left = threading.Semaphore(0), threading.Semaphore(0)
 
-    def halt(owner: service.Service, client: service.Client, call: int, message: Any) -> None:
+    def halt(owner: service.Service, client: Client, call: int, message: Any) -> None:
         """Hold up the owner's thread."""
         entered.release()
         left.acquire()

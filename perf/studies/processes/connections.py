@@ -8,13 +8,14 @@ process, which nothing asks meanwhile.
 from __future__ import annotations
 
 import gc
-import importlib
 import resource
 import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import persistentqueue
 
 from ...contenders.shared import OURS, Hand, Shared
 from ...harness import Row, met
@@ -46,11 +47,10 @@ def allow_descriptors(_hand: Hand) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
 
 
-def connect(address: str, name: str, count: int, _hand: Hand) -> None:
+def connect(address: str, count: int, _hand: Hand) -> None:
     """Open this number of connections, each with a session, and keep them."""
-    module, _, attribute = name.partition(":")
     for _ in range(count):
-        queue = getattr(importlib.import_module(module), attribute)(address)
+        queue = persistentqueue.connect(address)
         session = queue.session()
         assert session.dequeue() is None
         _held.extend((queue, session))
@@ -86,7 +86,7 @@ def measure(contender: Shared, directory: Path, count: int, seconds: float = _ID
         def open_more(connections: int) -> int:
             for number, holder in enumerate(holders):
                 part = connections // HOLDERS + (number < connections % HOLDERS)
-                holder.ask(partial(connect, workers.place.address, contender.connect, part))
+                holder.ask(partial(connect, workers.place.address, part))
             for holder in holders:
                 holder.answer()
             return owner.call(settled_bytes)

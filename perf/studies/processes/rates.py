@@ -15,9 +15,21 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from ...contenders.shared import BEANSTALKD, HUEY, LITEQUEUE, LOCAL, OURS, OURS_SERVED, REDIS, SQLITE, Hand, Shared
+from ...contenders.shared import (
+    BEANSTALKD,
+    HUEY,
+    LITEQUEUE,
+    LOCAL,
+    OURS,
+    OURS_AHEAD,
+    OURS_SERVED,
+    REDIS,
+    SQLITE,
+    Hand,
+    Shared,
+)
 from ...harness import Row, met, spread
 from ...workloads import random_items
 from .team import Team, team
@@ -25,6 +37,9 @@ from .team import Team, team
 PROCESSES = 8
 SECONDS = 1.0
 _WARM_FLUSHES = 5
+_AHEAD_TEXT = ", the owner only serves, workers prefetch"
+Forms: TypeAlias = tuple[Shared, Shared, Shared]
+"""The forms of the queue: the owner works too, it only serves, and its workers prefetch."""
 
 
 class Work(NamedTuple):
@@ -42,14 +57,15 @@ class Work(NamedTuple):
     bars: Mapping[str, Mapping[str, float]]
 
 
-def works(ours: Shared = OURS, served: Shared = OURS_SERVED) -> list[Work]:
-    """Return the works, with these two forms of the queue."""
+def works(forms: Forms = (OURS, OURS_SERVED, OURS_AHEAD)) -> list[Work]:
+    """Return the works, with these forms of the queue: the owner works too, it only serves, and workers prefetch."""
+    ours, served, ahead = forms
     return [
         Work(
             f"{PROCESSES} processes, one item of 100 B per flush",
             1,
             PROCESSES,
-            (ours, served),
+            forms,
             (LOCAL, SQLITE, LITEQUEUE, HUEY, REDIS, BEANSTALKD),
             {way: {SQLITE.name: 4.0, LOCAL.name: 2.5} for way in ("in", "out")},
         ),
@@ -65,7 +81,7 @@ def works(ours: Shared = OURS, served: Shared = OURS_SERVED) -> list[Work]:
             "One process connected, 1,000 items of 100 B per flush",
             1_000,
             1,
-            (served,),
+            (served, ahead),
             (LOCAL, SQLITE, REDIS),
             {way: {LOCAL.name: 0.6} for way in ("in", "out")},
         ),
@@ -168,10 +184,10 @@ def _add(found: Found, begin: float, counts: Sequence[Count], seconds: float) ->
 
 
 def rows(
-    directory: Path, rounds: int, seconds: float = SECONDS, ours: Shared = OURS, served: Shared = OURS_SERVED
+    directory: Path, rounds: int, seconds: float = SECONDS, forms: Forms = (OURS, OURS_SERVED, OURS_AHEAD)
 ) -> Iterator[Row]:
     """Yield the lines of the table: one for each work, way and form of the queue."""
-    for number, work in enumerate(works(ours, served)):
+    for number, work in enumerate(works(forms)):
         found = measure(work, directory / str(number), rounds, seconds)
         for way in work.bars:
             for form in work.ours:
@@ -179,7 +195,8 @@ def rows(
 
 
 def _row(work: Work, way: str, form: Shared, found: Mapping[str, Mapping[str, Found]]) -> Row:
-    what = f"{work.what}, {way}" + (", the owner only serves" if form.is_apart else "")
+    aside = _AHEAD_TEXT if form.name == OURS_AHEAD.name else ", the owner only serves" if form.is_apart else ""
+    what = f"{work.what}, {way}{aside}"
     beside = [f"{each.name} {found[each.name][way].text()}" for each in work.others if each.name in found]
     beside += [f"{each.name}: {each.reason()}" for each in work.others if each.name not in found]
     bars = {name: bar for name, bar in work.bars[way].items() if name in found}

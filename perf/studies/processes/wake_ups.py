@@ -44,14 +44,14 @@ _commits: list[float] = []
 
 
 @contextmanager
-def _noting_commits(address: str, connect: str) -> Iterator[Hand]:
+def _noting_commits(address: str) -> Iterator[Hand]:
     """Connect, and note the times of the commits that this process makes as the owner."""
 
     def failpoint(at: str) -> None:
         if at == "commit.4 apply":
             _commits.append(time.monotonic())
 
-    opened: AbstractContextManager[Hand] = connected(address, connect)
+    opened: AbstractContextManager[Hand] = connected(address)
     with using_disk(replace(DISK, failpoint=failpoint)), opened as hand:
         yield hand
 
@@ -91,8 +91,8 @@ class WakeUps(NamedTuple):
 
 def measure(contender: Shared, directory: Path, pair: tuple[int, int], count: int) -> WakeUps:
     """Put and consume this number of items in two processes, while a consumer waits for each."""
-    if contender.connect:
-        contender = contender._replace(join=partial(_noting_commits, connect=contender.connect))
+    if contender is OURS:
+        contender = contender._replace(join=_noting_commits)
     with team(contender, directory, 3) as workers:
         producer, consumer = (workers.members[at] for at in pair)
         consumer.ask(partial(consume, count))

@@ -18,12 +18,14 @@ from persistentqueue.runtime.session_state import exclusively
 from persistentqueue.serving import server
 from persistentqueue.serving import service as service_module
 from persistentqueue.serving.calls import make_call
+from persistentqueue.serving.client import Client
 from persistentqueue.serving.protocol import (
     CONNECTION_BYTES,
     FOR_EVER,
     FROM_OWNER,
     JSON_BYTES_MAX,
     VERSION,
+    Ahead,
     Browse,
     Call,
     Cancel,
@@ -51,7 +53,6 @@ from persistentqueue.serving.service import (
     FORGET_SECONDS,
     ROOM_SECONDS,
     SOME_LOST,
-    Client,
     OwnerFailedError,
     Served,
     Service,
@@ -460,6 +461,67 @@ def test_flushes_of_several_connections_share_a_group(bench: Bench) -> None:
     assert bench.queue.stats().groups == before + 1
     assert bench.queue.peek(9) == [b"0", b"1", b"2"]
     assert bench.flushes() == {peer.id: 1 for peer in peers}
+
+
+def test_a_flush_takes_ahead(bench: Bench) -> None:
+    """A flush behind *ahead* holds the next items, once; the next one releases those that the worker did not use."""
+    bench.put(b"1", b"2", b"3", b"4")
+    peer, other = Peer(bench, 1), Peer(bench, 2)
+    assert peer.ask(Take(1, 0)) == Taken(0, [b"1"])
+    peer.send(Ahead(0, 2))
+    assert peer.ask(Flush(1, FOR_EVER, [b"5"])) == Taken(0, [b"2", b"3"])
+    assert other.ask(Take(1, 0)) == Taken(0, [b"4"])
+    peer.send(Ahead(1, 0))
+    assert peer.ask(Flush(2, FOR_EVER, [])) == DONE
+    assert bench.queue.peek(9) == [b"3", b"5"]
+    assert peer.ask(Flush(3, FOR_EVER, [])) == DONE
+    assert bench.queue.peek(9) == [b"3", b"5"]
+    peer.send(Ahead(0, 9))
+    assert peer.ask(Flush(4, FOR_EVER, [])) == Taken(0, [b"3", b"5"])
+    peer.leave()
+    assert bench.queue.peek(9) == [b"3", b"5"]
+
+
+def test_a_flush_that_fails_takes_nothing_ahead(make_bench: MakeBench) -> None:
+    """A flush that is refused, or whose marker was reached before, is answered as if nothing was asked ahead."""
+    bench = make_bench(max_items=2)
+    bench.put(b"1", b"2")
+    peer = Peer(bench, 1)
+    assert peer.ask(Take(1, 0)) == Taken(0, [b"1"])
+    assert peer.ask(Flush(1, FOR_EVER, [])) == DONE
+    peer.send(Ahead(0, 1))
+    assert peer.error(Flush(2, FOR_EVER, [b"3", b"4"])) == "QueueFullError"
+    assert peer.ask(RollBack()) == DONE
+    assert peer.ask(Flush(3, FOR_EVER, [])) == DONE
+    assert bench.queue.peek(9) == [b"2"]
+    peer.send(Mark(1, "m"))
+    peer.send(Ahead(0, 1))
+    assert peer.ask(Flush(4, FOR_EVER, [])) == Taken(0, [b"2"])
+    peer.send(Mark(1, "m"))
+    peer.send(Ahead(1, 1))
+    assert peer.ask(Flush(5, FOR_EVER, [])) == NOT_DONE
+    assert bench.queue.peek(9) == [b"2"]
+    peer.send(Ahead(1, 0))
+    assert peer.error(Flush(6, FOR_EVER, [])) == "ValueError"
+    assert peer.ask(Flush(7, FOR_EVER, [])) == DONE
+
+
+def test_a_flush_takes_nothing_ahead_of_those_that_wait(bench: Bench) -> None:
+    """An item goes to the connection that waits for it, and not to one that takes ahead."""
+    peer, waiting = Peer(bench, 1), Peer(bench, 2)
+    assert waiting.ask(Take(1, FOR_EVER)) is None
+    peer.send(Ahead(0, 1))
+    assert peer.ask(Flush(1, FOR_EVER, [b"1"])) == Taken(0, [])
+    assert waiting.answer() == Taken(0, [b"1"])
+
+
+def test_an_error_of_a_take_ahead_is_left_to_the_next_take(make_bench: MakeBench) -> None:
+    """A flush is answered as committed, also if the items behind it cannot be taken."""
+    bench = make_bench(fan_out=True)
+    peer = Peer(bench, 1)
+    peer.send(Ahead(0, 1))
+    assert peer.ask(Flush(1, FOR_EVER, [b"1"])) == Taken(0, [])
+    assert peer.error(Take(1, 0)) == "SubscriptionNotFoundError"
 
 
 def test_numbers_of_flushes_grow(bench: Bench) -> None:

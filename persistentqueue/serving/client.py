@@ -1,0 +1,112 @@
+"""One connection of a worker, as the owner sees it, and the place of those connections that wait for an item."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from math import inf
+
+from ..engine.reader import Reader
+from ..session import Session
+from .protocol import FROM_WORKER, Flush, Incoming, Message, Take, encode
+
+
+class Client:
+    """One connection, as the owner sees it."""
+
+    __slots__ = (
+        "ahead",
+        "answered",
+        "back",
+        "browsing",
+        "deadline",
+        "expires",
+        "flush",
+        "has_ended",
+        "hold_seconds",
+        "id",
+        "incoming",
+        "is_busy",
+        "is_lost",
+        "marker",
+        "name",
+        "number",
+        "only_calls",
+        "out",
+        "peer",
+        "process",
+        "process_name",
+        "reader",
+        "session",
+        "subscription",
+        "taken",
+        "thread",
+        "waits",
+    )
+
+    def __init__(self, answered: list[Client]) -> None:
+        self.answered = answered
+        self.peer: object = None
+        """The other end, for the code that moves the bytes."""
+        self.incoming = Incoming(FROM_WORKER)
+        self.out: list[bytes] = []
+        """Messages to send."""
+        self.session: Session[bytes] | None = None
+        self.reader: Reader | None = None
+        self.id = b""
+        self.name = self.thread = self.process_name = self.subscription = ""
+        self.process = 0
+        self.only_calls = False
+        """True if the connection only makes calls of the queue, for no session."""
+        self.number = 0
+        """Number of the last flush."""
+        self.taken = 0
+        """Items of the message under way that the session has buffered."""
+        self.marker: tuple[str, int] | None = None
+        self.back = self.ahead = 0
+        """Items that the next flush releases first, and most items that it takes behind its commit."""
+        self.waits: tuple[int, Take] | None = None
+        """Call and message of a ``take`` that waits."""
+        self.flush: tuple[int, Flush] | None = None
+        """Call and message of a flush that is not committed yet."""
+        self.deadline = inf
+        """Time at which the wait of ``flush`` for room is over."""
+        self.has_ended = False
+        """True if the worker will not ask for the outcome of its flushes any more."""
+        self.is_busy = False
+        """True while a call is made apart."""
+        self.hold_seconds: float | None = None
+        self.expires = inf
+        """Time at which held items go back."""
+        self.is_lost = False
+        """True if held items went back, until the session is rolled back."""
+        self.browsing: Iterator[tuple[int, list[bytes]]] | None = None
+
+    def answer(self, call: int, message: Message) -> None:
+        """Send a message as the answer to this call."""
+        if not self.out:
+            self.answered.append(self)
+        self.out.append(encode(message, call))
+
+
+class Place:
+    """The place of all connections that wait on one reader, in the line of the open queue's waiters."""
+
+    __slots__ = ("due", "is_told", "line", "reader", "ring", "was_told")
+
+    def __init__(self, reader: Reader, ring: Callable[[], object]) -> None:
+        self.reader = reader
+        self.ring = ring
+        self.line: deque[tuple[Client, int]] = deque()
+        """Connections that wait, each with its call, in the order in which they came."""
+        self.is_told = True
+        """True if the place stands in no line: it was told, or has not entered."""
+        self.was_told = False
+        """True if the place was told, and perhaps has taken nothing: another waiter must then be told."""
+        self.due = inf
+        """Time at which a delayed item is ready; ``inf`` if there was none when the place entered the line."""
+
+    def tell(self) -> None:
+        """Wake the service: there may be an item. The mutex of the open queue is held."""
+        self.is_told = self.was_told = True
+        self.ring()

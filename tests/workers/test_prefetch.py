@@ -1,0 +1,142 @@
+"""``connect(prefetch=True)``: a flush brings the next items, and only what was dequeued is consumed."""
+
+from __future__ import annotations
+
+import pytest
+
+from persistentqueue.serving.protocol import Ahead, Done, Flush, GiveBack, Message, Take, Taken
+from persistentqueue.workers import WorkerSession
+from persistentqueue.workers.link import Link
+
+from .test_links import Script, session_on
+from .test_sessions import Serve, drained, put, served
+
+__all__ = ["served"]
+
+
+def held(session: object) -> int:
+    """Return the number of items that the session has dequeued since its last flush."""
+    assert isinstance(session, WorkerSession)
+    return session.held
+
+
+def calls_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list of the calls that workers make from now on."""
+    made: list[str] = []
+    call = Link.call
+
+    def note(link: Link, message: Message, *before: bytes) -> Message:
+        made.append(type(message).__name__)
+        return call(link, message, *before)
+
+    monkeypatch.setattr(Link, "call", note)
+    return made
+
+
+def test_a_flush_brings_the_next_items(served: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ``prefetch`` a loop of dequeues and flushes makes one call for each item, and consumes each once."""
+    queue, join = served()
+    put(queue, *(b"%d" % number for number in range(10)))
+    with join(prefetch=True) as shared, shared.session() as session:
+        assert session.dequeue() == b"0"
+        made = calls_of(monkeypatch)
+        for number in range(1, 9):
+            session.enqueue(b"%d" % (10 * number))
+            assert session.flush() is True
+            assert held(session) == 0
+            assert session.dequeue() == b"%d" % number
+            assert held(session) == 1
+        assert made == ["Flush"] * 8
+        assert queue.peek(1) == [b"9"]
+        session.flush()
+        assert queue.peek(1) == [b"10"]
+    assert queue.peek(1) == [b"9"]
+
+
+def test_items_that_were_not_asked_for_stay(served: Serve) -> None:
+    """Items that a flush has brought stay in the queue until a dequeue returns them.
+
+    Neither the next flush, nor a rollback, ``put_back`` or the end of the session loses one. A larger dequeue gets them
+    and others.
+    """
+    queue, join = served()
+    put(queue, *(b"%d" % number for number in range(9)))
+    with join(prefetch=True) as shared:
+        with shared.session() as session:
+            assert session.dequeue_many(3) == [b"0", b"1", b"2"]
+            session.flush()
+            assert queue.peek(1) == [b"6"]
+            assert session.dequeue() == b"3"
+            session.flush()  # releases 4 and 5, takes 4
+            assert session.dequeue_many(3) == [b"4", b"5", b"6"]
+            session.put_back(2)
+            assert (session.dequeue(), held(session)) == (b"5", 2)
+            session.flush()
+            assert session.dequeue() == b"6"
+            session.put_back()
+            assert queue.peek(9) == [b"6", b"7", b"8"]
+            assert session.dequeue() == b"6"
+            session.flush()
+            session.rollback()
+            assert queue.peek(1) == [b"7"]
+            assert session.dequeue() == b"7"
+            session.flush()
+        assert drained(queue) == [b"8"]
+
+
+def test_queues_that_count_attempts_bring_nothing_ahead(served: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A delivery is counted when an item is dequeued, so nothing is delivered before."""
+    queue, join = served(max_attempts=2, dead_letter="failed")
+    put(queue, b"1", b"2")
+    with join(prefetch=True) as shared, shared.session() as session:
+        assert session.dequeue() == b"1"
+        session.flush()
+        made = calls_of(monkeypatch)
+        assert session.dequeue() == b"2"
+        session.flush()
+    assert made[:2] == ["Take", "Flush"]
+
+
+def test_a_hold_with_an_end_excludes_prefetch(served: Serve) -> None:
+    """The time of an item that no caller has would run out unseen, so both settings together are refused."""
+    _, join = served()
+    with pytest.raises(ValueError, match="prefetch and hold_seconds exclude each other"):
+        join(prefetch=True, hold_seconds=1.0)
+
+
+def test_a_pickled_queue_brings_items_ahead_as_well(served: Serve) -> None:
+    """The setting goes to the other process with the queue."""
+    queue, join = served()
+    put(queue, b"1", b"2")
+    with join(prefetch=True) as shared, shared.handle() as again, again.session() as session:
+        session.dequeue()
+        session.flush()
+        assert queue.peek(9) == []
+
+
+def test_items_ahead_end_with_their_owner() -> None:
+    """If the owner ends, the items that no dequeue has returned are forgotten, and the session goes on."""
+    first, second = Script(Taken(0, [b"1"]), Taken(0, [b"2"]), None), Script(Done(1), Taken(0, [b"other"]))
+    session = session_on(first, second, prefetches=True)
+    assert session.dequeue() == b"1"
+    session.flush()
+    session.extend()
+    assert session.dequeue() == b"other"
+
+
+def test_an_interrupted_flush_keeps_what_it_brought() -> None:
+    """A flush whose answer arrives after an interruption has committed, and its items reach the next dequeue."""
+    script = Script(Taken(0, [b"1"]), KeyboardInterrupt(), Taken(0, [b"2"]), Done(1))
+    session = session_on(script, prefetches=True)
+    assert session.dequeue() == b"1"
+    with pytest.raises(KeyboardInterrupt):
+        session.flush()
+    assert held(session) == 0
+    assert session.dequeue() == b"2"
+    session.put_back()
+    assert [message for _, message in script.messages()] == [
+        Take(1, 0),
+        Ahead(0, 1),
+        Flush(1, 2**32 - 1, []),
+        GiveBack(1),
+    ]

@@ -48,7 +48,7 @@ def _folder(name: str, modules: str, purpose: str = "") -> Folder:
 
 
 TABLE = (
-    _folder("bottom", "errors codecs", "Errors and codecs: public, and imported by all others."),
+    _folder("bottom", "errors", "Errors: public, and imported by all others."),
     _folder("drawing", "text charts svg"),
     _folder(
         "core",
@@ -60,6 +60,7 @@ TABLE = (
         "progress disk event_log startup uncopyable wakeup directory_handles quota signal_shield stalls call_guard "
         "trust sockets",
     ),
+    _folder("codecs", "enclosed_item __init__"),
     _folder(
         "storage",
         "inbox_access locations lock log log_reader pool segment publication segment_files layout inbox_limits "
@@ -127,6 +128,7 @@ FACES_MAY_USE = {
     "_hands_over_at_once",
     "_has_pipeline",
     "_rejects",
+    "_return_unopened",
     "_settle",
     "_takes_no_more",
     "_undecodable",

@@ -44,6 +44,19 @@ else:
 
     T = TypeVar("T")
 
+__all__ = [
+    "Codec",
+    "BYTES",
+    "TEXT",
+    "JSON",
+    "UNSAFE_PICKLE",
+    "MessagePack",
+    "Enclosed",
+    "checked_codec",
+    "encode",
+    "decode",
+    "decode_each",
+]
 C = TypeVar("C")
 ENCLOSED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Default of ``max_item_bytes`` of ``Enclosed``: the longest item in bytes."""

@@ -85,7 +85,8 @@ TABLE = (
     _folder("top", "transactions __init__", "What people import."),
     _folder("faces", "lifecycle refusals"),
     _folder("importers", "errors source chunks stacks tables recognition transfer __init__"),
-    _folder("top faces", "compat prometheus scrapy", "Other interfaces to a queue, each in one module."),
+    _folder("top faces", "prometheus scrapy", "Other interfaces to a queue, each in one module."),
+    _folder("compat", "backing standard_queue fifo __init__"),
     _folder(
         "aio",
         "futures shared_queue opening flush_batcher item_waiter standard_queue_worker session persistent_queue "
@@ -105,7 +106,7 @@ TABLE = (
     _folder("start", "__main__", "The command ``python -m persistentqueue``."),
 )
 
-FACES = ("faces", "importers", "top faces", "aio", "spark", "cli", "start")
+FACES = ("faces", "importers", "top faces", "compat", "aio", "spark", "cli", "start")
 FACES_MAY_IMPORT = {
     "persistentqueue",
     "persistentqueue.codecs",

@@ -90,7 +90,7 @@ def test_any_item_comes_back(way: str, item: bytes) -> None:
     assert len(data) <= len(item) + over
 
 
-@given(item=st.recursive(st.none() | st.integers() | st.text(), lambda each: st.lists(each)))
+@given(item=st.recursive(st.none() | st.integers() | st.text(), st.lists))
 def test_items_of_an_inner_codec_come_back(item: Any) -> None:
     """The envelope contains what the inner codec makes of an item."""
     codec = Enclosed(JSON, compression="zstd", encryption=K)
@@ -241,7 +241,7 @@ def test_keys_are_changed_by_their_ids() -> None:
     old, new = Enclosed(encryption=K), Enclosed(encryption=Encryption("new", find_key))
     assert [new.decode(codec.encode(b"item")) for codec in (old, new)] == [b"item", b"item"]
     only_old = Enclosed(encryption=Encryption("k", {"k": KEYS["k"]}.__getitem__))
-    with pytest.raises(WrongKeyError, match="an item needs it: key\\(\\) raised KeyError\\('new'\\)") as caught:
+    with pytest.raises(WrongKeyError, match=r"an item needs it: key\(\) raised KeyError\('new'\)") as caught:
         decode(only_old, new.encode(b"item"))
     assert (caught.value.key_id, caught.value.file, caught.value.offset) == ("new", None, None)
 
@@ -249,12 +249,12 @@ def test_keys_are_changed_by_their_ids() -> None:
 def test_missing_and_wrong_keys_are_no_codec_errors() -> None:
     """Without the key, or with another one, ``decode`` raises ``WrongKeyError``, which says what to do."""
     data = Enclosed(encryption=K).encode(b"item")
-    with pytest.raises(WrongKeyError, match="no key was given; nothing is lost.*pass an encryption="):
+    with pytest.raises(WrongKeyError, match=r"no key was given; nothing is lost.*pass an encryption="):
         decode(Enclosed(), data)
     other = Enclosed(encryption=Encryption("k", lambda key_id: bytes(32)))
     with pytest.raises(WrongKeyError, match="another key was given, or the item was changed on purpose"):
         decode(other, data)
-    with pytest.raises(WrongKeyError, match="the key 'lost'.*KeyError"):
+    with pytest.raises(WrongKeyError, match=r"the key 'lost'.*KeyError"):
         Enclosed(encryption=Encryption("lost", find_key))
 
 

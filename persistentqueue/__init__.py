@@ -57,7 +57,9 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
   ``lifecycle``, ``refusals``.
 - ``importers/`` Importers: copy the items of persist-queue, of queuelib or of a SQLite table into a queue, each of them
   once. ``errors``, ``source``, ``chunks``, ``stacks``, ``tables``, ``recognition``, ``transfer``.
-- ``persistentqueue/`` Other interfaces to a queue, each in one module. ``compat``, ``prometheus``, ``scrapy``.
+- ``persistentqueue/`` Other interfaces to a queue, each in one module. ``prometheus``, ``scrapy``.
+- ``compat/`` Interfaces of other queues on a persistent queue: ``queue.Queue`` of the standard library, and the FIFO of
+  queuelib. ``backing``, ``standard_queue``, ``fifo``.
 - ``aio/`` The queue for ``asyncio``: no call blocks the event loop for a disk operation. ``futures``, ``shared_queue``,
   ``opening``, ``flush_batcher``, ``item_waiter``, ``standard_queue_worker``, ``session``, ``persistent_queue``,
   ``transactions``, ``standard_queue``.

@@ -119,7 +119,7 @@ def test_processes_work_on_one_queue(start: Start, tmp_path: Path) -> None:
 
 
 def test_items_of_a_killed_process_come_again(start: Start, queue: Queue[Any]) -> None:
-    """What a killed process had got is got by another one, in order, and is unfinished all the while."""
+    """The items of a killed process are got by another one, in order, and are unfinished all the while."""
     queue.put_many(["a", "b"])
     process = start(get_and_stay, queue, 2)
     wait_for(lambda: (queue.qsize(), queue.unfinished_tasks) == (1, 3))

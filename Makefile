@@ -20,6 +20,7 @@ COVERING := $(patsubst %,tests/unit/engine/test_%.py,store reader_races trim spi
 COVERING += $(patsubst %,tests/unit/recovery/test_%.py,replay opening check repair in_doubt decisions)
 COVERING += $(patsubst %,tests/unit/core/test_%.py,formats intervals state availability encryption delivery_counts \
 	dead_letter)
+COVERING += tests/unit/codecs/test_enclosed.py tests/workers/test_enclosed.py
 COVERING += $(patsubst %,tests/unit/runtime/test_%.py,open_queue disown maintenance waiting retries dead_letters metrics \
 	history pipeline)
 COVERING += $(patsubst %,tests/unit/storage/test_%.py,layout lock log pool segment)
@@ -47,7 +48,7 @@ MODELS := tests/models
 # of any size; files flipped at every bit; kills at every step, of one process, of many and of imports; disks that are
 # full, fail, and lack something at every call; streams of Spark, the code of the documentation, and rehearsals of
 # make perf.
-LONG := tests/workers/test_simulated_network.py tests/faces/test_scrapy.py tests/faces/test_cli.py tests/faces/test_cli_looks.py tests/faces/test_cli_report.py \
+LONG := tests/workers/test_simulated_network.py tests/faces/test_compat_shared.py tests/faces/test_scrapy.py tests/faces/test_cli.py tests/faces/test_cli_looks.py tests/faces/test_cli_report.py \
 	tests/faces/test_cli_top.py tests/faces/test_cli_serve.py tests/faces/test_cli_worker.py tests/faces/test_importers.py tests/examples/test_fan_out.py tests/peers/test_cpython.py \
 	tests/peers/test_persistqueue.py tests/peers/test_queuelib.py tests/peers/test_asked.py tests/peers/test_coming_from.py \
 	tests/peers/test_asyncio.py tests/durability/test_compat_killed.py tests/examples/test_async_workers.py \

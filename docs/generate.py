@@ -31,6 +31,7 @@ FORMATS = {
     "storage.pool": "Empty files",
     "storage.lock": "The lock file",
     "core.dead_letter": "Dead letters",
+    "codecs.enclosed_item": "Enclosed items",
     "serving.protocol": "Messages between an owner and its workers",
 }
 """Modules whose docstrings define a format, in the order of the page, with their headings."""
@@ -227,7 +228,7 @@ def limits() -> str:
             *("core.block", "core.frame", "core.operations", "core.dead_letter", "core.items", "core.encryption"),
             *("engine.trim", "engine.compaction", "engine.adoption", "engine.admission", "engine.transaction"),
             *("storage.pool", "storage.publication", "storage.segment_files", "runtime.retries", "runtime.maintenance"),
-            *("runtime.session_state", "interprocess.multi_writer", "spark.partition_reader"),
+            *("runtime.session_state", "interprocess.multi_writer", "spark.partition_reader", "codecs"),
         )
         for name, value in vars(importlib.import_module(f"persistentqueue.{module}")).items()
     }
@@ -244,6 +245,11 @@ def _limits(of: Mapping[str, Any]) -> Iterator[tuple[str, list[list[str]]]]:
                 "bytes of an item",
                 f"0 to {of['ITEM_BYTES_MAX']:,}",
                 "4 GiB - 1; a larger one raises `ItemTooLargeError`",
+            ],
+            [
+                "item of `codecs.Enclosed`",
+                f"up to {size(of['ENCLOSED_BYTES_MAX'])}, without its envelope",
+                "`max_item_bytes` changes it; a longer one raises `CodecError`",
             ],
             ["items of a queue over its life", "2^63", "a sequence is never used twice"],
             ["items of a transaction", "no limit", f"above {size(of['SPILL_BYTES'])} the session spills to segments"],

@@ -22,7 +22,7 @@ One process owns a queue at a time, with any number of threads. Items are bytes,
 
 The modules, from the ground up (made by ``python -m tests.project.modules``):
 
-- ``persistentqueue/`` Errors and codecs: public, and imported by all others. ``errors``, ``codecs``.
+- ``persistentqueue/`` Errors: public, and imported by all others. ``errors``.
 - ``drawing/`` Numbers as text, charts and tables, for terminals and HTML pages. Pure functions: no files, threads or
   clock. ``text``, ``charts``, ``svg``.
 - ``core/`` Pure data and formats: bytes, sets of sequences, and the state that they add up to. No files, threads or
@@ -31,6 +31,8 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
 - ``system/`` The operating system and the interpreter: access to the disk, signals, forks, and the rights of other
   users. ``progress``, ``disk``, ``event_log``, ``startup``, ``uncopyable``, ``wakeup``, ``directory_handles``,
   ``quota``, ``signal_shield``, ``stalls``, ``call_guard``, ``trust``, ``sockets``.
+- ``codecs/`` Codecs: the conversion between the objects of a typed queue and the bytes that the queue stores.
+  ``enclosed_item``.
 - ``storage/`` One module for each kind of file: segments, the log, the pool of empty files, the lock, and published
   files. ``inbox_access``, ``locations``, ``lock``, ``log``, ``log_reader``, ``pool``, ``segment``, ``publication``,
   ``segment_files``, ``layout``, ``inbox_limits``, ``relocation``.
@@ -55,7 +57,9 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
   ``lifecycle``, ``refusals``.
 - ``importers/`` Importers: copy the items of persist-queue, of queuelib or of a SQLite table into a queue, each of them
   once. ``errors``, ``source``, ``chunks``, ``stacks``, ``tables``, ``recognition``, ``transfer``.
-- ``persistentqueue/`` Other interfaces to a queue, each in one module. ``compat``, ``prometheus``, ``scrapy``.
+- ``persistentqueue/`` Other interfaces to a queue, each in one module. ``prometheus``, ``scrapy``.
+- ``compat/`` Interfaces of other queues on a persistent queue: ``queue.Queue`` of the standard library, and the FIFO of
+  queuelib. ``backing``, ``standard_queue``, ``fifo``.
 - ``aio/`` The queue for ``asyncio``: no call blocks the event loop for a disk operation. ``futures``, ``shared_queue``,
   ``opening``, ``flush_batcher``, ``item_waiter``, ``standard_queue_worker``, ``session``, ``persistent_queue``,
   ``transactions``, ``standard_queue``.

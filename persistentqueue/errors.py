@@ -34,7 +34,7 @@
     ├── InDoubtError             another queue stores the outcome of a transaction: make that queue readable, then open
     ├── BrokenQueueError         a sync or a log write failed, the outcome is unknown: reopen, recovery decides
     │   └── QueueDeletedError    the directory of the open queue was deleted, and its items with it: close the queue
-    ├── WrongKeyError            encrypted items stay ready, in order: open the queue with the key
+    ├── WrongKeyError            encrypted items stay ready, in order: open the queue, or make its codec, with the key
     ├── InboxAccessError         the queue of another user, not shared (also a PermissionError): share it with a group
     ├── CorruptionError          bytes on disk differ from the bytes written: see file, offset, expected, found
     ├── MemoryShortageError      a block exceeds the memory (also a MemoryError): open the queue with more memory
@@ -63,8 +63,8 @@ A call can also raise:
   failed write of the log, is always a ``BrokenQueueError``.
 - ``MemoryError`` and ``KeyboardInterrupt``.
 - The errors of the caller's own functions: ``progress``, ``stop`` and ``retry_delay_seconds``. Two kinds are wrapped.
-  Each ``Exception`` of a codec becomes a ``CodecError``, including ``RecursionError`` and ``MemoryError``. Each
-  ``Exception`` of ``Encryption.key`` becomes a ``WrongKeyError``.
+  Each ``Exception`` of a codec becomes a ``CodecError``, including ``RecursionError`` and ``MemoryError``, but not
+  ``WrongKeyError`` and ``MissingExtraError``. Each ``Exception`` of ``Encryption.key`` becomes a ``WrongKeyError``.
 - The errors of an emulated interface: ``Empty``, ``Full`` and ``ShutDown`` in ``compat``; ``QueueEmpty``, ``QueueFull``
   and ``QueueShutDown`` in ``aio.Queue``; the errors of Spark and Scrapy.
 """
@@ -650,24 +650,23 @@ class QueueDeletedError(BrokenQueueError):
 
 
 class WrongKeyError(PersistentQueueError):
-    """The key with this ``key_id`` was not given, or differs from the key that encrypted a block.
+    """The key with this ``key_id`` was not given, or differs from the key that encrypted a block or an item.
 
-    This is not damage. The items are neither lost nor set aside. They stay ready, in their order, and are delivered
-    when the queue is opened with the key. (A ``MissingExtraError`` that dequeueing raises leaves the items ready, too.)
+    This is not damage. The items are neither lost nor set aside. They stay ready, in their order, and are delivered to
+    a process that has the key. (A ``MissingExtraError`` that dequeueing raises leaves the items ready, too.)
 
     Attributes:
         key_id: The id of the key.
-        file: The file with the encrypted block; None if the key is the one to write with.
-        offset: The position of the block, in bytes from the start of the file; None if the key is the one to write
-            with.
+        file: The file with the encrypted block; None for the key to write with, and for an item of a codec.
+        offset: The position of the block, in bytes from the start of the file; None without a ``file``.
     """
 
     def __init__(self, key_id: str, problem: str, file: str | None = None, offset: int | None = None) -> None:
         self.key_id, self.file, self.offset = key_id, file, offset
         where = f"{file}: the block at offset {offset} is encrypted with the key" if file is not None else "the key"
         super().__init__(
-            f"{where} {key_id!r}: {problem}; nothing is lost or set aside: open the queue with an "
-            "encryption=Encryption(key_id, key) whose key(key_id) returns this key"
+            f"{where} {key_id!r}: {problem}; nothing is lost or set aside: pass an encryption=Encryption(key_id, key) "
+            "whose key(key_id) returns this key"
         )
 
 

@@ -19,6 +19,9 @@ class TypedSession(Session[T]):
     other item: ``flush`` consumes it, and ``rollback`` releases it. The error names the bytes, the queue and the
     sequence, and ``reject`` takes the error in place of the item.
 
+    An item for which the codec has no key, or no package, is released at once: another process may have it. The call
+    raises ``WrongKeyError`` or ``MissingExtraError``. No delivery attempt is counted.
+
     Durability and threads: as ``Session`` describes.
     """
 
@@ -133,4 +136,4 @@ class TypedSession(Session[T]):
         return self._decoded(super().dequeue_cached(max_items))
 
     def _decoded(self, data: list[Any]) -> list[T]:
-        return decode_held(self._codec, data, self._give_back, self._undecodable)
+        return decode_held(self._codec, data, self._give_back, self._undecodable, self._return_unopened)

@@ -29,6 +29,7 @@ from ..studies import (
     beside,
     compaction,
     durable_writes,
+    enclosed,
     envelopes,
     large,
     many_names,
@@ -299,6 +300,15 @@ def test_envelopes_are_measured(tmp_path: Path) -> None:
     assert {way: len(rounds) for way, rounds in found.items()} == dict.fromkeys(envelopes.WAYS, 2)
     parts = {row[0]: float(row[-1]) for row in envelopes.rows(found, "lines")}
     assert parts["lines, compressed"] < 0.5 < parts["lines, plain"] == 1.0 < parts["lines, encrypted"] + 0.5
+
+
+def test_items_in_envelopes_are_measured() -> None:
+    """Each way returns all items, and there is a line for each."""
+    found = enclosed.measure(50, 2)
+    assert {way: len(rounds) for way, rounds in found.items()} == dict.fromkeys(enclosed.WAYS, 2)
+    sizes = {row[0]: int(row[-1]) for row in enclosed.rows(found)}
+    assert sizes["JSON"] + 10 == sizes["in an envelope"] > sizes["compressed"]
+    assert sizes["encrypted"] > sizes["both"]
 
 
 def test_attempts_are_measured(tmp_path: Path) -> None:

@@ -318,7 +318,8 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
             CodecError: The item cannot be decoded. It counts as got: ``task_done`` consumes it.
             CorruptionError: A block is damaged; raised once per block. It counts as got, so it needs a ``task_done``.
             ClosedError, BrokenQueueError: The queue is not open, or is broken.
-            PersistentQueueError: The next item cannot be taken for now. One waiting task gets this error.
+            PersistentQueueError: The next item cannot be taken for now, as with a ``WrongKeyError`` of ``codec``. One
+                waiting task gets this error.
         """
         while self.empty():
             self._check_get()
@@ -578,7 +579,8 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
             self._settle()
             return
         fresh = len(self._fresh) + sum(entry.is_at_hand for entry in self._unsaved)
-        work = Work(self._unsaved, self._done, fresh + more, AT_HAND_BYTES, self._errands)
+        expected = [entry.data for entry in (*self._fresh, *self._unsaved) if entry.is_at_hand]
+        work = Work(self._unsaved, self._done, fresh + more, AT_HAND_BYTES, self._errands, self._codec, expected)
         self._unsaved, self._done, self._errands = [], [], []
         self._is_told = False
         self._is_working = True
@@ -635,17 +637,17 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
         """Put the taken items at hand: unexpected items before those that this object has put."""
         waking = 0
         own = sum(each.hold is None for each in self._queue) if self._fresh or self._unsaved else 0
-        for data, hold in found.taken:
+        for data, hold, entry in found.taken:
             if self._fresh and self._fresh[0].data == data:
-                entry = self._fresh.popleft()
-                entry.hold = hold
-                own -= not entry.is_got
-                if entry.is_done:
+                own_entry = self._fresh.popleft()
+                own_entry.hold = hold
+                own -= not own_entry.is_got
+                if own_entry.is_done:
                     self._done.append(hold)
             elif self._lifecycle.is_drained:
-                self._dropped.append(Entry(data, self._codec, hold))
+                self._dropped.append(entry or Entry(data, self._codec, hold))
             else:
-                self._append(Entry(data, self._codec, hold), len(self._queue) - own)
+                self._append(entry or Entry(data, self._codec, hold), len(self._queue) - own)
                 waking += 1
         if self._lifecycle.is_drained:
             return

@@ -6,18 +6,24 @@ gets the result.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from persistentqueue import CodecError, PersistentQueue, Session, codecs
+from persistentqueue import CodecError, MissingExtraError, PersistentQueue, Session, WrongKeyError, codecs
 
 from ..faces.refusals import Consumer, consumer_of
 from .futures import Landing
 
+UNOPENED = (MissingExtraError, WrongKeyError)
+"""Errors of a codec that lacks a package or a key. The item is not a bad one."""
+
 
 class Entry:
-    """An item of ``aio.Queue``: at hand, got, or not yet saved."""
+    """An item of ``aio.Queue``: at hand, got, or not yet saved.
+
+    Raises ``MissingExtraError`` and ``WrongKeyError``. It keeps any other error of the codec.
+    """
 
     __slots__ = ("data", "error", "hold", "is_at_hand", "is_done", "is_got", "item", "saved")
 
@@ -34,6 +40,8 @@ class Entry:
         """Future that the ``put`` of this item awaits, if any."""
         try:
             self.item = codec.decode(data)
+        except UNOPENED:
+            raise
         except Exception as error:
             refused = hold._undecodable(codec, data, error) if hold is not None else None
             self.error = refused or CodecError("decode", codec, data, error)
@@ -52,6 +60,15 @@ class Errand(NamedTuple):
     """Item that the call rejects."""
 
 
+class Taken(NamedTuple):
+    """An item that was taken, and the session that holds it."""
+
+    data: bytes
+    hold: Session[bytes]
+    entry: Entry | None
+    """None for the next item that this object has put: its entry is known."""
+
+
 class Work(NamedTuple):
     """A piece of work for the thread."""
 
@@ -64,6 +81,9 @@ class Work(NamedTuple):
     most_bytes: int
     """Bytes of items after which it takes no more."""
     errands: list[Errand]
+    codec: codecs.Codec[Any]
+    expected: Sequence[bytes]
+    """Items that this object has put and that are at hand, in the order in which they are taken."""
 
 
 class Found(NamedTuple):
@@ -74,7 +94,7 @@ class Found(NamedTuple):
     """Sessions of ``Work.done`` that could not be flushed."""
     done_error: Exception | None
     """Why they could not be flushed."""
-    taken: list[tuple[bytes, Session[bytes]]]
+    taken: list[Taken]
     take_error: Exception | None
     ready: int
     """Number of items that are still in the persistent queue, and not on hold."""
@@ -115,13 +135,23 @@ def _run(errand: Errand) -> int | Exception:
         return error
 
 
+def _entry_of(data: bytes, codec: codecs.Codec[Any], hold: Session[bytes]) -> Entry:
+    """Return the entry of an item that the session holds. If the codec cannot open it for now, release it, and raise
+    the error of the codec."""
+    try:
+        return Entry(data, codec, hold)
+    except UNOPENED:
+        hold._return_unopened(1)
+        raise
+
+
 def work_on(opened: Opened, work: Work) -> Found:
     """Save, consume, run the errands, and take. Runs in the thread."""
     core, (source, stored) = opened
     save_error: Exception | None = None
     done_error: Exception | None = None
     undone: list[Session[bytes]] = []
-    taken: list[tuple[bytes, Session[bytes]]] = []
+    taken: list[Taken] = []
     take_error: Exception | None = None
     ready = 0
     try:
@@ -139,14 +169,19 @@ def work_on(opened: Opened, work: Work) -> Found:
         save_error = done_error = error
         undone = work.done
     ran = list(map(_run, work.errands))
-    size_bytes = 0
+    size_bytes, expected = 0, iter(work.expected)
+    following = next(expected, None)
     try:
         while len(taken) < work.most_items and size_bytes < work.most_bytes:
             hold = source.session("aio.Queue")
             data = hold.dequeue()
             if data is None:
                 break
-            taken.append((data, hold))
+            if data == following:
+                entry, following = None, next(expected, None)
+            else:
+                entry = _entry_of(data, work.codec, hold)
+            taken.append(Taken(data, hold, entry))
             size_bytes += len(data)
         ready = stored()
     except Exception as error:

@@ -110,9 +110,13 @@ class Attempts:
         return bool(self.times or self.delays)
 
     def deliver(self, first: int, count: int, times: int = 1) -> None:
-        """Add ``times`` deliveries of the run, and end its delays."""
+        """Add ``times`` deliveries of the run, or take the last one back if that is 0, and end its delays."""
         for start, length, before in self.times.pieces(first, count):
-            self.times.put(start, length, min((before or 0) + times, TIMES_MAX))
+            after = (before or 0) + times if times else (before or 0) - 1
+            if after > 0:
+                self.times.put(start, length, min(after, TIMES_MAX))
+            else:
+                self.times.drop(start, length)
         self.delays.drop(first, count)
 
     def delay(self, first: int, count: int, due_ns: int, delay_ns: int) -> None:

@@ -5,10 +5,10 @@ imports it at once when it is asked to use it. A reader imports it when it meets
 
 A nonce is never used twice. Each ``Encode`` draws a salt of 128 random bits, and derives its own key from the queue's
 key and the salt. It counts everything that it encrypts, also what is never written. It belongs to one writer, one
-compaction or one producer, and a forked child draws another salt. (A virtual machine that is resumed twice from one
-snapshot repeats random bits. Open queues with encryption after the resumption, not before.)
+compaction, one producer or one codec, and a forked child draws another salt. (A virtual machine that is resumed twice
+from one snapshot repeats random bits. Open queues with encryption after the resumption, not before.)
 
-Threads: an ``Encode`` serves one thread at a time, ``Envelopes.open`` any number.
+Threads: an ``Encode`` and an ``Enclose`` serve one thread at a time, ``Envelopes.open`` any number.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from types import FunctionType
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from ..errors import CorruptionError, MissingExtraError, WrongKeyError
@@ -29,6 +30,7 @@ from .block import (
     RAW_LENGTH_BYTES,
     TAG_BYTES,
     BlockHeader,
+    Enclose,
     Encode,
     Encoded,
     Envelope,
@@ -50,7 +52,10 @@ _WINDOW_BYTES_MAX = 8 * 1024 * 1024
 _RATIO_MAX = 2**15
 """Upper bound on the ratio of compression: a zstd block has at least 4 bytes, and expands to at most 128 KiB."""
 _KEY_BYTES = (16, 24, 32)
-_PURPOSE = b"persistentqueue block"
+OF_BLOCKS, OF_ITEMS = b"persistentqueue block", b"persistentqueue item"
+"""The uses for which keys are derived: the envelope of a block is never taken for that of an item."""
+_CIPHERS_MAX = 64
+"""Derived keys that are kept for reading: a derivation takes longer than the decryption of a small item."""
 
 
 class RandomSource(Protocol):
@@ -89,6 +94,9 @@ class Encryption:
     Any thread may call ``key`` while the queue is read. ``key`` must not use the queue. An exception of ``key`` becomes
     a ``WrongKeyError``, and the next call of the queue calls ``key`` again.
 
+    An encryption can be pickled if ``key`` is a function of a module, which pickle stores by its name. Any other
+    callable may have keys in it, such as the method of a dictionary: then pickle raises ``TypeError``.
+
     Args:
         key_id: The id of the key to write with, 1 to 255 bytes of UTF-8.
         key: The function that returns the key for an id.
@@ -112,6 +120,16 @@ class Encryption:
         if not 0 < len(self.key_id.encode()) <= KEY_ID_BYTES_MAX:
             raise ValueError(f"key_id must be 1 to {KEY_ID_BYTES_MAX} bytes of UTF-8, not {self.key_id!r}")
 
+    def __reduce__(self) -> tuple[type[Encryption], tuple[str, Callable[[str], bytes]]]:
+        """Return what makes the encryption again in another process. Raises ``TypeError`` if that could have keys."""
+        if not isinstance(self.key, FunctionType):
+            raise TypeError(
+                f"the encryption with the key {self.key_id!r} cannot be pickled or copied: its key= is a "
+                f"{type(self.key).__name__}, which may have keys in it: pass a function of a module, which finds the "
+                "keys in each process"
+            )
+        return Encryption, (self.key_id, self.key)
+
 
 def check_kinds(compression: object, encryption: object) -> None:
     """Raise ``ValueError`` for an unknown compression, and ``TypeError`` for an encryption that is none."""
@@ -133,12 +151,16 @@ class Envelopes:
         compression: Compression | None = None,
         encryption: Encryption | None = None,
         guard: AbstractContextManager[object] | None = None,
+        purpose: bytes = OF_BLOCKS,
     ) -> None:
         check_kinds(compression, encryption)
+        self._purpose = purpose
         self._compresses = compression is not None
         self._encryption = encryption
         self._guard: AbstractContextManager[object] = guard if guard is not None else nullcontext()
         self._keys: dict[str, bytes] = {}
+        self._ciphers: dict[tuple[str, bytes], AESGCM] = {}
+        """Ciphers that no thread uses now, by the key and the salt that each was derived from."""
         self._idle: list[ZstdDecompressor] = []
         """Decompressors that no thread uses now; each serves one thread at a time."""
         self.most_bytes = 0
@@ -154,10 +176,15 @@ class Envelopes:
 
     def encoder(self, source: RandomSource) -> Encode:
         """Return a function that encodes blocks for one writer, with its own nonces."""
-        if self._encryption is not None:
-            key_id = self._encryption.key_id
-            return _Encoder(source, self._compresses, key_id, self._key(key_id))
-        return _Encoder(source, True) if self._compresses else encode_block
+        return encode_block if self._encryption is None and not self._compresses else self._encoder(source)
+
+    def encloser(self, source: RandomSource) -> Enclose:
+        """Return a function that puts bodies into envelopes for one writer, with its own nonces."""
+        return self._encoder(source).enclose
+
+    def _encoder(self, source: RandomSource) -> _Encoder:
+        key_id = self._encryption.key_id if self._encryption is not None else ""
+        return _Encoder(source, self._compresses, key_id, self._key(key_id) if key_id else b"", self._purpose)
 
     def open(self, body: bytes, header: BlockHeader, offset: int, file: str) -> list[bytes]:
         """Return the items of a compressed or encrypted block at ``offset`` of ``file``, whose body was checked.
@@ -186,16 +213,22 @@ class Envelopes:
         content_bytes = len(content) - TAG_BYTES * len(pieces)
         if len(content) - pieces[-1] <= TAG_BYTES:
             raise CorruptionError(file, offset, "pieces with tags", f"{len(content)} bytes")
-        cipher = _derive(self._key(envelope.key_id, file, offset), envelope.salt)
+        key, derived = self._key(envelope.key_id, file, offset), (envelope.key_id, envelope.salt)
+        # Taken out while it is in use, so that one thread at a time has it.
+        cipher = self._ciphers.pop(derived, None) or _derive(key, envelope.salt, self._purpose)
         data = associated_data(header.flags, header.count, content_bytes, front)
         try:
-            return b"".join(
+            opened = b"".join(
                 cipher.decrypt(_nonce(envelope.counter + number), content[at : at + step], data)
                 for number, at in enumerate(pieces)
             )
         except InvalidTag:
             problem = "its checksum is correct, so another key was given, or the block was changed on purpose"
-            raise WrongKeyError(envelope.key_id, problem, file, offset) from None
+            raise self._wrong_key(envelope.key_id, problem, file, offset) from None
+        if len(self._ciphers) >= _CIPHERS_MAX:
+            self._ciphers.clear()
+        self._ciphers[derived] = cipher
+        return opened
 
     def _decompress(self, content: bytes | memoryview, raw_bytes: int, offset: int, file: str) -> bytes:
         with _needing("compression", f"{file}: the block at offset {offset}, which is compressed,"):
@@ -224,17 +257,22 @@ class Envelopes:
             key = self._keys.get(key_id)
             if key is None:
                 if self._encryption is None:
-                    raise WrongKeyError(key_id, "no key was given", file, offset)
+                    raise self._wrong_key(key_id, "no key was given", file, offset)
                 try:
                     key = self._encryption.key(key_id)
                 except Exception as error:
-                    raise WrongKeyError(key_id, f"key() raised {error!r}", file, offset) from error
+                    raise self._wrong_key(key_id, f"key() raised {error!r}", file, offset) from error
                 size_bytes = len(key) if type(key) is bytes else None
                 if size_bytes not in _KEY_BYTES:
                     given = type(key).__name__ if size_bytes is None else f"{size_bytes} bytes"
-                    raise WrongKeyError(key_id, f"key() returned {given}, not 16, 24 or 32 bytes", file, offset)
+                    raise self._wrong_key(key_id, f"key() returned {given}, not 16, 24 or 32 bytes", file, offset)
                 self._keys[key_id] = key
             return key
+
+    def _wrong_key(self, key_id: str, problem: str, file: str | None, offset: int | None) -> WrongKeyError:
+        if file is not None and self._purpose == OF_ITEMS:
+            return WrongKeyError(key_id, f"an item needs it: {problem.replace('block', 'item')}")
+        return WrongKeyError(key_id, problem, file, offset)
 
 
 PLAIN = Envelopes()
@@ -244,8 +282,9 @@ PLAIN = Envelopes()
 class _Encoder:
     """Encodes blocks in envelopes. It counts its nonces, so it serves one thread at a time."""
 
-    def __init__(self, source: RandomSource, compresses: bool, key_id: str = "", key: bytes = b"") -> None:
+    def __init__(self, source: RandomSource, compresses: bool, key_id: str, key: bytes, purpose: bytes) -> None:
         self._source = source
+        self._purpose = purpose
         self._compress: Callable[[bytes], bytes] | None = None
         if compresses:
             import zstandard
@@ -260,9 +299,9 @@ class _Encoder:
     def __call__(
         self, items: Sequence[bytes], salt: int, offset: int, ordinal: int, time_ns: int, holes: Sequence[int] = ()
     ) -> Encoded:
-        return encode_block(items, salt, offset, ordinal, time_ns, holes, self._enclose)
+        return encode_block(items, salt, offset, ordinal, time_ns, holes, self.enclose)
 
-    def _enclose(self, flags: int, count: int, lengths: bytes, bits: bytes, payload: bytes) -> tuple[int, bytes, bytes]:
+    def enclose(self, flags: int, count: int, lengths: bytes, bits: bytes, payload: bytes) -> tuple[int, bytes, bytes]:
         raw = content = lengths + payload
         if self._compress is not None:
             compressed = self._compress(raw)
@@ -277,10 +316,10 @@ class _Encoder:
 
     def _encrypt(self, content: bytes, flags: int, count: int, raw_bytes: int, bits: bytes) -> tuple[bytes, bytes]:
         """Return the envelope, and the encrypted content."""
-        if self._pid != self._source.getpid():  # at the first block, and in a forked child
-            self._pid = self._source.getpid()
+        if self._pid != (pid := self._source.getpid()):  # at the first block, and in a forked child
             self._salt, self._counter = self._source.urandom(ENVELOPE_SALT_BYTES), 0
-            self._cipher = _derive(self._key, self._salt)
+            self._cipher = _derive(self._key, self._salt, self._purpose)
+            self._pid = pid  # last: after an interruption the next call draws another salt
         pieces = range(0, len(content), PIECE_BYTES)
         counter = self._counter
         self._counter += len(pieces)  # first, so that a failure below never uses these nonces again
@@ -292,12 +331,12 @@ class _Encoder:
         )
 
 
-def _derive(key: bytes, salt: bytes) -> AESGCM:
+def _derive(key: bytes, salt: bytes, purpose: bytes) -> AESGCM:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-    return AESGCM(HKDF(SHA256(), len(key), salt, _PURPOSE).derive(key))
+    return AESGCM(HKDF(SHA256(), len(key), salt, purpose).derive(key))
 
 
 def _nonce(counter: int) -> bytes:

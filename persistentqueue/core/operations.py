@@ -80,6 +80,7 @@ Deliveries (see ``retries``):
 
 - *Delivered*: the subscription was given the sequences ``first … first + count - 1`` so many ``times`` more, and has
   not consumed them. ``times`` is 1 when they were just handed out. The operation also ends a delay of these sequences.
+  With 0 ``times``, the last delivery is not counted: its consumer had no key for them.
 - *Delayed*: the sequences are not handed out before ``due``, in nanoseconds since the epoch. ``delay`` is how far off
   ``due`` was then, in nanoseconds. So a clock that was set back holds them no longer than that.
 - Behind a checkpoint, both kinds state the deliveries and delays of the sequences that are not consumed. Nothing is
@@ -270,7 +271,7 @@ TIMES_MAX = 2**32 - 1
 
 
 class Delivered(NamedTuple):
-    """The subscription was given these sequences so many times more."""
+    """The subscription was given these sequences so many times more; 0 takes the last delivery back."""
 
     subscription: int
     first: int

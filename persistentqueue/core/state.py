@@ -161,7 +161,7 @@ class State:
         elif isinstance(operation, SubscriptionClosed):
             self._unsubscribe(operation.number)
         elif isinstance(operation, Delivered):
-            self._counted(*operation[:3]).deliver(*operation[1:])
+            self._deliver(*operation)
         elif isinstance(operation, Delayed):
             self._counted(*operation[:3]).delay(*operation[1:])
         elif isinstance(operation, Flushed):
@@ -579,6 +579,12 @@ class State:
         """Return the deliveries of the subscription. Raises ``StateError`` unless it still has to consume this run."""
         self._check_delivery(subscription, first, count)
         return self.attempts.setdefault(subscription, Attempts())
+
+    def _deliver(self, subscription: int, first: int, count: int, times: int) -> None:
+        attempts = self._counted(subscription, first, count)
+        attempts.deliver(first, count, times)
+        if not attempts:
+            del self.attempts[subscription]
 
     def _check_delivery(self, subscription: int, first: int, count: int) -> None:
         cursor, end = self.subscriptions.get(subscription), first + count

@@ -329,6 +329,23 @@ class InspectedQueue(SpaceKeeper):
         """Return the reader of this subscription. Raises ``SubscriptionNotFoundError``."""
         return self.look(lambda: self._store.subscriptions.find(name))
 
+    def sizes_of(self, reader: Reader) -> tuple[int, int]:
+        """Return the number of items of this reader that no session holds, and of those that are not consumed.
+
+        Delayed items are in both numbers, and items that were set aside in none.
+        """
+        ready = reader.ready
+
+        def sizes() -> tuple[int, int]:
+            """Count them."""
+            if ready.is_closed:
+                return 0, 0
+            state = self._store.state
+            unconsumed = state.next_sequence - state.subscriptions[ready.number].count - len(ready.damaged)
+            return len(ready) + len(ready.delayed), unconsumed
+
+        return self.look(sizes)
+
     def check_key(self, encryption: Encryption | None) -> None:
         """Raise ``WrongKeyError`` if the first remaining block names this key id, but was encrypted with another key.
 

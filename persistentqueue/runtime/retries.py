@@ -250,6 +250,18 @@ class Trial:
         """True if the next flush has an item to reject."""
         return bool(self._rejections)
 
+    def uncount(self, transaction: Transaction, count: int) -> None:
+        """Take back the last delivery of the last ``count`` items that the transaction holds.
+
+        Their consumer cannot open them, so they were not tried. If this cannot be logged, the delivery counts.
+        """
+        ready = transaction.ready
+        assert isinstance(ready, CountedAvailability)
+        note = Transaction(ready)
+        note.operations = [Delivered(ready.number, *run, 0) for run in last_of(transaction.runs, count)]
+        with suppress(PersistentQueueError, OSError):
+            self.retries.open_queue.commit(note)
+
     def forget(self, runs: Iterable[Run]) -> None:
         """Drop the rejections of these runs, which are not held any more."""
         gone = Intervals(runs)

@@ -16,6 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..codecs import Codec, T
 from ..core.availability import Taken
+from ..core.encryption import UNOPENED
 from ..core.intervals import Intervals, Run, append_run, last_of, within
 from ..core.items import checked_marker
 from ..core.page_cache import ITEM_OVERHEAD_BYTES
@@ -351,6 +352,11 @@ class SessionState(Uncopyable, Generic[T]):
             if not transaction.runs and not transaction.pieces:
                 transaction.since_seconds = 0.0
 
+    def _return_unopened(self, count: int) -> None:
+        """Release the last ``count`` items, which the codec cannot open for now: no delivery attempt is counted."""
+        uncount(self, count)
+        self._give_back(count)
+
     def _new(self) -> Transaction:
         return Transaction(self._reader.ready if self._reader is not None else None)
 
@@ -508,6 +514,19 @@ def fail_held(session: SessionState[Any], error: BaseException) -> None:
         session._trial.fail(session._transaction, session._reader, error)
 
 
+def uncount(session: SessionState[Any], count: int) -> None:
+    """Take back the last delivery of the last ``count`` items that the session holds. Raises ``ValueError`` if it holds
+    fewer."""
+    transaction = session._transaction
+    if transaction is None or session._trial is None:
+        return
+    session._note(transaction)
+    if not 0 <= count <= sum(length for _, length in transaction.runs):
+        raise ValueError(f"count must be from 0 to the number of held items, got {count}")
+    if count:
+        session._trial.uncount(transaction, count)
+
+
 def hold_of(session: SessionState[Any]) -> Hold | None:
     """Return what the session has dequeued or spilled since its last flush; None if that is nothing. For any thread."""
     transaction, pipeline = session._transaction, session._pipeline
@@ -552,16 +571,25 @@ def decode_held(
     data: list[bytes],
     give_back: Callable[[int], object],
     undecodable: Callable[[Codec[R], bytes, Exception], CodecError],
+    return_unopened: Callable[[int], object],
 ) -> list[R]:
     """Return the items that a session has just put on hold, decoded, up to the first that cannot be decoded.
 
     That one and those behind it are released by ``give_back``, which takes their number. If it is the first, it stays
     on hold alone, and the error that ``undecodable`` returns is raised. An interruption releases all of them.
+
+    An item for which the codec has no key or no package is not a bad one. It and those behind it are released by
+    ``return_unopened``. If it is the first, the error of the codec is raised.
     """
     items: list[R] = []
     for each in data:
         try:
             items.append(codec.decode(each))
+        except UNOPENED:
+            return_unopened(len(data) - len(items))
+            if items:
+                return items
+            raise
         except Exception as error:
             give_back(len(data) - max(len(items), 1))
             if items:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
+from ..engine.reader import Reader
 from ..errors import PersistentQueueError
 from ..runtime.open_queue import OpenQueue
 from ..runtime.session_state import flush_jointly
@@ -43,12 +44,20 @@ def make_call(queue: object, open_queue: OpenQueue, name: str, arguments: dict[s
     if name == "subscription_length":
         reader = open_queue.reader_named(**arguments)
         return open_queue.look(lambda: len(reader.ready))
+    if name == "sizes_of":
+        return list(open_queue.sizes_of(_reader(open_queue, **arguments)))
     if name == "flush_jointly":
         return _flush_jointly(**arguments)
     if name not in CALLS:
         raise PersistentQueueError(f"the owner of the queue knows no call {name!r}: use one version of the package")
     result = getattr(queue, name)(**arguments)
     return None if name == "subscribe" else encode_value(result)
+
+
+def _reader(open_queue: OpenQueue, name: str) -> Reader:
+    """Return the reader of this subscription, or the plain one for an empty name. Raises
+    ``SubscriptionNotFoundError``."""
+    return open_queue.reader_named(name) if name else open_queue.need_plain()
 
 
 def _flush_jointly(parts: Sequence[tuple[str, str, int]], marker: tuple[str, int] | None) -> bool:

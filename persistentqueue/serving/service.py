@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 from ..engine.reader import Reader
 from ..errors import ItemTooLargeError, PersistentQueueError, QueueFullError, SessionInUseError
 from ..runtime.open_queue import OpenQueue
-from ..runtime.session_state import buffered, fail_held, holds, reader_of
+from ..runtime.session_state import buffered, fail_held, holds, reader_of, uncount
 from ..session import Session, flush_all
 from ..system.event_log import LOGGER
 from .client import Client, Place
@@ -412,6 +412,11 @@ class Service:
         if client.hold_seconds is not None and client in self._leased:
             client.expires = self._now() + client.hold_seconds
 
+    def _uncount(self, client: Client, count: int) -> None:
+        """Take back the last delivery of the last items: the worker cannot open them."""
+        self._need_hold(client)
+        uncount(_session(client), count)
+
     def _count_undecodable(self, _client: Client) -> None:
         """Count an item that the codec of the worker refuses."""
         self._queue.count_undecodable()
@@ -637,6 +642,7 @@ _HANDLERS: dict[type, Callable[[Service, Client, int, Any], None]] = {
 }
 _OF_SESSION: dict[str, Callable[..., object]] = {
     "count_undecodable": Service._count_undecodable,
+    "uncount": Service._uncount,
     "give_up": Service._give_up,
     "extend": Service._extend,
 }

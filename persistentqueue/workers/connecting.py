@@ -43,7 +43,8 @@ def connect(
     Args:
         path: Directory of the queue, or, if ``name`` is given, the directory above it.
         name: Name of the queue; see ``PersistentQueue``.
-        codec: Converts items to bytes and back, in this process. Default ``codecs.BYTES``.
+        codec: Converts items to bytes and back, in this process. Default ``codecs.BYTES``. With ``codecs.Enclosed``,
+            keys stay in this process: the owner gets encrypted items.
         serve: ``"auto"`` (default) to own the queue if no process does. ``"never"`` to wait for an owner instead.
         hold_seconds: Seconds for which a session of this process may hold items without a flush, more than 0. Then they
             go back, and its late flush raises ``HoldLostError``. Default None: as long as the process lives. It has no
@@ -54,7 +55,8 @@ def connect(
         options: The settings of the queue as one value; see ``Options``. Default None.
         **arguments: The other keyword arguments of ``PersistentQueue``. They count when this process owns the queue, so
             pass the same ones in all processes. ``lock_timeout`` has the default 10.0 here: so many seconds a call
-            waits for an owner that serves, or for the lock.
+            waits for an owner that serves, or for the lock. ``compression`` and ``encryption`` are for the files that
+            the owner writes: items travel to it in the clear.
 
     Returns:
         The queue. Use it in a ``with`` block, or call ``close``.

@@ -34,7 +34,8 @@ class Going(NamedTuple):
 
 
 class Link:
-    """A connection to the owner. ``give_up`` is for any thread, the other methods are for one thread at a time."""
+    """A connection to the owner, for one thread at a time. ``give_up``, ``wait_no_more`` and ``cut`` are for any
+    thread."""
 
     def __init__(self, connection: Socket) -> None:
         self._socket = connection
@@ -44,6 +45,8 @@ class Link:
         self.is_lost = False
         self._gives_up = -1
         """Call whose wait shall end."""
+        self._waits_no_more = False
+        """True if the wait of each call shall end at once."""
         _LINKS.add(self)
 
     def call(self, message: Message, *before: bytes) -> Message:
@@ -86,6 +89,11 @@ class Link:
         if sum(going.sent) == len(going.data):
             self._cancel(going)
 
+    def wait_no_more(self) -> None:
+        """End the wait of the call that is under way, and of each later one. For any thread."""
+        self._waits_no_more = True
+        self.give_up()
+
     def _cancel(self, going: Going) -> None:
         with suppress(OSError):  # the thread that waits finds it, too
             self._socket.send(encode(Cancel(), going.call))
@@ -109,7 +117,7 @@ class Link:
 
     def _finish(self, going: Going) -> Message:
         self._pump(going)
-        if self._gives_up == going.call:
+        if self._waits_no_more or self._gives_up == going.call:
             self._cancel(going)
         received, need_bytes = going.received, 0
         while True:

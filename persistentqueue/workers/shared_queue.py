@@ -5,13 +5,13 @@ from __future__ import annotations
 import atexit
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import islice
 from math import inf
 from types import TracebackType
-from typing import Any, Generic, Literal, cast
+from typing import Any, Generic, Literal, NamedTuple, cast
 
 from ..codecs import BYTES, Codec, T, checked_codec, decode_each
 from ..engine.segment_use import SegmentUse
@@ -53,6 +53,15 @@ _ONCE = frozenset({"clear", "requeue"})
 _POLL_SECONDS = 0.005
 """Pause between two looks for an owner, in seconds. Only a process that has none looks."""
 _OPEN: weakref.WeakSet[SharedQueue[Any]] = weakref.WeakSet()
+
+
+class Sizes(NamedTuple):
+    """Numbers of items of a shared queue, or of a subscription of it."""
+
+    unheld: int
+    """Items that no session of any process holds: the ready ones, and those that wait for their retry."""
+    unconsumed: int
+    """Items that are not consumed: the unheld ones, and those that sessions hold."""
 
 
 class _OwnedQueue(PersistentQueue[T]):
@@ -121,6 +130,8 @@ class SharedQueue(Generic[T]):
         self._control: Link | None = None
         self._controlling = threading.Lock()
         self._dead_letters: SharedQueue[bytes] | None = None
+        self._waiting: set[Link] = set()
+        """Connections of threads in ``wait``."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what makes the queue again in another process, where it connects at its first use."""
@@ -464,30 +475,59 @@ class SharedQueue(Generic[T]):
             raise ValueError(f"n must not be negative, got {n}")
         return list(islice(self.browse(), n))
 
-    def wait(self, timeout: float | None = None) -> bool:
+    def sizes(self) -> Sizes:
+        """Return the numbers of items that no session holds, and of those that are not consumed.
+
+        Both count for all processes, at one moment. Nothing becomes durable by this call. For any thread.
+        """
+        return self._sizes("")
+
+    def _sizes(self, subscription: str) -> Sizes:
+        self._check()
+        return Sizes(*self._call_owner("sizes_of", name=subscription))
+
+    def wait(self, timeout: float | None = None, *, stop: Callable[[], bool] = bool) -> bool:
         """Wait until an item is ready, without holding it; return False if there is none in time.
 
         Args:
             timeout: Seconds to wait; at least 0. Default None: no limit.
-        """
-        return self._wait("", checked_timeout(timeout))
+            stop: Called before each sleep and after each ``wake``; the wait ends when it returns True. It must return
+                at once and must not call the queue. Default ``bool``: never stop.
 
-    def _wait(self, subscription: str, timeout: float | None) -> bool:
+        Raises:
+            ClosedError: If the queue is closed, also during the wait.
+        """
+        return self._wait("", checked_timeout(timeout), stop)
+
+    def wake(self) -> None:
+        """Make each ``wait`` of this process call its ``stop`` again. For any thread."""
+        for link in self._waiting.copy():
+            link.wait_no_more()
+
+    def _wait(self, subscription: str, timeout: float | None, stop: Callable[[], bool]) -> bool:
         self._check()
         hello = {"name": "wait", "connection": self._new_id().hex(), "subscription": subscription}
         deadline = None if timeout is None else self._disk.monotonic() + timeout
         while True:
             seconds = None if deadline is None else max(deadline - self._disk.monotonic(), 0.0)
             link, _ = self._reach(hello)
+            self._waiting.add(link)
             try:
+                if stop():
+                    return False
+                self._check()
                 answer = link.call(Take(0, milliseconds(seconds)))
             except LinkLostError:
                 continue
             finally:
+                self._waiting.discard(link)
                 link.close()
             if isinstance(answer, Failed):
                 raise decode_error(answer.fields)
-            return isinstance(answer, Taken) and bool(answer.more)
+            if isinstance(answer, Taken) and answer.more:
+                return True
+            if seconds is not None and self._disk.monotonic() >= cast(float, deadline):
+                return False
 
     @property
     def dead_letters(self) -> SharedQueue[bytes]:
@@ -518,6 +558,8 @@ class SharedQueue(Generic[T]):
         self._closed = True
         _OPEN.discard(self)
         self._end_sessions()
+        for link in self._waiting.copy():
+            link.cut()
         control, self._control = self._control, None
         if control is not None:
             control.close()
@@ -574,9 +616,13 @@ class SharedSubscription(Generic[T]):
             yield session
             session.flush()
 
-    def wait(self, timeout: float | None = None) -> bool:
+    def sizes(self) -> Sizes:
+        """Return the numbers of items that no session holds, and of those that the subscription has not consumed."""
+        return self._queue._sizes(self.name)
+
+    def wait(self, timeout: float | None = None, *, stop: Callable[[], bool] = bool) -> bool:
         """Wait until there is something to dequeue, without taking it; see ``Subscription.wait``."""
-        return self._queue._wait(self.name, checked_timeout(timeout))
+        return self._queue._wait(self.name, checked_timeout(timeout), stop)
 
     def browse(self) -> Iterator[T]:
         """Return an iterator over the items that can be dequeued, in order; see ``Subscription.browse``."""

@@ -60,6 +60,7 @@ class WorkerSession(Uncopyable, Generic[T]):
       that had dequeued, or had spilled, raises ``SessionLostError`` at its next call, and begins anew. A ``flush``
       that was under way returns True if it was committed, and otherwise raises that error.
     - An item has at most 64 MiB - 1 KiB.
+    - An item for which the codec has no key goes back at once, and the call raises ``WrongKeyError``.
     - ``flush(wait=False)`` waits, and returns a ticket that is done.
 
     Durability: nothing is durable before ``flush`` returns. Threads: for one thread at a time, except ``give_up``.
@@ -242,7 +243,13 @@ class WorkerSession(Uncopyable, Generic[T]):
         return self.dequeue_many(max_items)
 
     def _decoded(self, data: list[bytes]) -> list[T]:
-        return decode_held(self._codec, data, self.put_back, self._undecodable)
+        return decode_held(self._codec, data, self.put_back, self._undecodable, self._return_unopened)
+
+    def _return_unopened(self, count: int) -> None:
+        """Release the last items, which the codec cannot open for now: no delivery attempt is counted."""
+        if self._counts:
+            self._simply("uncount", count=count)
+        self.put_back(count)
 
     def _undecodable(self, codec: object, data: bytes, reason: Exception) -> CodecError:
         """Return the error for an item that the codec refuses, and count it at the owner."""

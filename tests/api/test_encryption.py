@@ -231,7 +231,7 @@ def test_wrong_key(open_queue: QueueFactory, directory: Path, encryption: Encryp
         error = caught.value
         assert (error.file, error.offset, error.key_id) == (str(segment_files(directory)[0]), 64, "one")
         assert f"{error.file}: the block at offset 64 is encrypted with the key 'one'" in str(error)
-        assert "open the queue with an encryption=Encryption(key_id, key)" in str(error)
+        assert "pass an encryption=Encryption(key_id, key)" in str(error)
     with pytest.raises(WrongKeyError, match=problem):
         queue.peek()
     assert queue.compact(below=1.0).segments == 0

@@ -1,5 +1,7 @@
 """``python -m tests.peers.cpython``: the ``test.test_queue`` of the Python that runs it, against ``compat.Queue``.
 
+Each test runs twice: with a queue of this process, and with a shared one, whose calls go through a socket.
+
 It uses only ``unittest``, so that any Python with ``portalocker`` can run it. It prints the number of tests that ran,
 and each exclusion with its reason.
 """
@@ -16,6 +18,11 @@ from typing import Any
 
 from persistentqueue import compat
 
+OF_SHARED = {
+    f"BaseSimpleQueueTest.test_many_threads{way}": "a shared queue holds at most 200 items that were got one by one"
+    for way in ("", "_nonblock", "_timeout")
+}
+"""Tests that do not apply to a shared queue: they get thousands of items without ``task_done``."""
 LEFT_OUT = {
     "LifoQueueTest": "a LifoQueue is no FIFO",
     "PriorityQueueTest": "a PriorityQueue is no FIFO",
@@ -29,6 +36,8 @@ LEFT_OUT = {
 class Directories:
     """A mixin that closes the queues of a test and deletes their directories, and is the module ``queue`` for it."""
 
+    shared = False
+
     def setUp(self) -> None:
         self.opened: list[compat.Queue[Any]] = []
         outer = self
@@ -38,7 +47,7 @@ class Directories:
 
             def __init__(self, maxsize: int = 0) -> None:
                 # Up to 64 Ki items are put one by one; no power is cut here, so no sync is needed.
-                super().__init__(tempfile.mkdtemp(), maxsize, sync=False)
+                super().__init__(tempfile.mkdtemp(), maxsize, sync=False, shared=outer.shared)
                 outer.opened.append(self)
 
         errors = {"Empty": compat.Empty, "Full": compat.Full, "ShutDown": compat.ShutDown}
@@ -59,16 +68,18 @@ def suite() -> unittest.TestSuite:
 
     found = unittest.TestSuite()
     for name in ("QueueTest", "FailingQueueTest", "BaseSimpleQueueTest"):
-        ours: Any = type(f"Ours{name}", (Directories, getattr(theirs, name), unittest.TestCase), {})
-        for test in unittest.defaultTestLoader.getTestCaseNames(ours):
-            if f"{name}.{test}" not in LEFT_OUT:
-                found.addTest(ours(test))
+        for kind, shared in (("Owned", False), ("Shared", True)):
+            bases = (Directories, getattr(theirs, name), unittest.TestCase)
+            ours: Any = type(f"{kind}{name}", bases, {"shared": shared})
+            for test in unittest.defaultTestLoader.getTestCaseNames(ours):
+                if f"{name}.{test}" not in (LEFT_OUT | OF_SHARED if shared else LEFT_OUT):
+                    found.addTest(ours(test))
     return found
 
 
 def main() -> None:
     """Run the tests, and print the result."""
-    for name, reason in LEFT_OUT.items():
+    for name, reason in (LEFT_OUT | OF_SHARED).items():
         print(f"left out: {name}: {reason}")
     result = unittest.TextTestRunner(sys.stdout, verbosity=2).run(suite())
     print(f"ran {result.testsRun}, skipped {len(result.skipped)}")

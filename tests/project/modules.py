@@ -48,7 +48,7 @@ def _folder(name: str, modules: str, purpose: str = "") -> Folder:
 
 
 TABLE = (
-    _folder("bottom", "errors codecs", "Errors and codecs: public, and imported by all others."),
+    _folder("bottom", "errors", "Errors: public, and imported by all others."),
     _folder("drawing", "text charts svg"),
     _folder(
         "core",
@@ -60,6 +60,7 @@ TABLE = (
         "progress disk event_log startup uncopyable wakeup directory_handles quota signal_shield stalls call_guard "
         "trust sockets",
     ),
+    _folder("codecs", "enclosed_item __init__"),
     _folder(
         "storage",
         "inbox_access locations lock log log_reader pool segment publication segment_files layout inbox_limits "
@@ -84,7 +85,8 @@ TABLE = (
     _folder("top", "transactions __init__", "What people import."),
     _folder("faces", "lifecycle refusals"),
     _folder("importers", "errors source chunks stacks tables recognition transfer __init__"),
-    _folder("top faces", "compat prometheus scrapy", "Other interfaces to a queue, each in one module."),
+    _folder("top faces", "prometheus scrapy", "Other interfaces to a queue, each in one module."),
+    _folder("compat", "backing standard_queue fifo __init__"),
     _folder(
         "aio",
         "futures shared_queue opening flush_batcher item_waiter standard_queue_worker session persistent_queue "
@@ -104,7 +106,7 @@ TABLE = (
     _folder("start", "__main__", "The command ``python -m persistentqueue``."),
 )
 
-FACES = ("faces", "importers", "top faces", "aio", "spark", "cli", "start")
+FACES = ("faces", "importers", "top faces", "compat", "aio", "spark", "cli", "start")
 FACES_MAY_IMPORT = {
     "persistentqueue",
     "persistentqueue.codecs",
@@ -127,6 +129,7 @@ FACES_MAY_USE = {
     "_hands_over_at_once",
     "_has_pipeline",
     "_rejects",
+    "_return_unopened",
     "_settle",
     "_takes_no_more",
     "_undecodable",

@@ -18,7 +18,8 @@ THREADS_ONLY = {"threading", "time", "concurrent", "queue"}
 MODULES_WITH_THREADS = {
     "aio/futures",
     "aio/persistent_queue",
-    "compat",
+    "compat/__init__",
+    "compat/standard_queue",
     "queue",
     "runtime/background",
     "system/call_guard",

@@ -6,6 +6,7 @@ import logging
 import os
 import resource
 import signal
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -167,6 +168,12 @@ def _set_limit(most: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
+def _forbid(*packages: str) -> None:
+    """Let each import of these packages fail from now on."""
+    loaded = [name for name in sys.modules if name.partition(".")[0] in packages]
+    sys.modules.update(dict.fromkeys((*loaded, *packages)))  # type: ignore[arg-type]  # None is for this
+
+
 def _work(pipe: Connection, path: Path, settings: dict[str, Any]) -> None:
     """Do what the test tells, until it ends."""
     bomb, logged = _Bomb(), _Logged()
@@ -212,6 +219,7 @@ def _work(pipe: Connection, path: Path, settings: dict[str, Any]) -> None:
         "owns": lambda: queue.owns,
         "pid": os.getpid,
         "logged": logged.texts.copy,
+        "forbid": _forbid,
         "length": queue.__len__,
         "peek": queue.peek,
         "close queue": queue.close,

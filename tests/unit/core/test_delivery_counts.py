@@ -102,6 +102,13 @@ def test_a_count_stops_at_its_most() -> None:
     assert attempts.times.get(0) == TIMES_MAX
 
 
+def test_a_delivery_that_did_not_take_place() -> None:
+    """With 0 times the last delivery of each sequence is taken back, and nothing is remembered at 0."""
+    state = ten_items(DELIVERED, Delivered(0, 2, 3, 0), Delivered(0, 3, 4, 0))
+    assert deliveries(state) == [Delivered(0, 2, 1, 1)]
+    assert not ten_items(Delivered(0, 0, 3, 1), Delivered(0, 0, 3, 0), Delivered(0, 5, 1, 0)).attempts
+
+
 def test_a_delivery_ends_a_delay() -> None:
     """A delivery of an item ends its delay."""
     state = ten_items(DELIVERED, DELAYED, Delivered(0, 5, 1, 1))

@@ -1,48 +1,38 @@
-"""Interfaces of other queues on a persistent queue: ``queue.Queue`` of the standard library, and the FIFO of queuelib.
-
-``Queue`` has every method of ``queue.Queue`` of Python 3.13, on each Python version that this package supports. It is
-a subclass of ``queue.Queue``. An item is durable when ``put`` returns. An item that ``get`` returned is on hold until
-its ``task_done`` returns: then it is durably consumed. After a crash, items on hold are ready again::
-
-    from persistentqueue.compat import Queue
-
-    with Queue("queues/orders") as queue:
-        queue.put({"order": 42})
-        order = queue.get()
-        queue.task_done()
-
-``FifoQueue`` has the ``push``, ``pop`` and ``peek`` of queuelib. For Scrapy see ``persistentqueue.scrapy``.
-"""
+"""``queue.Queue`` of the standard library, on a persistent queue."""
 
 from __future__ import annotations
 
+import errno
 import queue
 import sys
 import threading
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Iterable
-from contextlib import suppress
 from queue import Empty, Full
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from persistentqueue import (
     CodecError,
+    HoldLostError,
     PersistentQueue,
-    PersistentQueueError,
     Progress,
     QueueFullError,
     Session,
+    SessionLostError,
+    TooManyFilesError,
     codecs,
-    delete_queue,
 )
-from persistentqueue.options import OptionArguments, Options, PlainOptionArguments, chosen_options, counts_deliveries
-from persistentqueue.system.disk import DISK, StrPath, abspath, after_fork_in_child, fspath
+from persistentqueue.options import OptionArguments, Options, Unnamed, chosen_options, counts_deliveries
+from persistentqueue.system.disk import StrPath, abspath, after_fork_in_child
+from persistentqueue.workers import WAIT_SECONDS, SharedQueue
 
-from .faces.lifecycle import Lifecycle, T, oldest
-from .faces.refusals import UncopyableFace, consumer_of, face_options
+from ..faces.lifecycle import Lifecycle, T, oldest
+from ..faces.refusals import UncopyableFace
+from .backing import Backing, owned
+from .backing import shared as sharing
 
 if sys.version_info >= (3, 13):
     from queue import ShutDown
@@ -52,13 +42,15 @@ else:
         """Raised by ``put`` and ``get`` after ``shutdown``. From Python 3.13 on, it is ``queue.ShutDown``."""
 
 
-__all__ = ["Queue", "FifoQueue", "Empty", "Full", "ShutDown"]
-
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _IDLE_SESSIONS = 64
 """Upper bound for the number of idle sessions that are kept for later calls."""
+UNDONE_CALLS_MAX: Final = 200
+"""Calls of ``get`` of one process whose items may be not done, of a shared queue: each takes a connection."""
+_LOOK_SECONDS = 0.05
+"""Time between two looks of ``put`` and ``join`` for the work of other processes, in seconds."""
 
 
 class _Json:
@@ -97,7 +89,7 @@ class _Task:
 
 
 class Queue(UncopyableFace, queue.Queue[T]):
-    """``queue.Queue`` in a directory on disk, for any number of threads of the process that owns it::
+    """``queue.Queue`` in a directory on disk, for any number of threads of one process, or of many with ``shared``::
 
         with Queue("queues/orders", maxsize=1000) as queue:
             queue.put({"order": 42})  # durable on return
@@ -111,14 +103,21 @@ class Queue(UncopyableFace, queue.Queue[T]):
         codec: Converts items to bytes and back (see ``persistentqueue.codecs``). Default: JSON.
         subscription: Name of the subscription that ``get`` reads (see ``PersistentQueue.subscribe``), which is made if
             it does not exist. Default None: the queue itself. Put items go to all consumers.
+        shared: Whether other processes use the queue as well. Default False: this process owns it alone.
+        serve: Of a shared queue: ``"auto"`` (default) to own the queue if no process does, ``"never"`` to wait for an
+            owner instead.
+        hold_seconds: Of a shared queue: seconds until ``task_done`` for which this process may hold an item, more than
+            0. Then the item goes back. Default None: as long as the process lives.
         options: Options as one value. A keyword argument has precedence over its field. Default None.
-        progress: How to report what the opening handles, as in ``PersistentQueue``. Default None: not at all.
-        **arguments: The other keyword arguments of ``PersistentQueue``. With ``sync=False``, a power cut may take the
-            latest calls. A callable ``retry_delay_seconds`` must not call this queue.
+        progress: How to report what the opening handles, as in ``PersistentQueue``. Default None: not at all. A shared
+            queue reports nothing.
+        **arguments: The other keyword arguments of ``PersistentQueue``, or of ``connect`` with ``shared``. With
+            ``sync=False``, a power cut may take the latest calls. A callable ``retry_delay_seconds`` must not call this
+            queue.
 
     Raises:
         TypeError, ValueError: An option has the wrong type or range, or contradicts another one.
-        PersistentQueueError, OSError: The queue cannot be opened; see ``PersistentQueue``.
+        PersistentQueueError, OSError: The queue cannot be opened; see ``PersistentQueue`` and ``connect``.
 
     - ``put`` is durable on return. Concurrent calls share one sync.
     - ``get`` holds the first item until ``task_done``, which is durable on return. After a crash or ``close``, held
@@ -141,6 +140,21 @@ class Queue(UncopyableFace, queue.Queue[T]):
     - An item that waits for its retry is in the queue: for ``qsize``, for ``join`` and after ``shutdown``.
     - ``get`` writes while it holds ``mutex``, so that other calls of this queue wait for it.
 
+    With ``shared``, any number of processes use the queue, and one of them owns it (see ``connect``):
+
+    - ``qsize``, ``empty``, ``full``, ``maxsize``, ``join`` and ``unfinished_tasks`` count the items of all processes.
+      Threads of one process never exceed ``maxsize``. Processes that put at the same moment can exceed it, each by what
+      it puts. ``put`` and ``join`` look every 50 ms for what other processes have done.
+    - ``task_done`` and ``reject`` are for items that this process has got, by at most 200 calls that are not done.
+      ``shutdown`` is for this process.
+    - If a process ends, the items that it has got are back in the queue at once. If the owner ends, so are those of all
+      processes: their ``task_done`` raises ``SessionLostError``, and the item comes again. ``get``, ``put`` and
+      ``join`` just go on.
+    - After ``hold_seconds``, ``task_done`` raises ``HoldLostError``, and the item is back, too.
+    - The queue can be pickled, for ``multiprocessing``, and used after a fork. The other process has got no items, and
+      its queue is not shut down. A subclass has to pickle its own attributes itself.
+    - ``persistent`` is a ``SharedQueue``.
+
     Every method raises ``ClosedError`` after ``close``, and ``BrokenQueueError`` after a failed sync.
     """
 
@@ -151,26 +165,59 @@ class Queue(UncopyableFace, queue.Queue[T]):
         *,
         codec: codecs.Codec[T] = _JSON,
         subscription: str | None = None,
+        shared: bool = False,
+        serve: Literal["auto", "never"] = "auto",
+        hold_seconds: float | None = None,
         options: Options | None = None,
         progress: Progress = None,
         **arguments: Unpack[OptionArguments],
     ) -> None:
+        if shared:
+            arguments.setdefault("lock_timeout", (options.lock_timeout if options is not None else 0.0) or WAIT_SECONDS)
+        elif serve != "auto" or hold_seconds is not None:
+            raise ValueError("serve and hold_seconds are for a queue of many processes: pass shared=True")
         chosen = chosen_options(options, arguments)
-        self._persistent: PersistentQueue[T] = PersistentQueue(path, codec=codec, options=chosen, progress=progress)
+        core: Any
+        if shared:
+            core = SharedQueue(
+                abspath(path), Unnamed.NO_NAME, codec, chosen, serve, hold_seconds, has_local_sessions=False
+            )
+        else:
+            core = PersistentQueue(path, codec=codec, options=chosen, progress=progress)
         try:
-            self._consumer, self._stored = consumer_of(self._persistent, subscription)
+            if shared:
+                core.open()
+            if shared and subscription is not None:
+                core.subscribe(subscription)
+            backing = sharing(core, subscription) if shared else owned(core, subscription)
         except BaseException:
-            self._persistent.close()
+            core.close()
             raise
-        self._counts = counts_deliveries(chosen)
-        self._blocks = chosen.full == "block"
-        self._make_locks()
-        _OPEN.add(self)
+        self._begin_with(backing, maxsize, shared or counts_deliveries(chosen), chosen.full == "block")
+
+    def _begin_with(self, backing: Backing, maxsize: int, counts: bool, blocks: bool) -> None:
+        self._backing = backing
+        self._persistent: PersistentQueue[T] = backing.core
+        self._consumer, self._stored = backing.source, backing.stored
+        self._is_shared = backing.unfinished is not None
+        self._blocks = blocks
+        self._counts = counts
+        """Whether each dequeue is a call that takes time: it is logged first, or made by another process. Then ``get``
+        takes several items at once. Some of those in the queue may not be ready."""
+        hooks = type(self)._get, type(self)._qsize
+        self._takes_first = self._is_shared and hooks == (Queue._get, Queue._qsize)
+        """Whether ``get`` takes an item without a look at the size of the queue."""
         self._lifecycle = Lifecycle()
         self._maxsize = maxsize
-        self._idle: list[Session[T]] = []
         self._session: Session[T] | None = None
         """Session of the put or get that holds the mutex, for the hooks."""
+        self._begin_anew()
+        _OPEN.add(self)
+        self._init(maxsize)
+
+    def _begin_anew(self) -> None:
+        self._make_locks()
+        self._idle: list[Session[T]] = []
         self._putting = 0
         """Number of items that have a place and are being committed."""
         self._places = 0
@@ -179,7 +226,14 @@ class Queue(UncopyableFace, queue.Queue[T]):
         """Number of threads that wait for several places at once."""
         self._tasks: OrderedDict[_Task, None] = OrderedDict()
         self._own = threading.local()
-        self._init(maxsize)
+        self._lifecycle.undone = 0
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Return what makes a shared queue again in another process. Raises ``TypeError`` for any other queue."""
+        if not self._is_shared:
+            return super().__reduce_ex__(protocol)
+        subscription = getattr(self._consumer, "name", None) if self._consumer is not self._persistent else None
+        return _connected, (type(self), self._persistent, subscription, self._maxsize, self._blocks)
 
     def __enter__(self) -> Queue[T]:
         return self
@@ -194,8 +248,8 @@ class Queue(UncopyableFace, queue.Queue[T]):
 
     @property
     def persistent(self) -> PersistentQueue[T]:
-        """The ``PersistentQueue`` that stores the items: for ``browse``, ``compact``, ``explain``, ``stats`` and
-        ``view``."""
+        """The ``PersistentQueue``, or the ``SharedQueue``, that stores the items: for ``browse``, ``compact``,
+        ``explain``, ``stats`` and ``view``."""
         return self._persistent
 
     @property
@@ -214,12 +268,25 @@ class Queue(UncopyableFace, queue.Queue[T]):
     @property
     def unfinished_tasks(self) -> int:  # type: ignore[override]
         """Number of items that are in the queue, or were got and are not done."""
-        return self._lifecycle.unfinished(self._stored()) + self._putting
+        of_all = self._backing.unfinished
+        if of_all is None or self._lifecycle.is_drained:
+            return self._lifecycle.unfinished(self._stored()) + self._putting
+        return of_all() + self._putting
 
     @property
     def is_shutdown(self) -> bool:
         """True after ``shutdown``."""
         return self._lifecycle.is_shutdown
+
+    def join(self) -> None:
+        """Wait until each item that is in the queue, or was got, is done.
+
+        Raises:
+            ClosedError, BrokenQueueError: The queue is closed or broken.
+        """
+        with self.all_tasks_done:
+            while self.unfinished_tasks:
+                self.all_tasks_done.wait(_LOOK_SECONDS if self._is_shared else None)
 
     def put(self, item: T, block: bool = True, timeout: float | None = None) -> None:
         """Put an item into the queue, durable on return.
@@ -271,6 +338,8 @@ class Queue(UncopyableFace, queue.Queue[T]):
                 after it.
             CorruptionError: A block is damaged; raised once per block. Its items are set aside, and the next call
                 continues after them.
+            WrongKeyError, MissingExtraError: The item cannot be opened for now. It is in the queue again.
+            TooManyFilesError: The items of 200 calls in this process are not done, and the queue is shared.
         """
         return self._take(1, block, timeout)[0]
 
@@ -287,7 +356,8 @@ class Queue(UncopyableFace, queue.Queue[T]):
 
         Raises:
             ValueError: ``max_items`` is less than 1, or ``timeout`` is negative.
-            Empty, ShutDown, CodecError, CorruptionError: On the conditions that ``get`` names.
+            Empty, ShutDown, CodecError, CorruptionError, WrongKeyError, MissingExtraError, TooManyFilesError: On the
+                conditions that ``get`` names.
         """
         if max_items < 1:
             raise ValueError(f"max_items must be at least 1, got {max_items}")
@@ -302,6 +372,7 @@ class Queue(UncopyableFace, queue.Queue[T]):
             ValueError: Every item that was got is done already.
             ResourceError: The system has no room. The item is not done: make room, then call again.
             BrokenQueueError: A sync failed. It is unknown whether the item is consumed.
+            SessionLostError, HoldLostError: The item of a shared queue is back in the queue, to be got again.
         """
         with self.mutex:
             task = oldest(self._own_tasks() or self._tasks)
@@ -333,6 +404,7 @@ class Queue(UncopyableFace, queue.Queue[T]):
             QueueFullError, ResourceError: There is no room for the rejection: make room, then call ``task_done``, which
                 tries it again.
             BrokenQueueError: A sync failed. It is unknown whether the item is rejected.
+            SessionLostError, HoldLostError: The item of a shared queue is back in the queue, to be got again.
         """
         with self.mutex:
             own = self._own_tasks()
@@ -349,6 +421,9 @@ class Queue(UncopyableFace, queue.Queue[T]):
         for task in tasks:
             try:
                 task.session.reject(item, reason, retry=retry, delay_seconds=delay_seconds)
+            except (SessionLostError, HoldLostError):
+                self._lose(task)
+                raise
             except ValueError as error:
                 failure = error
             else:
@@ -367,6 +442,11 @@ class Queue(UncopyableFace, queue.Queue[T]):
     def _consume(self, task: _Task) -> None:
         try:
             task.session.flush()
+        except (SessionLostError, HoldLostError):
+            with self.mutex:
+                task.left = 1
+                self._lose(task)
+            raise
         except BaseException:
             with self.mutex:
                 task.left = 1
@@ -377,6 +457,13 @@ class Queue(UncopyableFace, queue.Queue[T]):
         with self.mutex:
             self._release(task.session)
             self._done(1)
+
+    def _lose(self, task: _Task) -> None:
+        """Forget a task whose items are back in the queue: the owner has ended, or they were held for too long."""
+        self._tasks.pop(task, None)
+        self._give_up(task.session)
+        self._done(task.left)
+        self._wake_all()
 
     def shutdown(self, immediate: bool = False) -> None:
         """Refuse further items, and end ``get`` when the queue is empty.
@@ -456,6 +543,8 @@ class Queue(UncopyableFace, queue.Queue[T]):
         finally:
             with self.mutex:
                 self._putting -= count
+                if self._is_shared and not self._putting:
+                    self.not_full.notify_all()
                 if is_in:
                     self._release(session)
                 else:
@@ -467,8 +556,15 @@ class Queue(UncopyableFace, queue.Queue[T]):
     def _take(self, most: int, block: bool, timeout: float | None) -> list[T]:
         deadline = _deadline(block, timeout)
         with self.mutex:
+            if self._is_shared and len(self._tasks) >= UNDONE_CALLS_MAX:
+                reason = f"the items of {UNDONE_CALLS_MAX} calls of get are not done, and each takes a connection"
+                advice = "or call task_done, or get several items by one get_many"
+                raise TooManyFilesError(self._persistent.path, errno.EMFILE, reason, advice)
+            looks = not self._takes_first or self._lifecycle.is_drained
             while True:
-                self._wait_for_item(block, deadline)
+                if looks:
+                    self._wait_for_item(block, deadline)
+                looks = True
                 session = self._begin()
                 session.name = threading.current_thread().name
                 try:
@@ -564,11 +660,16 @@ class Queue(UncopyableFace, queue.Queue[T]):
         while not self.is_shutdown:
             if 0 < self._maxsize < count:
                 raise ValueError(f"{count} items never fit into a queue with maxsize={self._maxsize}: put fewer")
-            if not self._putting:
-                self._places = self._qsize()
+            if self._is_shared and self._maxsize <= 0:
+                return
+            if self._is_shared or not self._putting:
+                # The items that this process commits may be counted twice: then the loop goes on.
+                self._places = self._qsize() + (self._putting if self._is_shared else 0)
             if self._maxsize <= 0 or self._places + count <= self._maxsize:
                 return
             left = _left(block, deadline)
+            if self._is_shared:
+                left = _LOOK_SECONDS if left is None or (left == 0 and self._putting) else min(left, _LOOK_SECONDS)
             if left == 0:
                 raise Full
             self._many_putters += count > 1
@@ -623,132 +724,21 @@ def _left(block: bool, deadline: float | None) -> float | None:
 _OPEN: weakref.WeakSet[Queue[Any]] = weakref.WeakSet()
 
 
-def _make_all_locks() -> None:
-    for each in list(_OPEN):  # a lock held by another thread would block the child, which must get ``ClosedError``
-        each._make_locks()
+def _connected(
+    kind: type[Queue[T]], core: SharedQueue[T], subscription: str | None, maxsize: int, blocks: bool
+) -> Queue[T]:
+    """Return a queue that was pickled. It connects at its first use."""
+    made = kind.__new__(kind)
+    made._begin_with(sharing(core, subscription), maxsize, True, blocks)
+    return made
 
 
-after_fork_in_child(_make_all_locks)
+def _forget_parent() -> None:
+    for each in list(_OPEN):
+        if each._is_shared:
+            each._begin_anew()
+        else:  # a lock held by another thread would block the child, which must get ``ClosedError``
+            each._make_locks()
 
 
-class FifoQueue(UncopyableFace):
-    """A FIFO of bytes with the methods of queuelib's ``FifoDiskQueue``, each of them durable on return::
-
-        with FifoQueue("queues/urls") as queue:
-            queue.push(b"one")
-            queue.pop()
-
-    For one thread at a time. A queue that is empty when it is closed is deleted, as in queuelib. Therefore, no other
-    process should publish to it.
-
-    Args:
-        path: Directory of the queue; made if it does not exist.
-        options: Options as one value. A keyword argument has precedence over its field. Default None.
-        progress: How to report what the opening handles, as in ``PersistentQueue``. Default None: not at all.
-        **arguments: Keyword arguments of ``PersistentQueue``, except ``max_attempts``, ``dead_letter`` and
-            ``retry_delay_seconds``: ``pop`` consumes its item at once, so no attempt can fail.
-
-    Raises:
-        TypeError, ValueError: An option has the wrong type or range, or counts deliveries.
-        PersistentQueueError, OSError: The queue cannot be opened; see ``PersistentQueue``.
-
-    Every method raises ``ClosedError`` after ``close``, and ``BrokenQueueError`` after a failed sync.
-    """
-
-    def __init__(
-        self,
-        path: StrPath,
-        *,
-        options: Options | None = None,
-        progress: Progress = None,
-        **arguments: Unpack[PlainOptionArguments],
-    ) -> None:
-        self._path = abspath(fspath(path))  # close() deletes it; the working directory may change before
-        chosen = face_options(options, arguments, "compat.FifoQueue")
-        self._persistent = PersistentQueue(self._path, options=chosen, progress=progress)
-        self._session = self._persistent.session()
-
-    def __enter__(self) -> FifoQueue:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __len__(self) -> int:
-        """Return the number of items in the queue."""
-        return len(self._persistent)
-
-    def push(self, item: bytes) -> None:
-        """Append an item, durable on return.
-
-        Args:
-            item: The item, as bytes.
-
-        Raises:
-            TypeError: ``item`` is not bytes. It is not in the queue.
-            ResourceError, QueueFullError: There is no room. The item is not in the queue.
-            BrokenQueueError: A sync failed. It is unknown whether the item is in the queue.
-        """
-        if not isinstance(item, bytes):
-            raise TypeError(f"a FifoQueue takes bytes, not {type(item).__name__}: encode the item first")
-        try:
-            self._session.enqueue(item)
-            self._session.flush()
-        finally:
-            self._session.rollback()
-
-    def pop(self) -> bytes | None:
-        """Consume and return the first item, or return None if there is none. Durable on return.
-
-        Raises:
-            CorruptionError: A block is damaged; raised once per block. Its items are set aside.
-            ResourceError: The system has no room. The item remains in the queue.
-            BrokenQueueError: A sync failed. It is unknown whether the item is consumed.
-        """
-        try:
-            item = self._session.dequeue()
-            self._session.flush()
-        finally:
-            self._session.rollback()
-        return item
-
-    def peek(self) -> bytes | None:
-        """Return the first item without consuming it, or None if there is none.
-
-        Raises:
-            CorruptionError: A block is damaged; raised once per block. Its items are set aside.
-        """
-        try:
-            return self._session.dequeue()
-        finally:
-            self._session.rollback()
-
-    def clear(self) -> None:
-        """Consume all items, durable on return.
-
-        Raises:
-            ResourceError: The system has no room. Nothing was consumed.
-            BrokenQueueError: A sync failed. It is unknown whether the items are consumed.
-        """
-        self._persistent.clear()
-
-    def close(self) -> None:
-        """Close the queue, and delete it if it is empty. Closing again does nothing.
-
-        Raises:
-            ResourceError, BrokenQueueError: The log could not be sealed. The queue is closed, and the next opening
-                recovers.
-            PersistentQueueError, OSError: The empty queue cannot be deleted.
-        """
-        if self._persistent.closed:
-            return
-        is_empty = False
-        with suppress(PersistentQueueError):  # close it whatever the error is
-            is_empty = self.peek() is None
-        self._persistent.close()
-        if is_empty:
-            delete_queue(self._path)
-            with suppress(OSError):  # other files are in the directory
-                DISK.rmdir(self._path)
+after_fork_in_child(_forget_parent)

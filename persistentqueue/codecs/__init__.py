@@ -4,6 +4,8 @@ A codec is any object with ``encode(item) -> bytes`` and ``decode(data) -> item`
 at once. A queue does not store its codec: pass the codec at every opening. A later opening may use another codec, and
 ``BYTES`` fits every queue.
 
+``Enclosed`` compresses and encrypts the items of another codec. The keys stay in the process that has the codec.
+
 ``TEXT`` and ``JSON`` decode untrusted data safely. So does ``MessagePack``, which also checks types. ``UNSAFE_PICKLE``
 does not: unpickling runs any code that the data contains. A queue unpickles only if it is opened with
 ``UNSAFE_PICKLE``.
@@ -25,10 +27,15 @@ from collections.abc import Iterator
 from itertools import chain, starmap
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, cast, overload
 
-from .errors import CodecError, MissingExtraError
+from ..core.encryption import OF_ITEMS, UNOPENED, Compression, Encryption, Envelopes
+from ..errors import CodecError, ItemTooLargeError, MissingExtraError
+from ..system.disk import current_disk
+from .enclosed_item import decode_item, encode_item
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
+
+    from ..core.block import Enclose
 
     T = TypeVar("T", default=bytes)
     """Type of the items of a queue: bytes, unless its codec says otherwise."""
@@ -37,7 +44,22 @@ else:
 
     T = TypeVar("T")
 
+__all__ = [
+    "Codec",
+    "BYTES",
+    "TEXT",
+    "JSON",
+    "UNSAFE_PICKLE",
+    "MessagePack",
+    "Enclosed",
+    "checked_codec",
+    "encode",
+    "decode",
+    "decode_each",
+]
 C = TypeVar("C")
+ENCLOSED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Default of ``max_item_bytes`` of ``Enclosed``: the longest item in bytes."""
 
 
 class Codec(Protocol[C]):
@@ -57,6 +79,7 @@ class Codec(Protocol[C]):
 
         Raises:
             Exception: The item cannot be encoded. The caller of the queue gets a ``CodecError`` with this cause.
+            WrongKeyError, MissingExtraError: A key or a package is missing. The caller gets this error.
         """
         ...
 
@@ -71,6 +94,8 @@ class Codec(Protocol[C]):
 
         Raises:
             Exception: The bytes cannot be decoded. The caller of the queue gets a ``CodecError`` with this cause.
+            WrongKeyError, MissingExtraError: A key or a package is missing. The item goes back, since another process
+                can decode it. It has no delivery attempt less, and the caller gets this error.
         """
         ...
 
@@ -194,6 +219,148 @@ class MessagePack(Generic[C]):
         return item
 
 
+class Enclosed(Generic[C]):
+    """Codec that compresses and encrypts the items of another codec, in the process that uses it.
+
+    The queue stores the envelope of each item, and its owner needs neither the keys nor a library. So the keys can stay
+    in the processes that enqueue and dequeue. The ``compression`` and ``encryption`` of the queue itself are for the
+    blocks in the files of its owner. Small items compress less well one by one than in a block.
+
+    With ``encryption``, only encrypted items are decoded, so each item that comes out was made by a process with the
+    key. Its place is not protected: see "Enclosed items" in the file format. To change keys, see ``Encryption``: new
+    items get the key of ``key_id``, and each item names its own.
+
+    A missing key is not a bad item. ``dequeue`` then raises ``WrongKeyError``, and the item goes back to its place. The
+    queue counts no delivery attempt for it. ``MissingExtraError`` has the same effect. Bytes that are no envelope, or a
+    damaged one, raise ``CodecError``.
+
+    The codec can be pickled if its ``Encryption`` can be: if ``key`` is a function of a module. The pickle has no keys.
+
+    Any thread may use the codec. No nonce is used twice, also after a fork.
+
+    Args:
+        codec: Converts items to bytes and back. Default ``BYTES``.
+        compression: ``"zstd"`` compresses each item that becomes smaller. Default None. Needs the extra
+            ``compression``.
+        encryption: The ``Encryption`` of all items. Default None. Needs the extra ``encryption``. Its key for new items
+            is asked for at once.
+        max_item_bytes: Length in bytes of the longest item, without its envelope, at least 0. Default 64 MiB. A longer
+            one raises ``CodecError``, before memory is allocated for it.
+
+    Raises:
+        TypeError, ValueError: An argument has the wrong type or range.
+        MissingExtraError, WrongKeyError: A package is not installed, or ``key`` does not return the key of ``key_id``.
+
+    Example::
+
+        queue = connect("queues", "letters", codec=Enclosed(JSON, encryption=Encryption("2026", find_key)))
+    """
+
+    @overload
+    def __init__(
+        self: Enclosed[bytes],
+        *,
+        compression: Compression | None = None,
+        encryption: Encryption | None = None,
+        max_item_bytes: int = ENCLOSED_BYTES_MAX,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        codec: Codec[C],
+        *,
+        compression: Compression | None = None,
+        encryption: Encryption | None = None,
+        max_item_bytes: int = ENCLOSED_BYTES_MAX,
+    ) -> None: ...
+
+    def __init__(
+        self,
+        codec: Any = None,
+        *,
+        compression: Compression | None = None,
+        encryption: Encryption | None = None,
+        max_item_bytes: int = ENCLOSED_BYTES_MAX,
+    ) -> None:
+        self._codec: Codec[C] = cast(Any, BYTES) if codec is None else checked_codec(codec)
+        if type(max_item_bytes) is not int:
+            raise TypeError(f"max_item_bytes must be a whole number, not {max_item_bytes!r}")
+        if max_item_bytes < 0:
+            raise ValueError(f"max_item_bytes must be at least 0, got {max_item_bytes}")
+        self._compression, self._encryption, self._most_bytes = compression, encryption, max_item_bytes
+        self._envelopes = Envelopes(compression, encryption, purpose=OF_ITEMS)
+        self._source = current_disk()
+        self._idle: list[Enclose] = []
+        """Writers of envelopes that no thread uses now. Each has its own nonces, and serves one thread at a time."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what makes the codec again in another process. Keys and nonces stay in this one."""
+        return _enclosed, (self._codec, self._compression, self._encryption, self._most_bytes)
+
+    def __repr__(self) -> str:
+        key = "" if self._encryption is None else f", encryption with key {self._encryption.key_id!r}"
+        return f"<codecs.Enclosed({self._codec!r}), compression {self._compression!r}{key}>"
+
+    def encode(self, item: C, /) -> bytes:
+        """Return the item in its envelope.
+
+        Args:
+            item: An item that the inner codec accepts.
+
+        Returns:
+            The bytes to store. They differ each time that an item is encrypted.
+
+        Raises:
+            Exception: The inner codec cannot encode the item.
+            ItemTooLargeError: The item exceeds ``max_item_bytes``.
+
+        The caller of the queue gets a ``CodecError``.
+        """
+        data = self._codec.encode(item)
+        if type(data) is not bytes:
+            raise TypeError(f"encode must return bytes, not {type(data).__name__}")
+        if len(data) > self._most_bytes:
+            raise ItemTooLargeError(f"an item of {len(data)} bytes exceeds max_item_bytes={self._most_bytes}: split it")
+        try:
+            enclose = self._idle.pop()
+        except IndexError:
+            enclose = self._envelopes.encloser(self._source)
+        envelope = encode_item(data, enclose)
+        self._idle.append(enclose)
+        return envelope
+
+    def decode(self, data: bytes, /) -> C:
+        """Return the item in this envelope.
+
+        Args:
+            data: The bytes that ``encode`` has returned, possibly in another process.
+
+        Returns:
+            The item.
+
+        Raises:
+            CorruptionError: The bytes are no envelope, or a damaged one. Or the item is not encrypted, and this codec
+                has an ``encryption``.
+            ItemTooLargeError: The item exceeds ``max_item_bytes``.
+            Exception: The inner codec cannot decode the item.
+            WrongKeyError: The key of the item is missing, or another one. Or the item was changed on purpose.
+            MissingExtraError: A package is not installed.
+
+        The caller of the queue gets a ``CodecError``, except for the last two.
+        """
+        must_be_encrypted = self._encryption is not None
+        raw = decode_item(data, self._envelopes, self._most_bytes, must_be_encrypted=must_be_encrypted)
+        return self._codec.decode(raw)
+
+
+def _enclosed(
+    codec: Codec[C], compression: Compression | None, encryption: Encryption | None, max_item_bytes: int
+) -> Enclosed[C]:
+    """Return the codec that was pickled with these arguments."""
+    return Enclosed(codec, compression=compression, encryption=encryption, max_item_bytes=max_item_bytes)
+
+
 BYTES: Final[Codec[bytes]] = _Bytes()
 """Codec that leaves bytes unchanged; the default of every queue."""
 TEXT: Final = _Text()
@@ -237,9 +404,12 @@ def encode(codec: Codec[C], item: C, path: str | None = None) -> bytes:
 
     Raises:
         CodecError: The codec raised an exception, or returned an object of another type than ``bytes``.
+        WrongKeyError, MissingExtraError: The codec raised this error.
     """
     try:
         data = codec.encode(item)
+    except UNOPENED:
+        raise
     except Exception as error:
         raise CodecError("encode", codec, item, error, path) from error
     if type(data) is not bytes:
@@ -262,9 +432,12 @@ def decode(codec: Codec[C], data: bytes, path: str | None = None, sequence: int 
 
     Raises:
         CodecError: The codec raised an exception.
+        WrongKeyError, MissingExtraError: The codec raised this error.
     """
     try:
         return codec.decode(data)
+    except UNOPENED:
+        raise
     except Exception as error:
         raise CodecError("decode", codec, data, error, path, sequence) from error
 

@@ -36,7 +36,8 @@ _KINDS = {
 }
 PARTITION_BYTES = 64 * 1024 * 1024
 """Approximate number of bytes that one task reads, unless the options ask for more partitions."""
-_BATCH_ROWS, _BATCH_BYTES = 10_000, 4 * 1024 * 1024
+_BATCH_ROWS, _BATCH_BYTES = 10_000, 256 * 1024
+"""Bounds of a batch of several blocks. A full block is a batch of its own, and its payload is not copied."""
 _VALUE_BYTES_MAX = 2**31 - 64
 """The longest array of bytes that Java can hold."""
 _LENGTH = np.dtype("<u4")
@@ -83,7 +84,7 @@ _ALL = Wanted()
 
 
 def batches(place: Place, splits: list[Split], skips: bool, wanted: Wanted = _ALL) -> Iterator[pa.RecordBatch]:
-    """Yield the items of the splits as rows, a few mebibytes at a time. Raises what ``splits.read`` raises."""
+    """Yield the items of the splits as rows, about a block at a time. Raises what ``splits.read`` raises."""
     settle()
     schema = pa.schema([(name, _KINDS[name][1]) for name in wanted.columns])
     has_values = "value" in wanted.columns

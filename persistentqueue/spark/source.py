@@ -44,6 +44,7 @@ from .filters import Conditions, is_pushing, pushed
 from .options import ReadOptions, chosen_columns, read_options
 from .partition_reader import Wanted, adopt, batches, need_schema, partitions, schema_of
 from .stream import stream_reader
+from .workers import settle
 from .writer import batch_writer, stream_writer
 
 
@@ -95,6 +96,7 @@ class QueueDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the schema of the rows that a read with these options yields. Raises ``ValueError``."""
+        settle()
         return schema_of(chosen_columns(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -139,6 +141,7 @@ class BatchReader(DataSourceReader):
 
         Raises ``QueueNotFoundError``, ``DataMissingError``, ``CorruptionError`` and ``OSError``.
         """
+        settle()
         options, directory = self._options, self._options.place.directory
         adopt(options.place)
         places, recovered = look(DISK, directory)

@@ -122,7 +122,7 @@ export PYTHONOPTIMIZE :=
 
 # The connector's own tests, on the newest of each line of Spark that it is for but is not installed.
 SPARKS ?= 4.0 4.1 4.2
-ON_SPARK := tests/spark/test_handoff.py tests/spark/test_source.py tests/spark/test_stream.py tests/spark/test_workers.py \
+ON_SPARK := tests/spark/test_handoff.py tests/spark/test_rows.py tests/spark/test_source.py tests/spark/test_stream.py tests/spark/test_workers.py \
 	tests/spark/test_processes.py
 
 # These tests run from the unpacked source distribution, and with the oldest and newest versions of all dependencies.

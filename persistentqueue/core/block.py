@@ -90,7 +90,7 @@ import struct
 import sys
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
@@ -118,6 +118,9 @@ TAG_BYTES = 16
 PIECE_BYTES = 2**30
 """Bytes that are encrypted at once. The libraries accept less than 2 GiB."""
 KEY_ID_BYTES_MAX = 255
+
+Stored = bytes | memoryview
+"""Bytes as they are read or written."""
 
 _FIELDS = struct.Struct("<4sIIIQQQ")
 _CHECKSUM = struct.Struct("<I")
@@ -163,12 +166,48 @@ class Envelope(NamedTuple):
     key_id: str = ""
 
 
+class Columns:
+    """Items as a block stores them, without an object for each item: their lengths, and their payloads back to back.
+
+    Args:
+        lengths: The length of each item, as u32, back to back.
+        payload: All items, back to back.
+    """
+
+    __slots__ = ("lengths", "payload")
+
+    def __init__(self, lengths: Stored, payload: Stored) -> None:
+        self.lengths = lengths
+        self.payload = payload
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+        return len(self.lengths) // LENGTH_BYTES
+
+    def sizes(self) -> Sequence[int]:
+        """Return the lengths as numbers."""
+        if sys.byteorder == "little":
+            return memoryview(self.lengths).cast("I")
+        return _little_endian(array("I", bytes(self.lengths)))  # pragma: no cover - the tests run on little-endian ones
+
+    def payload_bytes(self) -> int:
+        """Return the sum of the lengths."""
+        first = bytes(self.lengths[:LENGTH_BYTES])
+        if self.lengths == first * len(self):
+            return len(self) * int.from_bytes(first, "little")
+        return sum(self.sizes())
+
+
 class Encoded(NamedTuple):
     """A block that is ready to be written: ``buffers`` back to back are its ``length_bytes`` bytes."""
 
     buffers: list[bytes]
     length_bytes: int
     checksum: int
+
+
+Sizes = Callable[[int, int], Iterable[int]]
+"""Callable that returns the lengths of the items from an index to another one."""
 
 
 def split_items(items: Sequence[bytes], payload_bytes: int) -> list[tuple[Sequence[bytes], int]]:
@@ -178,30 +217,50 @@ def split_items(items: Sequence[bytes], payload_bytes: int) -> list[tuple[Sequen
     """
     if payload_bytes <= BLOCK_BYTES and len(items) <= BLOCK_ITEMS:
         return [(items, payload_bytes)]
-    parts: list[tuple[Sequence[bytes], int]] = []
-    most = min(BLOCK_ITEMS, len(items) * BLOCK_BYTES // max(1, payload_bytes)) or 1
-    start = 0
-    while start < len(items):  # if the items are about equally long, no sum for each item is needed
-        part = items[start : start + most]
-        part_bytes = sum(map(len, part))
-        fits = part_bytes <= BLOCK_BYTES or most == 1
-        fills = 2 * part_bytes >= BLOCK_BYTES or most == BLOCK_ITEMS or start + most >= len(items)
-        if not (fits and fills):
-            return parts + _split_exactly(items[start:])
-        parts.append((part, part_bytes))
-        start += most
+    parts = _split(len(items), payload_bytes, lambda start, stop: map(len, items[start:stop]))
+    return [(items[start:stop], part_bytes) for start, stop, part_bytes in parts]
+
+
+def split_columns(columns: Columns) -> list[Columns]:
+    """Cut the items into the parts for one block each, in order, exactly as ``split_items`` cuts the same items."""
+    payload, lengths, sizes = memoryview(columns.payload), memoryview(columns.lengths), columns.sizes()
+    if len(payload) <= BLOCK_BYTES and len(columns) <= BLOCK_ITEMS:
+        return [columns]
+    parts: list[Columns] = []
+    begin = 0
+    for start, stop, part_bytes in _split(len(columns), len(payload), lambda start, stop: sizes[start:stop]):
+        part = lengths[LENGTH_BYTES * start : LENGTH_BYTES * stop]
+        parts.append(Columns(part, payload[begin : begin + part_bytes]))
+        begin += part_bytes
     return parts
 
 
-def _split_exactly(items: Sequence[bytes]) -> list[tuple[Sequence[bytes], int]]:
-    """Do as ``split_items`` does, for items of any lengths."""
-    parts: list[tuple[Sequence[bytes], int]] = []
-    ends = list(accumulate(map(len, items)))
+def _split(count: int, payload_bytes: int, sizes: Sizes) -> list[tuple[int, int, int]]:
+    """Return where each part of ``count`` items begins and ends, and the bytes of its payloads."""
+    parts: list[tuple[int, int, int]] = []
+    most = min(BLOCK_ITEMS, count * BLOCK_BYTES // max(1, payload_bytes)) or 1
+    start = 0
+    while start < count:  # if the items are about equally long, no sum for each item is needed
+        stop = min(start + most, count)
+        part_bytes = sum(sizes(start, stop))
+        fits = part_bytes <= BLOCK_BYTES or most == 1
+        fills = 2 * part_bytes >= BLOCK_BYTES or most == BLOCK_ITEMS or stop == count
+        if not (fits and fills):
+            return parts + _split_exactly(start, list(accumulate(sizes(start, count))))
+        parts.append((start, stop, part_bytes))
+        start = stop
+    return parts
+
+
+def _split_exactly(first: int, ends: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Do as ``_split`` does, for items of any lengths: those from ``first`` on, of which ``ends`` are the cumulated
+    lengths."""
+    parts: list[tuple[int, int, int]] = []
     start = base = 0
-    while start < len(items):
-        stop = bisect_right(ends, base + BLOCK_BYTES, start, min(len(items), start + BLOCK_ITEMS))
+    while start < len(ends):
+        stop = bisect_right(ends, base + BLOCK_BYTES, start, min(len(ends), start + BLOCK_ITEMS))
         stop = max(stop, start + 1)
-        parts.append((items[start:stop], ends[stop - 1] - base))
+        parts.append((first + start, first + stop, ends[stop - 1] - base))
         base = ends[stop - 1]
         start = stop
     return parts
@@ -211,7 +270,13 @@ class Encode(Protocol):
     """A callable that encodes blocks, as ``encode_block`` does."""
 
     def __call__(
-        self, items: Sequence[bytes], salt: int, offset: int, ordinal: int, time_ns: int, holes: Sequence[int] = ()
+        self,
+        items: Sequence[bytes] | Columns,
+        salt: int,
+        offset: int,
+        ordinal: int,
+        time_ns: int,
+        holes: Sequence[int] = (),
     ) -> Encoded:
         """Encode one block."""
 
@@ -225,7 +290,7 @@ the body in two parts.
 
 
 def encode_block(
-    items: Sequence[bytes],
+    items: Sequence[bytes] | Columns,
     salt: int,
     offset: int,
     ordinal: int,
@@ -235,11 +300,16 @@ def encode_block(
 ) -> Encoded:
     """Encode one block for ``offset`` of the segment with this salt, behind ``ordinal`` items.
 
-    The items at the indexes ``holes`` are holes; they must be empty.
+    The items at the indexes ``holes`` are holes; they must be empty. Columns have no holes. The block is the same for
+    items and for their columns.
     """
     start = seed(salt, offset)
     count, bits = len(items), b""
-    if holes:
+    if isinstance(items, Columns):
+        flags, lengths, payload = 0, bytes(items.lengths), bytes(items.payload)
+        if lengths == lengths[:LENGTH_BYTES] * count:
+            flags, lengths = UNIFORM, lengths[:LENGTH_BYTES]
+    elif holes:
         bits = sum(1 << hole for hole in holes).to_bytes(_bits_bytes(count), "little")
         flags, payload = HOLES, b"".join(items)
         lengths = _little_endian(array("I", map(len, items))).tobytes()
@@ -372,6 +442,19 @@ def decode_raw(raw: bytes, header: BlockHeader, offset: int, file: str) -> list[
     return _decode_items(raw, 0, len(raw), header.flags & UNIFORM, header.count, offset, file)
 
 
+def decode_columns(content: bytes, header: BlockHeader, offset: int, file: str) -> Columns:
+    """Return the items as columns, from a checked body, or from the decoded content of a compressed or encrypted block.
+
+    A hole has the length 0. The payload is not copied. Raises ``CorruptionError`` unless the lengths add up to it.
+    """
+    flags, count = header.flags & (UNIFORM if header.flags & ENVELOPED else ~0), header.count
+    lengths = content[:LENGTH_BYTES] * count if flags == UNIFORM else content[: LENGTH_BYTES * count]
+    columns = Columns(lengths, memoryview(content)[_lengths_bytes(flags, count) :])
+    if columns.payload_bytes() != len(columns.payload):
+        raise _another_sum(len(content), offset, file)
+    return columns
+
+
 def _decode_items(data: bytes, position: int, end: int, flags: int, count: int, offset: int, file: str) -> list[bytes]:
     if flags == UNIFORM:
         (size,) = _LENGTH.unpack_from(data, position)
@@ -387,7 +470,11 @@ def _decode_items(data: bytes, position: int, end: int, flags: int, count: int, 
         ends = list(accumulate(_little_endian(sizes), initial=start))
         if ends[-1] == end:
             return list(map(data.__getitem__, map(slice, ends, ends[1:])))
-    raise CorruptionError(file, offset, f"lengths that add up to {end - position} bytes", "a different sum")
+    raise _another_sum(end - position, offset, file)
+
+
+def _another_sum(size_bytes: int, offset: int, file: str) -> CorruptionError:
+    return CorruptionError(file, offset, f"lengths that add up to {size_bytes} bytes", "a different sum")
 
 
 def decode_holes(data: bytes, position: int, header: BlockHeader) -> list[int]:

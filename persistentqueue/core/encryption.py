@@ -30,6 +30,7 @@ from .block import (
     RAW_LENGTH_BYTES,
     TAG_BYTES,
     BlockHeader,
+    Columns,
     Enclose,
     Encode,
     Encoded,
@@ -192,6 +193,10 @@ class Envelopes:
         Raises ``MissingExtraError`` and ``WrongKeyError``. Raises ``CorruptionError`` if the content contradicts the
         envelope.
         """
+        return decode_raw(self.open_content(body, header, offset, file), header, offset, file)
+
+    def open_content(self, body: bytes, header: BlockHeader, offset: int, file: str) -> bytes:
+        """Return the lengths and payloads of such a block, back to back. Raises like ``open``."""
         envelope, at = decode_envelope(body, header, offset, file)
         content: bytes | memoryview = memoryview(body)[at:]
         if header.flags & ENCRYPTED:
@@ -200,7 +205,7 @@ class Envelopes:
             content = self._decompress(content, envelope.raw_bytes, offset, file)
         if len(content) != envelope.raw_bytes:
             raise CorruptionError(file, offset, f"a content of {envelope.raw_bytes} bytes", f"{len(content)} bytes")
-        return decode_raw(bytes(content), header, offset, file)
+        return bytes(content)
 
     def _decrypt(
         self, content: bytes | memoryview, front: bytes, envelope: Envelope, header: BlockHeader, offset: int, file: str
@@ -297,7 +302,13 @@ class _Encoder:
         self._counter = 0
 
     def __call__(
-        self, items: Sequence[bytes], salt: int, offset: int, ordinal: int, time_ns: int, holes: Sequence[int] = ()
+        self,
+        items: Sequence[bytes] | Columns,
+        salt: int,
+        offset: int,
+        ordinal: int,
+        time_ns: int,
+        holes: Sequence[int] = (),
     ) -> Encoded:
         return encode_block(items, salt, offset, ordinal, time_ns, holes, self.enclose)
 

@@ -11,7 +11,7 @@ from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import ItemTooLargeError
-from .block import ITEM_BYTES_MAX
+from .block import ITEM_BYTES_MAX, LENGTH_BYTES, Columns, Stored
 from .page_cache import ITEM_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
@@ -114,9 +114,66 @@ class Batch:
 
     def _fitting(self, ends: list[int], start: int) -> int:
         """Return up to which index the items from ``start`` on fit; ``ends`` are their cumulated lengths."""
-        room_bytes = self._most_bytes - self._cost_bytes(-start, -ends[start])
-        fits = bisect_right(range(start + 1, len(ends)), room_bytes, key=lambda at: ends[at] + ITEM_OVERHEAD_BYTES * at)
-        return start + fits
+        return _fitting(ends, start, self._most_bytes - self._cost_bytes(-start, -ends[start]))
+
+
+class ColumnBatch:
+    """Columns of items in memory that wait to be written to a file, bounded like the same items in a ``Batch``."""
+
+    __slots__ = ("_lengths", "_most_bytes", "_payloads", "count", "payload_bytes")
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self.clear()
+
+    def extend(self, columns: Columns, spill: Callable[[], None]) -> None:
+        """Add the items, in order, and call ``spill`` exactly where ``Batch.extend`` calls it.
+
+        Raises ``ValueError`` if the lengths are not those of the payload; then no item is added.
+        """
+        size_bytes = len(columns.payload)
+        if len(columns.lengths) % LENGTH_BYTES or columns.payload_bytes() != size_bytes:
+            raise ValueError(f"a payload of {size_bytes} bytes needs lengths, as u32, that add up to it")
+        if self._cost_bytes(len(columns), size_bytes) <= self._most_bytes:
+            self._add(columns.lengths, columns.payload)
+            return
+        lengths, payload = memoryview(columns.lengths), memoryview(columns.payload)
+        ends = list(accumulate(columns.sizes(), initial=0))
+        start = 0
+        while start < len(columns):
+            stop = _fitting(ends, start, self._most_bytes - self._cost_bytes(-start, -ends[start]))
+            if stop == start and self.count:
+                spill()
+                continue
+            stop = max(stop, start + 1)
+            self._add(lengths[LENGTH_BYTES * start : LENGTH_BYTES * stop], payload[ends[start] : ends[stop]])
+            start = stop
+
+    def joined(self) -> Columns:
+        """Return all items."""
+        return Columns(b"".join(self._lengths), b"".join(self._payloads))
+
+    def clear(self) -> None:
+        """Remove all items."""
+        self._lengths: list[Stored] = []
+        self._payloads: list[Stored] = []
+        self.count = self.payload_bytes = 0
+
+    def _add(self, lengths: Stored, payload: Stored) -> None:
+        self._lengths.append(lengths)
+        self._payloads.append(payload)
+        self.count += len(lengths) // LENGTH_BYTES
+        self.payload_bytes += len(payload)
+
+    def _cost_bytes(self, count: int, size_bytes: int) -> int:
+        """Return the cost of the batch with ``count`` more items of ``size_bytes`` bytes in all."""
+        return self.payload_bytes + size_bytes + ITEM_OVERHEAD_BYTES * (self.count + count)
+
+
+def _fitting(ends: list[int], start: int, room_bytes: int) -> int:
+    """Return up to which index the items from ``start`` on fit; ``ends`` are their cumulated lengths."""
+    fits = bisect_right(range(start + 1, len(ends)), room_bytes, key=lambda at: ends[at] + ITEM_OVERHEAD_BYTES * at)
+    return start + fits
 
 
 def checked_marker(marker: object) -> tuple[str, int]:

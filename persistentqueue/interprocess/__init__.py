@@ -3,14 +3,17 @@
 This is the second interface of the package, beside the public names. ``spark`` is built on it.
 """
 
+from ..core.block import Columns
 from ..storage.publication import LATEST, Part, is_published, read_publication
 from .consumer_requests import acknowledge, request_subscription
 from .multi_writer import PartWriter, count_published, publish_parts, remove_parts
-from .splits import Found, Onlooker, Split, look, partition, plan, read
+from .splits import Found, FoundRun, Onlooker, Split, look, partition, plan, read, read_columns
 
 __all__ = [
     "LATEST",
+    "Columns",
     "Found",
+    "FoundRun",
     "Onlooker",
     "Part",
     "PartWriter",
@@ -23,6 +26,7 @@ __all__ = [
     "plan",
     "publish_parts",
     "read",
+    "read_columns",
     "read_publication",
     "remove_parts",
     "request_subscription",

@@ -16,12 +16,13 @@ A segment may differ from the log in two ways:
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from ..core.block import Columns
 from ..core.encryption import PLAIN, Envelopes
 from ..core.intervals import Run, within
 from ..core.operations import Enqueue
@@ -31,10 +32,11 @@ from ..recovery.replay import Recovered, recover
 from ..storage.layout import find_generations, no_queue
 from ..storage.locations import DATA_DIRECTORY, Places, read_places
 from ..storage.log_reader import SNAPSHOT, Replay, is_unchanged, read_steadily
-from ..storage.segment import NO_BOUND, Segment, find_salt, segment_name
+from ..storage.segment import NO_BOUND, FoundBlock, Segment, find_salt, segment_name
 from ..system.disk import READ, Disk, abspath, dirname, join, read_all, sync_directory
 from ..system.trust import open_plain
 
+T = TypeVar("T")
 _RELOCATIONS = 10
 
 
@@ -90,6 +92,19 @@ class Found(NamedTuple):
     first: int
     time_ns: int
     items: list[bytes]
+
+
+class FoundRun(NamedTuple):
+    """Consecutive sequences of one block: ``count`` from ``first`` on, and the time at which the block was written.
+
+    With ``columns``, they are the items ``start … start + count - 1`` of these columns, which are the whole block.
+    """
+
+    first: int
+    count: int  # type: ignore[assignment]
+    time_ns: int
+    start: int
+    columns: Columns | None
 
 
 def look(disk: Disk, directory: str, durably: bool = False) -> tuple[Places, Recovered]:
@@ -310,11 +325,71 @@ def read(
 
     The call only reads. Any number of threads and processes may read splits at the same time.
     """
+    for first, count, time_ns, start, items in _read(disk, directory, split, skips, relocations, envelopes, _items_of):
+        yield Found(first, time_ns, items[start : start + count])
+
+
+def read_columns(
+    disk: Disk,
+    directory: str,
+    split: Split,
+    skips: bool = False,
+    relocations: int = _RELOCATIONS,
+    envelopes: Envelopes = PLAIN,
+    *,
+    has_values: bool = True,
+    is_wanted: Callable[[int], bool] = lambda _: True,
+) -> Iterator[FoundRun]:
+    """Read the items of a split as columns, without an object for each item, and check each block like ``read``.
+
+    Args:
+        disk: The access to the file system.
+        directory: The directory of the queue.
+        split: The split, as ``plan`` or ``partition`` returned it.
+        skips: Whether to skip items that are not in the queue any more. Default: False.
+        relocations: How often the items may be looked for in another place. Default: 10.
+        envelopes: Opens blocks that are compressed or encrypted. The default opens compressed blocks, and has no key.
+        has_values: Whether to read the items. If it is False, only the headers of blocks are read and checked, for
+            which no key is needed. Default: True.
+        is_wanted: A function of the time of a block. If it returns False, only the header of the block is read, and
+            its items are left out. Default: All blocks are read.
+
+    Yields:
+        The sequences, block by block, as ``FoundRun``.
+
+    Raises:
+        PersistentQueueError: One of the errors of ``read``.
+        OSError: A file cannot be read. A ``TimeoutError`` means that the owner replaced the log during each look.
+
+    The call only reads. Any number of threads and processes may read splits at the same time.
+    """
+
+    def take(block: FoundBlock) -> Columns | None:
+        return block.columns() if has_values and is_wanted(block.header.time_ns) else None
+
+    for first, count, time_ns, start, columns in _read(disk, directory, split, skips, relocations, envelopes, take):
+        if is_wanted(time_ns):
+            yield FoundRun(first, count, time_ns, start, columns)
+
+
+def _read(
+    disk: Disk,
+    directory: str,
+    split: Split,
+    skips: bool,
+    relocations: int,
+    envelopes: Envelopes,
+    take: Callable[[FoundBlock], T],
+) -> Iterator[tuple[int, int, int, int, T]]:
+    """Yield the fields of a ``FoundRun``, and at the end of each the result of ``take`` for its block.
+
+    If items are not in the file any more, they are read where the log says that they are now.
+    """
     end = split.runs[0][0]
     try:
-        for found in _read(disk, split, envelopes):
+        for found in _read_here(disk, split, envelopes, take):
             yield found
-            end = found.first + len(found.items)
+            end = found[0] + found[1]
     except CorruptionError:
         if not relocations or not _is_gone(disk, split):
             raise
@@ -327,7 +402,7 @@ def read(
     if missing and not skips:
         raise GoneError(directory, split.paths[-1], missing)
     for each in again:
-        yield from read(disk, directory, each, skips, relocations - 1, envelopes)
+        yield from _read(disk, directory, each, skips, relocations - 1, envelopes, take)
 
 
 def find_behind(disk: Disk, split: Split, envelopes: Envelopes) -> int:
@@ -349,20 +424,28 @@ def find_behind(disk: Disk, split: Split, envelopes: Envelopes) -> int:
     return first + loaded.next_ordinal + loaded.lost
 
 
-def _read(disk: Disk, split: Split, envelopes: Envelopes) -> Iterator[Found]:
-    """Yield the items of the split, from its file or from the bytes that it carries."""
+def _items_of(block: FoundBlock) -> list[bytes]:
+    return block.items()
+
+
+def _read_here(
+    disk: Disk, split: Split, envelopes: Envelopes, take: Callable[[FoundBlock], T]
+) -> Iterator[tuple[int, int, int, int, T]]:
+    """Do as ``_read`` does, but read only the file of the split, or the bytes that it carries."""
     runs = list(reversed(split.runs))
     wanted = split.ordinal + runs[-1][0] - split.first
     with _opened(disk, split) as segment:
-        for header, items in segment.blocks(
-            split.offset, split.ordinal, split.end, split.end_ordinal, wanted, envelopes
-        ):
+        for block in segment.blocks(split.offset, split.ordinal, split.end, split.end_ordinal, wanted, envelopes):
+            header = block.header
             first = split.first + header.ordinal - split.ordinal
             end = first + header.count
+            if runs[-1][0] >= end:
+                continue
+            body = take(block)
             while runs and runs[-1][0] < end:
                 start, count = runs.pop()
                 stop = min(start + count, end)
-                yield Found(start, header.time_ns, items[start - first : stop - first])
+                yield start, stop - start, header.time_ns, start - first, body
                 if stop < start + count:
                     runs.append((stop, start + count - stop))
             if not runs:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from persistentqueue.interprocess import LATEST
 
 _PLACE = ("path", "queue")
-_READING = (*_PLACE, "startingOffsets", "endingOffsets", "minPartitions", "failOnDataLoss")
+_READING = (*_PLACE, "startingOffsets", "endingOffsets", "minPartitions", "failOnDataLoss", "columns", "rows")
 _STREAMING = (
     *_PLACE,
     "subscription",
@@ -19,7 +19,12 @@ _STREAMING = (
     "maxBytesPerTrigger",
     "minPartitions",
     "failOnDataLoss",
+    "columns",
 )
+ITEM_COLUMNS = ("value", "offset", "timestamp")
+"""The columns of rows that stand for one item each, in their order."""
+BLOCK_COLUMNS = ("offset", "items", "timestamp")
+"""The columns of rows that stand for consecutive items of one block."""
 _WRITING = (*_PLACE, "txnAppId", "txnVersion")
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=/)(?://([^/]*))?(/.*)?", re.DOTALL)
 _SPARKS_OWN = {"checkpointlocation", "queryname"}
@@ -54,6 +59,9 @@ class ReadOptions:
     min_partitions: int = 1
     fail_on_data_loss: bool = True
     """If true, a read fails when an item that was planned is gone; if false, it leaves the item out."""
+    columns: tuple[str, ...] = ITEM_COLUMNS
+    by_block: bool = False
+    """If true, a row stands for consecutive items of one block."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,7 @@ class StreamOptions:
     min_partitions: int = 1
     fail_on_data_loss: bool = True
     """If true, the query fails when an item that it has to read is gone; if false, it continues without the item."""
+    columns: tuple[str, ...] = ITEM_COLUMNS
 
 
 @dataclass(frozen=True)
@@ -92,6 +101,8 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         None if end == "latest" else _number("endingOffsets", end, "latest or the first offset not to read"),
         max(_number("minPartitions", options.get("minPartitions", "1"), "a number"), 1),
         _truth("failOnDataLoss", options.get("failOnDataLoss", "true")),
+        chosen_columns(options),
+        _is_by_block(options),
     )
 
 
@@ -110,7 +121,25 @@ def stream_read_options(options: Mapping[str, str]) -> StreamOptions:
         _most("maxBytesPerTrigger", options.get("maxBytesPerTrigger")),
         max(_number("minPartitions", options.get("minPartitions", "1"), "a number"), 1),
         _truth("failOnDataLoss", options.get("failOnDataLoss", "true")),
+        chosen_columns(options),
     )
+
+
+def chosen_columns(options: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the columns of a read with these options. Raises ``ValueError`` for an unknown or repeated name."""
+    known = BLOCK_COLUMNS if _is_by_block(options) else ITEM_COLUMNS
+    text = options.get("columns")
+    names = known if text is None else tuple(name.strip().lower() for name in text.split(","))
+    if not set(names) <= set(known) or len(set(names)) < len(names):
+        raise ValueError(f"columns is a list of some of {', '.join(known)}, with commas, not {text!r}")
+    return names
+
+
+def _is_by_block(options: Mapping[str, str]) -> bool:
+    rows = options.get("rows", "items")
+    if rows not in {"items", "blocks"}:
+        raise ValueError(f"rows is items or blocks, not {rows!r}")
+    return rows == "blocks"
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:

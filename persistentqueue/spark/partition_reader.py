@@ -1,32 +1,73 @@
-"""The common parts of batch and streaming reads: splits become partitions, and items become rows."""
+"""The common parts of batch and streaming reads: splits become partitions, and blocks become rows in Arrow's layout.
+
+No step touches an item by itself. A block stores the lengths of its items, and their payloads back to back. Arrow
+stores the ends of the values, and the values back to back. So the payload of a block becomes a column as it lies there,
+and a cumulative sum makes the ends of the lengths. Several small blocks are joined to one batch.
+
+Without the column ``value``, only the headers of blocks are read. Spark tells a Python data source neither which
+columns a query needs nor that it only counts: Spark's ``PythonScan`` prunes no columns. So the options choose the
+columns, and Spark's own functions then work on what is left.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType, TimestampType
 
 from persistentqueue import PersistentQueue, PersistentQueueError
-from persistentqueue.interprocess import Found, Split, count_published, partition, read
+from persistentqueue.interprocess import Columns, FoundRun, Split, count_published, partition, read_columns
 from persistentqueue.system.disk import DISK
 
-from .options import Place
+from .options import ITEM_COLUMNS, Place
 from .workers import settle
 
-SCHEMA = StructType(
-    [StructField("value", BinaryType()), StructField("offset", LongType()), StructField("timestamp", TimestampType())]
-)
+_KINDS = {
+    "value": (BinaryType(), pa.binary()),
+    "offset": (LongType(), pa.int64()),
+    "items": (LongType(), pa.int64()),
+    "timestamp": (TimestampType(), pa.timestamp("us", tz="UTC")),
+}
 PARTITION_BYTES = 64 * 1024 * 1024
 """Approximate number of bytes that one task reads, unless the options ask for more partitions."""
-_ARROW_SCHEMA = pa.schema([("value", pa.binary()), ("offset", pa.int64()), ("timestamp", pa.timestamp("us", tz="UTC"))])
-_BATCH_ROWS, _BATCH_BYTES = 10_000, 4 * 1024 * 1024
+_BATCH_ROWS, _BATCH_BYTES = 10_000, 256 * 1024
+"""Bounds of a batch of several blocks. A full block is a batch of its own, and its payload is not copied."""
 _VALUE_BYTES_MAX = 2**31 - 64
 """The longest array of bytes that Java can hold."""
+_LENGTH = np.dtype("<u4")
+
+
+def schema_of(columns: Sequence[str]) -> StructType:
+    """Return the schema of rows with these columns."""
+    return StructType([StructField(name, _KINDS[name][0]) for name in columns])
+
+
+SCHEMA = schema_of(ITEM_COLUMNS)
+
+
+class Wanted(NamedTuple):
+    """The part of the splits that becomes rows."""
+
+    columns: Sequence[str] = ITEM_COLUMNS
+    by_block: bool = False
+    """Whether a row stands for all consecutive items of a block, and not for one item."""
+    is_wanted: Callable[[int], bool] = lambda _: True
+    """Whether the blocks of this time, in nanoseconds since the epoch, are read."""
+
+
+def need_schema(schema: StructType, columns: Sequence[str]) -> None:
+    """Raise ``ValueError`` unless the schema is that of these columns."""
+    if schema != schema_of(columns):
+        expected, found = schema_of(columns).simpleString(), schema.simpleString()
+        raise ValueError(
+            f"persistentqueue reads {expected}, not {found}: give no schema, but the names in the option columns"
+        )
 
 
 def partitions(splits: list[Split], least: int) -> list[InputPartition]:
@@ -39,44 +80,106 @@ def partitions(splits: list[Split], least: int) -> list[InputPartition]:
     return [InputPartition(group) for group in partition(splits, most_bytes)] or [InputPartition([])]
 
 
-def batches(place: Place, splits: list[Split], skips: bool) -> Iterator[pa.RecordBatch]:
-    """Yield the items of the splits as rows, a few mebibytes at a time. Raises what ``splits.read`` raises."""
+_ALL = Wanted()
+
+
+def batches(place: Place, splits: list[Split], skips: bool, wanted: Wanted = _ALL) -> Iterator[pa.RecordBatch]:
+    """Yield the items of the splits as rows, about a block at a time. Raises what ``splits.read`` raises."""
     settle()
-    some: list[Found] = []
-    rows = size_bytes = 0
+    schema = pa.schema([(name, _KINDS[name][1]) for name in wanted.columns])
+    has_values = "value" in wanted.columns
+    rows = _Rows(wanted.by_block)
     for split in splits:
-        for found in read(DISK, place.directory, split, skips):
-            some.append(found)
-            rows += len(found.items)
-            size_bytes += sum(map(len, found.items))
-            if rows >= _BATCH_ROWS or size_bytes >= _BATCH_BYTES:
-                yield _batch(some, rows)
-                some, rows, size_bytes = [], 0, 0
-    if some:
-        yield _batch(some, rows)
+        for run in read_columns(DISK, place.directory, split, skips, has_values=has_values, is_wanted=wanted.is_wanted):
+            part = rows.cut(run)
+            if rows.count and rows.size_bytes + len(part.payload) > _BATCH_BYTES:
+                yield rows.take(schema)
+            rows.add(run, part)
+            if rows.count >= _BATCH_ROWS:
+                yield rows.take(schema)
+    if rows.count:
+        yield rows.take(schema)
 
 
-def _batch(some: list[Found], rows: int) -> pa.RecordBatch:
-    items = [item for found in some for item in found.items]
-    ends = np.zeros(rows + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, items), np.int64, rows), out=ends[1:])
-    if ends[-1] > _VALUE_BYTES_MAX:
-        raise ValueError(
-            f"an item near offset {some[-1].first} exceeds the {_VALUE_BYTES_MAX} bytes that Spark can hold: "
-            "consume it without Spark"
-        )
-    counts = [len(found.items) for found in some]
-    offsets = np.concatenate([np.arange(each.first, each.first + len(each.items), dtype=np.int64) for each in some])
-    times = np.repeat(np.array([each.time_ns // 1000 for each in some], np.int64), counts)
-    columns = [
-        _column(pa.binary(), rows, ends.astype(np.int32), b"".join(items)),
-        _column(pa.int64(), rows, offsets),
-        _column(pa.timestamp("us", tz="UTC"), rows, times),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=_ARROW_SCHEMA)
+class _Rows:
+    """Runs of items that become one batch."""
+
+    def __init__(self, by_block: bool) -> None:
+        self._by_block = by_block
+        self._cut: tuple[Columns | None, npt.NDArray[np.int64]] = None, np.zeros(0, np.int64)
+        """The last block that was cut, and the ends of its items: a block may have many runs."""
+        self._clear()
+
+    def cut(self, run: FoundRun) -> Columns:
+        """Return the items of the run; empty columns if they were not read. Raises ``ValueError`` for a huge item."""
+        columns, start, stop = run.columns, run.start, run.start + run.count
+        if columns is None:
+            return _NONE
+        if len(columns.payload) > _VALUE_BYTES_MAX:  # then it is a single item
+            raise ValueError(
+                f"an item near offset {run.first} exceeds the {_VALUE_BYTES_MAX} bytes that Spark can hold: "
+                "consume it without Spark"
+            )
+        if run.count == len(columns):
+            return columns
+        if self._cut[0] is not columns:
+            self._cut = columns, _ends(columns.lengths, np.int64)
+        begin, end = self._cut[1][[start, stop]].tolist()
+        step = _LENGTH.itemsize
+        return Columns(columns.lengths[step * start : step * stop], columns.payload[begin:end])
+
+    def add(self, run: FoundRun, part: Columns) -> None:
+        """Add a run, with the items that ``cut`` has returned."""
+        self._runs.append(run)
+        self._parts.append(part)
+        self.count += 1 if self._by_block else run.count
+        self.size_bytes += len(part.payload)
+
+    def take(self, schema: pa.Schema) -> pa.RecordBatch:
+        """Return a batch of all that was added, and forget it."""
+        columns = [self._column(field.name, field.type) for field in schema]
+        self._clear()
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def _column(self, name: str, kind: pa.DataType) -> pa.Array:
+        if name == "value":
+            ends = _ends(_joined([part.lengths for part in self._parts]), np.int32)
+            return _array(kind, self.count, ends, _joined([part.payload for part in self._parts]))
+        counts = np.array([run.count for run in self._runs], np.int64)
+        if name == "items":
+            return _array(kind, self.count, counts)
+        firsts = np.array([run.first if name == "offset" else run.time_ns // 1000 for run in self._runs], np.int64)
+        if self._by_block:
+            return _array(kind, self.count, firsts)
+        if name == "offset":  # in each run, the sequences count up with the rows
+            return _array(
+                kind, self.count, np.repeat(firsts - counts.cumsum() + counts, counts) + np.arange(self.count)
+            )
+        return _array(kind, self.count, np.repeat(firsts, counts))
+
+    def _clear(self) -> None:
+        self._runs: list[FoundRun] = []
+        self._parts: list[Columns] = []
+        self.count = self.size_bytes = 0
 
 
-def _column(kind: pa.DataType, rows: int, *buffers: Any) -> pa.Array:
+_NONE = Columns(b"", b"")
+
+
+def _ends(lengths: bytes | memoryview, kind: type[Any]) -> npt.NDArray[Any]:
+    """Return where each of the items begins, and where the last one ends."""
+    sizes = np.frombuffer(lengths, _LENGTH)
+    ends = np.zeros(len(sizes) + 1, kind)
+    np.cumsum(sizes, dtype=kind, out=ends[1:])
+    return ends
+
+
+def _joined(parts: Sequence[bytes | memoryview]) -> bytes | memoryview:
+    """Return the parts back to back; a single one is not copied."""
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _array(kind: pa.DataType, rows: int, *buffers: Any) -> pa.Array:
     """Return a column from buffers in the layout of Arrow, without a null."""
     return pa.Array.from_buffers(kind, rows, [None, *map(pa.py_buffer, buffers)])
 

@@ -22,7 +22,8 @@ callback is pickled for the next, so that none of them keeps anything open.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -39,9 +40,11 @@ from pyspark.sql.types import StructType
 from persistentqueue.interprocess import look, plan
 from persistentqueue.system.disk import DISK
 
-from .options import ReadOptions, read_options
-from .partition_reader import SCHEMA, adopt, batches, partitions
+from .filters import Conditions, is_pushing, pushed
+from .options import ReadOptions, chosen_columns, read_options
+from .partition_reader import Wanted, adopt, batches, need_schema, partitions, schema_of
 from .stream import stream_reader
+from .workers import settle
 from .writer import batch_writer, stream_writer
 
 
@@ -61,8 +64,17 @@ class QueueDataSource(DataSource):
     - ``minPartitions``: The approximate least number of partitions. Default: 1.
     - ``failOnDataLoss``: ``true``, the default: a read fails if an item that was planned is gone. ``false``: it leaves
       the item out.
+    - ``columns``: The columns to read, with commas between them. Default: ``value,offset,timestamp``. Spark does not
+      tell a Python data source which columns a query needs. So ``columns=offset`` makes a ``count()`` cheaper: without
+      ``value``, only the headers of blocks are read. Then damage in a body is not found, and no key is needed.
+    - ``rows``: ``items``, the default, or ``blocks``: a row for the consecutive items of each block, with the columns
+      ``offset`` (of the first item), ``items`` (their number) and ``timestamp``. The sum of ``items`` is the number of
+      items, without a row for each.
 
-    Options of ``readStream``, which has ``minPartitions`` and ``failOnDataLoss`` as well:
+    Spark 4.1 and later push filters on ``offset`` and ``timestamp`` down to a batch read of items, if
+    ``spark.sql.python.filterPushdown.enabled`` is true: segments and blocks without such items are not read.
+
+    Options of ``readStream``, which has ``minPartitions``, ``failOnDataLoss`` and ``columns`` as well:
 
     - ``subscription``: The name of this consumer of the queue. Required.
     - ``startingOffsets``: The beginning of a new query whose subscription does not exist yet: ``earliest``, the
@@ -83,12 +95,14 @@ class QueueDataSource(DataSource):
         return "persistentqueue"
 
     def schema(self) -> StructType:
-        """Return the schema of the rows that a read of any queue yields."""
-        return SCHEMA
+        """Return the schema of the rows that a read with these options yields. Raises ``ValueError``."""
+        settle()
+        return schema_of(chosen_columns(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch. Raises ``ValueError`` for an unknown option or value, or another schema."""
-        return BatchReader(read_options(self.options), schema)
+        options = read_options(self.options)
+        return (FilteringReader if is_pushing() and not options.by_block else BatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the reader of a stream, which ``stream`` describes."""
@@ -118,20 +132,22 @@ class BatchReader(DataSourceReader):
     """Reads the items of a queue without consuming them."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        if schema != SCHEMA:
-            raise ValueError(f"persistentqueue reads {SCHEMA.simpleString()}, not {schema.simpleString()}")
+        need_schema(schema, options.columns)
         self._options = options
+        self._conditions = Conditions()
 
     def partitions(self) -> list[InputPartition]:
         """Plan the read, and return its partitions.
 
         Raises ``QueueNotFoundError``, ``DataMissingError``, ``CorruptionError`` and ``OSError``.
         """
+        settle()
         options, directory = self._options, self._options.place.directory
         adopt(options.place)
         places, recovered = look(DISK, directory)
         end = recovered.state.next_sequence if options.end is None else options.end
-        runs = [(options.start, end - options.start)] if options.start < end else []
+        ranges = [(max(low, options.start), min(high, end)) for low, high in self._conditions.offsets]
+        runs = [(low, high - low) for low, high in ranges if low < high]
         return partitions(plan(DISK, places, recovered, runs), options.min_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -140,4 +156,15 @@ class BatchReader(DataSourceReader):
         Raises ``CorruptionError``, ``GoneError``, ``MissingExtraError`` (compressed), ``WrongKeyError`` (encrypted) and
         ``OSError``.
         """
-        return batches(self._options.place, partition.value, not self._options.fail_on_data_loss)
+        options = self._options
+        wanted = Wanted(options.columns, options.by_block, self._conditions.lets_through)
+        return batches(options.place, partition.value, not options.fail_on_data_loss, wanted)
+
+
+class FilteringReader(BatchReader):
+    """A reader that leaves out what Spark's filters on ``offset`` and ``timestamp`` leave out."""
+
+    def pushFilters(self, filters: Iterable[Any]) -> Iterable[Any]:  # noqa: N802 - Spark's name
+        """Take over the filters that ``filters`` describes, and return the others."""
+        self._conditions, left = pushed(filters)
+        return left

@@ -28,7 +28,7 @@ from persistentqueue.interprocess import acknowledge as acknowledge_sequence
 from persistentqueue.system.disk import DISK, join
 
 from .options import Place, StreamOptions, stream_read_options
-from .partition_reader import SCHEMA, adopt, batches, partitions
+from .partition_reader import Wanted, adopt, batches, need_schema, partitions
 
 limits: Any
 try:
@@ -60,8 +60,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
     """Reads the items of a queue for one subscription, one micro-batch after the other."""
 
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
-        if schema != SCHEMA:
-            raise ValueError(f"persistentqueue reads {SCHEMA.simpleString()}, not {schema.simpleString()}")
+        need_schema(schema, options.columns)
         self._options = options
         self._onlooker = Onlooker(DISK, options.place.directory)
         self._target: int | None = None
@@ -149,7 +148,8 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
         Raises ``CorruptionError``, ``GoneError``, ``MissingExtraError`` (compressed), ``WrongKeyError`` (encrypted) and
         ``OSError``.
         """
-        return batches(self._options.place, partition.value or [], not self._options.fail_on_data_loss)
+        options = self._options
+        return batches(options.place, partition.value or [], not options.fail_on_data_loss, Wanted(options.columns))
 
     def commit(self, end: Offset) -> None:
         """Acknowledge all items before this offset. An error fails no query: the next batch acknowledges them again."""

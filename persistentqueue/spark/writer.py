@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import datasource
@@ -28,7 +29,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from persistentqueue import BrokenQueueError, Producer
-from persistentqueue.interprocess import Part, PartWriter, publish_parts, remove_parts
+from persistentqueue.interprocess import Columns, Part, PartWriter, publish_parts, remove_parts
 
 from .options import Place, WriteOptions, stream_write_options, write_options
 from .workers import QUERY_ID, settle
@@ -55,7 +56,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         """Write a part, in a task."""
-        return _write(self._options.place, map(_values, iterator))
+        return _write(self._options.place, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish the parts durably; if their marker was reached before, they add nothing."""
@@ -95,7 +96,7 @@ class RowStreamWriter(_StreamWriter, DataSourceStreamWriter):
 
     def write(self, iterator: Iterator[Any]) -> Message:
         """Write a part, in a task."""
-        return _write(self._options.place, ([_as_bytes(row[0])] for row in iterator))
+        return _write(self._options.place, iterator)
 
 
 if _HAS_ARROW_STREAMS:
@@ -105,7 +106,7 @@ if _HAS_ARROW_STREAMS:
 
         def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
             """Write a part, in a task."""
-            return _write(self._options.place, map(_values, iterator))
+            return _write(self._options.place, iterator)
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
@@ -141,13 +142,19 @@ def _check(schema: StructType, overwrite: bool, place: Place) -> None:
     Producer(place.path, place.queue).close()
 
 
-def _write(place: Place, batches: Iterable[Sequence[bytes]]) -> Message:
-    """Write a part of these items. After any error, also one of Spark's iterator, no file is left."""
+def _write(place: Place, rows: Iterable[Any]) -> Message:
+    """Write a part of these rows, or Arrow batches of rows.
+
+    After any error, also one of Spark's iterator, no file is left.
+    """
     settle()
     writer = PartWriter(place.path, place.queue)
     try:
-        for batch in batches:
-            writer.write(batch)
+        for each in rows:
+            if isinstance(each, pa.RecordBatch):
+                writer.write_columns(_columns(each))
+            else:
+                writer.write([_as_bytes(each[0])])
         context = TaskContext.get()
         return Message(writer.end(), context.getLocalProperty(QUERY_ID) if context is not None else None)
     except BaseException:
@@ -155,16 +162,19 @@ def _write(place: Place, batches: Iterable[Sequence[bytes]]) -> Message:
         raise
 
 
-def _values(batch: pa.RecordBatch) -> list[bytes]:
+def _columns(batch: pa.RecordBatch) -> Columns:
+    """Return the values as the columns of a block: of Arrow's buffers, only the ends of the values are converted."""
     column = batch.column(0)
     if column.null_count:
         raise _null()
-    if pa.types.is_string(column.type):
-        column = column.cast(pa.binary())
-    elif pa.types.is_large_string(column.type):
-        column = column.cast(pa.large_binary())
-    values: list[bytes] = column.to_pylist()
-    return values
+    _, ends, payload = column.buffers()
+    if not len(column):
+        return Columns(b"", b"")
+    is_large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
+    kind = np.dtype("<i8" if is_large else "<i4")
+    found = np.frombuffer(ends, kind, len(column) + 1, column.offset * kind.itemsize)
+    view = memoryview(payload if payload is not None else b"")
+    return Columns(np.diff(found).astype("<u4").tobytes(), view[int(found[0]) : int(found[-1])])
 
 
 def _as_bytes(value: bytes | bytearray | str | None) -> bytes:

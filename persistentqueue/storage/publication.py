@@ -58,9 +58,11 @@ from ..core.block import (
     BLOCK_ITEMS,
     LENGTH_BYTES,
     SEGMENT_MAGIC,
+    Columns,
     Encode,
     combine_checksums,
     encode_block,
+    split_columns,
     split_items,
 )
 from ..core.frame import FRAME_HEADER_BYTES, decode_lone_transaction, encode_frame
@@ -235,11 +237,18 @@ class Draft:
 
     def write(self, items: Sequence[bytes], payload_bytes: int, time_ns: int) -> None:
         """Write the items after those that were written: all of them, or none if this raises ``OSError``."""
+        self._write([part for part, _ in split_items(items, payload_bytes)], time_ns)
+
+    def write_columns(self, columns: Columns, time_ns: int) -> None:
+        """Write these items like ``write``, which makes the same bytes of them."""
+        self._write(split_columns(columns), time_ns)
+
+    def _write(self, parts: Sequence[Sequence[bytes] | Columns], time_ns: int) -> None:
         segment = self._segment
         before = segment.end, segment.ordinal, self._checksum
         with self._cut_again():
             try:
-                for part, _ in split_items(items, payload_bytes):
+                for part in parts:
                     at, ordinal = segment.end, segment.ordinal
                     blocks, length_bytes, checksum = self._encode(part, segment.salt, at, ordinal, time_ns)
                     segment.write(blocks, length_bytes, len(part))

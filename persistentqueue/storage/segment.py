@@ -8,9 +8,10 @@ may run at the same time, since it reads only blocks that were committed before.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from ..core.block import (
     BLOCK_HEADER_BYTES,
@@ -21,11 +22,13 @@ from ..core.block import (
     RAW_LENGTH_BYTES,
     SEGMENT_MAGIC,
     BlockHeader,
+    Columns,
     check_body,
     check_item,
     combine_checksums,
     decode_block_header,
     decode_body,
+    decode_columns,
     decode_envelope,
     decode_holes,
     peek_payload_bytes,
@@ -38,6 +41,7 @@ from ..system.disk import CREATE_NEW, READ, WRITE, Disk, read_all, write_all
 from ..system.progress import SILENT, Meter
 from ..system.trust import open_plain
 
+T = TypeVar("T")
 SUFFIX = ".seg"
 _NAME = re.compile(r"([0-9]{12}|[1-9][0-9]{12,})\.seg")
 READ_AHEAD_BYTES = 1024 * 1024
@@ -49,6 +53,10 @@ little by little. A flush that waits for the sync of a trim then waits for littl
 PUBLISHED = 0
 """The number in the header of a published file. When the file is adopted, its name gets a real number."""
 _FIRST_READ_BYTES = 4096
+_HEADER_READ_BYTES = 512
+"""Bytes that are read where only a header is expected to be of use."""
+_NEAR_BLOCKS = 8
+"""So many blocks as long as the one before them are not bisected."""
 _DIRECT_BYTES = 64 * 1024
 _UNUSED_PART = 16
 
@@ -117,6 +125,18 @@ class Intact(NamedTuple):
     count: int  # type: ignore[assignment]
     holes: list[int]
     """The positions in the block that hold no item."""
+
+
+class FoundBlock(NamedTuple):
+    """A block of a segment, whose header was checked.
+
+    ``items`` and ``columns`` read and check its body, and return its items. Call one of them before the next block is
+    asked for. They raise ``CorruptionError``, and what ``load`` raises.
+    """
+
+    header: BlockHeader
+    items: Callable[[], list[bytes]]
+    columns: Callable[[], Columns]
 
 
 def find_salt(disk: Disk, path: str, number: int) -> int:
@@ -420,11 +440,11 @@ class Segment:
 
     def blocks(
         self, offset: int, ordinal: int, end: int, end_ordinal: int, wanted: int, envelopes: Envelopes = PLAIN
-    ) -> Iterator[tuple[BlockHeader, list[bytes]]]:
-        """Yield the blocks from the one with ``wanted`` on, each checked, with their headers.
+    ) -> Iterator[FoundBlock]:
+        """Yield the blocks from the one with ``wanted`` on, each with a checked header.
 
-        The other arguments are those of ``load``. Raises ``CorruptionError`` at the first of these blocks that does not
-        check out. Also raises what ``load`` raises.
+        The other arguments are those of ``load``. Raises ``CorruptionError`` at the first of these headers that does
+        not check out. A body is read and checked when its block is asked for it.
         """
         window = self._window(end)
         if wanted > ordinal:
@@ -439,7 +459,8 @@ class Segment:
                 continue
             ordinal += header.count
             if ordinal > wanted:
-                yield header, self._body(window, offset, header, envelopes)
+                place = window, offset, header, envelopes
+                yield FoundBlock(header, partial(self._body, *place), partial(self._naming, self._read_columns, *place))
             offset += BLOCK_HEADER_BYTES + header.body_bytes
         if ordinal != end_ordinal:
             raise CorruptionError(self.path, offset, f"items up to {end_ordinal}", f"none from {ordinal} on")
@@ -485,19 +506,36 @@ class Segment:
         return data
 
     def _body(self, window: _Window, offset: int, header: BlockHeader, envelopes: Envelopes) -> list[bytes]:
-        """Return the items of the block.
+        """Return the items of the block. Raises ``MemoryShortageError`` as ``_naming`` does."""
+        return self._naming(self._read_body, window, offset, header, envelopes)
+
+    def _naming(
+        self,
+        read: Callable[[_Window, int, BlockHeader, Envelopes], T],
+        window: _Window,
+        offset: int,
+        header: BlockHeader,
+        envelopes: Envelopes,
+    ) -> T:
+        """Return what ``read`` returns for the block.
 
         Raises ``MemoryShortageError`` if there is no memory for a large block. This error names the block, so that the
         items after it can still be read.
         """
         try:
-            return self._read_body(window, offset, header, envelopes)
+            return read(window, offset, header, envelopes)
         except MemoryError as error:
             raw_bytes = self._peek_bytes(window, offset, header) if header.flags & ENVELOPED else 0
             needed_bytes = max(raw_bytes, header.body_bytes)
             if needed_bytes <= READ_AHEAD_BYTES:
                 raise  # so small a block is not the cause
             raise MemoryShortageError(self.path, offset, needed_bytes) from error
+
+    def _read_columns(self, window: _Window, offset: int, header: BlockHeader, envelopes: Envelopes) -> Columns:
+        content = self._stored(window, offset, header)
+        if header.flags & ENVELOPED:
+            content = envelopes.open_content(content, header, offset, self.path)
+        return decode_columns(content, header, offset, self.path)
 
     def _read_body(self, window: _Window, offset: int, header: BlockHeader, envelopes: Envelopes) -> list[bytes]:
         if header.flags & ENVELOPED:
@@ -532,12 +570,15 @@ class Segment:
         It is found by bisection: a valid header tells how many items are before it, wherever it is found.
         """
         high = end
-        while high - offset > _DIRECT_BYTES:
+        near_bytes = _DIRECT_BYTES
+        while high - offset > near_bytes:
             middle = (offset + high) // 2
             stop = min(high, middle + READ_AHEAD_BYTES)
             at, found = self._find_header(window, middle, stop, range(ordinal + 1, end_ordinal))
             if found is not None and found.ordinal <= wanted:
                 offset, ordinal = at, found.ordinal
+                # To read the headers of some large blocks takes fewer bytes than to look for one of them.
+                near_bytes = max(_DIRECT_BYTES, _NEAR_BLOCKS * (BLOCK_HEADER_BYTES + found.body_bytes))
             elif found is None and stop < high:
                 break  # among such large items there are few headers to read
             else:
@@ -631,7 +672,7 @@ class _Window:
             return self.read_once(offset, length_bytes)
         if at > len(self._data):
             # A body was skipped, or was large. The next one is probably alike, so only a header is read ahead.
-            self._ahead_bytes = _FIRST_READ_BYTES
+            self._ahead_bytes = _HEADER_READ_BYTES
         ahead_bytes = min(max(min(self._ahead_bytes, self._ahead_bytes_max), length_bytes), self._end - offset)
         self._ahead_bytes = min(self._ahead_bytes * 8, READ_AHEAD_BYTES)
         self._start = offset

@@ -32,9 +32,11 @@ from persistentqueue.core.block import (
     ENVELOPED,
     HOLES,
     UNIFORM,
+    Columns,
     Envelope,
     check_body,
     decode_block_header,
+    decode_columns,
     decode_envelope,
     decode_holes,
     encode_block,
@@ -128,8 +130,21 @@ def test_block_round_trip_of_anything(way: str, places: list[bytes | None], offs
     assert bool(found.flags & HOLES) == bool(holes)
     if found.flags & ENVELOPED:
         assert decode(data, WAYS[way], offset) == items
+        content = WAYS[way].open_content(data[BLOCK_HEADER_BYTES:], found, offset, "file")
+        columns = decode_columns(content, found, offset, "file")
+        assert (list(columns.sizes()), bytes(columns.payload)) == (list(map(len, items)), b"".join(items))
     else:
         assert data == b"".join(encode_block(items, SALT, offset, 17, 99, holes).buffers)
+
+
+@ways
+def test_columns_are_enclosed_like_items(way: str) -> None:
+    """A block of columns opens to the same items as one of items, and a compressed one has the same bytes."""
+    items = [TEXT * n for n in range(50)]
+    columns = Columns(struct.pack("<50I", *map(len, items)), b"".join(items))
+    data = b"".join(WAYS[way].encoder(DISK)(columns, SALT, 640, 17, 99).buffers)
+    assert decode(data, WAYS[way]) == items
+    assert (data == encoded(way, items)) == (way == "compressed")  # an encrypted one has a salt of its own
 
 
 @given(st.binary(min_size=1, max_size=300))

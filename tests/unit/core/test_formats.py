@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import struct
 import sys
+from itertools import accumulate, pairwise
 from zlib import crc32
 
 import pytest
@@ -18,11 +19,16 @@ from persistentqueue.core.block import (
     BLOCK_HEADER_BYTES,
     BLOCK_ITEMS,
     HOLES,
+    LENGTH_BYTES,
     UNIFORM,
+    Columns,
+    check_body,
     decode_block_header,
     decode_body,
+    decode_columns,
     decode_holes,
     encode_block,
+    split_columns,
     split_items,
 )
 from persistentqueue.core.frame import decode_frame, encode_frame, find_frame
@@ -108,9 +114,27 @@ BLOCKS = [
 
 
 def decode(data: bytes, offset: int = 640, salt: int = SALT) -> list[bytes]:
-    """Decode the block that begins ``data``."""
+    """Decode the block that begins ``data``: as items, and as columns if the items can be had."""
     found = decode_block_header(data, 0, salt, offset, "file")
-    return decode_body(data, BLOCK_HEADER_BYTES, found, salt, offset, "file")
+    items = decode_body(data, BLOCK_HEADER_BYTES, found, salt, offset, "file")
+    body = data[BLOCK_HEADER_BYTES : BLOCK_HEADER_BYTES + found.body_bytes]
+    check_body(body, found, salt, offset, "file")
+    assert items_of(decode_columns(body, found, offset, "file")) == items
+    return items
+
+
+def columns_of(items: list[bytes]) -> Columns:
+    """Return the items as columns."""
+    return Columns(struct.pack(f"<{len(items)}I", *map(len, items)), memoryview(b"".join(items)))
+
+
+def items_of(columns: Columns) -> list[bytes]:
+    """Return the items that the columns stand for."""
+    payload = bytes(columns.payload)
+    sizes = struct.unpack(f"<{len(columns)}I", columns.lengths)
+    ends = [*accumulate(sizes, initial=0)]
+    assert ends[-1] == len(payload)
+    return [payload[start:end] for start, end in pairwise(ends)]
 
 
 @pytest.mark.parametrize("items", BLOCKS, ids=lambda items: f"{len(items)}x{len(items[0])}")
@@ -123,6 +147,7 @@ def test_block_round_trip(items: list[bytes]) -> None:
     assert (found.count, found.ordinal, found.time_ns, found.checksum) == (len(items), 17, 99, encoded.checksum)
     assert (found.flags == UNIFORM) == (len({*map(len, items)}) == 1)
     assert decode(data + b"behind") == items
+    assert encode_block(columns_of(items), SALT, 640, 17, 99) == encoded
 
 
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=40), st.integers(0, 2**64 - 1), st.integers(0, 2**63))
@@ -195,9 +220,12 @@ def forge_block(flags: int, count: int, body: bytes) -> bytes:
     ],
 )
 def test_block_that_contradicts_itself(flags: int, count: int, body: bytes) -> None:
-    """Lengths and counts are checked against the data, even if the checksums are correct."""
+    """Lengths and counts are checked against the data, even if the checksums are correct: for items and for columns."""
+    data = forge_block(flags, count, body)
     with pytest.raises(CorruptionError):
-        decode(forge_block(flags, count, body))
+        decode(data)
+    with pytest.raises(CorruptionError):
+        decode_columns(body, decode_block_header(data, 0, SALT, 640, "file"), 640, "file")
 
 
 def test_block_examples_of_the_document() -> None:
@@ -232,6 +260,16 @@ def test_split_items(items: list[bytes], counts: list[int]) -> None:
     assert [len(part) for part, _ in parts] == counts
     assert [sum(map(len, part)) for part, _ in parts] == [size_bytes for _, size_bytes in parts]
     assert [item for part, _ in parts for item in part] == items
+    assert [items_of(part) for part in split_columns(columns_of(items))] == [part for part, _ in parts]
+
+
+@given(st.lists(st.sampled_from([0, 1, 100, BLOCK_BYTES // 3, BLOCK_BYTES]), min_size=1, max_size=40))
+def test_columns_are_split_like_items(sizes: list[int]) -> None:
+    """Columns are cut into blocks exactly where the same items are cut."""
+    items = [bytes([n % 256]) * size_bytes for n, size_bytes in enumerate(sizes)]
+    parts = [part for part, _ in split_items(items, sum(sizes))]
+    assert [items_of(part) for part in split_columns(columns_of(items))] == parts
+    assert sum(len(part.lengths) for part in split_columns(columns_of(items))) == LENGTH_BYTES * len(items)
 
 
 # --- frames ----------------------------------------------------------------------------------------------------------

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import random
+import struct
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import count, cycle
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +30,7 @@ from persistentqueue import (
     move_data,
     repair,
 )
-from persistentqueue.core.block import SEGMENT_MAGIC
+from persistentqueue.core.block import SEGMENT_MAGIC, Columns
 from persistentqueue.core.frame import encode_frame
 from persistentqueue.core.header import HEADER_BYTES, VERSION, decode_header, encode_header
 from persistentqueue.core.operations import Adoption, Enqueue, MarkerSet, Operation, encode_transaction
@@ -288,6 +291,59 @@ def test_a_part_of_any_size(open_queue: QueueFactory, directory: Path) -> None:
     assert (directory / "inbox" / part.name).stat().st_mode & 0o777 == 0o600
     publish_parts(directory, None, [part])
     assert drain(queue) == items
+
+
+def columns_of(items: Sequence[bytes]) -> Columns:
+    """Return the items as columns."""
+    return Columns(struct.pack(f"<{len(items)}I", *map(len, items)), b"".join(items))
+
+
+@pytest.mark.parametrize(
+    "lists",
+    [
+        [[b"a", b"", b"bc"], [], [b"d"]],
+        [[b"x" * 100] * 10_000] * 6,
+        [[os.urandom(n % 900) for n in range(9000)], [b""] * 70_000, [bytes(6_000_000), b"last"]],
+        [[bytes(300_000)] * 40],
+    ],
+    ids=("few", "equally long", "of many lengths", "large"),
+)
+def test_columns_make_the_file_that_items_make(
+    made: Path, monkeypatch: pytest.MonkeyPatch, lists: list[list[bytes]]
+) -> None:
+    """Columns are written byte for byte like their items, also if both come in turn."""
+
+    def file_of(*adds: str) -> bytes:
+        clock, chance = count(1_800_000_000_000_000_000), random.Random(7)
+        disk = replace(DISK, time_ns=lambda: next(clock), urandom=chance.randbytes)
+        writer = call_on(disk, PartWriter, made)
+        for add, items in zip(cycle(adds), lists, strict=False):
+            getattr(writer, add)(columns_of(items) if add == "write_columns" else items)
+        part = writer.end()
+        assert part is not None
+        data = (made / "inbox" / part.name).read_bytes()
+        writer.drop()
+        return data
+
+    expected = file_of("write")
+    assert file_of("write_columns") == expected
+    if sum(map(len, lists)) < 100:
+        monkeypatch.setattr(room, "SPILL_BYTES", 0)  # each item is then a block of its own
+        assert file_of("write", "write_columns") == file_of("write_columns", "write") == file_of("write")
+
+
+def test_columns_whose_lengths_are_wrong(made: Path) -> None:
+    """Columns whose lengths do not add up to the payload are refused, and what came before is kept."""
+    writer = PartWriter(made)
+    writer.write_columns(columns_of([b"a", b"bc"]))
+    for wrong in (Columns(b"\1\0\0\0", b"ab"), Columns(b"\1\0\0\0\1\0\0\0", b"a"), Columns(b"\1\0\0", b"a")):
+        with pytest.raises(ValueError, match="lengths, as u32, that add up to it"):
+            writer.write_columns(wrong)
+    part = writer.end()
+    assert part is not None
+    assert part.count == 2
+    writer.drop()
+    assert inbox(made) == []
 
 
 def test_a_part_of_nothing(made: Path) -> None:

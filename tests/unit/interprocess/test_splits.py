@@ -13,10 +13,20 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import CorruptionError, PersistentQueue, QueueNotFoundError, move_data
+from persistentqueue import CorruptionError, Encryption, PersistentQueue, QueueNotFoundError, WrongKeyError, move_data
 from persistentqueue.core.encryption import PLAIN
 from persistentqueue.core.intervals import Run
-from persistentqueue.interprocess.splits import GoneError, Onlooker, Split, find_behind, look, partition, plan, read
+from persistentqueue.interprocess.splits import (
+    GoneError,
+    Onlooker,
+    Split,
+    find_behind,
+    look,
+    partition,
+    plan,
+    read,
+    read_columns,
+)
 from persistentqueue.system.disk import DISK, Disk
 from tests.conftest import QueueFactory
 from tests.support.disks import call_on
@@ -296,6 +306,66 @@ def test_compacted_since_it_was_planned(open_queue: QueueFactory, directory: Pat
     queue.trim()
     assert len(before & set(segment_files(directory))) <= 1  # the current one stays
     assert items_of(directory, splits) == expected
+
+
+def test_columns_are_the_items(open_queue: QueueFactory, directory: Path) -> None:
+    """Columns tell the items that ``read`` reads, block by block: of the log, of segments, and with holes."""
+    queue = open_queue(segment_bytes=60_000)
+    fill(queue)
+    with queue.session() as session, queue.session() as keep:
+        for number in range(30):
+            (keep if number % 3 else session).dequeue()
+        session.flush()
+        keep.rollback()
+    assert queue.compact(below=1.0).segments
+    put_each(queue, items(3))
+    with queue.session() as session, queue.session() as keep:
+        for number in range(20):
+            (keep if number % 2 else session).dequeue()
+        session.flush()
+        keep.rollback()
+    splits = planned(directory)
+    assert any(len(split.runs) > 1 for split in splits)
+    expected = items_of(directory, splits)
+    found: dict[int, bytes] = {}
+    for split in splits:
+        for run in read_columns(DISK, str(directory), split):
+            assert run.columns is not None
+            sizes = list(run.columns.sizes())
+            begin = sum(sizes[: run.start])
+            for sequence, size_bytes in enumerate(sizes[run.start : run.start + run.count], run.first):
+                found[sequence] = bytes(run.columns.payload[begin : begin + size_bytes])
+                begin += size_bytes
+    assert found == expected
+    headers = [run for split in splits for run in read_columns(DISK, str(directory), split, has_values=False)]
+    assert [run.columns for run in headers] == [None] * len(headers)
+    assert [at for run in headers for at in range(run.first, run.first + run.count)] == list(expected)
+
+
+def test_headers_are_read_without_the_bodies(tmp_path: Path) -> None:
+    """Without values, a read takes a fiftieth of the bytes at most, and no key; so do blocks whose time is not wanted.
+
+    A damaged body is then not found.
+    """
+    with PersistentQueue(tmp_path, "q", encryption=Encryption("k", lambda key_id: bytes(16))) as queue:
+        put(queue, *[os.urandom(1000)] * 9000)
+    directory = tmp_path / "q"
+    read_bytes = [0]
+
+    def pread(fd: int, length_bytes: int, offset: int) -> bytes:
+        data = DISK.pread(fd, length_bytes, offset)
+        read_bytes[0] += len(data)
+        return data
+
+    disk = replace(DISK, pread=pread)
+    splits = planned(directory)
+    for options in ({"has_values": False}, {"is_wanted": lambda time_ns: time_ns == 0}):
+        read_bytes[0] = 0
+        runs = [run for split in splits for run in read_columns(disk, str(directory), split, **options)]
+        assert sum(run.count for run in runs) == (9000 if "has_values" in options else 0)
+        assert read_bytes[0] < 9000 * 1000 // 50
+    with pytest.raises(WrongKeyError):
+        list(read_columns(DISK, str(directory), splits[0]))
 
 
 def test_moved_since_it_was_planned(directory: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ This is the second interface of the package, beside the public names. ``spark`` 
 from ..storage.publication import LATEST, Part, is_published, read_publication
 from .consumer_requests import acknowledge, request_subscription
 from .multi_writer import PartWriter, count_published, publish_parts, remove_parts
+from .producer import is_reached
 from .splits import Found, Onlooker, Split, look, partition, plan, read
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "acknowledge",
     "count_published",
     "is_published",
+    "is_reached",
     "look",
     "partition",
     "plan",

@@ -31,10 +31,12 @@ except ImportError as missing:
         "persistentqueue.spark needs PySpark and PyArrow: pip install 'persistentqueue[spark]'"
     ) from missing
 
-from .handoff import Manifest, NotAStageError, PayloadLostError, Stage, StageHandoff
+from .handoff import PayloadLostError, Stage, StageHandoff
 from .java import JavaNotFoundError, local_session
 from .progress import Progress
+from .sessions import SparkConnectError
 from .source import register
+from .stages import Manifest, NotAStageError
 from .stream import acknowledge
 
 __all__ = [
@@ -48,4 +50,5 @@ __all__ = [
     "NotAStageError",
     "PayloadLostError",
     "JavaNotFoundError",
+    "SparkConnectError",
 ]

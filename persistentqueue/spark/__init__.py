@@ -20,7 +20,8 @@ A data source: Spark writes rows to a queue as items, and reads items as rows (`
     frame.write.format("persistentqueue").mode("append").option("queue", "orders").save("queues")
     spark.read.format("persistentqueue").option("queue", "orders").load("queues").show()
 
-This package needs ``pip install 'persistentqueue[spark]'``; nothing else in ``persistentqueue`` imports it.
+This package needs ``pip install 'persistentqueue[spark]'``; nothing else in ``persistentqueue`` imports it. A client of
+Spark Connect needs only ``pip install 'persistentqueue[spark-client]'``.
 """
 
 try:

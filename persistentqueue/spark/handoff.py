@@ -371,8 +371,8 @@ class StageHandoff:
     def waiting(self, subscription: str | None = None) -> Iterator[Manifest]:
         """Iterate over the manifests of the waiting stages, the oldest first, without taking them.
 
-        A stage that is being taken is not among them. A micro-batch that Spark Connect has handed over is among them
-        when the owner has found it, in a ``take`` at the latest that finds no other stage. Spark is not needed.
+        A stage that is being taken is not among them. Spark is not needed. A micro-batch that Spark Connect has handed
+        over appears when the owner has found it. A ``take`` that finds no other stage looks for it.
 
         Args:
             subscription: The name of the consumer whose stages are meant. With None, the default, it is the consumer

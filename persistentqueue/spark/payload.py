@@ -145,7 +145,7 @@ class _Local:
 
 
 class _Remote:
-    """The payloads on any other file system that Spark knows: what classic sessions and Spark Connect share."""
+    """The payloads on any other file system that Spark knows, with the methods of both kinds of sessions."""
 
     def __init__(self, root: str, spark: SparkSession) -> None:
         self.root = root

@@ -1,4 +1,4 @@
-"""Spark Connect: what only its sessions have, a client that has nothing else, and what cannot work.
+"""Spark Connect: the hand-off under its limits, and a client without Spark.
 
 The other tests of the connector run in both modes, with ``SPARK_MODE=connect`` and without.
 """

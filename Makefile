@@ -155,7 +155,7 @@ flights: $(VENV)/test.installed
 
 # Spark, of which every process is killed at every place, one after the other: 52 of them.
 kills: $(VENV)/test.installed
-	EVERY_PLACE=1 $(BIN)/python -m pytest -n 2 --dist load --no-loadscope-reorder $(KILLS)
+	EVERY_PLACE=1 $(BIN)/python -m pytest -n 2 --dist load --no-loadscope-reorder $(KILLS) -k 'not hand-offs'
 	SPARK_MODE=connect $(BIN)/python -m pytest -n 2 --dist load $(ON_CONNECT)
 
 # Models of protocols, whole within their bounds, and the bugs that are planted in them. It needs spin and gcc.
@@ -174,12 +174,14 @@ $(VENV)/spark-%.tested:
 	EVERY_PLACE=1 $(VENV)/spark-$*/bin/python -m pytest -W ignore::ResourceWarning \
 		-W ignore::pytest.PytestUnraisableExceptionWarning $(ON_SPARK)
 
-# The same tests and kills in sessions of Spark Connect, and a program with pyspark-client alone: half an hour.
+# The same tests and kills in sessions of Spark Connect, and a program with pyspark-client alone: half an hour. The kills
+# of hand-offs in classic sessions are here as well: make flights has others.
 connect: export SPARK_MODE := connect
 connect: export SPARK_CLIENT_PYTHON := $(CURDIR)/$(VENV)/client/bin/python
 connect: $(VENV)/test.installed $(VENV)/client.made
 	EVERY_PLACE=1 $(BIN)/python -m pytest -n 2 --dist load --no-loadscope-reorder $(ON_SPARK) tests/spark/test_connect.py \
 		tests/spark/test_killed.py
+	SPARK_MODE= EVERY_PLACE=1 $(BIN)/python -m pytest -n 2 --dist load tests/spark/test_killed.py -k hand-offs
 
 $(VENV)/client.made: setup.cfg
 	$(PYTHON) -m venv $(VENV)/client

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -176,9 +177,8 @@ class _ByJava(_Remote):
             self._files.mkdirs(self._path(self.root))
 
     def names(self, identity: str) -> dict[str, float]:
-        found = [status for status in self._list(self.root) if status.isDirectory()]
-        named = {status.getPath().getName(): status.getModificationTime() / 1000 for status in found}
-        return {name: changed for name, changed in named.items() if f"-{identity}-" in name}
+        named = [status.getPath().getName() for status in self._list(self.root) if status.isDirectory()]
+        return {name: self._changed(name) for name in named if f"-{identity}-" in name}
 
     def make(self, name: str) -> str:
         return f"{self.root}/{name}"  # nothing to make: many such storages have no empty directories
@@ -197,6 +197,15 @@ class _ByJava(_Remote):
         with _explaining(f"{self.root}/{name}"):
             if self._files.exists(path):
                 self._files.rename(path, self._path(f"{self.root}/{name}{LOST_SUFFIX}"))
+
+    def _changed(self, name: str) -> float:
+        """Return the time of the last change of a file in a payload: an object store knows none of a directory."""
+        changed = 0.0
+        with _explaining(f"{self.root}/{name}"):
+            files = self._files.listFiles(self._path(f"{self.root}/{name}"), True)
+            while files.hasNext():
+                changed = max(changed, files.next().getModificationTime() / 1000)
+        return changed or time.time()
 
     def _list(self, directory: str) -> list[Any]:
         path = self._path(directory)

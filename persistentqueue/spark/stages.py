@@ -203,9 +203,9 @@ class BatchHandoff:
             producer.enqueue(encode(manifest))
             try:
                 is_new = producer.flush(marker)
-            except BrokenQueueError:  # the manifest may be durable
+            except BrokenQueueError:  # the manifest may be durable, as after an interruption
                 raise
-            except BaseException:
+            except Exception:
                 producer.rollback()
                 root.remove(directory)
                 raise

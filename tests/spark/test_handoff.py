@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 import types
 import uuid
 from decimal import Decimal
@@ -357,6 +358,15 @@ def test_payloads_on_another_file_system(spark: SparkSession, tmp_path: Path, el
         (directory / "part.parquet").write_text("a part of a file")
     with StageHandoff(None, tmp_path, "q", payload_root=elsewhere):
         assert filled(root) == {waiting.directory, "somebody else's"}
+    in_work = root / stages_room.new_name(waiting.directory.split("-")[1], (str(uuid.uuid4()), 0))
+    in_work.mkdir()
+    (in_work / "part.parquet").write_text("a part of a micro-batch")
+    StageHandoff(spark, tmp_path, "q", payload_root=elsewhere).close()
+    assert in_work.name in filled(root)
+    old = time.time() - stages_room.BATCH_GRACE_SECONDS - 60
+    os.utime(in_work / "part.parquet", (old, old))
+    StageHandoff(spark, tmp_path, "q", payload_root=elsewhere).close()
+    assert in_work.name not in filled(root)
     with StageHandoff(spark, tmp_path, "q", payload_root=elsewhere) as handoff:
         assert handoff.skip(waiting)
     with StageHandoff(spark, tmp_path, "q", payload_root=elsewhere) as handoff:
@@ -748,9 +758,10 @@ def test_the_launcher_drops_one_argument(tmp_path: Path) -> None:
 START_WITHOUT_JAVA = """
 import os
 from persistentqueue.spark import local_session
-environment = dict(os.environ)
+sparks_own = {"SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE"}
+environment = {name: value for name, value in os.environ.items() if name not in sparks_own}
 spark = local_session("without java")
-assert environment == dict(os.environ)
+assert environment == {name: value for name, value in os.environ.items() if name not in sparks_own}
 spark.range(7).write.parquet("seven")
 print(spark.read.parquet("seven").count(), spark.sparkContext._jvm.java.lang.System.getProperty("java.home"))
 spark.stop()

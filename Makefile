@@ -124,6 +124,8 @@ export PYTHONOPTIMIZE :=
 SPARKS ?= 4.0 4.1 4.2
 ON_SPARK := tests/spark/test_handoff.py tests/spark/test_rows.py tests/spark/test_source.py tests/spark/test_stream.py tests/spark/test_workers.py \
 	tests/spark/test_processes.py
+# What make kills runs under Spark Connect; make connect runs all of the connector's tests there.
+ON_CONNECT := tests/spark/test_killed.py tests/spark/test_connect.py::test_a_query_is_found_by_its_name
 
 # These tests run from the unpacked source distribution, and with the oldest and newest versions of all dependencies.
 UNPACKED := tests/project tests/api
@@ -134,7 +136,7 @@ BOUNDS += --deselect tests/spark/test_handoff.py::test_a_machine_without_java -W
 # The tools of a release have an environment of their own, so that none of them decides a version that is tested.
 RELEASE := $(VENV)/release/bin
 
-.PHONY: demo test long flights kills models crash sparks lint docs screenshots package bounds perf perf-spark clean
+.PHONY: demo test long flights kills models crash sparks connect lint docs screenshots package bounds perf perf-spark clean
 
 demo: $(VENV)/examples.installed
 	$(BIN)/python examples/flights_pipeline.py --directory demo
@@ -154,7 +156,8 @@ flights: $(VENV)/test.installed
 
 # Spark, of which every process is killed at every place, one after the other: 52 of them.
 kills: $(VENV)/test.installed
-	EVERY_PLACE=1 $(BIN)/python -m pytest -n 2 --dist load --no-loadscope-reorder $(KILLS)
+	EVERY_PLACE=1 $(BIN)/python -m pytest -n 2 --dist load --no-loadscope-reorder $(KILLS) -k 'not hand-offs'
+	SPARK_MODE=connect $(BIN)/python -m pytest -n 2 --dist load $(ON_CONNECT)
 
 # Models of protocols, whole within their bounds, and the bugs that are planted in them. It needs spin and gcc.
 models: $(VENV)/test.installed
@@ -171,6 +174,20 @@ $(VENV)/spark-%.tested:
 	$(VENV)/spark-$*/bin/python -m pip install --disable-pip-version-check --quiet --editable '.[test]' 'pyspark==$*.*'
 	EVERY_PLACE=1 $(VENV)/spark-$*/bin/python -m pytest -W ignore::ResourceWarning \
 		-W ignore::pytest.PytestUnraisableExceptionWarning $(ON_SPARK)
+
+# The same tests and kills in sessions of Spark Connect, and a program with pyspark-client alone: half an hour. The kills
+# of hand-offs in classic sessions are here as well: make flights has others.
+connect: export SPARK_MODE := connect
+connect: export SPARK_CLIENT_PYTHON := $(CURDIR)/$(VENV)/client/bin/python
+connect: $(VENV)/test.installed $(VENV)/client.made
+	EVERY_PLACE=1 $(BIN)/python -m pytest -n 2 --dist load --no-loadscope-reorder $(ON_SPARK) tests/spark/test_connect.py \
+		tests/spark/test_killed.py
+	SPARK_MODE= EVERY_PLACE=1 $(BIN)/python -m pytest -n 2 --dist load tests/spark/test_killed.py -k hand-offs
+
+$(VENV)/client.made: setup.cfg
+	$(PYTHON) -m venv $(VENV)/client
+	$(VENV)/client/bin/python -m pip install --disable-pip-version-check --quiet --editable '.[spark-client]'
+	touch $@
 
 lint: $(VENV)/test.installed
 	$(BIN)/python -m ruff check .

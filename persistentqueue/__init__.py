@@ -64,8 +64,8 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
   ``opening``, ``flush_batcher``, ``item_waiter``, ``standard_queue_worker``, ``session``, ``persistent_queue``,
   ``transactions``, ``standard_queue``.
 - ``spark/`` Queues between Spark jobs, and between Spark and other programs: a hand-off of DataFrames, and a data
-  source. ``java``, ``options``, ``payload``, ``progress``, ``workers``, ``handoff``, ``partition_reader``, ``writer``,
-  ``stream``, ``source``.
+  source. ``sessions``, ``java``, ``options``, ``payload``, ``progress``, ``workers``, ``stages``, ``handoff``,
+  ``partition_reader``, ``writer``, ``stream``, ``source``.
 - ``cli/`` The command line: ``persistentqueue``, or ``python -m persistentqueue``. ``bench``, ``files``,
   ``formatting``, ``streams``, ``style``, ``parser``, ``display/__init__``, ``display/console``, ``output``, ``app``,
   ``summary``, ``display/report``, ``display/watch``, ``display/screen``, ``display/top``, ``maintenance_verbs``,

@@ -6,9 +6,9 @@ from __future__ import annotations
 import gc
 import os
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -189,28 +189,17 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Yield one local Spark session for all tests of a process; each task is tried twice."""
-    from persistentqueue.spark import JavaNotFoundError, local_session, register
+    """Yield one local Spark session for all tests of a process, of Spark Connect if ``SPARK_MODE=connect`` is set."""
+    from persistentqueue.spark import JavaNotFoundError, register
+    from tests.support.spark_modes import session
 
-    scratch = tmp_path_factory.mktemp("spark")
-    config = {
-        "spark.master": "local[2,2]",
-        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={scratch}",
-        "spark.local.dir": f"{scratch}",
-        "spark.sql.warehouse.dir": f"{scratch / 'warehouse'}",
-        "spark.sql.session.timeZone": "UTC",
-    }
-    # PySpark starts Java by a fork. Newer Pythons deprecate a fork in a process that has threads, such as those of
-    # NumPy.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
+    with ExitStack() as stack:
         try:
-            session = local_session("tests", config)
+            opened = stack.enter_context(session(tmp_path_factory.mktemp("spark")))
         except JavaNotFoundError as reason:
             pytest.skip(str(reason))
-    register(session)
-    yield session
-    session.stop()
+        register(opened)
+        yield opened
 
 
 # The Java of a test lives for seconds. It should start fast, without optimizing for long runs and without verifying the

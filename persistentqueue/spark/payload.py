@@ -3,22 +3,30 @@
 The root lies on a local file system, or on any other that Spark can write, under Hadoop's name for it (``s3a://``,
 ``hdfs://`` …). A local payload is made durable here: the files first, then the names that lead to them. On another file
 system, a file that Spark has written and closed is as durable as that storage makes it.
+
+A classic session reaches another file system through the driver's Java. Under Spark Connect there is no Java at hand:
+jobs of Spark list and delete the files. They take tenths of a second, and leave an empty directory for each deleted
+payload, where the storage has directories.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from py4j.protocol import Py4JJavaError
 from pyarrow.parquet import read_metadata
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from .sessions import is_connect
+
 _PATTERN = set("*?[]{}\\")
+_SUCCESS = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
 SCHEME = "://"
 LOST_SUFFIX = ".lost"
 """The suffix of the name of a payload whose stage was given up."""
@@ -33,8 +41,11 @@ class Payloads(Protocol):
     def prepare(self) -> None:
         """Make the root if it does not exist."""
 
-    def names(self) -> list[str]:
-        """Return the names of the directories under the root."""
+    def names(self, identity: str) -> dict[str, float]:
+        """Return the names of the directories under the root that contain the identity between two hyphens.
+
+        Each comes with the time of its last change, in seconds since 1970.
+        """
 
     def make(self, name: str) -> str:
         """Make an empty payload, and return the address that Spark writes to."""
@@ -65,7 +76,15 @@ def payloads(root: str | os.PathLike[str], spark: SparkSession | None) -> Payloa
     root = text if remote else str(Path(text.removeprefix("file" + SCHEME)).resolve())
     if set(root) & _PATTERN:
         raise ValueError(f"{root}: Spark reads * ? [ ] {{ }} and \\ as a pattern: choose another payload_root")
-    return _Remote(root.rstrip("/"), spark or SparkSession.active()) if remote else _Local(Path(root))
+    if not remote:
+        return _Local(Path(root))
+    session = spark or SparkSession.active()
+    return (_ByJobs if is_connect(session) else _ByJava)(root.rstrip("/"), session)
+
+
+def on_the_server(root: str, spark: SparkSession) -> Payloads:
+    """Return the payloads under a path of the server of Spark Connect that this process does not see."""
+    return _ByJobs(root if SCHEME in root else f"file://{root}", spark)
 
 
 class _Local:
@@ -78,9 +97,10 @@ class _Local:
     def prepare(self) -> None:
         _make_directory(self._root)
 
-    def names(self) -> list[str]:
+    def names(self, identity: str) -> dict[str, float]:
         with os.scandir(self._root) as entries:
-            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+            mine = [each for each in entries if f"-{identity}-" in each.name and each.is_dir(follow_symlinks=False)]
+            return {entry.name: entry.stat().st_mtime for entry in mine}
 
     def make(self, name: str) -> str:
         (self._root / name).mkdir(mode=0o700)
@@ -126,29 +146,11 @@ class _Local:
 
 
 class _Remote:
-    """The payloads on any other file system that Spark knows, reached through the driver's Java."""
+    """The payloads on any other file system that Spark knows, with the methods of both kinds of sessions."""
 
     def __init__(self, root: str, spark: SparkSession) -> None:
         self.root = root
         self._spark = spark
-        context: Any = spark.sparkContext
-        self._path = context._jvm.org.apache.hadoop.fs.Path
-        with _explaining(root):
-            self._files = self._path(root).getFileSystem(context._jsc.hadoopConfiguration())
-
-    def prepare(self) -> None:
-        with _explaining(self.root):
-            self._files.mkdirs(self._path(self.root))
-
-    def names(self) -> list[str]:
-        return [status.getPath().getName() for status in self._list(self.root) if status.isDirectory()]
-
-    def make(self, name: str) -> str:
-        return f"{self.root}/{name}"  # nothing to make: many such storages have no empty directories
-
-    def files(self, name: str) -> dict[str, int]:
-        found = {status.getPath().getName(): status.getLen() for status in self._list(f"{self.root}/{name}")}
-        return {file: found[file] for file in sorted(found) if _is_data(file)}
 
     def rows(self, name: str, files: Sequence[str]) -> int:
         return self._spark.read.parquet(*(self.address(name, file) for file in files)).count()
@@ -159,8 +161,34 @@ class _Remote:
     def address(self, name: str, file: str) -> str:
         return f"{self.root}/{name}/{file}"
 
+
+class _ByJava(_Remote):
+    """The payloads, reached through the driver's Java."""
+
+    def __init__(self, root: str, spark: SparkSession) -> None:
+        super().__init__(root, spark)
+        context: Any = spark.sparkContext
+        self._path = context._jvm.org.apache.hadoop.fs.Path
+        with _explaining(root):
+            self._files = self._path(root).getFileSystem(context._jsc.hadoopConfiguration())
+
+    def prepare(self) -> None:
+        with _explaining(self.root):
+            self._files.mkdirs(self._path(self.root))
+
+    def names(self, identity: str) -> dict[str, float]:
+        named = [status.getPath().getName() for status in self._list(self.root) if status.isDirectory()]
+        return {name: self._changed(name) for name in named if f"-{identity}-" in name}
+
+    def make(self, name: str) -> str:
+        return f"{self.root}/{name}"  # nothing to make: many such storages have no empty directories
+
+    def files(self, name: str) -> dict[str, int]:
+        found = {status.getPath().getName(): status.getLen() for status in self._list(f"{self.root}/{name}")}
+        return {file: found[file] for file in sorted(found) if _is_data(file)}
+
     def remove(self, name: str) -> None:
-        with suppress(Py4JJavaError):
+        with suppress(OSError), _explaining(self.root):
             self._files.delete(self._path(f"{self.root}/{name}"), True)
 
     def set_aside(self, name: str) -> None:
@@ -170,18 +198,83 @@ class _Remote:
             if self._files.exists(path):
                 self._files.rename(path, self._path(f"{self.root}/{name}{LOST_SUFFIX}"))
 
+    def _changed(self, name: str) -> float:
+        """Return the time of the last change of a file in a payload: an object store knows none of a directory."""
+        changed = 0.0
+        with _explaining(f"{self.root}/{name}"):
+            files = self._files.listFiles(self._path(f"{self.root}/{name}"), True)
+            while files.hasNext():
+                changed = max(changed, files.next().getModificationTime() / 1000)
+        return changed or time.time()
+
     def _list(self, directory: str) -> list[Any]:
         path = self._path(directory)
         with _explaining(directory):
             return list(self._files.listStatus(path)) if self._files.exists(path) else []
 
 
+class _ByJobs(_Remote):
+    """The payloads, reached by jobs of Spark."""
+
+    def prepare(self) -> None:
+        self._list("-")  # nothing to make, since Spark makes directories: this asks whether it knows the file system
+
+    def names(self, identity: str) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for path, _, changed in self._list(f"*-{identity}-*"):
+            name = path.rpartition("/")[0].rpartition("/")[2]
+            found[name] = max(changed, found.get(name, 0.0))
+        return found
+
+    def make(self, name: str) -> str:
+        """Leave a file in the payload: Spark lists no files of a job that was killed, and no empty directories."""
+        address = f"{self.root}/{name}"
+        self._mark(address)
+        return address
+
+    def files(self, name: str) -> dict[str, int]:
+        found = {path.rpartition("/")[2]: size_bytes for path, size_bytes, _ in self._list(name)}
+        return {file: found[file] for file in sorted(found) if _is_data(file)}
+
+    def remove(self, name: str) -> None:
+        """Overwrite the payload with the partitions of a frame without rows: there are none, so no file is left."""
+        with suppress(PySparkException):
+            writer = self._spark.range(0).selectExpr("id AS part", "id").write.partitionBy("part").mode("overwrite")
+            settings = {_SUCCESS: "false", "partitionOverwriteMode": "static"}
+            writer.options(**settings).parquet(f"{self.root}/{name}")
+
+    def set_aside(self, name: str) -> None:
+        """Leave a mark beside the payload: Spark renames nothing, and no sweep removes a payload with a mark."""
+        if self._list(name):
+            self._mark(f"{self.root}/{name}{LOST_SUFFIX}")
+
+    def _mark(self, address: str) -> None:
+        with _explaining(address):
+            self._spark.sql("SELECT '' AS value").write.mode("append").option(_SUCCESS, "false").text(address)
+
+    def _list(self, directory: str) -> list[tuple[str, int, float]]:
+        """Return the files in the matching directories: each with its path, size and time of the last change."""
+        address = f"{self.root}/{directory}"
+        files = self._spark.read.format("binaryFile").load(address)
+        try:
+            with _explaining(address):
+                rows = files.selectExpr("path", "length", "CAST(modificationTime AS DOUBLE)").collect()
+        except FileNotFoundError:
+            return []
+        return [tuple(row) for row in rows]
+
+
 @contextmanager
 def _explaining(address: str) -> Iterator[None]:
-    """Turn an error of Java into an ``OSError`` that names the address, without the Java stack trace."""
+    """Turn an error of Spark or Java into an ``OSError`` that names the address, without the Java stack trace."""
     try:
         yield
-    except Py4JJavaError as error:
+    except PySparkException as error:
+        kind = FileNotFoundError if error.getCondition() == "PATH_NOT_FOUND" else OSError
+        raise kind(f"{address}: {str(error).partition('JVM stacktrace')[0].strip()}") from error
+    except Exception as error:
+        if not hasattr(error, "java_exception"):  # the error of py4j, which a client of Spark Connect does not have
+            raise
         raise OSError(f"{address}: {error.java_exception.toString()}") from error
 
 

@@ -6,13 +6,17 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
+
+from .sessions import is_connect
 
 SECONDS = 0.5
 """Seconds between two reports."""
 _GROUP = "spark.jobGroup.id"
+_INTERVAL, _OFTEN = "spark.connect.progress.reportInterval", "50ms"
+"""The setting of a session for the time between two messages of the server; its default is longer than many jobs."""
 
 
 class Progress(NamedTuple):
@@ -37,6 +41,33 @@ def reporting(spark: SparkSession, report: Report | None) -> Iterator[None]:
     if report is None:
         yield
         return
+    ended = threading.Event()
+    failures: list[BaseException] = []
+
+    def watch() -> None:
+        """Report until the block ends, and then once more."""
+        try:
+            while not ended.wait(SECONDS):
+                report(progress())
+            report(progress())
+        except BaseException as failure:
+            failures.append(failure)
+
+    with (_messages if is_connect(spark) else _jobs)(spark) as progress:
+        thread = threading.Thread(target=watch, name="persistentqueue progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+    if failures:
+        raise failures[0]
+
+
+@contextmanager
+def _jobs(spark: SparkSession) -> Iterator[Callable[[], Progress]]:
+    """Yield a function that asks the driver for the jobs that this thread starts in the block."""
     context = spark.sparkContext
     tracker = context.statusTracker()
     group = context.getLocalProperty(_GROUP)
@@ -44,11 +75,8 @@ def reporting(spark: SparkSession, report: Report | None) -> Iterator[None]:
         context.setLocalProperty(_GROUP, f"persistentqueue {uuid.uuid4().hex}")
     name = context.getLocalProperty(_GROUP)
     before = set(tracker.getJobIdsForGroup(name))
-    ended = threading.Event()
-    failures: list[BaseException] = []
 
-    def tell() -> None:
-        """Report once."""
+    def progress() -> Progress:
         done = total = 0
         for job in set(tracker.getJobIdsForGroup(name)) - before:
             info = tracker.getJobInfo(job)
@@ -59,25 +87,46 @@ def reporting(spark: SparkSession, report: Report | None) -> Iterator[None]:
                     # A stage of a successful job that did not run was skipped: another job had done its work.
                     is_done = info is not None and info.status == "SUCCEEDED"
                     total += stage_info.numCompletedTasks if is_done else stage_info.numTasks
-        report(Progress(done, total))
+        return Progress(done, total)
 
-    def watch() -> None:
-        """Report until the block ends, and then once more."""
-        try:
-            while not ended.wait(SECONDS):
-                tell()
-            tell()
-        except BaseException as failure:
-            failures.append(failure)
-
-    thread = threading.Thread(target=watch, name="persistentqueue progress", daemon=True)
-    thread.start()
     try:
-        yield
+        yield progress
     finally:
-        ended.set()
-        thread.join()
         if group is None:
             context.setLocalProperty(_GROUP, None)  # type: ignore[arg-type]
-    if failures:
-        raise failures[0]
+
+
+@contextmanager
+def _messages(spark: Any) -> Iterator[Callable[[], Progress]]:
+    """Yield a function that adds up what the server of Spark Connect says of the jobs of this thread in the block.
+
+    The server says nothing after a job. So a stage that has begun counts as done when its job has ended. A job that
+    ends before the first message is not counted.
+    """
+    thread = threading.get_ident()
+    known: dict[Any, dict[int, tuple[int, int]]] = {}
+    """For each operation, the done tasks and all tasks of its stages."""
+
+    def hear(stages: Any, operation_id: Any, done: bool, **_: Any) -> None:
+        if threading.get_ident() == thread:  # Spark calls in the thread that waits for the job
+            found = {stage.stage_id: (stage.num_completed_tasks, stage.num_tasks) for stage in stages}
+            if done:  # a stage without a done task was skipped: another one had done its work
+                begun = found or known.get(operation_id, {})
+                found = {stage: (total, total) for stage, (count, total) in begun.items() if count or len(begun) == 1}
+            known[operation_id] = found
+
+    def progress() -> Progress:
+        counts = [count for stages in list(known.values()) for count in stages.values()]
+        return Progress(sum(done for done, _ in counts), sum(total for _, total in counts))
+
+    before = spark.conf.get(_INTERVAL, None)
+    spark.conf.set(_INTERVAL, _OFTEN)
+    spark.registerProgressHandler(hear)
+    try:
+        yield progress
+    finally:
+        spark.removeProgressHandler(hear)
+        if before is None:
+            spark.conf.unset(_INTERVAL)
+        else:
+            spark.conf.set(_INTERVAL, before)

@@ -94,7 +94,7 @@ TABLE = (
     ),
     _folder(
         "spark",
-        "java options payload progress workers handoff partition_reader writer stream source __init__",
+        "sessions java options payload progress workers stages handoff partition_reader writer stream source __init__",
     ),
     _folder(
         "cli",

@@ -6,12 +6,15 @@ import datetime
 import errno
 import json
 import os
+import pickle
 import shutil
 import stat
 import subprocess
 import sys
 import threading
+import time
 import types
+import uuid
 from decimal import Decimal
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,14 +31,16 @@ from persistentqueue import (
     CorruptionError,
     DiskFullError,
     PersistentQueue,
+    Producer,
     QueueLockedError,
     Session,
     SubscriptionNotFoundError,
 )
 from persistentqueue.spark import JavaNotFoundError, NotAStageError, PayloadLostError, Progress, StageHandoff
-from persistentqueue.spark import handoff as room
 from persistentqueue.spark import java as java_room
 from persistentqueue.spark import payload as payload_room
+from persistentqueue.spark import stages as stages_room
+from tests.support.spark_modes import IS_CONNECT, MOUNT
 
 pytestmark = pytest.mark.spark
 
@@ -44,6 +49,11 @@ SOURCES = os.path.dirname(os.path.dirname(os.path.abspath(persistentqueue.__file
 
 def payloads(root: Path) -> set[str]:
     return set(os.listdir(root))
+
+
+def filled(root: Path) -> set[str]:
+    """Return the payloads with a file. Spark Connect deletes files, and leaves their directory."""
+    return {name for name in payloads(root) if any((root / name).iterdir()) or not IS_CONNECT}
 
 
 def numbers(handoff: StageHandoff) -> list[int] | None:
@@ -68,25 +78,45 @@ def refuse(*_: object, **__: object) -> bool:
 # --- streaming
 
 
-def stream(spark: SparkSession, root: Path, handoff: StageHandoff, results: list[bool]) -> None:
-    """Run a query that hands over the new files in ``root/in``, one in each batch, until there are none."""
+def stream(spark: SparkSession, root: Path, handoff: StageHandoff) -> None:
+    """Run a query that hands over the new files in ``root/in``, one in each batch, until there are none.
 
-    computed = spark.sparkContext.accumulator(0)
+    The function of the query runs in this process, or beside the server of Spark Connect. It writes its results, and
+    how many rows were computed for them, into files. If ``root/fails`` exists, each of its commits fails.
+    """
+    computed, results, fails = root / "computed", root / "results", root / "fails"
 
     def count(number: Any) -> bool:
-        computed.add(1)
+        with computed.open("a") as file:
+            file.write("x")
         return bool(number < 1000)
 
     counted = F.udf(lambda number: count(number), "boolean")  # noqa: PLW0108 - PySpark warns of some type hints
 
     def put(frame: DataFrame, batch_id: int) -> None:
-        before = computed.value
-        results.append(handoff.put_batch(frame.where(counted("id")), batch_id))
-        assert computed.value - before in {0, 5}
+        computed.write_text("")
+        with pytest.MonkeyPatch.context() as patch:
+            if fails.exists():
+                patch.setattr(Session, "flush", refuse)
+                patch.setattr(Producer, "flush", refuse)
+            result = handoff.put_batch(frame.where(counted("id")), batch_id)
+        assert len(computed.read_text()) in {0, 5}
+        with results.open("a") as file:
+            file.write(f"{result}\n")
 
     source = spark.readStream.schema("id BIGINT").option("maxFilesPerTrigger", 1).parquet(str(root / "in"))
     writer = source.writeStream.foreachBatch(put).option("checkpointLocation", str(root / "checkpoint"))
     assert writer.trigger(availableNow=True).start().awaitTermination(120)
+
+
+def count_waiting(handoff: StageHandoff) -> int:
+    """Return how many stages wait, those included that Spark Connect has published and the owner has not taken in."""
+    handoff._queue._open().adopt_news()
+    return len(list(handoff.waiting()))
+
+
+def put_results(root: Path) -> list[bool]:
+    return [line == "True" for line in (root / "results").read_text().splitlines()]
 
 
 def test_micro_batches_are_handed_over_once(spark: SparkSession, tmp_path: Path) -> None:
@@ -97,30 +127,42 @@ def test_micro_batches_are_handed_over_once(spark: SparkSession, tmp_path: Path)
     """
     for number in range(3):
         spark.range(10 * number, 10 * number + 5).coalesce(1).write.mode("append").parquet(str(tmp_path / "in"))
-    results: list[bool] = []
     with StageHandoff(spark, tmp_path, "q") as handoff:
-        stream(spark, tmp_path, handoff, results)
-        assert results == [True] * 3
+        stream(spark, tmp_path, handoff)
+        assert put_results(tmp_path) == [True] * 3
         (tmp_path / "checkpoint" / "commits" / "2").unlink()
         (tmp_path / "checkpoint" / "commits" / ".2.crc").unlink()
-        stream(spark, tmp_path, handoff, results)
-        assert results == [True] * 3 + [False]
-        assert len(list(handoff.waiting())) == 3
+        stream(spark, tmp_path, handoff)
+        assert put_results(tmp_path) == [True] * 3 + [False]
+        assert count_waiting(handoff) == 3
         spark.range(100, 105).coalesce(1).write.mode("append").parquet(str(tmp_path / "in"))
-        with pytest.MonkeyPatch.context() as patch, pytest.raises(StreamingQueryException, match="FlushError"):
-            patch.setattr(Session, "flush", refuse)
-            stream(spark, tmp_path, handoff, results)
-        assert len(list(handoff.waiting())) == 3
-        stream(spark, tmp_path, handoff, results)
-        assert results == [True] * 3 + [False, True]
+        (tmp_path / "fails").touch()
+        before = payloads(tmp_path / "q+payload")
+        with pytest.raises(StreamingQueryException, match="FlushError"):
+            stream(spark, tmp_path, handoff)
+        (tmp_path / "fails").unlink()
+        assert count_waiting(handoff) == 3
+        assert len(payloads(tmp_path / "q+payload") - before) == (0 if IS_CONNECT else 1)  # here it may be durable
+        stream(spark, tmp_path, handoff)
+        assert put_results(tmp_path) == [True] * 3 + [False, True]
         spark.range(1000, 1005).coalesce(1).write.mode("append").parquet(str(tmp_path / "in"))
         before = payloads(tmp_path / "q+payload")
-        stream(spark, tmp_path, handoff, results)
-        assert results == [True] * 3 + [False, True, False]
+        stream(spark, tmp_path, handoff)
+        assert put_results(tmp_path) == [True] * 3 + [False, True, False]
         assert payloads(tmp_path / "q+payload") == before
         found = [numbers(handoff) for _ in range(5)]
     assert sorted(filter(None, found)) == [list(range(start, start + 5)) for start in (0, 10, 20, 100)]
     assert found[-1] is None
+    with StageHandoff(spark, tmp_path, "q"):
+        assert payloads(tmp_path / "q+payload") == set()
+
+
+@pytest.mark.skipif(IS_CONNECT, reason="Spark Connect pickles a hand-off for foreachBatch")
+def test_a_hand_off_belongs_to_its_process(spark: SparkSession, tmp_path: Path) -> None:
+    """In classic Spark a hand-off cannot be pickled, for a task for instance, with or without a session of its own."""
+    for own in (spark, None):
+        with StageHandoff(own, tmp_path, "q") as handoff, pytest.raises(TypeError, match="one process"):
+            pickle.dumps(handoff)
 
 
 def test_a_batch_without_a_query_is_refused(spark: SparkSession, tmp_path: Path) -> None:
@@ -284,11 +326,11 @@ def test_the_payload_is_durable_before_the_commit(
 @pytest.fixture
 def elsewhere(spark: SparkSession, tmp_path: Path) -> str:
     """Return a root that is not on the local file system, as far as Spark knows."""
-    (tmp_path / "mounted").mkdir()
-    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
-    mount = f"q{os.getpid()}-{tmp_path.name}"
-    hadoop.set(f"fs.viewfs.mounttable.{mount}.link./bucket", f"file://{tmp_path / 'mounted'}")
-    return f"viewfs://{mount}/bucket/payloads/"
+    mounted = spark.conf.get(MOUNT)
+    assert mounted is not None
+    (tmp_path / "mounted").symlink_to(Path(mounted.removeprefix("file://"), tmp_path.name))
+    (tmp_path / "mounted").resolve().mkdir()
+    return f"viewfs://tests/bucket/{tmp_path.name}/payloads/"
 
 
 def test_payloads_on_another_file_system(spark: SparkSession, tmp_path: Path, elsewhere: str) -> None:
@@ -301,20 +343,37 @@ def test_payloads_on_another_file_system(spark: SparkSession, tmp_path: Path, el
         (waiting,) = handoff.waiting()
         assert (waiting.rows, len(waiting.files)) == (10, 2)
         assert numbers(handoff) == list(range(10))
-        assert payloads(root) == set()
+        assert filled(root) == set()
         with pytest.raises(Exception, match="the job ran"):
             handoff.put(failing(spark))
-        assert payloads(root) == set()
+        assert filled(root) == set()
         handoff.put(frame)
         (waiting,) = handoff.waiting()
         (root / waiting.directory / waiting.files[0]).unlink()
         with pytest.raises(CorruptionError, match="no file"):
             numbers(handoff)
     orphan = root / waiting.directory.replace(waiting.directory[-32:], "0" * 32)
-    orphan.mkdir()
-    (root / "somebody else's").mkdir()
+    for directory in (orphan, root / "somebody else's"):
+        directory.mkdir()
+        (directory / "part.parquet").write_text("a part of a file")
     with StageHandoff(None, tmp_path, "q", payload_root=elsewhere):
-        assert payloads(root) == {waiting.directory, "somebody else's"}
+        assert filled(root) == {waiting.directory, "somebody else's"}
+    in_work = root / stages_room.new_name(waiting.directory.split("-")[1], (str(uuid.uuid4()), 0))
+    in_work.mkdir()
+    (in_work / "part.parquet").write_text("a part of a micro-batch")
+    StageHandoff(spark, tmp_path, "q", payload_root=elsewhere).close()
+    assert in_work.name in filled(root)
+    old = time.time() - stages_room.BATCH_GRACE_SECONDS - 60
+    os.utime(in_work / "part.parquet", (old, old))
+    StageHandoff(spark, tmp_path, "q", payload_root=elsewhere).close()
+    assert in_work.name not in filled(root)
+    with StageHandoff(spark, tmp_path, "q", payload_root=elsewhere) as handoff:
+        assert handoff.skip(waiting)
+    with StageHandoff(spark, tmp_path, "q", payload_root=elsewhere) as handoff:
+        assert any(
+            name.startswith(waiting.directory) and list((root / name).glob("*.parquet")) for name in filled(root)
+        )
+        assert numbers(handoff) is None
     with pytest.raises(OSError, match="nosuch"):
         StageHandoff(spark, tmp_path, "p", payload_root="nosuch://bucket/payloads")
     local = StageHandoff(spark, tmp_path, "r", payload_root=f"file://{tmp_path}/local")
@@ -366,14 +425,10 @@ def test_progress_is_told(spark: SparkSession, tmp_path: Path) -> None:
         assert told[-1] == Progress(4, 4)
         assert all(0 <= each.done <= each.total for each in told)
         told.clear()
-        group = spark.sparkContext.getLocalProperty("spark.jobGroup.id")
-        spark.sparkContext.setJobGroup("mine", "the user's own")
         with handoff.take(progress=told.append) as stage:
             assert stage is not None
             assert stage.df.repartition(3).count() == 8
         assert told[-1].done == told[-1].total > 0
-        assert spark.sparkContext.getLocalProperty("spark.jobGroup.id") == "mine"
-        spark.sparkContext.setLocalProperty("spark.jobGroup.id", group)  # type: ignore[arg-type]
 
         def fails(progress: Progress) -> None:
             raise FlushError
@@ -382,6 +437,26 @@ def test_progress_is_told(spark: SparkSession, tmp_path: Path) -> None:
             handoff.put(spark.range(1), progress=fails)
         assert list(handoff.waiting()) == []
         assert payloads(tmp_path / "q+payload") == set()
+
+
+def test_progress_leaves_settings_as_they_are(spark: SparkSession, tmp_path: Path) -> None:
+    """The job group of a thread, or under Spark Connect the interval of messages, is the user's own after a report."""
+    interval = "spark.connect.progress.reportInterval"
+    told: list[Progress] = []
+    with StageHandoff(spark, tmp_path, "q") as handoff:
+        if IS_CONNECT:
+            spark.conf.set(interval, "70ms")
+        else:
+            group = spark.sparkContext.getLocalProperty("spark.jobGroup.id")
+            spark.sparkContext.setJobGroup("mine", "the user's own")
+        handoff.put(spark.range(1), progress=told.append)
+        if IS_CONNECT:
+            assert spark.conf.get(interval) == "70ms"
+            spark.conf.unset(interval)
+        else:
+            assert spark.sparkContext.getLocalProperty("spark.jobGroup.id") == "mine"
+            spark.sparkContext.setLocalProperty("spark.jobGroup.id", group)  # type: ignore[arg-type]
+    assert told
 
 
 def test_a_put_that_surely_failed_leaves_nothing(
@@ -441,6 +516,27 @@ def test_orphans_are_swept_at_open(spark: SparkSession, tmp_path: Path, monkeypa
     with StageHandoff(spark, tmp_path, "q") as handoff:
         assert payloads(root) == {manifest.directory for manifest in handoff.waiting()}
         assert numbers(handoff) == [0, 1]
+
+
+def test_payloads_of_micro_batches_that_are_swept() -> None:
+    """A payload of a micro-batch stays if a process may still hand it over: the batch is not recorded, and it is young.
+
+    Its stage may wait, or may have been given up; it may belong to another queue, or to the owner.
+    """
+    mine, query = "0" * 16, str(uuid.uuid4())
+    recorded = {query: 7}
+    young, old = {}, {}
+    for batch in (6, 7, 8):
+        young[batch] = stages_room.new_name(mine, (query, batch))
+        old[batch] = stages_room.new_name(mine, (query, batch))
+    waiting, lost = stages_room.new_name(mine, (query, 5)), stages_room.new_name(mine, (query, 4))
+    put = stages_room.new_name(mine)
+    others = [stages_room.new_name("1" * 16), stages_room.new_name("1" * 16, (query, 1)), f"{young[6]}-copy", "notes"]
+    other_query = stages_room.new_name(mine, (str(uuid.uuid4()), 0))
+    names = dict.fromkeys([*young.values(), waiting, lost, f"{lost}.lost", put, *others, other_query], 1_000_000.0)
+    names |= dict.fromkeys(old.values(), 1_000_000.0 - stages_room.BATCH_GRACE_SECONDS - 1)
+    found = stages_room.unused(names, {waiting}, mine, recorded.get, 1_000_000.0)
+    assert sorted(found) == sorted([young[6], young[7], *old.values(), put])
 
 
 def test_a_look_needs_no_spark(spark: SparkSession, tmp_path: Path) -> None:
@@ -570,7 +666,7 @@ def test_a_queue_of_other_things_is_refused(spark: SparkSession, tmp_path: Path)
     with StageHandoff(spark, tmp_path, "q") as handoff:
         handoff.put(spark.range(1))
         (manifest,) = handoff.waiting()
-    fields = json.loads(room._encode(manifest))
+    fields = json.loads(stages_room.encode(manifest))
     foreign = [
         b"hello",
         b"[]",
@@ -662,9 +758,10 @@ def test_the_launcher_drops_one_argument(tmp_path: Path) -> None:
 START_WITHOUT_JAVA = """
 import os
 from persistentqueue.spark import local_session
-environment = dict(os.environ)
+sparks_own = {"SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE"}
+environment = {name: value for name, value in os.environ.items() if name not in sparks_own}
 spark = local_session("without java")
-assert environment == dict(os.environ)
+assert environment == {name: value for name, value in os.environ.items() if name not in sparks_own}
 spark.range(7).write.parquet("seven")
 print(spark.read.parquet("seven").count(), spark.sparkContext._jvm.java.lang.System.getProperty("java.home"))
 spark.stop()
@@ -681,7 +778,7 @@ def test_a_machine_without_java(tmp_path: Path) -> None:
     for directory in ("/usr/bin", "/bin"):
         for name in set(os.listdir(directory)) - {"java"} - set(os.listdir(commands)):
             (commands / name).symlink_to(Path(directory, name))
-    environ = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"}
+    environ = {key: value for key, value in os.environ.items() if key != "JAVA_HOME" and not key.startswith("SPARK_")}
     environ |= {"PATH": str(commands), "PYTHONPATH": SOURCES}
     assert shutil.which("java", path=environ["PATH"]) is None
     command = [sys.executable, "-c", START_WITHOUT_JAVA]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,22 @@ import pytest
 import persistentqueue
 from persistentqueue import PersistentQueue
 from persistentqueue.engine.adoption import PART_GRACE_SECONDS
+from persistentqueue.spark import StageHandoff
 from tests.support.queues import drain
-from tests.support.spark_kills import BATCH_PLACES, ITEMS, STREAM_PLACES, SUBSCRIPTION, TASKS, VICTIMS, Cell
+from tests.support.spark_kills import (
+    BATCH_PLACES,
+    HANDOFF_PLACES,
+    HANDOFF_VICTIMS,
+    ITEMS,
+    STREAM_PLACES,
+    SUBSCRIPTION,
+    TAKE_PLACE,
+    TASKS,
+    VICTIMS,
+    Cell,
+    processes,
+)
+from tests.support.spark_modes import IS_CONNECT
 
 pytestmark = [
     pytest.mark.spark,
@@ -26,7 +42,7 @@ pytestmark = [
 
 SOURCES = os.path.dirname(os.path.dirname(os.path.abspath(persistentqueue.__file__)))
 TIMEOUT_SECONDS = 300
-SURVIVED = {"planner", "executor"}
+SURVIVED = {"planner", "executor", "batcher"}
 """Victims whose death the program and its Java survive."""
 
 CHAINS = {
@@ -34,14 +50,26 @@ CHAINS = {
     for kind, places in (("stream", list(STREAM_PLACES)), ("batch", BATCH_PLACES))
     for victim in VICTIMS
 }
+CHAINS |= {
+    f"hand-offs, {victim}": [Cell("handoff", place, victim) for place in HANDOFF_PLACES]
+    + [Cell("put", place, victim) for place in HANDOFF_PLACES if victim != "batcher"]
+    + [Cell("put", TAKE_PLACE, victim) for _ in [None] if victim == "user"]
+    for victim in HANDOFF_VICTIMS
+}
 SOME = [
     Cell("stream", "writing", "executor"),
     Cell("stream", "publishing", "planner"),
     Cell("stream", "published", "jvm"),
 ]
 """Some of the places, with two starts of Spark: ``EVERY_PLACE=1`` runs all."""
+SOME_OF_CONNECT = [
+    Cell("stream", "published", "user"),
+    Cell("handoff", "payload", "batcher"),
+    Cell("handoff", "handed", "user"),
+]
+"""Some of the places, with one start of a server of Spark Connect."""
 if not os.environ.get("EVERY_PLACE"):
-    CHAINS = {"some": SOME}
+    CHAINS = {"some": SOME_OF_CONNECT if IS_CONNECT else SOME}
 
 
 def run(root: Path, cells: Sequence[Cell]) -> tuple[int, str]:
@@ -62,21 +90,18 @@ def run(root: Path, cells: Sequence[Cell]) -> tuple[int, str]:
                 # Java and the processes that it has started hold the pipe as well: at its end, none of them is left.
                 printed += process.communicate(timeout=TIMEOUT_SECONDS)[0]
             except BaseException:
-                kill_session(process.pid)
+                kill_all(root)
                 raise
         if process.returncode == 0:
             return lives, printed
     pytest.fail(f"it never came to its end:\n{printed}")
 
 
-def kill_session(session: int) -> None:
-    """Kill all processes of the program's session, of any group."""
-    for entry in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if os.getsid(int(entry)) == session:
-                os.kill(int(entry), 9)
-        except ProcessLookupError:
-            continue
+def kill_all(root: Path) -> None:
+    """Kill all processes of the program, which inherit its environment."""
+    for process in processes(str(root)):
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
 
 
 def struck(directory: Path) -> dict[str, Any]:
@@ -88,7 +113,10 @@ def struck(directory: Path) -> dict[str, Any]:
 def check_place(cell: Cell, found: dict[str, Any]) -> None:
     """Check that the kill happened at the intended place."""
     assert found["victims"] >= 1
-    assert found["by the program"] == (cell.place in {"adopting", "ended"})
+    in_the_program = {"adopting", "ended", TAKE_PLACE} | (
+        set() if IS_CONNECT and cell.kind == "handoff" else {*HANDOFF_PLACES}
+    )
+    assert found["by the program"] == (cell.place in in_the_program)
     assert found["in a task"] == (cell.place == "writing")
     inbox = [os.path.splitext(name)[1] for name in found["out/inbox"]]
     if cell.kind == "stream" and cell.place in {"writing", "publishing", "published", "committed", "offsets"}:
@@ -111,6 +139,9 @@ def check_cell(directory: Path, cell: Cell) -> None:
     old = time.time() - PART_GRACE_SECONDS - 60
     for file in (directory / "out" / "inbox").iterdir():
         os.utime(file, (old, old))
+    if cell.kind in {"handoff", "put"}:
+        check_handoff(directory)
+        return
     with PersistentQueue(directory, "out") as out:
         assert drain(out) == [b"%d" % number for number in range(ITEMS)]
     PersistentQueue(directory, "out").close()
@@ -121,6 +152,16 @@ def check_cell(directory: Path, cell: Cell) -> None:
             assert len(source.subscribe(SUBSCRIPTION)) == 0
             assert source.stats().live_bytes == 0
         assert list((directory / "in" / "inbox").iterdir()) == []
+
+
+def check_handoff(directory: Path) -> None:
+    """Check that each row was taken in one stage, and that no stage, file or payload is left when the queue opens."""
+    taken = [json.loads(file.read_text()) for file in (directory / "taken").iterdir()]
+    assert sorted(number for rows in taken for number in rows) == list(range(ITEMS))
+    with StageHandoff(None, directory, "out") as handoff:
+        assert list(handoff.waiting()) == []
+    assert list((directory / "out+payload").iterdir()) == []
+    assert list((directory / "out" / "inbox").iterdir()) == []
 
 
 @pytest.mark.parametrize("cells", list(CHAINS.values()), ids=list(CHAINS))
@@ -134,6 +175,7 @@ def test_killed_anywhere_each_item_arrives_once(
     monkeypatch.setenv("PERSISTENTQUEUE_KILLS", str(tmp_path))
     lives, printed = run(tmp_path, cells)
     print(printed)
+    assert list(processes(str(tmp_path))) == []
     assert lives == 1 + sum(cell.victim not in SURVIVED for cell in cells)
     for cell in cells:
         try:

@@ -2,9 +2,12 @@
 
 ``ROOT/cells`` has its pieces of work, one a line, ``kind place victim``. Each piece has a directory of its own, with
 queues, and takes the numbers below ``ITEMS`` into the queue "out". It is a streaming query from the queue "in", or a
-batch job with a marker. The first process that reaches the ``place`` of a piece kills the ``victim`` there, once, by
-SIGKILL. It records the state at that moment in the file "struck". If the program survives this, it begins the query or
-the job again. Otherwise its starter begins it again, and it continues with the current piece.
+batch job with a marker; or one of them that hands over stages, which are then taken. The first process that reaches the
+``place`` of a piece kills the ``victim`` there, once, by SIGKILL. It records the state at that moment in the file
+"struck". If the program survives this, it begins the query or the job again. Otherwise its starter begins it again, and
+it continues with the current piece.
+
+With ``SPARK_MODE=connect`` Spark is a server of its own, which outlives the program, and goes on with its query.
 
 The data source is the one of the package under another name. It brings this module into the processes of Spark.
 """
@@ -26,23 +29,26 @@ from typing import IO, Any, NamedTuple
 from py4j.protocol import Py4JError
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter, InputPartition
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from persistentqueue import PersistentQueue
 from persistentqueue.interprocess.multi_writer import publish_parts
-from persistentqueue.spark import acknowledge, local_session, writer
+from persistentqueue.spark import StageHandoff, acknowledge, handoff, local_session, stages, writer
 from persistentqueue.spark.source import QueueDataSource
 from persistentqueue.spark.stream import Offset, StreamReader
 from persistentqueue.system.disk import DISK
+from tests.support.spark_modes import IS_CONNECT, connect, start_server
 
 ITEMS, PER_BATCH, TASKS = 30, 10, 2
 SUBSCRIPTION = "spark"
 VICTIMS = ("jvm", "user", "planner", "executor")
-"""Processes to kill: the Java of the driver, the program itself, the planner and committer, and the process of a
-task."""
+"""Processes to kill: the Java of the driver or server, the program itself, the planner and committer, and the process
+of a task."""
+HANDOFF_VICTIMS = ("jvm", "user", "batcher") if IS_CONNECT else ("jvm", "user")
+"""Under Spark Connect, the batcher is the process that runs the function of ``foreachBatch``."""
 STREAM_PLACES = {
     "writing": "a task has written the blocks of its part, and not what makes it one",
     "publishing": "the manifest is written, and not published",
@@ -53,6 +59,12 @@ STREAM_PLACES = {
     "answering": "the planner, as the owner of a queue that nobody owns, is about to answer requests",
     "ended": "the query has ended, and its last batch is not acknowledged",
 }
+HANDOFF_PLACES = {
+    "payload": "the payload is durable, and its manifest is not handed over",
+    "handed": "the manifest is handed over, and Spark has not heard of it",
+}
+TAKE_PLACE = "taking"
+"""A stage was read, and its take is not committed; the program itself is the victim."""
 BATCH_PLACES = ("writing", "publishing", "published", "adopting", "committed")
 WATCHED = ("checkpoint/offsets", "checkpoint/commits", "in/inbox", "out/inbox")
 """Directories whose file names are recorded."""
@@ -75,7 +87,7 @@ class Cell(NamedTuple):
     def is_due(self) -> bool:
         """True if the piece may be struck: a streaming query must have done a batch before, and no process was killed
         yet."""
-        is_begun = self.kind == "batch" or (self.directory / "checkpoint" / "commits" / "0").exists()
+        is_begun = self.kind in {"batch", "put"} or (self.directory / "checkpoint" / "commits" / "0").exists()
         return is_begun and not (self.directory / "struck").exists()
 
 
@@ -84,6 +96,11 @@ def current() -> Cell | None:
     with suppress(FileNotFoundError):
         return Cell(*Path(os.environ[_ROOT], "current").read_text().split())
     return None
+
+
+def program() -> int:
+    """Return the process of the program."""
+    return int(Path(os.environ[_ROOT], "program").read_text())
 
 
 # --- the victims -----------------------------------------------------------------------------------------------------
@@ -96,14 +113,15 @@ class Process(NamedTuple):
     command: str
 
 
-def processes() -> Iterator[Process]:
-    """Yield the living processes of the session that the program leads."""
-    for entry in os.listdir("/proc"):
-        with suppress(FileNotFoundError, ProcessLookupError):
-            if entry.isdigit():
+def processes(root: str | None = None) -> Iterator[Process]:
+    """Yield the living processes of the program with this root, by the environment that all of them inherit."""
+    mark = f"{_ROOT}={root or os.environ[_ROOT]}\0".encode()
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+            if mark in Path("/proc", entry, "environ").read_bytes():
                 begin, _, end = Path("/proc", entry, "stat").read_text().rpartition(") ")
-                state, parent, _, session, *_ = end.split()
-                if int(session) == os.getsid(0) and state not in "ZX":
+                state, parent, *_ = end.split()
+                if state not in "ZX":
                     command = Path("/proc", entry, "cmdline").read_text().replace("\0", " ").strip()
                     yield Process(int(entry), int(parent), begin.partition("(")[2], command)
 
@@ -115,7 +133,9 @@ def find(victim: str) -> list[int]:
     if victim == "jvm":
         return list(java)
     if victim == "user":
-        return [os.getsid(0)]
+        return [program()]
+    if victim == "batcher":
+        return [each.pid for each in found if "foreach_batch_worker" in each.command]
     forked = [each for each in found if "pyspark.daemon" in each.command and each.parent not in java]
     if victim == "executor":
         return [each.pid for each in forked if each.command.endswith("pyspark.worker")]
@@ -136,7 +156,7 @@ def strike(place: str) -> None:
     victims = [os.getpid()] if is_executor and cell.victim == "executor" else find(cell.victim)
     names = {name: _names(cell.directory / name) for name in WATCHED}
     with os.fdopen(fd, "w") as file:
-        who = {"by the program": os.getpid() == os.getsid(0), "in a task": is_executor, "victims": len(victims)}
+        who = {"by the program": os.getpid() == program(), "in a task": is_executor, "victims": len(victims)}
         json.dump(who | names, file)
     for pid in sorted(victims, key=os.getpid().__eq__):  # this process last
         if pid == os.getpid():
@@ -155,6 +175,7 @@ def _names(directory: Path) -> list[str]:
 # --- the places ------------------------------------------------------------------------------------------------------
 
 _publishing = threading.local()
+write_payload = stages.write
 
 
 def _failpoint(name: str) -> None:
@@ -163,7 +184,7 @@ def _failpoint(name: str) -> None:
     elif name.startswith("publish.3") and getattr(_publishing, "now", False):
         strike("publishing")
     elif name.startswith("adopt.1"):
-        strike("adopting" if os.getpid() == os.getsid(0) else "answering")
+        strike("adopting" if os.getpid() == program() else "answering")
 
 
 def _publish_parts(*arguments: Any) -> bool:
@@ -204,8 +225,16 @@ def _answer(write_int: Callable[[int, IO[bytes]], None]) -> Callable[[int, IO[by
     return answer
 
 
+def _write(*arguments: Any, **more: Any) -> Any:
+    manifest = write_payload(*arguments, **more)
+    if manifest is not None:
+        strike("payload")
+    return manifest
+
+
 def install() -> None:
     """Watch the places that this process can reach."""
+    vars(stages)["write"] = vars(handoff)["write"] = _write
     object.__setattr__(DISK, "failpoint", _failpoint)
     vars(writer)["publish_parts"] = _publish_parts
     for name in ("python_streaming_sink_runner", "commit_data_source_write"):
@@ -271,6 +300,37 @@ def run_batch(spark: SparkSession, directory: Path) -> None:
     writer.save(str(directory))
 
 
+def run_handoff(spark: SparkSession, cell: Cell) -> None:
+    """Hand over the batches of a streaming query, or one frame; then take all stages, and write down their rows."""
+    directory = cell.directory
+    with StageHandoff(spark, directory, "out") as owner:
+
+        def put(frame: DataFrame, batch_id: int) -> None:
+            owner.put_batch(frame, batch_id)
+            strike("handed")
+
+        if cell.kind == "put":
+            for _ in range(2):
+                owner.put(spark.range(ITEMS, numPartitions=TASKS).selectExpr("id AS number"), marker=("job", 1))
+                strike("handed")
+        else:
+            source = spark.readStream.format("killable").options(queue="in", subscription=SUBSCRIPTION)
+            frame = source.option("maxOffsetsPerTrigger", PER_BATCH).load(str(directory))
+            numbers = frame.selectExpr("CAST(CAST(value AS STRING) AS LONG) AS number")
+            writer = numbers.writeStream.foreachBatch(put).option("checkpointLocation", str(directory / "checkpoint"))
+            query = writer.trigger(availableNow=True).start()
+            query.awaitTermination()
+            acknowledge(query)
+        (directory / "taken").mkdir(exist_ok=True)
+        while True:
+            with owner.take() as stage:
+                if stage is None:
+                    return
+                rows = sorted(row.number for row in stage.df.collect())
+                (directory / "taken" / stage.manifest.directory).write_text(json.dumps(rows))
+                strike(TAKE_PLACE)
+
+
 @contextmanager
 def owning(cell: Cell) -> Iterator[None]:
     """Own the target queue if the place is its adoption: the owner looks into the inbox when a batch is done."""
@@ -307,6 +367,8 @@ def work(spark: SparkSession, cell: Cell) -> None:
             with owning(cell):
                 if cell.kind == "stream":
                     query = run_stream(spark, directory)
+                elif cell.kind in {"handoff", "put"}:
+                    run_handoff(spark, cell)
                 else:
                     run_batch(spark, directory)
         except (PySparkException, Py4JError) as failure:
@@ -318,14 +380,35 @@ def work(spark: SparkSession, cell: Cell) -> None:
     if query is not None:
         strike("ended")
         acknowledge(query)
-    else:
+    elif cell.kind == "batch":
         run_batch(spark, directory)  # once more: its marker must prevent a second write
     (directory / "done").touch()
 
 
+def open_spark(root: Path) -> SparkSession:
+    """Return a session: of a new Spark, or of the server that runs already."""
+    if not IS_CONNECT:
+        return local_session("kills", {"spark.master": f"local[{TASKS},2]"})
+    file = root / "server"
+    if not find("jvm") or not file.exists():
+        with (root / "server.log").open("ab") as log:
+            _, url = start_server(root / "spark", {"spark.master": f"local[{TASKS},2]"}, log)
+        file.write_text(url)
+    return connect(file.read_text())
+
+
+def end_server() -> None:
+    """End the server that this program or an earlier one has started, with its processes."""
+    while left := [each.pid for each in processes() if each.pid != os.getpid()]:
+        for pid in left:
+            with suppress(ProcessLookupError, ChildProcessError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+
+
 def main(root: Path) -> None:
-    os.environ[_ROOT] = str(root)
-    spark = local_session("kills", {"spark.master": f"local[{TASKS},2]"})
+    (root / "program").write_text(str(os.getpid()))
+    spark = open_spark(root)
     install()
     spark.dataSource.register(KillableSource)
     for line in (root / "cells").read_text().splitlines():
@@ -333,6 +416,8 @@ def main(root: Path) -> None:
         if not (cell.directory / "done").exists():
             work(spark, cell)
     spark.stop()
+    if IS_CONNECT:
+        end_server()
 
 
 if __name__ == "__main__":

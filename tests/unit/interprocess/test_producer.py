@@ -32,6 +32,7 @@ from persistentqueue.core.header import HEADER_BYTES, VERSION, decode_header, en
 from persistentqueue.engine.adoption import ADOPTED_MAX, GRACE_SECONDS
 from persistentqueue.engine.transaction import SPILL_BYTES
 from persistentqueue.errors import UnsupportedFormatError
+from persistentqueue.interprocess import is_reached
 from persistentqueue.interprocess.producer import Versions
 from persistentqueue.storage.publication import parse_name
 from persistentqueue.system.disk import DISK, Disk
@@ -216,6 +217,27 @@ def test_markers_are_reached_once(open_queue: QueueFactory, directory: Path) -> 
         assert drain(queue) == []  # only an owner that finds no item is sure to look into the inbox
         assert queue.marker("other") == 0
     assert inbox(directory) == []
+
+
+def test_a_marker_can_be_asked_for_before_the_work(open_queue: QueueFactory, directory: Path) -> None:
+    """Whether a marker is reached can be asked without a producer, when it waits in the inbox and when it is adopted.
+
+    A queue that does not exist, and a marker that no queue can record, raise errors.
+    """
+    queue = open_queue()
+    assert not is_reached(directory, None, ("app", 3))
+    publish(directory, b"a", marker=("app", 3))
+    for _ in range(2):
+        assert is_reached(directory, None, ("app", 3))
+        assert is_reached(directory.parent, directory.name, ("app", 2))
+        assert not is_reached(directory, None, ("app", 4))
+        assert not is_reached(directory, None, ("other", 0))
+        drain(queue)
+    assert inbox(directory) == []
+    with pytest.raises(ValueError, match="a marker has a name"):
+        is_reached(directory, None, ("", 1))
+    with pytest.raises(QueueNotFoundError):
+        is_reached(directory / "nowhere", None, ("app", 1))
 
 
 def test_two_that_publish_the_same_marker_at_once(

@@ -1,0 +1,254 @@
+"""Stages as their writers see them: the payload, the manifest that describes it, and the hand-over of micro-batches.
+
+Two kinds of processes write payloads. The owner of a hand-off writes those of ``put`` under the queue's lock. Under
+Spark Connect, a process beside the server runs the function of ``foreachBatch``. It has no lock, and publishes the
+manifest in the inbox of the queue. The owner, now or later, adopts it as one transaction.
+
+An unused payload of the owner is removed by the next opening. That of a micro-batch may still be in work then, so its
+name has the id of its query and the number of its batch. An opening removes it if the queue has recorded this batch,
+since the manifest cannot take effect any more; and otherwise when it is a week old.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from persistentqueue import BrokenQueueError, PersistentQueueError, Producer, QueueNotFoundError
+from persistentqueue.interprocess import is_reached
+
+from .payload import LOST_SUFFIX, Payloads, on_the_server, payloads
+from .progress import Report, reporting
+from .sessions import SparkConnectError, is_connect
+
+BATCH_GRACE_SECONDS = 7 * 86400.0
+"""Age of the payload of a micro-batch from which on an opening removes it, if no manifest names it."""
+_FORMAT = "persistentqueue stage 1"
+_OWNERS = r"stage-(?P<owner>[0-9a-f]{16})-[0-9a-f]{32}"
+_BATCHES = r"batch-(?P<of>[0-9a-f]{16})-(?P<query>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-(?P<batch>\d{1,19})"
+_NAME = re.compile(f"{_OWNERS}|{_BATCHES}-[0-9a-f]{{32}}")
+
+
+class NotAStageError(PersistentQueueError, ValueError):
+    """The queue holds an item that no hand-off has put there: give the hand-off a queue of its own."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The description of one stage: exactly the content of its item in the queue."""
+
+    directory: str
+    """The name of the payload's directory, under the payload root."""
+    schema: dict[str, Any]
+    """The schema of the DataFrame, as ``StructType.jsonValue()`` gives it."""
+    files: tuple[str, ...]
+    """The names of the Parquet files in the directory."""
+    sizes: tuple[int, ...]
+    """The size of each file in bytes, in the order of ``files``."""
+    bytes: int
+    """The sum of the sizes."""
+    rows: int
+    """The number of rows of the DataFrame."""
+    marker: tuple[str, int] | None
+    """The marker that the transaction of the put recorded; None if it was put without one."""
+
+
+def encode(manifest: Manifest) -> bytes:
+    """Return the item of a stage."""
+    return json.dumps({"format": _FORMAT, **asdict(manifest)}, separators=(",", ":")).encode()
+
+
+def decode(item: bytes) -> Manifest:
+    """Return the manifest in an item. Raises ``NotAStageError``."""
+    try:
+        return _parse(json.loads(item))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise NotAStageError(f"an item is no manifest ({error!r}): give the hand-off a queue of its own") from error
+
+
+def _parse(fields: dict[str, Any]) -> Manifest:
+    """Return the manifest with these fields, or raise ``ValueError``.
+
+    Its names lead to files that will be removed, so none of them may lead out of the payload root.
+    """
+    if fields.pop("format") != _FORMAT:
+        raise ValueError("unknown format")
+    files, sizes, marker = tuple(fields.pop("files")), tuple(fields.pop("sizes")), fields.pop("marker")
+    if not _NAME.fullmatch(fields["directory"]) or any(os.path.basename(name) != name for name in files):
+        raise ValueError("a path instead of a name")
+    return Manifest(files=files, sizes=sizes, marker=marker and tuple(marker), **fields)
+
+
+def new_name(identity: str, batch: tuple[str, int] | None = None) -> str:
+    """Return the name of a new payload for the queue with this identity: of the owner, or of a micro-batch."""
+    unique = uuid.uuid4().hex
+    return f"stage-{identity}-{unique}" if batch is None else f"batch-{identity}-{batch[0]}-{batch[1]}-{unique}"
+
+
+def unused(
+    names: dict[str, float], needed: set[str], identity: str, recorded: Callable[[str], int | None], now: float
+) -> list[str]:
+    """Return the payloads of this queue that no manifest names, and that no process may be about to hand over.
+
+    Args:
+        names: The directories under the payload root, with the times of their last changes.
+        needed: The payloads that a manifest in the queue names.
+        identity: The identity of the queue.
+        recorded: A function that returns the version that the queue has recorded for the name of a marker.
+        now: The current time, in seconds since 1970.
+    """
+    found = []
+    for name, changed in names.items():
+        kind = _NAME.fullmatch(name)
+        if kind is None or name in needed or f"{name}{LOST_SUFFIX}" in names:
+            continue
+        if kind["owner"] == identity:
+            found.append(name)
+        elif kind["of"] == identity:
+            version = recorded(kind["query"])
+            is_void = version is not None and version >= int(kind["batch"])
+            if is_void or now - changed > BATCH_GRACE_SECONDS:
+                found.append(name)
+    return found
+
+
+def write(
+    root: Payloads,
+    name: str,
+    df: DataFrame,
+    marker: tuple[str, int] | None = None,
+    progress: Report | None = None,
+    *,
+    keeps_empty: bool = True,
+) -> Manifest | None:
+    """Let Spark write a payload, make it durable, and return its manifest. After an error, the payload is removed.
+
+    Without ``keeps_empty``, a payload without rows is removed, and the result is None.
+    """
+    address = root.make(name)
+    try:
+        # 1. Spark writes the payload. 2. The payload is made durable, files first, then the names that lead to it.
+        with reporting(df.sparkSession, progress):
+            df.write.mode("append").parquet(address)
+        manifest = _measure(root, name, df, marker)
+        if not (manifest.rows or keeps_empty):
+            root.remove(name)
+            return None
+        root.sync(name)
+    except BaseException:
+        root.remove(name)
+        raise
+    return manifest
+
+
+def _measure(root: Payloads, name: str, df: DataFrame, marker: tuple[str, int] | None) -> Manifest:
+    """Return the manifest of a payload, from its files: reading their footers shows that each one was finished."""
+    files = root.files(name)
+    if not files:
+        if is_connect(df.sparkSession):
+            on_the_server(root.root, df.sparkSession).remove(name)
+        raise FileNotFoundError(
+            f"{root.root}/{name}: this process sees no file of Spark here: it needs a file system that it shares with "
+            "the executors, or a payload_root that Spark reaches, such as s3a://bucket/payloads"
+        )
+    rows = root.rows(name, list(files))
+    sizes = tuple(files.values())
+    return Manifest(name, df.schema.jsonValue(), tuple(files), sizes, sum(sizes), rows, marker)
+
+
+class BatchHandoff:
+    """A hand-off in the process that runs the function of ``foreachBatch`` for Spark Connect: it has ``put_batch``.
+
+    Pickling a ``StageHandoff`` makes it. Nothing of it stays open between two batches.
+    """
+
+    def __init__(self, spark: SparkSession | None, path: str, name: str, payload_root: str, identity: str) -> None:
+        self._spark = spark
+        self._path = path
+        self._name = name
+        self._root = payload_root
+        self._identity = identity
+        self._queries: dict[str | None, str] = {}
+
+    def put_batch(self, df: DataFrame, batch_id: int, query: str | None = None) -> bool:
+        """Hand over one micro-batch, as ``StageHandoff.put_batch`` describes."""
+        return self._put_batch(df, batch_id, query)
+
+    def _put_batch(self, df: DataFrame, batch_id: int, query: str | None) -> bool:
+        """Hand over one micro-batch. The unpickled method ``put_batch`` of a ``StageHandoff`` calls this one, too."""
+        marker = (self._query_id(query), batch_id)
+        try:
+            if is_reached(self._path, self._name, marker):
+                return False
+            producer = Producer(self._path, self._name, create=False)
+        except QueueNotFoundError as error:
+            raise SparkConnectError(
+                f"{error}: Spark Connect runs put_batch beside its server, which does not see the queue of the "
+                "program: run both on one machine, or use a directory that both see"
+            ) from error
+        with producer:
+            root = payloads(self._root, df.sparkSession)
+            directory = new_name(self._identity, marker)
+            manifest = write(root, directory, df, marker, keeps_empty=False)
+            if manifest is None:
+                return False
+            producer.enqueue(encode(manifest))
+            try:
+                is_new = producer.flush(marker)
+            except BrokenQueueError:  # the manifest may be durable, as after an interruption
+                raise
+            except Exception:
+                producer.rollback()
+                root.remove(directory)
+                raise
+            if not is_new:
+                root.remove(directory)
+            return is_new
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # such as the methods of pickle
+            raise AttributeError(name)
+        raise SparkConnectError(
+            f"{name}: Spark Connect runs the function of foreachBatch beside its server, where a hand-off has only "
+            "put_batch: use the other methods in the program that opened it"
+        )
+
+    def _query_id(self, query: str | None) -> str:
+        """Return the id of the query that runs this function.
+
+        The server does not tell it, but lists the active queries of the session that has started this one.
+        """
+        if query not in self._queries:
+            if self._spark is None:
+                raise ValueError("put_batch is for foreachBatch of a streaming query: use put(df, marker=…) elsewhere")
+            active = self._spark.streams.active
+            found = [each.id for each in active if query is None or each.name == query]
+            if len(found) != 1:
+                names = ", ".join(str(each.name) for each in active)
+                raise SparkConnectError(
+                    f"the session has {len(found)} active queries{f' of the name {query}' if query else ''} ({names}), "
+                    "and Spark Connect does not tell which one has called put_batch: set queryName('a name'), and call "
+                    "handoff.put_batch(df, batch_id, query='a name')"
+                )
+            (self._queries[query],) = found
+        return self._queries[query]
+
+
+def batch_handoff(path: str, name: str, payload_root: str, identity: str) -> BatchHandoff:
+    """Return a pickled hand-off in the process that unpickles it.
+
+    Spark unpickles the function of ``foreachBatch`` while the session that has started the query is the active one.
+    """
+    try:
+        spark = SparkSession.active()
+    except PySparkException:
+        spark = None
+    return BatchHandoff(spark, path, name, payload_root, identity)

@@ -189,6 +189,25 @@ class StageHandoff:
     ) -> bool:
         if marker is not None and self._is_recorded(marker):
             return False
+        manifest = self._write(df, marker, progress, keeps_empty=keeps_empty)
+        if manifest is None:
+            return False
+        # 3. One item commits it. A failure other than ResourceError leaves the payload: its manifest may be durable.
+        try:
+            with self._queue.session() as session:
+                session.enqueue(encode_manifest(manifest))
+                committed = session.flush(marker=marker)
+        except ResourceError:
+            self._payloads.remove(manifest.directory)
+            raise
+        if not committed:
+            self._payloads.remove(manifest.directory)
+        return committed
+
+    def _write(
+        self, df: DataFrame, marker: tuple[str, int] | None, progress: Report | None, *, keeps_empty: bool = True
+    ) -> Manifest | None:
+        """Write a durable payload that no item names yet, and return its manifest; None if it is empty and not kept."""
         directory = f"stage-{self._id}-{uuid.uuid4().hex}"
         address = self._payloads.make(directory)
         try:
@@ -198,22 +217,12 @@ class StageHandoff:
             manifest = self._measure(directory, df, marker)
             if not (manifest.rows or keeps_empty):
                 self._payloads.remove(directory)
-                return False
+                return None
             self._payloads.sync(directory)
         except BaseException:
             self._payloads.remove(directory)
             raise
-        # 3. One item commits it. A failure other than ResourceError leaves the payload: its manifest may be durable.
-        try:
-            with self._queue.session() as session:
-                session.enqueue(_encode(manifest))
-                committed = session.flush(marker=marker)
-        except ResourceError:
-            self._payloads.remove(directory)
-            raise
-        if not committed:
-            self._payloads.remove(directory)
-        return committed
+        return manifest
 
     def put_batch(self, df: DataFrame, batch_id: int) -> bool:
         """Hand over one micro-batch of a streaming query, exactly once.
@@ -281,7 +290,7 @@ class StageHandoff:
             if item is None:
                 yield None
                 return
-            manifest = _decode(item)
+            manifest = decode_manifest(item)
             self._require_payload(manifest)
             spark = self._spark or SparkSession.active()
             stage = Stage(self._read(manifest, spark), manifest)
@@ -330,7 +339,7 @@ class StageHandoff:
                 item = session.dequeue()
                 if item is None:
                     return False
-                if _decode(item).directory == manifest.directory:
+                if decode_manifest(item).directory == manifest.directory:
                     break
             lost = self._damage(manifest) is not None
             if lost and not self._queue.subscriptions():
@@ -401,7 +410,7 @@ class StageHandoff:
             SubscriptionNotFoundError: There is no such subscription; or there is no consumer without a name.
             CorruptionError: The iterator reaches a damaged block of the queue.
         """
-        return map(_decode, self._consumer(subscription).browse())
+        return map(decode_manifest, self._consumer(subscription).browse())
 
     def close(self) -> None:
         """Close the queue and release its lock. The Spark session stays open. A second call does nothing."""
@@ -460,7 +469,7 @@ class StageHandoff:
 
     def _needed(self) -> set[str]:
         """Return the payloads that any consumer has still to take, or is taking."""
-        return {_decode(item).directory for item in self._queue.browse_all()}
+        return {decode_manifest(item).directory for item in self._queue.browse_all()}
 
     def _is_needed(self, directory: str) -> bool:
         """Return whether another consumer needs a payload that was just taken."""
@@ -486,11 +495,13 @@ def _checked_marker(marker: Any) -> tuple[str, int]:
     return marker
 
 
-def _encode(manifest: Manifest) -> bytes:
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Return the item that carries a manifest in a queue."""
     return json.dumps({"format": _FORMAT, **asdict(manifest)}, separators=(",", ":")).encode()
 
 
-def _decode(item: bytes) -> Manifest:
+def decode_manifest(item: bytes) -> Manifest:
+    """Return the manifest that an item carries. Raises ``NotAStageError``."""
     try:
         return _parse(json.loads(item))
     except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 QueueFactory = Callable[..., PersistentQueue]
-ONE_JAVA = {f"tests/spark/test_{name}.py" for name in ("handoff", "source", "stream", "workers")}
+ONE_JAVA = {f"tests/spark/test_{name}.py" for name in ("handoff", "source", "stream", "workers", "pipeline_on_spark")}
 """Test files that use the fixture ``spark``. Its start takes ten seconds and one gibibyte."""
 
 

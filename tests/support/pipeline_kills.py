@@ -27,10 +27,10 @@ from persistentqueue.spark.pipelines.store import Store
 from persistentqueue.system.disk import DISK
 from tests.support.pipelines import Numbers, StandIn
 
-BATCHES, ROWS = 4, 40
+BATCHES, ROWS = 3, 40
 BAD_TOTAL = 480
 """A total that the last stage refuses at each attempt: that of the second batch."""
-MAX_ATTEMPTS = 25
+MAX_ATTEMPTS = 12
 """So many that no input is given up because of kills alone."""
 PLACES = {
     "counted": "the attempt is counted, and nothing else is done",
@@ -89,7 +89,7 @@ def install() -> None:
     _around(OpenStage, "_give_up", before="giving up", after="given up")
     _around(Store, "remove_unneeded", before="committed")
     _around(Edge, "remove", after="removed")
-    object.__setattr__(DISK, "failpoint", lambda name: reach(name))
+    object.__setattr__(DISK, "failpoint", reach)
 
 
 def build(spark: Any, directory: Path) -> Pipeline:
@@ -179,7 +179,7 @@ def main() -> None:
     global _is_running  # noqa: PLW0603 - the places of the opening are those of other tests
     directory, kind = Path(sys.argv[1]), sys.argv[2]
     logging.getLogger("persistentqueue.spark").setLevel(logging.CRITICAL)
-    spark = StandIn() if kind == "stand-in" else local_session("kills", {"spark.master": "local[2]"})
+    spark = StandIn() if kind == "stand-in" else local_session("kills", {"spark.sql.shuffle.partitions": "1"})
     install()
     with build(spark, directory) as pipeline:
         for number in range(BATCHES):

@@ -14,6 +14,8 @@ import pyarrow.parquet
 from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField, StructType
 
+from persistentqueue.spark import Pipeline
+
 SCHEMA = StructType([StructField("value", LongType())])
 _FILES = 2
 """Files of each payload."""
@@ -54,9 +56,10 @@ class _Writer:
         return self
 
     def parquet(self, address: str) -> None:
-        self._rows.sparkSession.writes += 1
-        if self._rows.sparkSession.failure is not None:
-            raise self._rows.sparkSession.failure
+        spark = self._rows.sparkSession
+        spark.writes += 1
+        if spark.writes == spark.fail_at:
+            raise OSError("no write")
         for number in range(_FILES):
             table = pyarrow.table({"value": pyarrow.array(self._rows.values[number::_FILES], pyarrow.int64())})
             pyarrow.parquet.write_table(table, Path(address.removeprefix("file://"), f"part-{number}.parquet"))
@@ -67,9 +70,9 @@ class StandIn:
 
     def __init__(self) -> None:
         self.writes = 0
-        """Number of payloads that were written, or failed."""
-        self.failure: Exception | None = None
-        """The error of each write; None lets it succeed."""
+        """Number of payloads that were written or have failed."""
+        self.fail_at = 0
+        """Number of the write that fails; 0 for none."""
 
     @property
     def read(self) -> StandIn:
@@ -98,7 +101,7 @@ class Numbers:
         """Return a DataFrame of these values."""
         if self._is_stand_in:
             return Rows(self._spark, values)
-        return self._spark.range(values.start, values.stop, values.step, 2).withColumnRenamed("id", "value")
+        return self._spark.range(values.start, values.stop, values.step, 1).withColumnRenamed("id", "value")
 
     def where(self, frame: Any, divisor: int, rest: int) -> Any:
         """Return the rows whose value leaves this rest."""
@@ -121,3 +124,52 @@ class Numbers:
         if self._is_stand_in:
             return Rows(self._spark, [sum(frame.values)])
         return frame.groupBy().agg({"value": "sum"}).toDF("value")
+
+
+class Flow:
+    """Pipelines in one directory, of which one is open at a time, on a stand-in."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root / "flow"
+        self.spark = StandIn()
+        self._made: list[Pipeline] = []
+
+    def make(self) -> Pipeline:
+        """Close the pipelines that were made before, and return a new one, without stages."""
+        self.close()
+        self._made.append(Pipeline(self.spark, self.root))  # type: ignore[arg-type]
+        return self._made[-1]
+
+    def close(self) -> None:
+        """Close the pipelines."""
+        for pipeline in self._made:
+            pipeline.close()
+
+    def rows(self, *values: int) -> Any:
+        """Return a DataFrame."""
+        return Rows(self.spark, values)
+
+    def payloads(self) -> dict[str, int]:
+        """Return the number of payloads of each edge that has any."""
+        found = {path.name.removesuffix("+payload"): len(list(path.iterdir())) for path in self.root.glob("*+payload")}
+        return {name: count for name, count in found.items() if count}
+
+
+def take(pipeline: Pipeline, edge: str) -> list[list[int]]:
+    """Take all DataFrames of a last edge, and return their sorted values."""
+    found = []
+    while True:
+        with pipeline.take(edge) as taken:
+            if taken is None:
+                return found
+            found.append(sorted(value for (value,) in taken.df.collect()))
+
+
+def waiting(pipeline: Pipeline) -> dict[str, int]:
+    """Return the number of DataFrames that wait at each edge at which any does."""
+    return {edge.name: edge.waiting for edge in pipeline.stats().edges if edge.waiting}
+
+
+def echo(frame: Any) -> Any:
+    """Return the DataFrame: the stage that does nothing."""
+    return frame

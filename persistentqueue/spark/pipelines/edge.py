@@ -28,7 +28,7 @@ class Edge(StageHandoff):
         kept: Returns the payloads that must stay, although nothing waits for them at the edge: those of the letters.
 
     Raises:
-        PipelineDefinitionError: The queue exists, and has a consumer without a name.
+        ValueError: The queue was made by another program, and has a consumer without a name.
     """
 
     def __init__(
@@ -42,12 +42,6 @@ class Edge(StageHandoff):
         self._kept = kept
         self.name = name
         super().__init__(spark, path, name, payload_root, fan_out=True)
-        if not self._queue.view().look().fan_out:
-            self.close()
-            raise PipelineDefinitionError(
-                f"edge {name!r}: its queue was made by another program, with a consumer that no stage is: give the "
-                "pipeline a directory of its own, or the edge another name"
-            )
 
     @property
     def queue(self) -> PersistentQueue[bytes]:

@@ -25,12 +25,11 @@ class EdgeStats(NamedTuple):
     waiting_bytes: int
     """Bytes of the payloads that any consumer has still to take, or is taking."""
     oldest_seconds: float
-    """Seconds for which the oldest of them has been there; 0.0 if there is none. Exact to a second in the first minute,
-    then to a minute, then to an hour."""
-    in_per_second: float
-    """DataFrames that came per second, in the last minute."""
-    out_per_second: float
-    """DataFrames that all consumers had taken per second, in the last minute."""
+    """Seconds for which the oldest of them has been there; 0.0 if there is none."""
+    in_per_minute: float
+    """DataFrames that came in the last minute, or per minute if the queue is younger."""
+    out_per_minute: float
+    """DataFrames that the last one of their consumers took in the last minute, or per minute if it is younger."""
 
 
 class StageStats(NamedTuple):
@@ -106,8 +105,8 @@ class PipelineStats(NamedTuple):
             ]
             if edge.oldest_seconds:
                 lines.append(f"oldest {span_text(edge.oldest_seconds)}")
-            if edge.in_per_second or edge.out_per_second:
-                lines.append(f"in {rate_text(edge.in_per_second)}/s, out {rate_text(edge.out_per_second)}/s")
+            if edge.in_per_minute or edge.out_per_minute:
+                lines.append(f"{rate_text(edge.in_per_minute)}/min in, {rate_text(edge.out_per_minute)}/min out")
             boxes.append(Box(f"edge {edge.name}", tuple(lines), "waits" if edge.waiting else "box", is_round=True))
         for stage in self.stages:
             lines = [stage.name, stage.state + (f", {stage.runs:,} taken" if stage.runs else "")]
@@ -125,7 +124,7 @@ class PipelineStats(NamedTuple):
         return arrows
 
 
-_EDGES = ("edge", "waiting", "bytes", "oldest", "in/s", "out/s")
+_EDGES = ("edge", "waiting", "bytes", "oldest", "in/min", "out/min")
 _STAGES = ("stage", "state", "taken", "dead letters", "last attempt")
 _GRAPH_STYLE = " ".join(f"{selector} {{ {rules} }}" for selector, rules in GRAPH_STYLE.items())
 
@@ -138,7 +137,7 @@ def _line(stage: StageStats) -> str:
 
 def _cells(edge: EdgeStats) -> list[str]:
     oldest = span_text(edge.oldest_seconds) if edge.oldest_seconds else "-"
-    rates = rate_text(edge.in_per_second), rate_text(edge.out_per_second)
+    rates = rate_text(edge.in_per_minute), rate_text(edge.out_per_minute)
     return [
         edge.name,
         f"{edge.waiting:,}",

@@ -168,10 +168,9 @@ class Pipeline:
         """
         with self._opening:
             if stage in self._graph.stages or self._store is not None:
-                state = (
-                    "is defined" if stage in self._graph.stages else "cannot be forgotten while the pipeline is open"
+                raise PipelineDefinitionError(
+                    f"stage {stage!r} cannot be forgotten: it is defined, or the pipeline is open: call forget first"
                 )
-                raise PipelineDefinitionError(f"stage {stage!r} {state}: call forget for a stage that is gone, first")
             self._forgotten.append(stage)
 
     # --- data
@@ -436,8 +435,9 @@ def _names(names: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _edge_stats(edge: Edge) -> EdgeStats:
-    stats = edge.queue.stats()
-    past = curves(stats.history, _RATE_SECONDS, 1)
-    rates = (past.in_per_second[-1], past.out_per_second[-1]) if past is not None else (0.0, 0.0)
+    past = curves(edge.queue.stats().history, _RATE_SECONDS, 1)
+    rates = (past.in_per_second[0] * 60, past.out_per_second[0] * 60) if past is not None else (0.0, 0.0)
+    seen = edge.queue.view().look()
+    oldest_seconds = (seen.time_ns - seen.oldest_ns) / 1e9 if seen.oldest_ns is not None else 0.0
     size_bytes = sum(manifest.bytes for manifest in edge.unconsumed())
-    return EdgeStats(edge.name, edge.waiting_count(), size_bytes, stats.oldest_seconds, *rates)
+    return EdgeStats(edge.name, edge.waiting_count(), size_bytes, oldest_seconds, *rates)

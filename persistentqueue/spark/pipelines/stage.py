@@ -35,6 +35,7 @@ from persistentqueue import (
     ClosedError,
     PersistentQueue,
     PersistentQueueError,
+    ResourceError,
     Session,
     Subscription,
     transaction,
@@ -188,13 +189,15 @@ class OpenStage:
                     results = self._checked(self.definition.function(*frames))
                     for edge, frame in zip(self._targets, results, strict=True):
                         written.append((edge, edge.write(frame)))
+            except BaseException:
+                _remove(written)
+                raise
+            # After another error the manifests may be durable. Then the payloads stay, and the next opening decides.
+            try:
                 with self._store.committing():
                     self._commit(work, sessions, inputs, written)
-            except (BrokenQueueError, ClosedError):
-                raise  # the manifests may be durable: the payloads stay, and the next opening knows
-            except BaseException:
-                for edge, manifest in written:
-                    edge.remove(manifest)
+            except (ResourceError, AbandonedError):
+                _remove(written)
                 raise
 
     def _commit(
@@ -210,8 +213,7 @@ class OpenStage:
         if sessions[0].flush(marker=work.marker):
             self._store.remove_unneeded(inputs)
         else:  # another thread has put a DataFrame with the marker meanwhile
-            for edge, manifest in written:
-                edge.remove(manifest)
+            _remove(written)
 
     def _give_up(self, work: _Work, attempts: int, error: Exception | None) -> None:
         """Move the inputs into a letter, in one transaction. With no inputs, the letter says which stage failed."""
@@ -270,6 +272,11 @@ class OpenStage:
                     "consumed"
                 )
         return frames
+
+
+def _remove(written: Sequence[tuple[Edge, Manifest]]) -> None:
+    for edge, manifest in written:
+        edge.remove(manifest)
 
 
 def _count(queue: PersistentQueue[bytes], marker: str) -> int:

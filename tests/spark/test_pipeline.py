@@ -12,7 +12,7 @@ import pytest
 from persistentqueue import QueueLockedError
 from persistentqueue.spark import Pipeline, PipelineDefinitionError, StageHandoff
 from persistentqueue.spark.pipelines import stage
-from tests.support.pipelines import Flow, echo, take, waiting
+from tests.support.pipelines import Flow, echo, noted, take, waiting
 
 
 @pytest.fixture
@@ -64,12 +64,17 @@ def test_unknown_names_are_refused(flow: Flow) -> None:
     with pytest.raises(PipelineDefinitionError, match="has no stage"):
         pipeline.run(until="drained")
     pipeline.stage(source="a", target="b")(echo)
-    for call in (lambda: pipeline.put("c", flow.rows()), lambda: pipeline.take("c").__enter__()):
+    edge_calls: list[Callable[[], object]] = [
+        lambda: pipeline.put("c", flow.rows()),
+        lambda: pipeline.take("c").__enter__(),
+    ]
+    for edge_call in edge_calls:
         with pytest.raises(PipelineDefinitionError, match="no stage names an edge 'c': the edges are a, b"):
-            call()
-    for call in (pipeline.dead_letters, pipeline.requeue, pipeline.discard):
+            edge_call()
+    stage_calls: list[Callable[[str], object]] = [pipeline.dead_letters, pipeline.requeue, pipeline.discard]
+    for stage_call in stage_calls:
         with pytest.raises(PipelineDefinitionError, match="no stage 'c': the stages are echo"):
-            call("c")
+            stage_call("c")
     with pytest.raises(PipelineDefinitionError, match="stage 'echo' takes its DataFrames"):
         pipeline.take("a").__enter__()
 
@@ -191,10 +196,12 @@ def test_a_marker_lets_a_source_run_once(flow: Flow) -> None:
     calls: list[str] = []
     for version, expected in ((1, ["first", "second"]), (1, []), (2, ["second"])):
         pipeline = flow.make()
-        pipeline.stage(target="a", marker=("first", 1), name="first")(lambda: calls.append("first") or flow.rows(1))
-        pipeline.stage(target="a", marker=lambda version=version: ("second", version), name="second")(
-            lambda: calls.append("second") or flow.rows(2)
-        )
+        pipeline.stage(target="a", marker=("first", 1), name="first")(lambda: noted(calls, "first", flow.rows(1)))
+
+        def marker(version: int = version) -> tuple[str, int]:
+            return "second", version
+
+        pipeline.stage(target="a", marker=marker, name="second")(lambda: noted(calls, "second", flow.rows(2)))
         calls.clear()
         assert pipeline.run(until="drained")
         assert sorted(calls) == expected
@@ -224,7 +231,7 @@ def test_a_schedule_runs_once_in_each_period(flow: Flow, monkeypatch: pytest.Mon
     """A stage with ``every`` runs once in each period of the clock, also after the pipeline was opened again."""
     expected = []
     for now, number in ((1000, 1), (1019, 0), (1081, 1), (1010, 0)):
-        monkeypatch.setattr(stage.time, "time", lambda now=now: float(now))
+        monkeypatch.setattr("persistentqueue.spark.pipelines.stage.time.time", lambda now=now: float(now))
         pipeline = flow.make()
         pipeline.stage(target="a", every=60, name="tick")(lambda now=now: flow.rows(now))
         assert pipeline.run(until="drained")
@@ -237,8 +244,9 @@ def test_a_schedule_runs_once_in_each_period(flow: Flow, monkeypatch: pytest.Mon
 
 def test_a_schedule_runs_again_in_one_run(flow: Flow) -> None:
     """In a run without an end, a schedule runs in one period after the other."""
-    pipeline, ticks = flow.make(), []
-    pipeline.stage(target="a", every=0.05, name="tick")(lambda: ticks.append(1) or flow.rows(1))
+    ticks: list[int] = []
+    pipeline = flow.make()
+    pipeline.stage(target="a", every=0.05, name="tick")(lambda: noted(ticks, 1, flow.rows(1)))
     assert pipeline.run(until=lambda: len(ticks) >= 3)
     assert len(take(pipeline, "a")) >= 3
 

@@ -24,7 +24,7 @@ from persistentqueue.spark import (
 )
 from persistentqueue.spark.pipelines.letters import decode_inputs
 from persistentqueue.spark.pipelines.stage import OpenStage
-from tests.support.pipelines import Flow, echo, take, waiting
+from tests.support.pipelines import Flow, echo, noted, take, waiting
 
 
 @pytest.fixture
@@ -44,7 +44,8 @@ def flawed(flow: Flow, **options: Any) -> tuple[Pipeline, list[int]]:
 
     Each failure takes one number from it.
     """
-    pipeline, flaws = flow.make(), []
+    flaws: list[int] = []
+    pipeline = flow.make()
 
     @pipeline.stage(source="a", target="b", **options)
     def work(frame: Any) -> Any:
@@ -138,7 +139,7 @@ def test_attempts_have_delays_and_keep_the_order(flow: Flow, caplog: pytest.LogC
     A drained run waits for it, and the stage takes nothing else meanwhile.
     """
     delays: list[int] = []
-    pipeline, flaws = flawed(flow, max_attempts=3, retry_delay_seconds=lambda count: delays.append(count) or 0.02)
+    pipeline, flaws = flawed(flow, max_attempts=3, retry_delay_seconds=lambda count: noted(delays, count, 0.02))
     pipeline.put("a", flow.rows(2))
     flaws += [2, 1]
     assert pipeline.run(until="drained")
@@ -344,7 +345,8 @@ def test_bytes_hold_a_stage_back(flow: Flow) -> None:
 
 def test_a_take_lets_a_running_pipeline_go_on(flow: Flow) -> None:
     """A run that a full target holds back goes on when another thread takes from the target."""
-    pipeline, taken = flow.make(), []
+    taken: list[int] = []
+    pipeline = flow.make()
     pipeline.stage(source="a", target="b", name="work", max_waiting=1)(echo)
     for number in range(4):
         pipeline.put("a", flow.rows(number))
@@ -353,7 +355,7 @@ def test_a_take_lets_a_running_pipeline_go_on(flow: Flow) -> None:
         while len(taken) < 4:
             with pipeline.take("b", timeout=60) as found:
                 assert found is not None
-                taken.append(found.df.values[0])
+                taken.append(found.df.collect()[0][0])
         pipeline.stop()
 
     consumer = threading.Thread(target=consume)

@@ -157,7 +157,7 @@ class Flow:
 
 def take(pipeline: Pipeline, edge: str) -> list[list[int]]:
     """Take all DataFrames of a last edge, and return their sorted values."""
-    found = []
+    found: list[list[int]] = []
     while True:
         with pipeline.take(edge) as taken:
             if taken is None:
@@ -168,6 +168,12 @@ def take(pipeline: Pipeline, edge: str) -> list[list[int]]:
 def waiting(pipeline: Pipeline) -> dict[str, int]:
     """Return the number of DataFrames that wait at each edge at which any does."""
     return {edge.name: edge.waiting for edge in pipeline.stats().edges if edge.waiting}
+
+
+def noted(notes: list[Any], note: Any, frame: Any = None) -> Any:
+    """Append a note, and return the DataFrame."""
+    notes.append(note)
+    return frame
 
 
 def echo(frame: Any) -> Any:

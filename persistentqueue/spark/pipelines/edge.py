@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from persistentqueue import PersistentQueue, Subscription
 
-from ..handoff import Manifest, StageHandoff, decode_manifest
+from ..handoff import Manifest, Stage, StageHandoff, decode_manifest
+from ..payload import SCHEME
+from ..progress import Report
 from .graph import Marker, PipelineDefinitionError
 
 TAKER = "take()"
@@ -21,7 +24,8 @@ class Edge(StageHandoff):
     """A hand-off whose consumers are the stages that take from the edge. For any number of threads.
 
     Args:
-        spark: The session that reads the payloads, as for ``StageHandoff``.
+        session: Returns the session that reads the payloads. It is called when a payload is read first, or at once if
+            the payload root is not a local path.
         path: The directory of the pipeline.
         name: The name of the edge, and of its queue.
         payload_root: The directory of the payloads, as for ``StageHandoff``.
@@ -33,7 +37,7 @@ class Edge(StageHandoff):
 
     def __init__(
         self,
-        spark: SparkSession | None,
+        session: Callable[[], SparkSession],
         path: str | os.PathLike[str],
         name: str,
         payload_root: str | os.PathLike[str] | None,
@@ -41,7 +45,9 @@ class Edge(StageHandoff):
     ) -> None:
         self._kept = kept
         self.name = name
-        super().__init__(spark, path, name, payload_root, fan_out=True)
+        self._session = session
+        is_local = payload_root is None or SCHEME not in os.fspath(payload_root)
+        super().__init__(None if is_local else session(), path, name, payload_root, fan_out=True)
 
     @property
     def queue(self) -> PersistentQueue[bytes]:
@@ -105,7 +111,18 @@ class Edge(StageHandoff):
     def read(self, manifest: Manifest) -> DataFrame:
         """Return the rows of a payload. Raises ``PayloadLostError``."""
         self._require_payload(manifest)
-        return self._read(manifest, self._spark or SparkSession.active())
+        return self._read(manifest, self._session())
+
+    @contextmanager
+    def take(
+        self, timeout: float | None = 0.0, *, subscription: str | None = TAKER, progress: Report | None = None
+    ) -> Iterator[Stage | None]:
+        """Take the oldest DataFrame as ``StageHandoff.take``; start Spark only if one waits."""
+        self.consumer(subscription or TAKER).wait(timeout)
+        if self.waiting_count(subscription):
+            self._spark = self._session()
+        with super().take(subscription=subscription, progress=progress) as stage:
+            yield stage
 
     def is_needed(self, manifest: Manifest) -> bool:
         """Return whether a consumer, or a letter, needs the payload."""

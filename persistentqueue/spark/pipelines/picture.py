@@ -12,7 +12,7 @@ from persistentqueue.drawing.style import STYLE
 from persistentqueue.drawing.svg import notebook, table
 from persistentqueue.drawing.text import many, rate_text, size_text, span_text
 
-_KINDS = {"running": "busy", "ready": "waits", "blocked": "held", "failed": "wrong"}
+_KINDS = {"running": "busy", "ready": "waits", "blocked": "full", "failed": "wrong"}
 
 
 class EdgeStats(NamedTuple):
@@ -79,7 +79,7 @@ class PipelineStats(NamedTuple):
         return svg(self._boxes(), self._arrows(), label)
 
     def _repr_html_(self) -> str:
-        return notebook([f"<style>{_GRAPH_STYLE}</style>", self.svg()])
+        return notebook([f"<style>{GRAPH_STYLE}</style>", self.svg()])
 
     def page(self, title: str) -> str:
         """Return a page of HTML with the picture and both tables; it loads nothing from elsewhere."""
@@ -91,7 +91,7 @@ class PipelineStats(NamedTuple):
         return (
             '<!doctype html><html lang="en"><head><meta charset="utf-8"><link rel="icon" href="data:,">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
-            f"<title>pipeline {escape(title)}</title><style>{STYLE}{_GRAPH_STYLE}</style></head><body><main>"
+            f"<title>pipeline {escape(title)}</title><style>{STYLE}{GRAPH_STYLE}</style></head><body><main>"
             f'<h1>Pipeline {escape(title)}</h1><p class="dim">The state at {now}. Make it again to see another one.</p>'
             f"{body}</main></body></html>\n"
         )
@@ -107,12 +107,12 @@ class PipelineStats(NamedTuple):
                 lines.append(f"oldest {span_text(edge.oldest_seconds)}")
             if edge.in_per_minute or edge.out_per_minute:
                 lines.append(f"{rate_text(edge.in_per_minute)}/min in, {rate_text(edge.out_per_minute)}/min out")
-            boxes.append(Box(f"edge {edge.name}", tuple(lines), "waits" if edge.waiting else "box", is_round=True))
+            boxes.append(Box(f"edge {edge.name}", tuple(lines), "waits" if edge.waiting else "plain", is_round=True))
         for stage in self.stages:
             lines = [stage.name, stage.state + (f", {stage.runs:,} taken" if stage.runs else "")]
             if stage.letters:
                 lines.append(f"{many(stage.letters, 'dead letter')}")
-            kind = "wrong" if stage.letters else _KINDS.get(stage.state, "box")
+            kind = "wrong" if stage.letters else _KINDS.get(stage.state, "plain")
             boxes.append(Box(f"stage {stage.name}", tuple(lines), kind))
         return boxes
 
@@ -126,7 +126,6 @@ class PipelineStats(NamedTuple):
 
 _EDGES = ("edge", "waiting", "bytes", "oldest", "in/min", "out/min")
 _STAGES = ("stage", "state", "taken", "dead letters", "last attempt")
-_GRAPH_STYLE = " ".join(f"{selector} {{ {rules} }}" for selector, rules in GRAPH_STYLE.items())
 
 
 def _line(stage: StageStats) -> str:

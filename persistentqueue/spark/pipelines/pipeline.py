@@ -9,19 +9,19 @@ from pathlib import Path
 from threading import RLock
 from typing import Any, TypeVar
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from persistentqueue.drawing.charts import curves
 
 from ..handoff import Stage
 from ..progress import Report as FrameReport
-from .edge import TAKER, Edge
+from .edge import Edge
 from .graph import Delay, Graph, Marker, PipelineDefinitionError, StageDefinition
 from .letters import StageLetter
 from .picture import EdgeStats, PipelineStats, StageStats
 from .scheduler import Report, Scheduler, Until
 from .stage import OpenStage
-from .store import Store
+from .store import Spark, Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 _RATE_SECONDS = 60.0
@@ -52,7 +52,9 @@ class Pipeline:
     ``close()``, or the end of a ``with`` block, closes them. All methods may be called from several threads.
 
     Args:
-        spark: The session that reads the DataFrames that are taken. With None, it is the active session.
+        spark: The session that reads the DataFrames that are taken, or a function that returns it. The function is
+            called when a stage runs first, so that a program without work starts no Spark. With None, it is the active
+            session.
         path: The directory of the pipeline, which is made if missing. Each edge is a queue in it.
         payload_root: The directory of the payloads, as for ``StageHandoff``. With None, the default, it is beside each
             queue.
@@ -60,7 +62,7 @@ class Pipeline:
 
     def __init__(
         self,
-        spark: SparkSession | None,
+        spark: Spark,
         path: str | os.PathLike[str],
         payload_root: str | os.PathLike[str] | None = None,
     ) -> None:
@@ -226,7 +228,7 @@ class Pipeline:
             raise PipelineDefinitionError(
                 f"edge {edge!r}: stage {readers[0]!r} takes its DataFrames: take from an edge without such a stage"
             )
-        with found.take(timeout, subscription=TAKER, progress=progress) as stage:
+        with found.take(timeout, progress=progress) as stage:
             yield stage
         self._opened()[1].wake()
 
@@ -435,9 +437,14 @@ def _names(names: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _edge_stats(edge: Edge) -> EdgeStats:
-    past = curves(edge.queue.stats().history, _RATE_SECONDS, 1)
+    stats, manifests, seen = edge.queue.stats(), edge.unconsumed(), edge.queue.view().look()
+    past = curves(stats.history, _RATE_SECONDS, 1)
     rates = (past.in_per_second[0] * 60, past.out_per_second[0] * 60) if past is not None else (0.0, 0.0)
-    seen = edge.queue.view().look()
-    oldest_seconds = (seen.time_ns - seen.oldest_ns) / 1e9 if seen.oldest_ns is not None else 0.0
-    size_bytes = sum(manifest.bytes for manifest in edge.unconsumed())
+    if not manifests:
+        oldest_seconds = 0.0
+    elif seen.oldest_ns is not None and seen.depth == len(manifests):
+        oldest_seconds = (seen.time_ns - seen.oldest_ns) / 1e9
+    else:  # a view does not know the outcome of the last transaction over several queues
+        oldest_seconds = stats.oldest_seconds
+    size_bytes = sum(manifest.bytes for manifest in manifests)
     return EdgeStats(edge.name, edge.waiting_count(), size_bytes, oldest_seconds, *rates)

@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from persistentqueue import (
     BrokenQueueError,
@@ -182,7 +182,7 @@ class OpenStage:
         with transaction(*work.takes, *(edge.queue for edge in self._targets), name=f"stage {self.name}") as sessions:
             inputs = self._hold(work, sessions[: len(work.takes)])
             frames = [self._store.edges[edge].read(manifest) for edge, manifest in inputs]
-            spark = self._store.spark or SparkSession.active()
+            spark = self._store.session()
             written: list[tuple[Edge, Manifest]] = []
             try:
                 with reporting(spark, progress):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from threading import Lock
 
@@ -15,6 +15,7 @@ from .edge import Edge
 from .graph import Graph, PipelineDefinitionError, StageDefinition
 from .letters import Input, StageLetter, decode_inputs, encode_inputs
 
+Spark = SparkSession | Callable[[], SparkSession] | None
 _LETTERS, _AGAIN = ".letters", ".again"
 """Suffixes of the names of a stage's queues. The name of an edge has no dot."""
 
@@ -27,7 +28,7 @@ class Store:
     """The open queues of a pipeline. For any number of threads.
 
     Args:
-        spark: The session that reads payloads, as for ``StageHandoff``.
+        spark: The session that reads payloads, a function that returns it, or None for the active session.
         path: The directory of the pipeline.
         payload_root: The directory of the payloads, as for ``StageHandoff``.
         graph: The stages.
@@ -36,14 +37,15 @@ class Store:
 
     def __init__(
         self,
-        spark: SparkSession | None,
+        spark: Spark,
         path: str | os.PathLike[str],
         payload_root: str | os.PathLike[str] | None,
         graph: Graph,
         forgotten: Sequence[str],
     ) -> None:
         self.path = os.fspath(path)
-        self.spark = spark
+        self._spark = spark
+        self._starting = Lock()
         self._commits = Lock()
         self._abandoned = False
         self._made = Lock()
@@ -57,7 +59,7 @@ class Store:
                 if name.endswith((_LETTERS, _AGAIN)):
                     self._queues[name] = opened.enter_context(PersistentQueue(self.path, name))
             for name in graph.edges:
-                edge = opened.enter_context(Edge(spark, path, name, payload_root, self.kept))
+                edge = opened.enter_context(Edge(self.session, path, name, payload_root, self.kept))
                 self.edges[name] = edge
                 edge.connect(graph.readers(name), forgotten)
             opened.pop_all()
@@ -69,6 +71,13 @@ class Store:
                 closing.callback(edge.close)
             for queue in self._queues.values():
                 closing.callback(queue.close)
+
+    def session(self) -> SparkSession:
+        """Return the session. The function that makes it is called once."""
+        with self._starting:
+            if callable(self._spark):
+                self._spark = self._spark()
+        return self._spark or SparkSession.active()
 
     # --- commits
 

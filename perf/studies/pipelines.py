@@ -5,7 +5,7 @@ rows to another one, with ``spark.read.parquet`` and ``df.write.parquet``. Both 
 one Spark and the same number of tasks. The run of the pipeline includes all it does: it holds the input, syncs and
 measures each file, commits over both queues, and removes the input.
 
-A look for work is a run of a drained pipeline of ten stages with ten edges: it looks at all of them and ends. Beside it,
+A look for work is a run of a drained pipeline of ten stages: it looks at all of them and ends. Beside it,
 ten hand-offs are asked for a DataFrame and have none.
 """
 

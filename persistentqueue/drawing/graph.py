@@ -73,15 +73,15 @@ def svg(boxes: Sequence[Box], arrows: Sequence[Arrow], label: str) -> str:
     bottoms: dict[str, tuple[float, float]] = {}
     shapes, y = "", float(_MARGIN)
     for row in rows:
-        height = max(_height(box) for box in row)
+        row_height = max(_height(box) for box in row)
         x = (width - len(row) * (_WIDTH + _GAP_X) + _GAP_X) / 2
         for box in row:
-            top = y + (height - _height(box)) / 2
+            top = y + (row_height - _height(box)) / 2
             tops[box.key] = x + _WIDTH / 2, top
             bottoms[box.key] = x + _WIDTH / 2, top + _height(box)
             shapes += _shape(box, x, top)
             x += _WIDTH + _GAP_X
-        y += height + _GAP_Y
+        y += row_height + _GAP_Y
     lines = "".join(_line(*bottoms[one], *tops[other]) for one, other in arrows)
     height = y - _GAP_Y + _MARGIN if rows else 2 * _MARGIN
     size = f'width="{width}" height="{height:g}" viewBox="0 0 {width} {height:g}"'

@@ -570,7 +570,7 @@ def test_a_queue_of_other_things_is_refused(spark: SparkSession, tmp_path: Path)
     with StageHandoff(spark, tmp_path, "q") as handoff:
         handoff.put(spark.range(1))
         (manifest,) = handoff.waiting()
-    fields = json.loads(room._encode(manifest))
+    fields = json.loads(room.encode_manifest(manifest))
     foreign = [
         b"hello",
         b"[]",

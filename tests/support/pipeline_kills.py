@@ -1,8 +1,8 @@
 """A pipeline of ten stages that is killed: ``python -m tests.support.pipeline_kills DIRECTORY spark|stand-in``.
 
-The program puts batches, and runs the pipeline until it is drained. At each start it continues. If the file ``place``
-in the directory names a place of a run and a count, the program kills its whole session when it gets to this place for
-that time, and renames the file to ``struck`` first.
+The program puts batches, and runs the pipeline until it is drained. At each start it continues. The file ``place`` in
+the directory names a place of a run, and a count. When the program gets to this place for that time, it renames the
+file to ``struck``, and kills its whole session.
 """
 
 from __future__ import annotations

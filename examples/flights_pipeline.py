@@ -16,18 +16,19 @@ Everything is in ``--directory``; delete it to start over. It needs ``pip instal
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
-from flights_report import COLUMNS, KEPT, REASONS, Place, bars, show_result, start_spark, unpack, write_result
+from flights_report import COLUMNS, KEPT, REASONS, Place, bars, lazy_spark, show_result, unpack, write_result
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own manual uses
 
 from persistentqueue.spark import Pipeline
 
 
-def build(place: Place) -> Pipeline:
+def build(spark: Callable[[], SparkSession], place: Place) -> Pipeline:
     """Return the pipeline. Spark is started when the first stage runs."""
-    pipeline = Pipeline(lambda: start_spark(place), place.pipeline)
+    pipeline = Pipeline(spark, place.pipeline)
 
     @pipeline.stage(target="raw", marker=("flights", 1))
     def flights() -> DataFrame:
@@ -61,12 +62,10 @@ def main() -> None:
     parser.add_argument("--kill", metavar="STAGE", help="kill the program and its Java in the middle of this stage")
     options = parser.parse_args()
     place = Place(options.directory, max(options.every, 1))
-    with build(place) as pipeline, bars(options.kill) as show:
+    with lazy_spark(place) as spark, build(spark, place) as pipeline, bars(options.kill) as show:
         pipeline.run(until="drained", progress=show)
         pipeline.report(place.graph)
         print(f"{pipeline.explain()}\n", flush=True)
-    if session := SparkSession.getActiveSession():
-        session.stop()
     show_result(place)
 
 

@@ -11,7 +11,7 @@ import signal
 import sys
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -71,6 +71,19 @@ class Place:
 
 
 # ---------------------------------------------------------------------------------------------------- data and Spark
+
+
+@contextmanager
+def lazy_spark(place: Place) -> Iterator[Callable[[], SparkSession]]:
+    """Yield a function that starts Spark. If it was called, stop Spark at the end of the block."""
+    with ExitStack() as started:
+
+        def start() -> SparkSession:
+            spark = start_spark(place)
+            started.callback(spark.stop)
+            return spark
+
+        yield start
 
 
 def start_spark(place: Place) -> SparkSession:

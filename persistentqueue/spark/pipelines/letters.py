@@ -1,4 +1,4 @@
-"""What a pipeline keeps of the inputs that a stage gave up: the *letter*, with the last error. Pure bytes.
+"""Letters: each has the inputs that a stage gave up, and the last error. Pure bytes.
 
 A letter is the item of a queue of its stage. Its manifests keep the payloads of the inputs.
 """

@@ -1,4 +1,4 @@
-"""What a pipeline is and does, as values, as text, and as a picture: its stages, and what waits at its edges."""
+"""The picture of a pipeline, as values, as text and as HTML: its stages, and the DataFrames that wait at its edges."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KINDS = {"running": "busy", "ready": "waits", "blocked": "full", "failed": "wro
 
 
 class EdgeStats(NamedTuple):
-    """What waits at an edge, at one moment."""
+    """The DataFrames that wait at an edge, at one moment."""
 
     name: str
     """Name of the edge."""

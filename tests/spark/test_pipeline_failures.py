@@ -22,7 +22,7 @@ from persistentqueue.spark import (
     StageLetter,
     StageResultError,
 )
-from persistentqueue.spark.pipelines.letters import decode_inputs
+from persistentqueue.spark.pipelines.letters import decode_failure, decode_inputs
 from persistentqueue.spark.pipelines.stage import OpenStage
 from tests.support.pipelines import Flow, echo, noted, take, waiting
 
@@ -250,9 +250,9 @@ def test_a_source_that_always_fails_is_given_up(flow: Flow) -> None:
 
 
 def test_an_input_that_ends_the_process_becomes_a_letter(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attempts that end the process are counted. One attempt more than ``max_attempts`` is made, for the error."""
+    """Attempts that end the process are counted, and then the inputs become a letter without an error."""
     run = OpenStage._run
-    for _ in range(3):
+    for _ in range(2):
         pipeline, _ = flawed(flow, max_attempts=2)
         monkeypatch.setattr(OpenStage, "_run", lambda *_: (_ for _ in ()).throw(SystemExit(9)))
         with pytest.raises(SystemExit):
@@ -261,11 +261,42 @@ def test_an_input_that_ends_the_process_becomes_a_letter(flow: Flow, monkeypatch
     pipeline, _ = flawed(flow, max_attempts=2)
     assert pipeline.run(until="drained")
     (letter,) = pipeline.dead_letters("work")
-    assert (letter.error, letter.attempts, letter.traceback) == ("", 3, "")
+    assert (letter.error, letter.attempts, letter.traceback) == ("", 2, "")
     assert "the process ended, or was killed, at each attempt" in letter.message
     assert pipeline.requeue("work") == 1
     assert pipeline.run(until="drained")
     assert take(pipeline, "b") == [[1]]
+
+
+def test_a_letter_has_the_last_error_of_its_own_inputs(flow: Flow) -> None:
+    """If the process ended at the last attempt, the letter has the error of the attempt before.
+
+    The error of other inputs is never in it.
+    """
+    pipeline, attempts = flow.make(), []
+
+    @pipeline.stage(source="a", target="b", max_attempts=2)
+    def work(frame: Any) -> Any:
+        attempts.append(frame.values[0])
+        if attempts == [1]:
+            raise FlawError("flaw 1")
+        raise SystemExit(9)
+
+    for number in (1, 2):
+        pipeline.put("a", flow.rows(number))
+    for expected in ([1, 1], [1, 1, 2], [1, 1, 2, 2]):
+        with pytest.raises(SystemExit):
+            pipeline.run(until="drained")
+        assert attempts == expected
+    assert pipeline.run(until="drained")
+    assert [(each.error, each.attempts) for each in pipeline.dead_letters("work")] == [("FlawError", 2), ("", 2)]
+
+
+@pytest.mark.parametrize("item", [b"{", b"[1]", b"null"])
+def test_an_item_that_is_no_failure_is_refused(item: bytes) -> None:
+    """An item that no pipeline has put among its failures is refused by name."""
+    with pytest.raises(NotAStageError, match="is no failure"):
+        decode_failure(item)
 
 
 def test_a_lost_payload_becomes_a_letter(flow: Flow) -> None:

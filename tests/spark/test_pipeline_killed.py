@@ -124,7 +124,8 @@ def strike(campaign: Campaign, random: Random) -> None:
 def kill_at_random(campaign: Campaign, random: Random, kills: int) -> None:
     """Kill the program this many times, at a random moment of its run."""
     while campaign.kills < kills:
-        campaign.live(seconds=random.uniform(0.0, campaign.seconds))
+        if campaign.live(seconds=random.uniform(0.0, campaign.seconds)) and campaign.kills % 20 == 0:
+            print(f"{campaign.kills} kills of {kills}, {campaign.pipelines - 1} pipelines drained", flush=True)
 
 
 def test_killed_without_spark_each_result_comes_once(tmp_path: Path) -> None:

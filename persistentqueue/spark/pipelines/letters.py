@@ -6,6 +6,7 @@ A letter is the item of a queue of its stage. Its manifests keep the payloads of
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -38,11 +39,11 @@ class StageLetter:
     inputs: tuple[Input, ...]
     """One DataFrame of each source; none for a stage without a source."""
     error: str
-    """Name of the type of the last error."""
+    """Name of the type of the last error; empty if the process ended at each attempt."""
     message: str
     """Text of the last error. If it has more than 16,000 characters, its end is cut."""
     traceback: str
-    """Traceback of the last error; empty if the process ended at each attempt. If it is long, its beginning is cut."""
+    """Traceback of the last error. If it has more than 16,000 characters, its beginning is cut."""
     attempts: int
     """Number of attempts."""
     time: datetime
@@ -55,8 +56,8 @@ class StageLetter:
             "stage": self.stage,
             "inputs": _plain(self.inputs),
             "error": self.error,
-            "message": self.message[:_TEXT_CHARACTERS_MAX],
-            "traceback": self.traceback[-_TEXT_CHARACTERS_MAX:],
+            "message": self.message,
+            "traceback": self.traceback,
             "attempts": self.attempts,
             "time": self.time.isoformat(),
         }
@@ -73,6 +74,37 @@ class StageLetter:
             return cls(inputs=inputs, time=time, **fields)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise NotAStageError(f"an item is no letter of a stage ({error!r}): keep other items out") from error
+
+
+class Failure(NamedTuple):
+    """The error of an attempt, which is kept until the stage gives its inputs up, or fails with others."""
+
+    run: str
+    """The run of the stage that failed: the name of its lead, and the number of the run there."""
+    error: str
+    message: str
+    traceback: str
+
+    def encode(self) -> bytes:
+        """Return the item that carries this failure in a queue."""
+        return json.dumps(self, separators=(",", ":")).encode()
+
+
+NO_FAILURE = Failure("", "", "the process ended, or was killed, at each attempt", "")
+
+
+def failure_of(run: str, error: Exception) -> Failure:
+    """Return the failure of a run by an error."""
+    lines = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    return Failure(run, type(error).__name__, str(error)[:_TEXT_CHARACTERS_MAX], lines[-_TEXT_CHARACTERS_MAX:])
+
+
+def decode_failure(item: bytes) -> Failure:
+    """Return the failure that an item carries. Raises ``NotAStageError``."""
+    try:
+        return Failure(*json.loads(item))
+    except (ValueError, TypeError) as error:
+        raise NotAStageError(f"an item is no failure of a stage ({error!r}): keep other items out") from error
 
 
 def encode_inputs(inputs: Sequence[Input]) -> bytes:

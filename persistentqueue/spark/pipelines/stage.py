@@ -9,7 +9,8 @@ The steps of an attempt (the numbers are those of the places at which the tests 
    *A crash leaves the whole commit or nothing of it: see* ``transaction``.
 4. Remove the payloads that no consumer and no letter needs. *A crash leaves them for the sweep.*
 
-When the attempts are used up, one transaction consumes the inputs and enqueues a letter, instead of steps 2 and 3.
+With ``max_attempts``, an error is recorded durably before the next step, so that a kill does not lose it. When the
+attempts are used up, one transaction consumes the inputs and enqueues a letter, instead of steps 2 and 3.
 
 Two markers in the *lead* queue count the runs, and the attempts of the next run. The lead is the queue of the first
 source, or that of the inputs to take again. A stage runs once at a time, so the number of a run identifies its inputs.
@@ -23,7 +24,6 @@ from __future__ import annotations
 
 import logging
 import time
-import traceback
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
@@ -45,7 +45,7 @@ from ..handoff import Manifest, decode_manifest, encode_manifest
 from ..progress import Report, reporting
 from .edge import Edge
 from .graph import Marker, StageDefinition
-from .letters import Input, StageLetter, decode_inputs
+from .letters import Input, StageLetter, decode_inputs, failure_of
 from .store import AbandonedError, Store
 
 _RUNS, _ATTEMPTS, _EVERY = "persistentqueue.runs ", "persistentqueue.attempts ", "persistentqueue.every "
@@ -73,6 +73,11 @@ class _Work(NamedTuple):
     """The marker that its commit records in the lead."""
     is_again: bool = False
     """Whether the inputs are those that ``requeue`` gave back."""
+
+    @property
+    def run(self) -> str:
+        """The identity of this run, for all its attempts."""
+        return f"{self.lead.name} {self.marker[1]}"
 
 
 class OpenStage:
@@ -131,12 +136,15 @@ class OpenStage:
         except Exception as error:
             assert number is not None
             self.failures, self.error = number, error
-            if self.definition.max_attempts is None or number < self.definition.max_attempts:
+            most = self.definition.max_attempts
+            if most is not None:
+                self._store.record(self.name, failure_of(work.run, error))
+            if most is None or number < most:
                 raise
-            self._give_up(work, number, error)
+            self._give_up(work)
         else:
             if number is None:
-                self._give_up(work, (self.definition.max_attempts or 0) + 1, None)
+                self._give_up(work)
         finally:
             self.seconds = time.monotonic() - begun
         self.failures, self.error = 0, None
@@ -163,16 +171,15 @@ class OpenStage:
     def _begin(self, work: _Work) -> int | None:
         """Count an attempt, and return its number; None if there was no attempt left.
 
-        With ``max_attempts`` the number is durable, so that attempts that end the process count, too. Such an attempt
-        leaves no error for the letter. So there is one attempt more than ``max_attempts`` if the process ended in, or
-        right after, the last one. A stage without inputs has none to give up: its attempts are those of this process.
+        With ``max_attempts`` the number is durable, so that attempts that end the process count, too. A stage without
+        inputs has none that could be lost: its attempts are those of this process.
         """
         most = self.definition.max_attempts
         if most is None or not work.takes:
             return self.failures + 1
         runs, before = divmod(_count(work.lead, _ATTEMPTS + self.name), _ATTEMPTS_LIMIT)
         number = before + 1 if runs == work.marker[1] else 1
-        if number > most + 1:
+        if number > most:
             return None
         with work.lead.session() as session:
             session.flush(marker=(_ATTEMPTS + self.name, work.marker[1] * _ATTEMPTS_LIMIT + number))
@@ -215,20 +222,20 @@ class OpenStage:
         else:  # another thread has put a DataFrame with the marker meanwhile
             _remove(written)
 
-    def _give_up(self, work: _Work, attempts: int, error: Exception | None) -> None:
-        """Move the inputs into a letter, in one transaction. With no inputs, the letter says which stage failed."""
+    def _give_up(self, work: _Work) -> None:
+        """Move the inputs into a letter with the last error, in one transaction; without inputs, write a letter."""
+        failure, most = self._store.last_failure(self.name, work.run), self.definition.max_attempts
         letters = self._store.letters(self.name)
-        takes = work.takes or (work.lead,)
-        with transaction(*takes, letters, name=f"stage {self.name}") as sessions:
+        with transaction(*(work.takes or (work.lead,)), letters, name=f"stage {self.name}") as sessions:
             inputs = self._hold(work, sessions[:-1]) if work.takes else ()
-            text = "the process ended, or was killed, at each attempt" if error is None else str(error)
-            lines = [] if error is None else traceback.format_exception(type(error), error, error.__traceback__)
-            kind, now = "" if error is None else type(error).__name__, datetime.now(timezone.utc)
-            letter = StageLetter(self.name, inputs, kind, text, "".join(lines), attempts, now)
+            now = datetime.now(timezone.utc)
+            letter = StageLetter(self.name, inputs, failure.error, failure.message, failure.traceback, most or 0, now)
             sessions[-1].enqueue(letter.encode())
             with self._store.committing():
                 sessions[0].flush(marker=work.marker)
-        _LOGGER.error("stage %r gave up its inputs after %d attempts: %s %s", self.name, attempts, kind, text)
+        _LOGGER.error(
+            "stage %r gave up its inputs after %d attempts: %s %s", self.name, most, failure.error, failure.message
+        )
 
     def _hold(self, work: _Work, sessions: Sequence[Session[bytes]]) -> tuple[Input, ...]:
         """Dequeue the inputs: one DataFrame of each source, or the item of inputs to take again."""

@@ -13,10 +13,10 @@ from persistentqueue import PersistentQueue, list_queues, transaction
 
 from .edge import Edge
 from .graph import Graph, PipelineDefinitionError, StageDefinition
-from .letters import Input, StageLetter, decode_inputs, encode_inputs
+from .letters import NO_FAILURE, Failure, Input, StageLetter, decode_failure, decode_inputs, encode_inputs
 
 Spark = SparkSession | Callable[[], SparkSession] | None
-_LETTERS, _AGAIN = ".letters", ".again"
+_LETTERS, _AGAIN, _FAILURE = ".letters", ".again", ".failure"
 """Suffixes of the names of a stage's queues. The name of an edge has no dot."""
 
 
@@ -50,13 +50,13 @@ class Store:
         self._abandoned = False
         self._made = Lock()
         self._queues: dict[str, PersistentQueue[bytes]] = {}
-        """Queues of letters and of inputs to take again, by name; also those of stages that the pipeline lacks."""
+        """Queues of stages beside the edges, by name; also those of stages that the pipeline lacks."""
         self.edges: dict[str, Edge] = {}
         os.makedirs(self.path, exist_ok=True)
         with ExitStack() as opened:
             # The letters first: opening an edge sweeps the payloads that nothing names.
             for name in list_queues(self.path):
-                if name.endswith((_LETTERS, _AGAIN)):
+                if name.endswith((_LETTERS, _AGAIN, _FAILURE)):
                     self._queues[name] = opened.enter_context(PersistentQueue(self.path, name))
             for name in graph.edges:
                 edge = opened.enter_context(Edge(self.session, path, name, payload_root, self.kept))
@@ -100,11 +100,26 @@ class Store:
             queues = dict(self._queues)
         inputs: list[Input] = []
         for name, queue in queues.items():
-            for item in queue.browse_all():
+            for item in queue.browse_all() if not name.endswith(_FAILURE) else ():
                 inputs += StageLetter.decode(item).inputs if name.endswith(_LETTERS) else decode_inputs(item)
         return {each.manifest.directory for each in inputs}
 
-    # --- letters
+    # --- failures and letters
+
+    def record(self, stage: str, failure: Failure) -> None:
+        """Keep the last failure of a stage, durably, instead of the one before."""
+        with self._queue(stage + _FAILURE).transaction() as session:
+            session.dequeue()
+            session.enqueue(failure.encode())
+
+    def last_failure(self, stage: str, run: str) -> Failure:
+        """Return the last failure of this run of the stage; ``NO_FAILURE`` if no attempt has raised an error."""
+        queue = self._queues.get(stage + _FAILURE)
+        for item in queue.peek() if queue is not None else ():
+            failure = decode_failure(item)
+            if failure.run == run:
+                return failure
+        return NO_FAILURE
 
     def letters(self, stage: str) -> PersistentQueue[bytes]:
         """Return the queue of a stage's letters; make it if it is missing."""

@@ -170,7 +170,7 @@ def left_over(directory: Path) -> set[str]:
             named |= {each.manifest.directory for item in items for each in StageLetter.decode(item).inputs}
         elif name in {"audit", "result"}:
             named |= {decode_manifest(item).directory for item in items}
-        elif items:
+        elif items and not name.endswith(".failure"):  # the last error stays until the next one
             found.add(name)
     return found ^ named
 

@@ -77,7 +77,7 @@ class StageLetter:
 
 
 class Failure(NamedTuple):
-    """The error of an attempt, which is kept until the stage gives its inputs up, or fails with others."""
+    """The last error of a stage. It is kept until the next error of the stage."""
 
     run: str
     """The run of the stage that failed: the name of its lead, and the number of the run there."""

@@ -39,7 +39,8 @@ COVERING += $(patsubst %,tests/misuse/test_%.py,corners sessions scarce_resource
 # The main job, with all its data and killed at every place.
 FLIGHTS := tests/examples/test_flights_killed.py tests/examples/test_flights_pipeline.py
 # The processes of Spark, killed; what they call; what only rehearses make perf.
-KILLS := tests/spark/test_killed.py tests/spark/test_tasks_that_run_twice.py tests/examples/test_streaming_pipeline.py \
+KILLED_PIPELINE := tests/spark/test_pipeline_killed.py
+KILLS := $(KILLED_PIPELINE) tests/spark/test_killed.py tests/spark/test_tasks_that_run_twice.py tests/examples/test_streaming_pipeline.py \
 	tests/spark/test_processes.py perf/tests/test_spark_perf.py
 # The models of protocols, which spin searches: they change with the protocols, not with the code.
 MODELS := tests/models
@@ -136,9 +137,12 @@ BOUNDS += --deselect tests/spark/test_handoff.py::test_a_machine_without_java -W
 # The tools of a release have an environment of their own, so that none of them decides a version that is tested.
 RELEASE := $(VENV)/release/bin
 
-.PHONY: demo test long flights kills models crash sparks connect lint docs screenshots package bounds perf perf-spark clean
+.PHONY: demo test long flights kills kills-pipeline models crash sparks connect lint docs screenshots package bounds perf \
+	perf-spark clean
 
+# The pipeline is killed in the middle of a stage, and then goes on. It needs no kill if an earlier demo is done.
 demo: $(VENV)/examples.installed
+	-$(BIN)/python examples/flights_pipeline.py --directory demo --kill add
 	$(BIN)/python examples/flights_pipeline.py --directory demo
 
 test: $(VENV)/test.installed
@@ -154,10 +158,14 @@ long: $(VENV)/test.installed
 flights: $(VENV)/test.installed
 	EVERY_PLACE=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(FLIGHTS)
 
-# Spark, of which every process is killed at every place, one after the other: 52 of them.
+# Spark, of which every process is killed at every place, one after the other: 52 of them. And pipelines of stages.
 kills: $(VENV)/test.installed
 	EVERY_PLACE=1 $(BIN)/python -m pytest -n 2 --dist load --no-loadscope-reorder $(KILLS) -k 'not hand-offs'
 	SPARK_MODE=connect $(BIN)/python -m pytest -n 2 --dist load $(ON_CONNECT)
+
+# The pipeline of ten stages on Spark, whose driver is killed with its Java at each place, and 200 times at random: hours.
+kills-pipeline: $(VENV)/test.installed
+	KILLS=200 $(BIN)/python -m pytest -n 2 --dist load -s -o faulthandler_timeout=0 $(KILLED_PIPELINE)
 
 # Models of protocols, whole within their bounds, and the bugs that are planted in them. It needs spin and gcc.
 models: $(VENV)/test.installed
@@ -226,6 +234,7 @@ perf: $(VENV)/test.installed
 # The programs of the section "Spark" of perf/README.md, with its rounds: three quarters of an hour.
 perf-spark: $(VENV)/test.installed
 	$(BIN)/python -m perf.studies.stages --rounds 3 --results perf/results
+	$(BIN)/python -m perf.studies.pipelines --results perf/results
 	$(BIN)/python -m perf.studies.spark_rows --results perf/results
 	$(BIN)/python -m perf.studies.streams --batches 20 --rounds 3 --results perf/results
 	$(BIN)/python -m perf.studies.manifests --rounds 3 --results perf/results

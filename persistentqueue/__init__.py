@@ -24,7 +24,7 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
 
 - ``persistentqueue/`` Errors: public, and imported by all others. ``errors``.
 - ``drawing/`` Numbers as text, charts and tables, for terminals and HTML pages. Pure functions: no files, threads or
-  clock. ``text``, ``charts``, ``svg``.
+  clock. ``text``, ``charts``, ``style``, ``svg``, ``graph``.
 - ``core/`` Pure data and formats: bytes, sets of sequences, and the state that they add up to. No files, threads or
   clock. ``checksum``, ``intervals``, ``page_cache``, ``dead_letter``, ``header``, ``operations``, ``block``, ``frame``,
   ``delivery_counts``, ``encryption``, ``items``, ``state``, ``availability``.
@@ -67,10 +67,10 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
   source. ``sessions``, ``java``, ``options``, ``payload``, ``progress``, ``workers``, ``stages``, ``handoff``,
   ``partition_reader``, ``writer``, ``stream``, ``source``.
 - ``cli/`` The command line: ``persistentqueue``, or ``python -m persistentqueue``. ``bench``, ``files``,
-  ``formatting``, ``streams``, ``style``, ``parser``, ``display/__init__``, ``display/console``, ``output``, ``app``,
-  ``summary``, ``display/report``, ``display/watch``, ``display/screen``, ``display/top``, ``maintenance_verbs``,
-  ``write_verbs``, ``read_verbs``, ``workers/__init__``, ``workers/signals``, ``workers/function``, ``workers/loop``,
-  ``workers/crew``, ``workers/verbs``, ``verbs``.
+  ``formatting``, ``streams``, ``parser``, ``display/__init__``, ``display/console``, ``output``, ``app``, ``summary``,
+  ``display/report``, ``display/watch``, ``display/screen``, ``display/top``, ``maintenance_verbs``, ``write_verbs``,
+  ``read_verbs``, ``workers/__init__``, ``workers/signals``, ``workers/function``, ``workers/loop``, ``workers/crew``,
+  ``workers/verbs``, ``verbs``.
 - ``persistentqueue/`` The command ``python -m persistentqueue``. ``__main__``.
 """
 

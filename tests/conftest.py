@@ -33,7 +33,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 QueueFactory = Callable[..., PersistentQueue]
-ONE_JAVA = {f"tests/spark/test_{name}.py" for name in ("handoff", "rows", "source", "stream", "workers")}
+ONE_JAVA = {
+    f"tests/spark/test_{name}.py"
+    for name in ("handoff", "pipeline_on_spark", "rows", "source", "stream", "workers")
+}
 """Test files that use the fixture ``spark``. Its start takes ten seconds and one gibibyte."""
 
 

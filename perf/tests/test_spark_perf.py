@@ -13,7 +13,7 @@ import pytest
 from .. import harness
 from ..harness import ROOT, Row
 from ..report import programs
-from ..studies import manifests, planning, soak, spark_rows, stages, streams
+from ..studies import manifests, pipelines, planning, soak, spark_rows, stages, streams
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,6 +99,18 @@ def test_stages_beside_parquet(spark: SparkSession, tmp_path: Path, monkeypatch:
     block = programs.table("stages", {"command": "python -m perf.studies.stages", "rows": [put, take, both]})
     assert block.startswith("<!-- stages -->\n") and block.endswith("<!-- end of stages -->")
     assert block.count("× Parquet") == 3
+
+
+@pytest.mark.spark
+@is_rehearsal
+def test_a_pipeline_beside_parquet(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stage that does nothing and plain Parquet take turns; a look for work is measured. Bar 0 is not met."""
+    monkeypatch.setattr(pipelines, "BAR", 0.0)
+    monkeypatch.setattr(pipelines, "LOOK_MS_BAR", 0.0)
+    stage, look = pipelines.rows(spark, tmp_path, 1000, 1, 3)
+    assert "does nothing" in stage.what and "without work" in look.what
+    assert [line.met for line in (stage, look)] == [harness.met(False)] * 2
+    assert list(tmp_path.glob("*/*+payload/*")) == []
 
 
 @pytest.mark.spark

@@ -20,6 +20,18 @@ A data source: Spark writes rows to a queue as items, and reads items as rows (`
     frame.write.format("persistentqueue").mode("append").option("queue", "orders").save("queues")
     spark.read.format("persistentqueue").option("queue", "orders").load("queues").show()
 
+A pipeline: functions that take DataFrames from named queues and put their results to others (``pipelines``)::
+
+    from persistentqueue.spark import Pipeline
+
+    pipeline = Pipeline(spark, "queues/flights")
+
+    @pipeline.stage(source="raw", target="delays")
+    def delays(flights):
+        return flights.groupBy("carrier").agg({"dep_delay": "avg"})
+
+    pipeline.run(until="drained")
+
 This package needs ``pip install 'persistentqueue[spark]'``; nothing else in ``persistentqueue`` imports it. A client of
 Spark Connect needs only ``pip install 'persistentqueue[spark-client]'``.
 """
@@ -34,6 +46,12 @@ except ImportError as missing:
 
 from .handoff import PayloadLostError, Stage, StageHandoff
 from .java import JavaNotFoundError, local_session
+from .pipelines.graph import PipelineDefinitionError
+from .pipelines.letters import Input, StageLetter
+from .pipelines.picture import EdgeStats, PipelineStats, StageStats
+from .pipelines.pipeline import Pipeline
+from .pipelines.scheduler import StageFailedError
+from .pipelines.stage import StageResultError
 from .progress import Progress
 from .sessions import SparkConnectError
 from .source import register
@@ -45,11 +63,20 @@ __all__ = [
     "Stage",
     "Manifest",
     "Progress",
+    "Pipeline",
+    "PipelineStats",
+    "StageStats",
+    "EdgeStats",
+    "StageLetter",
+    "Input",
     "register",
     "acknowledge",
     "local_session",
     "NotAStageError",
     "PayloadLostError",
+    "PipelineDefinitionError",
+    "StageFailedError",
+    "StageResultError",
     "JavaNotFoundError",
     "SparkConnectError",
 ]

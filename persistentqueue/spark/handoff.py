@@ -163,8 +163,7 @@ class StageHandoff:
     ) -> bool:
         if marker is not None and self._is_recorded(marker):
             return False
-        directory = new_name(self._id)
-        manifest = write(self._payloads, directory, df, marker, progress, keeps_empty=keeps_empty)
+        manifest = self._write(df, marker, progress, keeps_empty=keeps_empty)
         if manifest is None:
             return False
         # One item commits it. A failure other than ResourceError leaves the payload: its manifest may be durable.
@@ -173,11 +172,17 @@ class StageHandoff:
                 session.enqueue(encode(manifest))
                 committed = session.flush(marker=marker)
         except ResourceError:
-            self._payloads.remove(directory)
+            self._payloads.remove(manifest.directory)
             raise
         if not committed:
-            self._payloads.remove(directory)
+            self._payloads.remove(manifest.directory)
         return committed
+
+    def _write(
+        self, df: DataFrame, marker: tuple[str, int] | None, progress: Report | None, *, keeps_empty: bool = True
+    ) -> Manifest | None:
+        """Write a durable payload that no item names yet, and return its manifest; None if it is empty and not kept."""
+        return write(self._payloads, new_name(self._id), df, marker, progress, keeps_empty=keeps_empty)
 
     def put_batch(self, df: DataFrame, batch_id: int, query: str | None = None) -> bool:
         """Hand over one micro-batch of a streaming query, exactly once.

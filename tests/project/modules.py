@@ -49,7 +49,7 @@ def _folder(name: str, modules: str, purpose: str = "") -> Folder:
 
 TABLE = (
     _folder("bottom", "errors", "Errors: public, and imported by all others."),
-    _folder("drawing", "text charts svg"),
+    _folder("drawing", "text charts style svg graph"),
     _folder(
         "core",
         "checksum intervals page_cache dead_letter header operations block frame delivery_counts encryption items "
@@ -94,11 +94,13 @@ TABLE = (
     ),
     _folder(
         "spark",
-        "sessions java options payload progress workers stages handoff partition_reader writer stream source __init__",
+        "sessions java options payload progress workers stages handoff partition_reader writer stream filters source "
+        "pipelines/__init__ pipelines/graph pipelines/letters pipelines/edge pipelines/store pipelines/stage "
+        "pipelines/scheduler pipelines/picture pipelines/pipeline __init__",
     ),
     _folder(
         "cli",
-        "bench files formatting streams style parser display/__init__ display/console output app "
+        "bench files formatting streams parser display/__init__ display/console output app "
         "summary display/report display/watch display/screen display/top maintenance_verbs write_verbs "
         "read_verbs workers/__init__ workers/signals workers/function workers/loop workers/crew workers/verbs verbs "
         "__init__",
@@ -111,6 +113,8 @@ FACES_MAY_IMPORT = {
     "persistentqueue",
     "persistentqueue.codecs",
     "persistentqueue.drawing.charts",
+    "persistentqueue.drawing.graph",
+    "persistentqueue.drawing.style",
     "persistentqueue.drawing.svg",
     "persistentqueue.drawing.text",
     "persistentqueue.interprocess",

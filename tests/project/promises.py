@@ -32,7 +32,8 @@ PROMISES = (
     _promise(
         "atomic",
         "unit/engine/commit unit/engine/two_phase unit/recovery/replay unit/recovery/in_doubt unit/recovery/decisions "
-        "api/flush_all durability/several_killed durability/import_killed predecessors/diskqueue_scenarios "
+        "api/flush_all durability/several_killed durability/import_killed spark/pipeline_killed "
+        "predecessors/diskqueue_scenarios "
         "predecessors/diskqueue_weaknesses misuse/identities",
         "random --schedules 100000",
         "exhaustive --operations 3",

@@ -12,12 +12,12 @@ import pytest
 
 import persistentqueue
 from persistentqueue import OptionArguments, Options, PersistentQueue, Producer, Session, View, aio, compat
-from persistentqueue.spark import StageHandoff
+from persistentqueue.spark import Pipeline, StageHandoff
 
 CALLABLES = [getattr(persistentqueue, name) for name in persistentqueue.__all__]
 FUNCTIONS = [each for each in CALLABLES if inspect.isfunction(each)]
 CLASSES = [PersistentQueue, Session, Producer, View, persistentqueue.Subscription, persistentqueue.MemoryBudget]
-CLASSES += [aio.PersistentQueue, aio.Queue, compat.Queue, StageHandoff]
+CLASSES += [aio.PersistentQueue, aio.Queue, compat.Queue, StageHandoff, Pipeline]
 
 
 def methods() -> list[tuple[str, Callable[..., Any]]]:

@@ -189,7 +189,7 @@ def test_module_keeps_the_rules(path: Path) -> None:
         ("spark/writer", "from persistentqueue.engine.store import Store", "public names"),
         ("cli/summary", "from persistentqueue.engine.store import Store", "public names"),
         ("cli/summary", "from persistentqueue.spark import register", "public names"),
-        ("cli/style", "from .app import app", "not on a lower floor"),
+        ("cli/streams", "from .app import app", "not on a lower floor"),
         ("spark/writer", "from .source import register", "not on a lower floor"),
         ("spark/options", "from ..engine.store import Store", "public names"),
         ("core/state", "def f():\n" + "    x = 1\n" * 71, "71 lines"),

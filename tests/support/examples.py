@@ -20,27 +20,31 @@ from threading import Event, Timer
 import pytest
 
 import persistentqueue
-from persistentqueue import PersistentQueue
+from persistentqueue import PersistentQueue, list_queues
 
 EXAMPLE = Path(__file__).parents[1].parent / "examples" / "flights_pipeline.py"
 SOURCES = os.path.dirname(os.path.dirname(os.path.abspath(persistentqueue.__file__)))
 TIMEOUT_SECONDS = 240
 
-# Runs the example, and stops right before or right after its commit, with a message: a place to be killed at.
+# Runs the example, and stops right before or right after the commit of a stage, with a message: a place for a kill.
+# Only the main thread gets signals, so the thread of the stage waits for ever.
 STAND_STILL = """
-import runpy, signal, sys
-from persistentqueue import Session
+import os, runpy, sys, threading
+from persistentqueue.spark.pipelines.stage import OpenStage
 
-when, sys.argv = sys.argv[1], sys.argv[2:]
-flush = Session.flush
+(when, stage), sys.argv = sys.argv[1].split(), sys.argv[2:]
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
+commit = OpenStage._commit
 
-def stand_still(self, *arguments, **options):
-    result = flush(self, *arguments, **options) if when == "after" else None
-    print("standing still", when, "the commit", flush=True)
-    signal.pause()
-    return result
+def stand_still(self, *arguments):
+    if self.name == stage and when == "after":
+        commit(self, *arguments)
+    if self.name == stage:
+        print("standing still", when, "the commit of", stage, flush=True)
+        threading.Event().wait()
+    commit(self, *arguments)
 
-Session.flush = stand_still
+OpenStage._commit = stand_still
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
@@ -147,6 +151,10 @@ def totals_line(cells: Cells) -> str:
     return f"Totals: {flights:,} flights, {departure:,} minutes late at departure, {arrival:,} at arrival\n"
 
 
-def waiting(directory: Path, name: str) -> int:
-    with PersistentQueue(str(directory / "queues"), name) as queue:
-        return len(list(queue.browse()))
+def waiting(pipeline: Path) -> dict[str, int]:
+    """Return the number of DataFrames that any stage has still to take, of each edge that has any."""
+    found = {}
+    for name in list_queues(pipeline):
+        with PersistentQueue(pipeline, name) as queue:
+            found[name] = len(list(queue.browse_all()))
+    return {name: count for name, count in found.items() if count}

@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from persistentqueue import PersistentQueue, SegmentSnapshot
 from persistentqueue.drawing.charts import MANY_DEAD, share_of, tiles, windows
+from persistentqueue.drawing.style import STYLE
 from persistentqueue.drawing.svg import (
     age_chart,
     bar,
@@ -22,7 +23,6 @@ from persistentqueue.drawing.svg import (
 from persistentqueue.drawing.text import bound_text, many, share_text, size_text, span_text
 
 from ..formatting import printable, time_text
-from ..style import STYLE
 from ..summary import (
     Sight,
     disk_parts,

@@ -1,4 +1,4 @@
-"""The style sheet of the page of ``report``, for light and dark screens; it loads nothing from elsewhere."""
+"""The style sheet of the pages that show queues and pipelines, for light and dark screens; it loads nothing."""
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b2430; --dim: #5b6675; --page: #f6f7f9; --card: #fff; --line: #d9dee5;

@@ -1,0 +1,141 @@
+"""One edge of a pipeline: a hand-off, from which each stage takes by a subscription of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from persistentqueue import PersistentQueue, Subscription
+
+from .. import stages
+from ..handoff import Stage, StageHandoff
+from ..payload import SCHEME
+from ..progress import Report
+from ..stages import Manifest
+from .graph import Marker, PipelineDefinitionError
+
+TAKER = "take()"
+"""The consumer of an edge that no stage takes from: ``Pipeline.take``. No stage can have this name."""
+
+
+class Edge(StageHandoff):
+    """A hand-off whose consumers are the stages that take from the edge. For any number of threads.
+
+    Args:
+        session: Returns the session that reads the payloads. It is called when a payload is read first, or at once if
+            the payload root is not a local path.
+        path: The directory of the pipeline.
+        name: The name of the edge, and of its queue.
+        payload_root: The directory of the payloads, as for ``StageHandoff``.
+        kept: Returns the payloads that must stay, although nothing waits for them at the edge: those of the letters.
+
+    Raises:
+        ValueError: The queue was made by another program, and has a consumer without a name.
+    """
+
+    def __init__(
+        self,
+        session: Callable[[], SparkSession],
+        path: str | os.PathLike[str],
+        name: str,
+        payload_root: str | os.PathLike[str] | None,
+        kept: Callable[[], set[str]],
+    ) -> None:
+        self._kept = kept
+        self.name = name
+        self._session = session
+        is_local = payload_root is None or SCHEME not in os.fspath(payload_root)
+        super().__init__(None if is_local else session(), path, name, payload_root, fan_out=True)
+
+    @property
+    def queue(self) -> PersistentQueue[bytes]:
+        """The queue of the manifests."""
+        return self._queue
+
+    def connect(self, readers: Sequence[str], forgotten: Sequence[str]) -> None:
+        """Subscribe the stages that take from the edge, and remove consumers that the pipeline does not have.
+
+        A new consumer begins at the oldest DataFrame that any consumer has still to take. So nothing is lost when a
+        stage gets another name, or when the edge gets its first stage.
+
+        Raises:
+            PipelineDefinitionError: A consumer that the pipeline does not have has still something to take.
+        """
+        wanted = readers or (TAKER,)
+        others = [each for each in self.subscriptions() if each not in wanted]
+        for other in others:
+            count = self.waiting_count(other)
+            # The stages begin where the taker is.
+            if count and other not in forgotten and not (other == TAKER and readers):
+                raise PipelineDefinitionError(
+                    f"edge {self.name!r} keeps {count} DataFrames for stage {other!r}, which the pipeline does not "
+                    f"have: define it again, or call pipeline.forget({other!r})"
+                )
+        for reader in wanted:
+            self.subscribe(reader)
+        for other in others:
+            self.unsubscribe(other)
+
+    def consumer(self, reader: str) -> Subscription[bytes]:
+        """Return the place of a stage."""
+        return self._queue.subscribe(reader)
+
+    def waiting_count(self, reader: str | None = None) -> int:
+        """Return how many DataFrames wait for this consumer, without those that it is taking; for any, by default.
+
+        With the default, it is the number for the consumer that has most.
+        """
+        if reader is None:
+            return max((self.waiting_count(each) for each in self.subscriptions()), default=0)
+        return len(self.consumer(reader))
+
+    def unconsumed(self) -> list[Manifest]:
+        """Return the manifests that any consumer has still to take, or is taking; the oldest first."""
+        return [stages.decode(item) for item in self._queue.browse_all()]
+
+    def is_recorded(self, marker: Marker) -> bool:
+        """Return whether the queue has recorded this version of the marker, or a later one.
+
+        Raises ``TypeError`` and ``ValueError`` if it is no marker.
+        """
+        return self._is_recorded(marker)
+
+    def write(self, df: DataFrame) -> Manifest:
+        """Write a durable payload that no item names yet. Raises the errors of Spark; then nothing is left."""
+        manifest = self._write(df, None, None)
+        assert manifest is not None
+        return manifest
+
+    def read(self, manifest: Manifest) -> DataFrame:
+        """Return the rows of a payload. Raises ``PayloadLostError``."""
+        self._require_payload(manifest)
+        return self._read(manifest, self._session())
+
+    @contextmanager
+    def take(
+        self, timeout: float | None = 0.0, *, subscription: str | None = TAKER, progress: Report | None = None
+    ) -> Iterator[Stage | None]:
+        """Take the oldest DataFrame as ``StageHandoff.take``; start Spark only if one waits."""
+        self.consumer(subscription or TAKER).wait(timeout)
+        if self.waiting_count(subscription):
+            self._spark = self._session()
+        with super().take(subscription=subscription, progress=progress) as stage:
+            yield stage
+
+    def is_needed(self, manifest: Manifest) -> bool:
+        """Return whether a consumer, or a letter, needs the payload."""
+        return manifest.directory in self._needed()
+
+    def remove(self, manifest: Manifest) -> None:
+        """Delete a payload. One that stays is an orphan, which the next opening sweeps."""
+        self._payloads.remove(manifest.directory)
+
+    def _needed(self) -> set[str]:
+        return super()._needed() | self._kept()
+
+    def __enter__(self) -> Any:
+        return self

@@ -1,0 +1,263 @@
+"""The run of a pipeline: which stage runs next, on which thread, and when the run ends.
+
+One thread decides: that of ``run``. It looks at all stages, starts those that may run on threads of the run, and sleeps
+until an event or the next due time. A stage runs once at a time. Of the stages that may run, those nearest to the end
+of the graph come first, so that little waits in between.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from math import inf
+from queue import SimpleQueue
+from types import FrameType
+from typing import Literal, NamedTuple
+
+from persistentqueue import PersistentQueueError
+
+from ..progress import Progress
+from .stage import FINAL, OpenStage
+from .store import AbandonedError, Store
+
+Until = Literal["drained"] | float | Callable[[], bool] | None
+"""The end of a run: nothing is left to do, seconds, a function that returns true, or never."""
+Report = Callable[[str, Progress], None]
+_LOGGER = logging.getLogger("persistentqueue.spark")
+_LOOK_SECONDS = 0.5
+"""Longest time between two looks at the stages: a signal or ``until`` may have ended the run."""
+
+
+class StageFailedError(PersistentQueueError, RuntimeError):
+    """A stage without ``max_attempts`` failed. Its inputs still wait. The cause of this error is that of the stage."""
+
+    def __init__(self, stage: str, error: Exception) -> None:
+        self.stage = stage
+        """Name of the stage."""
+        super().__init__(
+            f"stage {stage!r} failed, {type(error).__name__}: {error}: nothing was consumed: correct it and run the "
+            "pipeline again, or pass max_attempts= to set such inputs aside"
+        )
+
+
+class _Task(NamedTuple):
+    """An attempt that a thread of the run shall make."""
+
+    stage: OpenStage
+    is_scheduled: bool
+    """Whether the schedule of a stage without a source is the reason, and not an input."""
+
+
+class Scheduler:
+    """The stages of an open pipeline, and their runs. ``run`` is for one thread at a time, the others are for any.
+
+    Args:
+        store: The queues.
+        stages: The stages, downstream first.
+    """
+
+    def __init__(self, store: Store, stages: Sequence[OpenStage]) -> None:
+        self.stages = stages
+        self._store = store
+        self._changed = threading.Condition()
+        self._running: set[str] = set()
+        self._retry_at: dict[str, float] = {}
+        """Monotonic times before which a stage that has failed may not run."""
+        self._schedule_at: dict[str, float] = {}
+        """Monotonic times of the next looks at stages without a source; 0 is now."""
+        self._failure: BaseException | None = None
+        self._is_active = self._is_stopped = False
+
+    def wake(self) -> None:
+        """Let the run look at the stages now, since something has changed."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """End the run after the stages that are running."""
+        self._is_stopped = True
+        self.wake()
+
+    def state(self, stage: OpenStage) -> str:
+        """Return the state of a stage, in one word."""
+        if stage.name in self._running:
+            return "running"
+        if stage.error is not None:
+            return "failed"
+        if stage.full_target() is not None:
+            return "blocked"
+        if stage.has_input():
+            return "ready"
+        return "idle" if stage.definition.sources else "scheduled"
+
+    def run(self, until: Until, parallel: int, progress: Report | None) -> bool:
+        """Run the stages until the end that ``Pipeline.run`` describes; return whether that end was reached."""
+        with self._changed:
+            if self._is_active:
+                raise PersistentQueueError("the pipeline runs in another thread: call stop(), and wait for its end")
+            self._is_active, self._is_stopped, self._failure = True, False, None
+            self._schedule_at.clear()
+        self._store.abandon(False)
+        tasks: SimpleQueue[_Task | None] = SimpleQueue()
+        threads = [
+            threading.Thread(target=self._work, args=(tasks, progress), name=f"pipeline {number}", daemon=True)
+            for number in range(parallel)
+        ]
+        for thread in threads:
+            thread.start()
+        is_abandoned = False
+        try:
+            with _interruptible(self.stop):
+                reached = self._loop(until, tasks, parallel)
+        except KeyboardInterrupt:
+            is_abandoned = True
+            self._store.abandon(True)  # the threads end when their jobs do, and commit nothing
+            raise
+        finally:
+            for _ in threads:
+                tasks.put(None)
+            if not is_abandoned:
+                for thread in threads:
+                    thread.join()
+            self._is_active = False
+        if self._failure is not None:
+            raise self._failure
+        return reached
+
+    def _loop(self, until: Until, tasks: SimpleQueue[_Task | None], parallel: int) -> bool:
+        begun, reached, was_told = time.monotonic(), False, False
+        while True:
+            reached = reached or _is_over(until, time.monotonic() - begun)
+            if self._is_stopped and not was_told:
+                was_told = True
+                _LOGGER.warning("the pipeline ends after the running stages")
+            with self._changed:
+                ends = reached or self._is_stopped or self._failure is not None
+                is_drained = None if ends else self._start(tasks, parallel)
+                if not self._running:
+                    if ends:
+                        return reached
+                    if until == "drained" and is_drained is not None:
+                        return is_drained
+                self._changed.wait(self._sleep_seconds(until, begun))
+
+    def _start(self, tasks: SimpleQueue[_Task | None], parallel: int) -> bool | None:
+        """Start the stages that may run.
+
+        Returns None if a stage is running, or waits for its next attempt. Otherwise nothing will happen without a
+        change from outside: True if all inputs are taken, False if a full target holds a stage back.
+        """
+        now, is_drained, is_delayed = time.monotonic(), True, False
+        for stage in self.stages:
+            has_input = stage.has_input()
+            is_scheduled = not has_input and self._is_scheduled(stage, now)
+            if stage.name in self._running or not (has_input or is_scheduled):
+                continue
+            if now < self._retry_at.get(stage.name, 0.0):
+                is_delayed = True
+            elif stage.full_target() is not None:
+                is_drained = False
+            elif len(self._running) < parallel:
+                self._running.add(stage.name)
+                tasks.put(_Task(stage, is_scheduled))
+        return None if self._running or is_delayed else is_drained
+
+    def _is_scheduled(self, stage: OpenStage, now: float) -> bool:
+        return not stage.definition.sources and now >= self._schedule_at.get(stage.name, 0.0)
+
+    def _sleep_seconds(self, until: Until, begun: float) -> float:
+        times = [*self._retry_at.values(), *self._schedule_at.values()]
+        if isinstance(until, int | float):
+            times.append(begun + until)
+        now = time.monotonic()
+        return min([_LOOK_SECONDS, *(at - now for at in times if at > now)])
+
+    def _work(self, tasks: SimpleQueue[_Task | None], progress: Report | None) -> None:
+        """Make attempts, on a thread of the run, until the run ends."""
+        while (task := tasks.get()) is not None:
+            name = task.stage.name
+            report = None if progress is None else partial(progress, name)
+            failure: BaseException | None = None
+            retry_at = 0.0
+            try:
+                task.stage.attempt(report)
+            except AbandonedError:
+                pass
+            except Exception as error:
+                failure, retry_at = _judge(task.stage, error)
+            except BaseException as error:
+                failure = error
+            with self._changed:
+                self._running.discard(name)
+                self._retry_at[name] = retry_at
+                if task.is_scheduled and not retry_at:
+                    self._schedule_at[name] = _next_schedule(task.stage)
+                self._failure = self._failure or failure
+                self._changed.notify_all()
+
+
+def _judge(stage: OpenStage, error: Exception) -> tuple[BaseException | None, float]:
+    """Return the error that ends the run, or None and the monotonic time of the next attempt."""
+    if isinstance(error, FINAL):
+        return error, 0.0
+    if stage.definition.max_attempts is None:
+        failure = StageFailedError(stage.name, error)
+        failure.__cause__ = error
+        return failure, 0.0
+    try:
+        seconds = stage.definition.retry_seconds(stage.failures)
+    except Exception as wrong:  # from a function of the user
+        return wrong, 0.0
+    _LOGGER.warning(
+        "stage %r failed at attempt %d of %d, and runs again in %.1f s: %s: %s",
+        stage.name,
+        stage.failures,
+        stage.definition.max_attempts,
+        seconds,
+        type(error).__name__,
+        error,
+    )
+    return None, time.monotonic() + seconds
+
+
+def _next_schedule(stage: OpenStage) -> float:
+    """Return the monotonic time of the next multiple of the period; without a period, the stage runs once in a run."""
+    every = stage.definition.every_seconds
+    return inf if every is None else time.monotonic() + every - time.time() % every
+
+
+def _is_over(until: Until, seconds: float) -> bool:
+    if callable(until):
+        return bool(until())
+    return isinstance(until, int | float) and seconds >= until
+
+
+@contextmanager
+def _interruptible(stop: Callable[[], None]) -> Iterator[None]:
+    """Let the first Ctrl-C call ``stop``, and each further one do what it did before. In the main thread only."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before in {None, signal.SIG_IGN}:
+        yield
+        return
+    is_first = True
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            stop()
+            return
+        if callable(before):
+            before(number, frame)  # that of Spark cancels its jobs
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

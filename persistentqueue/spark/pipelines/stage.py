@@ -1,0 +1,295 @@
+"""A stage of an open pipeline: when it may run, one attempt to run it, and the end of an input that always fails.
+
+The steps of an attempt (the numbers are those of the places at which the tests kill):
+
+1. Hold one DataFrame of each source. With ``max_attempts``, count the attempt durably first. *A crash releases them.*
+2. Call the function. Spark writes a payload for each target and makes it durable. *A crash leaves payloads that no
+   manifest names: the next opening sweeps them.*
+3. Commit once, over the queues of all sources and targets: consume the inputs, enqueue the manifests, count the run.
+   *A crash leaves the whole commit or nothing of it: see* ``transaction``.
+4. Remove the payloads that no consumer and no letter needs. *A crash leaves them for the sweep.*
+
+With ``max_attempts``, an error is recorded durably before the next step, so that a kill does not lose it. When the
+attempts are used up, one transaction consumes the inputs and enqueues a letter, instead of steps 2 and 3.
+
+Two markers in the *lead* queue count the runs, and the attempts of the next run. The lead is the queue of the first
+source, or that of the inputs to take again. A stage runs once at a time, so the number of a run identifies its inputs.
+A stage without a source has the marker of its definition instead, in the queue of its first target.
+
+Commits of a pipeline take turns (``Store.committing``). So no thread looks for the readers of a payload while its
+manifest moves from one queue to another.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import Any, NamedTuple
+
+from pyspark.sql import DataFrame
+
+from persistentqueue import (
+    BrokenQueueError,
+    ClosedError,
+    PersistentQueue,
+    PersistentQueueError,
+    ResourceError,
+    Session,
+    Subscription,
+    transaction,
+)
+
+from .. import stages
+from ..progress import Report, reporting
+from ..stages import Manifest
+from .edge import Edge
+from .graph import Marker, StageDefinition
+from .letters import Input, StageLetter, decode_inputs, failure_of
+from .store import AbandonedError, Store
+
+_RUNS, _ATTEMPTS, _EVERY = "persistentqueue.runs ", "persistentqueue.attempts ", "persistentqueue.every "
+"""Beginnings of the names of markers that a pipeline records."""
+_ATTEMPTS_LIMIT = 2**20
+_LOGGER = logging.getLogger("persistentqueue.spark")
+
+
+class StageResultError(PersistentQueueError, TypeError):
+    """A stage returned something else than DataFrames for its targets: correct its function."""
+
+
+FINAL = (StageResultError, BrokenQueueError, ClosedError, AbandonedError)
+"""Errors after which another attempt makes no sense."""
+
+
+class _Work(NamedTuple):
+    """The next run of a stage."""
+
+    takes: tuple[PersistentQueue[bytes] | Subscription[bytes], ...]
+    """The queues of its inputs."""
+    lead: PersistentQueue[bytes]
+    """The queue that counts."""
+    marker: Marker
+    """The marker that its commit records in the lead."""
+    is_again: bool = False
+    """Whether the inputs are those that ``requeue`` gave back."""
+
+    @property
+    def run(self) -> str:
+        """The identity of this run, for all its attempts."""
+        return f"{self.lead.name} {self.marker[1]}"
+
+
+class OpenStage:
+    """A stage with the queues of its pipeline. ``attempt`` is for one thread at a time, the other methods for any."""
+
+    def __init__(self, definition: StageDefinition, store: Store) -> None:
+        self.definition = definition
+        self.name = definition.name
+        self._store = store
+        self._targets = [store.edges[name] for name in definition.targets]
+        self.failures = 0
+        """Attempts that failed since the last success; those before the last restart of the program included."""
+        self.error: Exception | None = None
+        """The error of the last attempt; None after a success."""
+        self.seconds: float | None = None
+        """Seconds of the last attempt."""
+
+    def has_input(self) -> bool:
+        """Return whether inputs wait. A stage without a source has only such that ``requeue`` gave back."""
+        if self._store.again(self.name) is not None:
+            return True
+        edges = [self._store.edges[name] for name in self.definition.sources]
+        return bool(edges) and all(edge.waiting_count(self.name) for edge in edges)
+
+    def full_target(self) -> str | None:
+        """Return the first target with so much waiting that the stage may not run; None if there is none."""
+        most, most_bytes = self.definition.max_waiting, self.definition.max_waiting_bytes
+        for edge in self._targets:
+            if most is not None and edge.waiting_count() >= most:
+                return edge.name
+            if most_bytes is not None and sum(each.bytes for each in edge.unconsumed()) >= most_bytes:
+                return edge.name
+        return None
+
+    def runs(self) -> int:
+        """Return the number of inputs that the stage has taken from its sources, since the pipeline was made."""
+        sources = self.definition.sources
+        return _count(self._store.edges[sources[0]].queue, _RUNS + self.name) if sources else 0
+
+    def attempt(self, progress: Report | None = None) -> bool:
+        """Run the stage once and commit, or give its inputs up; return whether there was anything to do.
+
+        Raises the error of the attempt, unless it was the last one. Then nothing was consumed and nothing was put.
+        """
+        work = self._next()
+        if work is None:
+            return False
+        begun = time.monotonic()
+        number = self._begin(work)
+        try:
+            if number is not None:
+                self._run(work, progress)
+        except FINAL as error:
+            self.error = None if isinstance(error, AbandonedError) else error
+            raise
+        except Exception as error:
+            assert number is not None
+            self.failures, self.error = number, error
+            most = self.definition.max_attempts
+            if most is not None:
+                self._store.record(self.name, failure_of(work.run, error))
+            if most is None or number < most:
+                raise
+            self._give_up(work)
+        else:
+            if number is None:
+                self._give_up(work)
+        finally:
+            self.seconds = time.monotonic() - begun
+        self.failures, self.error = 0, None
+        return True
+
+    # --- the steps
+
+    def _next(self) -> _Work | None:
+        again = self._store.again(self.name)
+        edges = [self._store.edges[name] for name in self.definition.sources]
+        if again is not None:
+            return _Work((again,), again, (_RUNS + self.name, _count(again, _RUNS + self.name) + 1), is_again=True)
+        if edges:
+            lead = edges[0].queue
+            takes = tuple(edge.consumer(self.name) for edge in edges)
+            return _Work(takes, lead, (_RUNS + self.name, _count(lead, _RUNS + self.name) + 1))
+        marker = self.definition.marker
+        if marker is None:
+            assert self.definition.every_seconds is not None
+            marker = _EVERY + self.name, int(time.time() // self.definition.every_seconds)
+        marker = marker() if callable(marker) else marker
+        return None if self._targets[0].is_recorded(marker) else _Work((), self._targets[0].queue, marker)
+
+    def _begin(self, work: _Work) -> int | None:
+        """Count an attempt, and return its number; None if there was no attempt left.
+
+        With ``max_attempts`` the number is durable, so that attempts that end the process count, too. A stage without
+        inputs has none that could be lost: its attempts are those of this process.
+        """
+        most = self.definition.max_attempts
+        if most is None or not work.takes:
+            return self.failures + 1
+        runs, before = divmod(_count(work.lead, _ATTEMPTS + self.name), _ATTEMPTS_LIMIT)
+        number = before + 1 if runs == work.marker[1] else 1
+        if number > most:
+            return None
+        with work.lead.session() as session:
+            session.flush(marker=(_ATTEMPTS + self.name, work.marker[1] * _ATTEMPTS_LIMIT + number))
+        return number
+
+    def _run(self, work: _Work, progress: Report | None) -> None:
+        with transaction(*work.takes, *(edge.queue for edge in self._targets), name=f"stage {self.name}") as sessions:
+            inputs = self._hold(work, sessions[: len(work.takes)])
+            frames = [self._store.edges[edge].read(manifest) for edge, manifest in inputs]
+            spark = self._store.session()
+            written: list[tuple[Edge, Manifest]] = []
+            try:
+                with reporting(spark, progress):
+                    results = self._checked(self.definition.function(*frames))
+                    for edge, frame in zip(self._targets, results, strict=True):
+                        written.append((edge, edge.write(frame)))
+            except BaseException:
+                _remove(written)
+                raise
+            # After another error the manifests may be durable. Then the payloads stay, and the next opening decides.
+            try:
+                with self._store.committing():
+                    self._commit(work, sessions, inputs, written)
+            except (ResourceError, AbandonedError):
+                _remove(written)
+                raise
+
+    def _commit(
+        self,
+        work: _Work,
+        sessions: Sequence[Session[bytes]],
+        inputs: Sequence[Input],
+        written: Sequence[tuple[Edge, Manifest]],
+    ) -> None:
+        for session, (_, manifest) in zip(sessions[len(work.takes) :], written, strict=True):
+            session.enqueue(stages.encode(manifest))
+        # The first session is that of the lead.
+        if sessions[0].flush(marker=work.marker):
+            self._store.remove_unneeded(inputs)
+        else:  # another thread has put a DataFrame with the marker meanwhile
+            _remove(written)
+
+    def _give_up(self, work: _Work) -> None:
+        """Move the inputs into a letter with the last error, in one transaction; without inputs, write a letter."""
+        failure, most = self._store.last_failure(self.name, work.run), self.definition.max_attempts
+        letters = self._store.letters(self.name)
+        with transaction(*(work.takes or (work.lead,)), letters, name=f"stage {self.name}") as sessions:
+            inputs = self._hold(work, sessions[:-1]) if work.takes else ()
+            now = datetime.now(timezone.utc)
+            letter = StageLetter(self.name, inputs, failure.error, failure.message, failure.traceback, most or 0, now)
+            sessions[-1].enqueue(letter.encode())
+            with self._store.committing():
+                sessions[0].flush(marker=work.marker)
+        _LOGGER.error(
+            "stage %r gave up its inputs after %d attempts: %s %s", self.name, most, failure.error, failure.message
+        )
+
+    def _hold(self, work: _Work, sessions: Sequence[Session[bytes]]) -> tuple[Input, ...]:
+        """Dequeue the inputs: one DataFrame of each source, or the item of inputs to take again."""
+        items = []
+        for session in sessions:
+            item = session.dequeue()
+            if item is None:
+                raise PersistentQueueError(
+                    f"stage {self.name!r}: an input that waited is gone: let only the pipeline use its queues"
+                )
+            items.append(item)
+        if work.is_again:
+            return decode_inputs(items[0])
+        found = zip(self.definition.sources, items, strict=True)
+        return tuple(Input(edge, stages.decode(item)) for edge, item in found)
+
+    def _checked(self, results: Any) -> Sequence[DataFrame]:
+        """Return a DataFrame for each target. Raises ``StageResultError``."""
+        targets = self.definition.targets
+        if not targets:
+            if results is not None:
+                raise StageResultError(
+                    f"stage {self.name!r} has no target, but returned {_kind(results)}: pass target=, or return None"
+                )
+            return ()
+        if len(targets) == 1:
+            frames: Sequence[Any] = (results,)
+        elif isinstance(results, dict) and set(results) == set(targets):
+            frames = [results[name] for name in targets]
+        elif isinstance(results, tuple | list) and len(results) == len(targets):
+            frames = results
+        else:
+            raise StageResultError(
+                f"stage {self.name!r} must return a tuple of {len(targets)} DataFrames, or a dict of them by the names "
+                f"{', '.join(targets)}, not {_kind(results)}"
+            )
+        for name, frame in zip(targets, frames, strict=True):
+            if not isinstance(frame, DataFrame):
+                raise StageResultError(
+                    f"stage {self.name!r} must return a DataFrame for edge {name!r}, not {_kind(frame)}: nothing was "
+                    "consumed"
+                )
+        return frames
+
+
+def _remove(written: Sequence[tuple[Edge, Manifest]]) -> None:
+    for edge, manifest in written:
+        edge.remove(manifest)
+
+
+def _count(queue: PersistentQueue[bytes], marker: str) -> int:
+    return queue.marker(marker) or 0
+
+
+def _kind(result: object) -> str:
+    return "None" if result is None else f"an object of type {type(result).__name__}"

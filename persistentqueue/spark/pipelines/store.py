@@ -1,0 +1,188 @@
+"""The queues of an open pipeline: its edges, and for each stage the letters and the inputs that it gets once more."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from threading import Lock
+
+from pyspark.sql import SparkSession
+
+from persistentqueue import PersistentQueue, list_queues, transaction
+
+from .edge import Edge
+from .graph import Graph, PipelineDefinitionError, StageDefinition
+from .letters import NO_FAILURE, Failure, Input, StageLetter, decode_failure, decode_inputs, encode_inputs
+
+Spark = SparkSession | Callable[[], SparkSession] | None
+_LETTERS, _AGAIN, _FAILURE = ".letters", ".again", ".failure"
+"""Suffixes of the names of a stage's queues. The name of an edge has no dot."""
+
+
+class AbandonedError(Exception):
+    """The run of the pipeline was ended at once, so its stages may not commit any more. Users never see it."""
+
+
+class Store:
+    """The open queues of a pipeline. For any number of threads.
+
+    Args:
+        spark: The session that reads payloads, a function that returns it, or None for the active session.
+        path: The directory of the pipeline.
+        payload_root: The directory of the payloads, as for ``StageHandoff``.
+        graph: The stages.
+        forgotten: Consumers that may be removed with all that waits for them.
+    """
+
+    def __init__(
+        self,
+        spark: Spark,
+        path: str | os.PathLike[str],
+        payload_root: str | os.PathLike[str] | None,
+        graph: Graph,
+        forgotten: Sequence[str],
+    ) -> None:
+        self.path = os.fspath(path)
+        self._spark = spark
+        self._starting = Lock()
+        self._commits = Lock()
+        self._abandoned = False
+        self._made = Lock()
+        self._queues: dict[str, PersistentQueue[bytes]] = {}
+        """Queues of stages beside the edges, by name; also those of stages that the pipeline lacks."""
+        self.edges: dict[str, Edge] = {}
+        os.makedirs(self.path, exist_ok=True)
+        with ExitStack() as opened:
+            # The letters first: opening an edge sweeps the payloads that nothing names.
+            for name in list_queues(self.path):
+                if name.endswith((_LETTERS, _AGAIN, _FAILURE)):
+                    self._queues[name] = opened.enter_context(PersistentQueue(self.path, name))
+            for name in graph.edges:
+                edge = opened.enter_context(Edge(self.session, path, name, payload_root, self.kept))
+                self.edges[name] = edge
+                edge.connect(graph.readers(name), forgotten)
+            opened.pop_all()
+
+    def close(self) -> None:
+        """Close all queues. A second call does nothing."""
+        with ExitStack() as closing:
+            for edge in self.edges.values():
+                closing.callback(edge.close)
+            for queue in self._queues.values():
+                closing.callback(queue.close)
+
+    def session(self) -> SparkSession:
+        """Return the session. The function that makes it is called once."""
+        with self._starting:
+            if callable(self._spark):
+                self._spark = self._spark()
+        return self._spark or SparkSession.active()
+
+    # --- commits
+
+    @contextmanager
+    def committing(self) -> Iterator[None]:
+        """Let one commit of the pipeline run at a time. Raises ``AbandonedError`` after ``abandon``."""
+        with self._commits:
+            if self._abandoned:
+                raise AbandonedError
+            yield
+
+    def abandon(self, ended: bool) -> None:
+        """Let the stages of an ended run commit no more; with False, allow commits again."""
+        with self._commits:
+            self._abandoned = ended
+
+    def kept(self) -> set[str]:
+        """Return the names of the payloads that letters and inputs to take again need."""
+        with self._made:
+            queues = dict(self._queues)
+        inputs: list[Input] = []
+        for name, queue in queues.items():
+            for item in queue.browse_all() if not name.endswith(_FAILURE) else ():
+                inputs += StageLetter.decode(item).inputs if name.endswith(_LETTERS) else decode_inputs(item)
+        return {each.manifest.directory for each in inputs}
+
+    # --- failures and letters
+
+    def record(self, stage: str, failure: Failure) -> None:
+        """Keep the last failure of a stage, durably, instead of the one before."""
+        with self._queue(stage + _FAILURE).transaction() as session:
+            session.dequeue()
+            session.enqueue(failure.encode())
+
+    def last_failure(self, stage: str, run: str) -> Failure:
+        """Return the last failure of this run of the stage; ``NO_FAILURE`` if no attempt has raised an error."""
+        queue = self._queues.get(stage + _FAILURE)
+        for item in queue.peek() if queue is not None else ():
+            failure = decode_failure(item)
+            if failure.run == run:
+                return failure
+        return NO_FAILURE
+
+    def letters(self, stage: str) -> PersistentQueue[bytes]:
+        """Return the queue of a stage's letters; make it if it is missing."""
+        return self._queue(stage + _LETTERS)
+
+    def again(self, stage: str) -> PersistentQueue[bytes] | None:
+        """Return the queue of inputs that the stage takes before those of its edges; None if nothing waits there."""
+        queue = self._queues.get(stage + _AGAIN)
+        return queue if queue is not None and len(queue) else None
+
+    def dead_letters(self, stage: str) -> list[StageLetter]:
+        """Return the letters of a stage, the oldest first."""
+        queue = self._queues.get(stage + _LETTERS)
+        return [] if queue is None else [StageLetter.decode(item) for item in queue.browse()]
+
+    def requeue(self, stage: StageDefinition, max_letters: int | None) -> int:
+        """Give a stage the inputs of its letters once more, in one transaction; return the number of letters.
+
+        Raises ``PipelineDefinitionError`` if the stage has other sources than the stage that wrote the letters.
+        """
+        letters, again = self._queues.get(stage.name + _LETTERS), self._queue(stage.name + _AGAIN)
+        if letters is None:
+            return 0
+        with transaction(letters, again) as (old, new), self.committing():
+            count = 0
+            while (max_letters is None or count < max_letters) and (item := old.dequeue()) is not None:
+                inputs = StageLetter.decode(item).inputs
+                if tuple(each.edge for each in inputs) != stage.sources:
+                    raise PipelineDefinitionError(
+                        f"a letter of stage {stage.name!r} has inputs of "
+                        f"{', '.join(each.edge for each in inputs) or 'no edge'}, but the stage takes from "
+                        f"{', '.join(stage.sources) or 'no edge'}: restore its sources, or discard the letters"
+                    )
+                new.enqueue(encode_inputs(inputs))
+                count += 1
+            old.flush()
+        return count
+
+    def discard(self, stage: str, max_letters: int | None) -> int:
+        """Delete the letters of a stage, and the payloads that only they need; return the number of letters."""
+        letters = self._queues.get(stage + _LETTERS)
+        if letters is None:
+            return 0
+        with letters.transaction() as session, self.committing():
+            items: list[bytes] = []
+            while (max_letters is None or len(items) < max_letters) and (item := session.dequeue()) is not None:
+                items.append(item)
+            session.flush()
+            self.remove_unneeded([each for item in items for each in StageLetter.decode(item).inputs])
+        return len(items)
+
+    def remove_unneeded(self, inputs: Sequence[Input]) -> None:
+        """Remove the payloads that neither a consumer nor a letter needs. Call it in ``committing``.
+
+        A payload of an edge that the pipeline does not have stays.
+        """
+        for each in inputs:
+            edge = self.edges.get(each.edge)
+            if edge is not None and not edge.is_needed(each.manifest):
+                edge.remove(each.manifest)
+
+    def _queue(self, name: str) -> PersistentQueue[bytes]:
+        with self._made:
+            if name not in self._queues:
+                self._queues[name] = PersistentQueue(self.path, name)
+            return self._queues[name]

@@ -1,0 +1,546 @@
+"""Pipelines of stages, on a stand-in for Spark: failures, letters, full targets, interruptions and changed graphs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from persistentqueue import BrokenQueueError, DiskFullError
+from persistentqueue.spark import (
+    NotAStageError,
+    PayloadLostError,
+    Pipeline,
+    PipelineDefinitionError,
+    StageFailedError,
+    StageLetter,
+    StageResultError,
+)
+from persistentqueue.spark.pipelines.letters import decode_failure, decode_inputs
+from persistentqueue.spark.pipelines.stage import OpenStage
+from tests.support.pipelines import Flow, echo, noted, take, waiting
+
+
+@pytest.fixture
+def flow(tmp_path: Path) -> Iterator[Flow]:
+    """Yield the maker of pipelines in ``tmp_path/flow``."""
+    flow = Flow(tmp_path)
+    yield flow
+    flow.close()
+
+
+class FlawError(Exception):
+    """Error that the stages of these tests raise."""
+
+
+def flawed(flow: Flow, **options: Any) -> tuple[Pipeline, list[int]]:
+    """Return a pipeline from "a" to "b" with one DataFrame, whose stage fails while the list has a number.
+
+    Each failure takes one number from it.
+    """
+    flaws: list[int] = []
+    pipeline = flow.make()
+
+    @pipeline.stage(source="a", target="b", **options)
+    def work(frame: Any) -> Any:
+        if flaws:
+            raise FlawError(f"flaw {flaws.pop()}")
+        return frame
+
+    pipeline.put("a", flow.rows(1), marker=("first", 1))
+    return pipeline, flaws
+
+
+# --- failures
+
+
+@pytest.mark.parametrize(
+    ("targets", "result", "words"),
+    [
+        ("b", None, "'work' must return a DataFrame for edge 'b', not None"),
+        ("b", [1], "'work' must return a DataFrame for edge 'b', not an object of type list"),
+        (("b", "c"), None, "a tuple of 2 DataFrames, or a dict of them by the names b, c, not None"),
+        (("b", "c"), (1, 2), "a DataFrame for edge 'b', not an object of type int"),
+        (("b", "c"), {"b": 1}, "by the names b, c, not an object of type dict"),
+        ((), 1, "has no target, but returned an object of type int"),
+    ],
+)
+def test_a_wrong_result_ends_the_run(flow: Flow, targets: Any, result: Any, words: str) -> None:
+    """A function that returns no DataFrame for each target ends the run with a ``TypeError`` that names the stage.
+
+    Nothing was consumed and nothing was put, and no letter was written, whatever ``max_attempts`` is.
+    """
+    pipeline = flow.make()
+    pipeline.stage(source="a", target=targets, name="work", max_attempts=1)(lambda _: result)
+    pipeline.put("a", flow.rows(1))
+    with pytest.raises(StageResultError, match=words) as caught:
+        pipeline.run(until="drained")
+    assert isinstance(caught.value, TypeError)
+    assert (waiting(pipeline), flow.payloads(), pipeline.dead_letters("work")) == ({"a": 1}, {"a": 1}, [])
+
+
+def test_a_failure_ends_the_run(flow: Flow) -> None:
+    """Without ``max_attempts`` the first failure ends the run and names the stage; the next run takes the input."""
+    pipeline, flaws = flawed(flow)
+    flaws.append(1)
+    with pytest.raises(
+        StageFailedError, match="stage 'work' failed, FlawError: flaw 1: nothing was consumed"
+    ) as caught:
+        pipeline.run()
+    assert (caught.value.stage, type(caught.value.__cause__)) == ("work", FlawError)
+    assert [each.state for each in pipeline.stats().stages] == ["failed"]
+    assert pipeline.run(until="drained")
+    assert take(pipeline, "b") == [[1]]
+    assert [each.state for each in pipeline.stats().stages] == ["idle"]
+
+
+def test_a_failed_write_leaves_nothing(flow: Flow) -> None:
+    """If the write of the second target fails, the payload of the first one is removed, and the input waits."""
+    pipeline = flow.make()
+
+    @pipeline.stage(source="a", target=["b", "c"])
+    def work(frame: Any) -> Any:
+        flow.spark.fail_at = flow.spark.writes + 2
+        return frame, frame
+
+    pipeline.put("a", flow.rows(1))
+    with pytest.raises(StageFailedError, match="OSError: no write"):
+        pipeline.run(until="drained")
+    assert flow.payloads() == {"a": 1}
+    assert waiting(pipeline) == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("error", "kept"), [(DiskFullError("here", 28, "injected"), 0), (BrokenQueueError("injected"), 1)]
+)
+def test_a_failed_commit(flow: Flow, monkeypatch: pytest.MonkeyPatch, error: Exception, kept: int) -> None:
+    """If nothing was committed, the payload is removed; if that is unknown, it stays until the next opening."""
+    pipeline, _ = flawed(flow)
+    with monkeypatch.context() as patch:
+        patch.setattr(OpenStage, "_commit", lambda *_: (_ for _ in ()).throw(error))
+        with pytest.raises((StageFailedError, BrokenQueueError), match="injected"):
+            pipeline.run(until="drained")
+    assert flow.payloads().get("b", 0) == kept
+    pipeline, _ = flawed(flow)
+    assert flow.payloads() == {"a": 1}
+    assert pipeline.run(until="drained")
+    assert take(pipeline, "b") == [[1]]
+
+
+def test_attempts_have_delays_and_keep_the_order(flow: Flow, caplog: pytest.LogCaptureFixture) -> None:
+    """A stage with ``max_attempts`` tries again after its delay, which may depend on the number of failures.
+
+    A drained run waits for it, and the stage takes nothing else meanwhile.
+    """
+    delays: list[int] = []
+    pipeline, flaws = flawed(flow, max_attempts=3, retry_delay_seconds=lambda count: noted(delays, count, 0.02))
+    pipeline.put("a", flow.rows(2))
+    flaws += [2, 1]
+    assert pipeline.run(until="drained")
+    assert delays == [1, 2]
+    assert take(pipeline, "b") == [[1], [2]]
+    assert pipeline.dead_letters("work") == []
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert "stage 'work' failed at attempt 1 of 3, and runs again in 0.0 s: FlawError: flaw 1" in warnings
+
+
+@pytest.mark.parametrize("delay", [-1.0, "soon", None])
+def test_a_wrong_delay_ends_the_run(flow: Flow, delay: Any) -> None:
+    """A function of delays that returns no number of seconds ends the run with an error that names the stage."""
+    pipeline, flaws = flawed(flow, max_attempts=3, retry_delay_seconds=lambda _: delay)
+    flaws.append(1)
+    with pytest.raises(PipelineDefinitionError, match="stage 'work': retry_delay_seconds must be"):
+        pipeline.run(until="drained")
+
+
+# --- letters
+
+
+def test_an_input_that_always_fails_becomes_a_letter(flow: Flow) -> None:
+    """After ``max_attempts`` the inputs are kept in a letter, with the last error. The next ones go on.
+
+    ``requeue`` gives them to this stage alone, before all others. ``discard`` deletes them.
+    """
+    pipeline, others = flow.make(), []
+    flaws = {1, 3}
+
+    @pipeline.stage(source=["a", "b"], target="c", max_attempts=2)
+    def work(a: Any, b: Any) -> Any:
+        if a.values[0] in flaws:
+            raise FlawError(f"flaw {a.values}")
+        return flow.rows(*a.values, *b.values)
+
+    @pipeline.stage(source="a", name="other")
+    def other(frame: Any) -> None:
+        others.append(frame.values)
+
+    for number in (1, 2, 3):
+        pipeline.put("a", flow.rows(number))
+        pipeline.put("b", flow.rows(10 * number))
+    assert pipeline.run(until="drained")
+    assert flow.payloads() == {"a": 2, "b": 2, "c": 1}
+    letters = pipeline.dead_letters("work")
+    assert [(each.stage, each.error, each.message, each.attempts) for each in letters] == [
+        ("work", "FlawError", f"flaw [{number}]", 2) for number in (1, 3)
+    ]
+    assert "in work\n" in letters[0].traceback and letters[0].traceback.endswith("FlawError: flaw [1]\n")
+    assert [[(edge, manifest.rows) for edge, manifest in each.inputs] for each in letters] == [[("a", 1), ("b", 1)]] * 2
+    pipeline.close()
+    assert flow.payloads() == {"a": 2, "b": 2, "c": 1}  # the opening sweeps what no letter names
+    flaws.clear()
+    pipeline.put("a", flow.rows(4))
+    pipeline.put("b", flow.rows(40))
+    assert pipeline.requeue("work", 1) == 1
+    assert pipeline.run(until="drained")
+    assert take(pipeline, "c") == [[2, 20], [1, 10], [4, 40]]
+    assert others == [[1], [2], [3], [4]]
+    assert (pipeline.discard("work"), pipeline.discard("work"), pipeline.requeue("work")) == (1, 0, 0)
+    assert pipeline.dead_letters("work") == []
+    assert flow.payloads() == {}
+
+
+def test_inputs_that_were_given_back_fail_again(flow: Flow) -> None:
+    """Inputs that ``requeue`` gave back have all attempts again, and become a letter again."""
+    pipeline, flaws = flawed(flow, max_attempts=2)
+    flaws += [4, 3, 2, 1]
+    pipeline.run(until="drained")
+    assert (pipeline.requeue("work"), flaws) == (1, [4, 3])
+    pipeline.run(until="drained")
+    assert ([each.message for each in pipeline.dead_letters("work")], flaws) == (["flaw 4"], [])
+    assert (flow.payloads(), waiting(pipeline)) == ({"a": 1}, {})
+
+
+def test_a_letter_keeps_the_payload_that_another_stage_takes(flow: Flow) -> None:
+    """A payload stays while a letter names it, also after all other stages have taken it."""
+    pipeline, flaws = flawed(flow, max_attempts=1)
+    pipeline.close()
+    pipeline.stage(source="a", name="other")(lambda _: None)
+    flaws.append(1)
+    assert pipeline.run(until="drained")
+    assert flow.payloads() == {"a": 1}
+    assert pipeline.requeue("work") == 1
+    assert pipeline.run(until="drained")
+    assert (take(pipeline, "b"), flow.payloads()) == ([[1]], {})
+
+
+def test_a_source_that_always_fails_is_given_up(flow: Flow) -> None:
+    """A stage without a source leaves a letter without inputs and records its marker; ``requeue`` runs it again."""
+    flaws = [2, 1]
+    for run, expected in enumerate(([], [], [[7]])):
+        pipeline = flow.make()
+
+        @pipeline.stage(target="a", marker=("once", 1), max_attempts=2)
+        def work() -> Any:
+            if flaws:
+                raise FlawError(f"flaw {flaws.pop()}")
+            return flow.rows(7)
+
+        if run == 2:
+            assert pipeline.requeue("work") == 1
+        assert pipeline.run(until="drained")
+        assert take(pipeline, "a") == expected
+        if run < 2:
+            assert [(each.message, each.inputs) for each in pipeline.dead_letters("work")] == [("flaw 2", ())]
+
+
+def test_an_input_that_ends_the_process_becomes_a_letter(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attempts that end the process are counted, and then the inputs become a letter without an error."""
+    run = OpenStage._run
+    for _ in range(2):
+        pipeline, _ = flawed(flow, max_attempts=2)
+        monkeypatch.setattr(OpenStage, "_run", lambda *_: (_ for _ in ()).throw(SystemExit(9)))
+        with pytest.raises(SystemExit):
+            pipeline.run(until="drained")
+    monkeypatch.setattr(OpenStage, "_run", run)
+    pipeline, _ = flawed(flow, max_attempts=2)
+    assert pipeline.run(until="drained")
+    (letter,) = pipeline.dead_letters("work")
+    assert (letter.error, letter.attempts, letter.traceback) == ("", 2, "")
+    assert "the process ended, or was killed, at each attempt" in letter.message
+    assert pipeline.requeue("work") == 1
+    assert pipeline.run(until="drained")
+    assert take(pipeline, "b") == [[1]]
+
+
+def test_a_letter_has_the_last_error_of_its_own_inputs(flow: Flow) -> None:
+    """If the process ended at the last attempt, the letter has the error of the attempt before.
+
+    The error of other inputs is never in it.
+    """
+    pipeline, attempts = flow.make(), []
+
+    @pipeline.stage(source="a", target="b", max_attempts=2)
+    def work(frame: Any) -> Any:
+        attempts.append(frame.values[0])
+        if attempts == [1]:
+            raise FlawError("flaw 1")
+        raise SystemExit(9)
+
+    for number in (1, 2):
+        pipeline.put("a", flow.rows(number))
+    for expected in ([1, 1], [1, 1, 2], [1, 1, 2, 2]):
+        with pytest.raises(SystemExit):
+            pipeline.run(until="drained")
+        assert attempts == expected
+    assert pipeline.run(until="drained")
+    assert [(each.error, each.attempts) for each in pipeline.dead_letters("work")] == [("FlawError", 2), ("", 2)]
+
+
+@pytest.mark.parametrize("item", [b"{", b"[1]", b"null"])
+def test_an_item_that_is_no_failure_is_refused(item: bytes) -> None:
+    """An item that no pipeline has put among its failures is refused by name."""
+    with pytest.raises(NotAStageError, match="is no failure"):
+        decode_failure(item)
+
+
+def test_a_lost_payload_becomes_a_letter(flow: Flow) -> None:
+    """A file that is missing fails the stage, and the letter names the file."""
+    pipeline, _ = flawed(flow, max_attempts=1)
+    (file,) = flow.root.glob("a+payload/*/part-0.parquet")
+    file.unlink()
+    assert pipeline.run(until="drained")
+    (letter,) = pipeline.dead_letters("work")
+    assert (letter.error, file.name in letter.message) == (PayloadLostError.__name__, True)
+
+
+def test_letters_of_other_sources_are_not_given_back(flow: Flow) -> None:
+    """``requeue`` refuses letters whose inputs are not those of the stage; they stay."""
+    pipeline, flaws = flawed(flow, max_attempts=1)
+    flaws.append(1)
+    pipeline.run(until="drained")
+    pipeline = flow.make()
+    pipeline.stage(source="c", target="b", name="work")(echo)
+    with pytest.raises(
+        PipelineDefinitionError, match="a letter of stage 'work' has inputs of a, but the stage takes from c"
+    ):
+        pipeline.requeue("work")
+    assert len(pipeline.dead_letters("work")) == 1
+    assert pipeline.discard("work") == 1
+    assert flow.payloads() == {"a": 1}  # that edge is not open
+    flawed(flow)[0].stats()
+    assert flow.payloads() == {}
+
+
+@pytest.mark.parametrize(
+    "item", [b"", b"[]", b'{"format": "another"}', b'{"format": "persistentqueue stage letter 1"}']
+)
+def test_an_item_that_is_no_letter_is_refused(item: bytes) -> None:
+    """An item that no pipeline has put among its letters is refused by name."""
+    with pytest.raises(NotAStageError, match="is no letter"):
+        StageLetter.decode(item)
+
+
+@pytest.mark.parametrize("item", [b"{", b"[1]", b"null", b'[["a", {}]]'])
+def test_an_item_without_inputs_is_refused(item: bytes) -> None:
+    """An item that no pipeline has put among the inputs to take again is refused by name."""
+    with pytest.raises(NotAStageError):
+        decode_inputs(item)
+
+
+# --- full targets
+
+
+def test_a_full_target_holds_its_stage_back(flow: Flow) -> None:
+    """With ``max_waiting``, a stage runs only while fewer DataFrames wait at each target.
+
+    A drained run then ends with False, and the next one goes on where there is room.
+    """
+    pipeline = flow.make()
+    pipeline.stage(source="a", target="b", name="work", max_waiting=2)(echo)
+    for number in range(5):
+        pipeline.put("a", flow.rows(number))
+    assert pipeline.run(until="drained") is False
+    assert waiting(pipeline) == {"a": 3, "b": 2}
+    assert [each.state for each in pipeline.stats().stages] == ["blocked"]
+    assert take(pipeline, "b") == [[0], [1]]
+    assert pipeline.run(until="drained") is False
+    assert take(pipeline, "b") == [[2], [3]]
+    assert pipeline.run(until="drained") is True
+
+
+def test_bytes_hold_a_stage_back(flow: Flow) -> None:
+    """With ``max_waiting_bytes``, a stage runs only while fewer bytes of payloads wait at each target."""
+    pipeline = flow.make()
+    pipeline.stage(source="a", target="b", name="work", max_waiting_bytes=1)(echo)
+    for number in range(2):
+        pipeline.put("a", flow.rows(number))
+    assert pipeline.run(until="drained") is False
+    assert waiting(pipeline) == {"a": 1, "b": 1}
+
+
+def test_a_take_lets_a_running_pipeline_go_on(flow: Flow) -> None:
+    """A run that a full target holds back goes on when another thread takes from the target."""
+    taken: list[int] = []
+    pipeline = flow.make()
+    pipeline.stage(source="a", target="b", name="work", max_waiting=1)(echo)
+    for number in range(4):
+        pipeline.put("a", flow.rows(number))
+
+    def consume() -> None:
+        while len(taken) < 4:
+            with pipeline.take("b", timeout=60) as found:
+                assert found is not None
+                taken.append(found.df.collect()[0][0])
+        pipeline.stop()
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    assert pipeline.run() is False
+    consumer.join()
+    assert taken == [0, 1, 2, 3]
+
+
+# --- the end of a run
+
+
+def test_seconds_and_functions_end_a_run(flow: Flow) -> None:
+    """A run ends after a number of seconds, or when a function returns true, with True."""
+    pipeline, _ = flawed(flow)
+    assert pipeline.run(until=0)
+    assert waiting(pipeline) == {"a": 1}
+    assert pipeline.run(until=lambda: waiting(pipeline) == {"b": 1})
+    assert pipeline.run(until=0.01)
+
+
+def test_two_runs_at_the_same_time_are_refused(flow: Flow) -> None:
+    """A pipeline has one run at a time."""
+    pipeline = flow.make()
+
+    @pipeline.stage(source="a")
+    def work(_: Any) -> None:
+        pipeline.run(until="drained")
+
+    pipeline.put("a", flow.rows(1))
+    with pytest.raises(StageFailedError, match="the pipeline runs in another thread"):
+        pipeline.run(until="drained")
+
+
+def test_stop_without_a_run_does_nothing(flow: Flow) -> None:
+    """``stop`` before the first use opens nothing, and the next run begins as usual."""
+    pipeline = flow.make()
+    pipeline.stop()
+    assert not flow.root.exists()
+    pipeline, _ = flawed(flow)
+    pipeline.stop()
+    assert pipeline.run(until="drained")
+
+
+def test_ctrl_c_ends_after_the_running_stage(flow: Flow, caplog: pytest.LogCaptureFixture) -> None:
+    """After the first Ctrl-C the running stage commits, and no other one begins. The handler is restored."""
+    pipeline, before = flow.make(), signal.getsignal(signal.SIGINT)
+
+    @pipeline.stage(source="a", target="b")
+    def work(frame: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        return frame
+
+    for number in range(2):
+        pipeline.put("a", flow.rows(number))
+    assert pipeline.run(until="drained") is False
+    assert waiting(pipeline) == {"a": 1, "b": 1}
+    assert "the pipeline ends after the running stages" in caplog.text
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_second_ctrl_c_ends_at_once(flow: Flow, caplog: pytest.LogCaptureFixture) -> None:
+    """After the second Ctrl-C ``run`` raises ``KeyboardInterrupt``, and the running stage commits nothing.
+
+    The next run takes its input.
+    """
+    pipeline, ended = flow.make(), threading.Event()
+
+    @pipeline.stage(source="a", target="b")
+    def work(frame: Any) -> Any:
+        if not ended.is_set():
+            os.kill(os.getpid(), signal.SIGINT)
+            while "ends after the running stages" not in caplog.text:  # the first one is handled
+                assert not ended.wait(0.01)
+            os.kill(os.getpid(), signal.SIGINT)
+            assert ended.wait(60)
+        return frame
+
+    pipeline.put("a", flow.rows(1))
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.run(until="drained")
+    ended.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("pipeline "):
+            thread.join(60)
+    assert waiting(pipeline) == {"a": 1}
+    assert flow.payloads() == {"a": 1}
+    assert pipeline.run(until="drained")
+    assert take(pipeline, "b") == [[1]]
+
+
+def test_a_run_of_another_thread_leaves_signals_alone(flow: Flow) -> None:
+    """A run outside the main thread sets no handler."""
+    pipeline, before, seen = flow.make(), signal.getsignal(signal.SIGINT), []
+
+    @pipeline.stage(source="a")
+    def work(_: Any) -> None:
+        seen.append(signal.getsignal(signal.SIGINT))
+
+    pipeline.put("a", flow.rows(1))
+    thread = threading.Thread(target=pipeline.run, args=("drained",))
+    thread.start()
+    thread.join()
+    assert seen == [before]
+
+
+# --- changed graphs
+
+
+def test_a_stage_that_is_gone_is_not_forgotten_silently(flow: Flow) -> None:
+    """If inputs wait for a stage that the pipeline lacks, the opening says so, and changes nothing.
+
+    After ``forget``, a new stage begins where the old one was.
+    """
+    pipeline, _ = flawed(flow)
+    pipeline = flow.make()
+    pipeline.stage(source="a", target="b", name="renamed")(echo)
+    with pytest.raises(PipelineDefinitionError, match="edge 'a' keeps 1 DataFrames for stage 'work'"):
+        pipeline.stats()
+    pipeline, _ = flawed(flow)
+    assert waiting(pipeline) == {"a": 1}
+    pipeline = flow.make()
+    pipeline.stage(source="a", target="b", name="renamed")(echo)
+    pipeline.forget("work")
+    assert pipeline.run(until="drained")
+    assert take(pipeline, "b") == [[1]]
+    pipeline, _ = flawed(flow)  # the new name has nothing waiting, and goes silently
+    assert pipeline.run(until="drained")
+
+
+def test_a_last_edge_gets_a_stage_and_loses_it(flow: Flow) -> None:
+    """A stage that is added to a last edge takes what waits there, and so does ``take`` when the stage is gone."""
+    pipeline, _ = flawed(flow)
+    pipeline.run(until="drained")
+    pipeline = flow.make()
+    pipeline.stage(source="a", target="b", name="work")(echo)
+    pipeline.stage(source="b", target="c", name="more")(echo)
+    assert waiting(pipeline) == {"b": 1}
+    pipeline = flow.make()
+    pipeline.stage(source="a", target="b", name="work")(echo)
+    pipeline.forget("more")
+    assert take(pipeline, "b") == [[1]]
+    assert flow.payloads() == {}
+
+
+def test_letters_of_a_stage_that_is_gone_keep_their_payloads(flow: Flow) -> None:
+    """Letters of a stage that the pipeline lacks keep the payloads of their inputs, until the stage is back."""
+    pipeline, flaws = flawed(flow, max_attempts=1)
+    flaws.append(1)
+    pipeline.run(until="drained")
+    pipeline = flow.make()
+    pipeline.stage(source="a", name="another")(lambda _: None)
+    pipeline.put("a", flow.rows(2))
+    assert pipeline.run(until="drained")
+    assert flow.payloads() == {"a": 1}
+    pipeline, _ = flawed(flow, max_attempts=1)
+    assert (pipeline.requeue("work"), pipeline.run(until="drained"), take(pipeline, "b")) == (1, True, [[1]])

@@ -1,0 +1,70 @@
+"""Pipelines of stages on Spark itself; ``test_pipeline`` has all that needs no Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from persistentqueue.spark import Pipeline, Progress, StageFailedError
+
+pytestmark = pytest.mark.spark
+
+
+def test_stages_run_in_parallel_and_report_their_tasks(spark: SparkSession, tmp_path: Path) -> None:
+    """Stages fan out, join and count on Spark, two at a time. Each schema is that of its DataFrame.
+
+    ``progress`` gets the tasks of each stage, and nothing is left over.
+    """
+    pipeline = Pipeline(spark, tmp_path / "flow")
+    seen: dict[str, Progress] = {}
+
+    @pipeline.stage(source="raw", target=["even", "odd"])
+    def split(frame: DataFrame) -> tuple[DataFrame, DataFrame]:
+        return frame.where("id % 2 = 0"), frame.where("id % 2 = 1")
+
+    @pipeline.stage(source=["even", "odd"], target="all")
+    def join(even: DataFrame, odd: DataFrame) -> DataFrame:
+        return even.unionByName(odd, allowMissingColumns=True)
+
+    @pipeline.stage(source="even", target="totals")
+    def total(frame: DataFrame) -> DataFrame:
+        return frame.groupBy().agg(F.sum("id").alias("total"))
+
+    with pipeline:
+        pipeline.put("raw", spark.range(10))
+        pipeline.put("raw", spark.range(100, 104).withColumn("name", F.lit("a")))
+        assert pipeline.run(until="drained", parallel=2, progress=seen.__setitem__)
+        found: list[Any] = []
+        for edge in ("all", "all", "totals", "totals"):
+            with pipeline.take(edge) as taken:
+                assert taken is not None
+                found.append((taken.df.columns, sorted(map(tuple, taken.df.collect()))))
+        assert found == [
+            (["id"], [(number,) for number in range(10)]),
+            (["id", "name"], [(number, "a") for number in range(100, 104)]),
+            (["total"], [(20,)]),
+            (["total"], [(202,)]),
+        ]
+    assert set(seen) == {"split", "join", "total"}
+    assert all(progress.done == progress.total > 0 for progress in seen.values())
+    assert [list(path.iterdir()) for path in tmp_path.glob("flow/*+payload")] == [[]] * 5
+
+
+def test_a_job_that_fails_names_its_stage(spark: SparkSession, tmp_path: Path) -> None:
+    """An error of Spark in the write of a result ends the run, names the stage, and leaves the input."""
+    pipeline = Pipeline(spark, tmp_path / "flow")
+
+    @pipeline.stage(source="raw", target="wrong")
+    def work(frame: DataFrame) -> DataFrame:
+        return frame.select(F.raise_error(F.lit("the job ran")).cast("int").alias("never"))
+
+    with pipeline:
+        pipeline.put("raw", spark.range(1))
+        with pytest.raises(StageFailedError, match=r"stage 'work' failed.*the job ran"):
+            pipeline.run(until="drained")
+        assert [(edge.name, edge.waiting) for edge in pipeline.stats().edges] == [("raw", 1), ("wrong", 0)]
+    assert list((tmp_path / "flow" / "wrong+payload").iterdir()) == []

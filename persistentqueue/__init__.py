@@ -65,7 +65,9 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
   ``transactions``, ``standard_queue``.
 - ``spark/`` Queues between Spark jobs, and between Spark and other programs: a hand-off of DataFrames, and a data
   source. ``sessions``, ``java``, ``options``, ``payload``, ``progress``, ``workers``, ``stages``, ``handoff``,
-  ``partition_reader``, ``writer``, ``stream``, ``source``.
+  ``partition_reader``, ``writer``, ``stream``, ``filters``, ``source``, ``pipelines/__init__``, ``pipelines/graph``,
+  ``pipelines/letters``, ``pipelines/edge``, ``pipelines/store``, ``pipelines/stage``, ``pipelines/scheduler``,
+  ``pipelines/picture``, ``pipelines/pipeline``.
 - ``cli/`` The command line: ``persistentqueue``, or ``python -m persistentqueue``. ``bench``, ``files``,
   ``formatting``, ``streams``, ``parser``, ``display/__init__``, ``display/console``, ``output``, ``app``, ``summary``,
   ``display/report``, ``display/watch``, ``display/screen``, ``display/top``, ``maintenance_verbs``, ``write_verbs``,

@@ -116,10 +116,25 @@ def test_a_pipeline_beside_parquet(spark: SparkSession, tmp_path: Path, monkeypa
 @pytest.mark.spark
 @is_rehearsal
 def test_rows_beside_files(spark: SparkSession, tmp_path: Path) -> None:
-    """Each format returns all rows for each number of partitions. Only the lines on scaling have no bar."""
+    """Each format returns all rows for each number of partitions. Four of the seven steps have a bar."""
     found = spark_rows.measure(spark, tmp_path, 800, 1, (1, 2))
     lines = list(spark_rows.lines(found, 800))
-    assert [line.met != "" for line in lines] == [True] * 4 + [False] * 2
+    has_bar = [True] * 3 + [False] * 2 + [True, False]
+    assert [line.met != "" for line in lines] == [each for each in has_bar for _ in range(2)] + [False] * 2
+
+
+@pytest.mark.spark
+@is_rehearsal
+def test_a_part_of_the_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """There is a line on the bytes and a line on the time for each column that can be filtered."""
+    lines = list(spark_rows.filtered(spark, tmp_path, 20_000, 1))
+    assert [line.what.split("by ")[1] for line in lines] == [
+        "offset: bytes read",
+        "offset: time",
+        "timestamp: bytes read",
+        "timestamp: time",
+    ]
+    assert [line.met != "" for line in lines] == [True, False, True, False]
 
 
 @pytest.mark.spark

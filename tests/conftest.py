@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
 QueueFactory = Callable[..., PersistentQueue]
 ONE_JAVA = {
-    f"tests/spark/test_{name}.py"
-    for name in ("handoff", "pipeline_on_spark", "rows", "source", "stream", "workers")
+    f"tests/spark/test_{name}.py" for name in ("handoff", "pipeline_on_spark", "rows", "source", "stream", "workers")
 }
 """Test files that use the fixture ``spark``. Its start takes ten seconds and one gibibyte."""
 

@@ -208,11 +208,11 @@ def filtered(spark: SparkSession, directory: Path, rows: int, rounds: int) -> It
     try:
         times: dict[str, list[float]] = {"whole": [], **{name: [] for name in conditions}}
         for _ in range(rounds + 1):
-            for name in times:
+            for name, found in times.items():
                 some = read() if name == "whole" else read().where(conditions[name])
                 begun = time.perf_counter()
                 programs.drop(some)
-                times[name].append((time.perf_counter() - begun) * 1000)
+                found.append((time.perf_counter() - begun) * 1000)
     finally:
         spark.conf.unset(PUSHDOWN)
     for name, read_bytes in taken.items():

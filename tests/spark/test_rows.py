@@ -182,7 +182,7 @@ def test_small_blocks_and_single_items_are_joined(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()], ids=str)
 def test_a_write_makes_the_file_that_the_items_make(tmp_path: Path, kind: pa.DataType) -> None:
-    """What Spark's batches become is byte for byte what ``PartWriter`` writes for the items one by one."""
+    """Batches of Spark give the same file, byte for byte, that ``PartWriter`` writes for the items one by one."""
     chance = random.Random(5)
     column = [chance.randbytes(chance.choice((0, 3, 40, 900))).hex() for _ in range(30_000)]
     whole = pa.array(column, pa.string()).cast(kind)

@@ -19,8 +19,7 @@ from typing import Any
 from pyarrow.parquet import read_table
 
 from persistentqueue import PersistentQueue, list_queues
-from persistentqueue.spark import Pipeline, StageLetter, local_session
-from persistentqueue.spark import stages
+from persistentqueue.spark import Pipeline, StageLetter, local_session, stages
 from persistentqueue.spark.pipelines.edge import Edge
 from persistentqueue.spark.pipelines.stage import OpenStage
 from persistentqueue.spark.pipelines.store import Store

@@ -124,7 +124,8 @@ export PYTHONOPTIMIZE :=
 # The connector's own tests, on the newest of each line of Spark that it is for but is not installed.
 SPARKS ?= 4.0 4.1 4.2
 ON_SPARK := tests/spark/test_handoff.py tests/spark/test_rows.py tests/spark/test_source.py tests/spark/test_stream.py tests/spark/test_workers.py \
-	tests/spark/test_processes.py
+	tests/spark/test_processes.py tests/spark/test_pipeline.py tests/spark/test_pipeline_failures.py \
+	tests/spark/test_pipeline_on_spark.py
 # What make kills runs under Spark Connect; make connect runs all of the connector's tests there.
 ON_CONNECT := tests/spark/test_killed.py tests/spark/test_connect.py::test_a_query_is_found_by_its_name
 

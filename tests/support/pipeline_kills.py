@@ -82,7 +82,7 @@ def install() -> None:
     """Watch the places."""
     _around(OpenStage, "_begin", after="counted")
     _around(OpenStage, "_hold", after="holding")
-    _around(Edge, "_measure", before="writing")
+    _around(vars(payload)["_Local"], "sync", before="writing")
     _around(Edge, "write", after="between")
     _around(OpenStage, "_commit", before="written")
     _around(OpenStage, "_give_up", before="giving up", after="given up")

@@ -175,7 +175,8 @@ models: $(VENV)/test.installed
 crash: $(VENV)/test.installed
 	echo "$$QUARTER" | xargs -t -L 1 -P $(JOBS) $(CRASH)
 
-# An environment for each, of a gigabyte. Before 4.1 PySpark itself leaves sockets to the garbage collector.
+# An environment for each, of a gigabyte, for classic sessions and those of Spark Connect. Before 4.1 PySpark itself
+# leaves sockets to the garbage collector.
 sparks: $(SPARKS:%=$(VENV)/spark-%.tested)
 
 $(VENV)/spark-%.tested:
@@ -183,9 +184,11 @@ $(VENV)/spark-%.tested:
 	$(VENV)/spark-$*/bin/python -m pip install --disable-pip-version-check --quiet --editable '.[test]' 'pyspark==$*.*'
 	EVERY_PLACE=1 $(VENV)/spark-$*/bin/python -m pytest -W ignore::ResourceWarning \
 		-W ignore::pytest.PytestUnraisableExceptionWarning $(ON_SPARK)
+	SPARK_MODE=connect $(VENV)/spark-$*/bin/python -m pytest -W ignore::ResourceWarning \
+		-W ignore::pytest.PytestUnraisableExceptionWarning tests/spark/test_connect.py $(ON_SPARK) -k 'not java'
 
-# The same tests and kills in sessions of Spark Connect, and a program with pyspark-client alone: half an hour. The kills
-# of hand-offs in classic sessions are here as well: make flights has others.
+# The same tests and kills in sessions of Spark Connect, and a program with pyspark-client alone: an hour. The kills of
+# hand-offs in classic sessions are here as well: make flights has others.
 connect: export SPARK_MODE := connect
 connect: export SPARK_CLIENT_PYTHON := $(CURDIR)/$(VENV)/client/bin/python
 connect: $(VENV)/test.installed $(VENV)/client.made

@@ -41,7 +41,8 @@ pytestmark = [
 ]
 
 SOURCES = os.path.dirname(os.path.dirname(os.path.abspath(persistentqueue.__file__)))
-TIMEOUT_SECONDS = 300
+TIMEOUT_SECONDS = 900 if IS_CONNECT else 300
+"""Time of one life of the program. Each query of Spark Connect starts its own Python processes."""
 SURVIVED = {"planner", "executor", "batcher"}
 """Victims whose death the program and its Java survive."""
 

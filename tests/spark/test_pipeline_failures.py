@@ -268,6 +268,35 @@ def test_an_input_that_ends_the_process_becomes_a_letter(flow: Flow, monkeypatch
     assert take(pipeline, "b") == [[1]]
 
 
+def test_the_last_attempt_is_made_alone(flow: Flow) -> None:
+    """The last one of several attempts is made while no other stage runs, so that none can end its process.
+
+    The others go on behind it.
+    """
+    pipeline, looked = flow.make(), threading.Event()
+    seen: list[dict[str, str]] = []
+
+    @pipeline.stage(source="b")
+    def other(_: Any) -> None:
+        assert looked.wait(60)
+
+    @pipeline.stage(source="a", max_attempts=2)
+    def work(_: Any) -> None:
+        seen.append({each.name: each.state for each in pipeline.stats().stages})
+        if len(seen) == 1:
+            raise SystemExit(9)
+        looked.set()
+
+    pipeline.put("a", flow.rows(1))
+    with pytest.raises(SystemExit):
+        pipeline.run(until="drained", parallel=2)
+    for number in range(2):
+        pipeline.put("b", flow.rows(number))
+    assert pipeline.run(until="drained", parallel=2)
+    assert seen[1] == {"other": "ready", "work": "running"}
+    assert (pipeline.dead_letters("work"), waiting(pipeline)) == ([], {})
+
+
 def test_a_letter_has_the_last_error_of_its_own_inputs(flow: Flow) -> None:
     """If the process ended at the last attempt, the letter has the error of the attempt before.
 

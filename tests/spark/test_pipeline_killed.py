@@ -36,7 +36,7 @@ class Campaign:
         self.pipelines, self.kills = 0, 0
         self._directory = self._new()
         self.seconds = 0.0
-        """Seconds of a run that is not killed."""
+        """Seconds of the slowest run so far that was not killed from its beginning to its end."""
         assert not self.live()
 
     def _new(self) -> Path:
@@ -96,7 +96,7 @@ class Campaign:
                             timers.append(Timer(seconds, kill))
                             timers[-1].start()
                     if line.startswith("drained"):
-                        self.seconds = self.seconds or time.monotonic() - begun
+                        self.seconds = max(self.seconds, time.monotonic() - begun)
                 status = process.wait()
             finally:
                 for timer in timers:

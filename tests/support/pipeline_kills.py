@@ -19,7 +19,7 @@ from typing import Any
 from pyarrow.parquet import read_table
 
 from persistentqueue import PersistentQueue, list_queues
-from persistentqueue.spark import Pipeline, StageLetter, local_session, stages
+from persistentqueue.spark import Pipeline, StageLetter, local_session, payload, stages
 from persistentqueue.spark.pipelines.edge import Edge
 from persistentqueue.spark.pipelines.stage import OpenStage
 from persistentqueue.spark.pipelines.store import Store
@@ -29,7 +29,7 @@ from tests.support.pipelines import Numbers, StandIn
 BATCHES, ROWS = 3, 40
 BAD_TOTAL = 480
 """A total that the last stage refuses at each attempt: that of the second batch."""
-MAX_ATTEMPTS = 12
+MAX_ATTEMPTS = 30
 """So many that no input is given up because of kills alone."""
 PLACES = {
     "counted": "the attempt is counted, and nothing else is done",

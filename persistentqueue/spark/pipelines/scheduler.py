@@ -70,6 +70,8 @@ class Scheduler:
         """Monotonic times before which a stage that has failed may not run."""
         self._schedule_at: dict[str, float] = {}
         """Monotonic times of the next looks at stages without a source; 0 is now."""
+        self._is_alone = False
+        """Whether a stage is running that must be alone."""
         self._failure: BaseException | None = None
         self._is_active = self._is_stopped = False
 
@@ -101,6 +103,7 @@ class Scheduler:
             if self._is_active:
                 raise PersistentQueueError("the pipeline runs in another thread: call stop(), and wait for its end")
             self._is_active, self._is_stopped, self._failure = True, False, None
+            self._retry_at.clear()
             self._schedule_at.clear()
         self._store.abandon(False)
         tasks: SimpleQueue[_Task | None] = SimpleQueue()
@@ -152,7 +155,10 @@ class Scheduler:
         Returns None if a stage is running, or waits for its next attempt. Otherwise nothing will happen without a
         change from outside: True if all inputs are taken, False if a full target holds a stage back.
         """
+        if self._is_alone:
+            return None
         now, is_drained, is_delayed = time.monotonic(), True, False
+        ready: list[_Task] = []
         for stage in self.stages:
             has_input = stage.has_input()
             is_scheduled = not has_input and self._is_scheduled(stage, now)
@@ -162,9 +168,15 @@ class Scheduler:
                 is_delayed = True
             elif stage.full_target() is not None:
                 is_drained = False
-            elif len(self._running) < parallel:
-                self._running.add(stage.name)
-                tasks.put(_Task(stage, is_scheduled))
+            else:
+                ready.append(_Task(stage, is_scheduled))
+        alone = next((task for task in ready if parallel > 1 and task.stage.must_be_alone()), None)
+        if alone is not None:  # nothing else begins, so that its turn comes
+            ready = [] if self._running else [alone]
+            self._is_alone = not self._running
+        for task in ready[: max(parallel - len(self._running), 0)]:
+            self._running.add(task.stage.name)
+            tasks.put(task)
         return None if self._running or is_delayed else is_drained
 
     def _is_scheduled(self, stage: OpenStage, now: float) -> bool:
@@ -194,6 +206,7 @@ class Scheduler:
                 failure = error
             with self._changed:
                 self._running.discard(name)
+                self._is_alone = False
                 self._retry_at[name] = retry_at
                 if task.is_scheduled and not retry_at:
                     self._schedule_at[name] = _next_schedule(task.stage)

@@ -90,7 +90,7 @@ class OpenStage:
         self._store = store
         self._targets = [store.edges[name] for name in definition.targets]
         self.failures = 0
-        """Attempts that failed since the last success; those before the last restart of the program included."""
+        """Attempts that failed since the last success; with ``max_attempts``, also those of earlier processes."""
         self.error: Exception | None = None
         """The error of the last attempt; None after a success."""
         self.seconds: float | None = None
@@ -112,6 +112,16 @@ class OpenStage:
             if most_bytes is not None and sum(each.bytes for each in edge.unconsumed()) >= most_bytes:
                 return edge.name
         return None
+
+    def must_be_alone(self) -> bool:
+        """Return whether the next attempt is the last one, after others that failed or ended the process.
+
+        An attempt of another stage may have ended the process. So the last one is made alone, and no inputs are given
+        up because of a stage that runs at the same time.
+        """
+        most = self.definition.max_attempts
+        work = self._next() if most is not None and self.has_input() else None
+        return work is not None and 0 < self._attempts(work) == (most or 0) - 1
 
     def runs(self) -> int:
         """Return the number of inputs that the stage has taken from its sources, since the pipeline was made."""
@@ -178,13 +188,17 @@ class OpenStage:
         most = self.definition.max_attempts
         if most is None or not work.takes:
             return self.failures + 1
-        runs, before = divmod(_count(work.lead, _ATTEMPTS + self.name), _ATTEMPTS_LIMIT)
-        number = before + 1 if runs == work.marker[1] else 1
+        number = self._attempts(work) + 1
         if number > most:
             return None
         with work.lead.session() as session:
             session.flush(marker=(_ATTEMPTS + self.name, work.marker[1] * _ATTEMPTS_LIMIT + number))
         return number
+
+    def _attempts(self, work: _Work) -> int:
+        """Return the number of attempts of this run that were counted durably."""
+        run, attempts = divmod(_count(work.lead, _ATTEMPTS + self.name), _ATTEMPTS_LIMIT)
+        return attempts if run == work.marker[1] else 0
 
     def _run(self, work: _Work, progress: Report | None) -> None:
         with transaction(*work.takes, *(edge.queue for edge in self._targets), name=f"stage {self.name}") as sessions:

@@ -163,7 +163,7 @@ def _samples() -> dict[str, BaseException]:
         FieldError("this", "that"),
     ]
     try:
-        from persistentqueue.spark import Manifest, PayloadLostError
+        from persistentqueue.spark import Manifest, PayloadLostError, StageFailedError
         from persistentqueue.spark.options import Place, StreamOptions
         from persistentqueue.spark.stream import DataLossError
 
@@ -171,6 +171,7 @@ def _samples() -> dict[str, BaseException]:
         samples.append(DataLossError(StreamOptions(place, "s"), 3, "it was removed"))
         manifest = Manifest("stage", {}, ("a",), (5,), 5, 1, None)
         samples.append(PayloadLostError(manifest, "stage/a", "5 bytes", "no file"))
+        samples.append(StageFailedError("delays", KeyError("carrier")))
     except ImportError:
         pass
     return {type(each).__qualname__: each for each in samples}

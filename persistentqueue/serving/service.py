@@ -415,6 +415,8 @@ class Service:
     def _uncount(self, client: Client, count: int) -> None:
         """Take back the last delivery of the last items: the worker cannot open them."""
         self._need_hold(client)
+        if type(count) is not int:
+            raise ProtocolError(f"a count of {count!r}")
         uncount(_session(client), count)
 
     def _count_undecodable(self, _client: Client) -> None:

@@ -258,6 +258,22 @@ def test_missing_and_wrong_keys_are_no_codec_errors() -> None:
         Enclosed(encryption=Encryption("lost", find_key))
 
 
+def test_a_codec_without_its_key_encodes_nothing() -> None:
+    """The error of a codec that lacks a key or a package while it encodes is not wrapped."""
+
+    class Locked:
+        """Codec that has lost its key."""
+
+        def encode(self, item: bytes) -> bytes:
+            raise WrongKeyError("k", f"the key for {len(item)} bytes is lost")
+
+        def decode(self, data: bytes) -> bytes:
+            return data
+
+    with pytest.raises(WrongKeyError, match="1 bytes is lost"):
+        encode(Locked(), b"a")
+
+
 def test_a_key_is_asked_for_once_in_a_process() -> None:
     """``key`` is called once for each id: at the beginning for the key to write with."""
     asked = []

@@ -828,6 +828,47 @@ def test_other_calls_are_made_apart(bench: Bench) -> None:
         peer.send(Call({"call": "trim"}))
 
 
+def test_uncounted_deliveries(make_bench: MakeBench) -> None:
+    """A worker that cannot open what it got takes the deliveries back. A count of items that it does not hold is
+    refused, and one that is no whole number ends the connection."""
+    bench = make_bench(max_attempts=2, dead_letter="dead")
+    bench.put(b"a", b"b")
+    peer = Peer(bench, 1)
+
+    def uncount(count: object) -> Message | None:
+        return peer.ask(Call({"call": "uncount", "arguments": {"count": count}}))
+
+    assert uncount(0) == Result({"result": None})
+    assert failure(uncount(1)) == "ValueError"
+    assert peer.ask(Take(2, 0)) == Taken(0, [b"a", b"b"])
+    assert [failure(uncount(count)) for count in (-1, 3)] == ["ValueError", "ValueError"]
+    assert uncount(1) == Result({"result": None})
+    state = bench.open_queue._store.state
+    assert [state.times(0, sequence) for sequence in (0, 1)] == [1, 0]
+    for count in (1.0, True, "1", None, [1]):
+        with pytest.raises(ProtocolError, match="a count of"):
+            uncount(count)
+    peer.leave()
+    plain = make_bench(name="plain")
+    other = Peer(plain, 1)
+    assert other.ask(Call({"call": "uncount", "arguments": {"count": 1}})) == Result({"result": None})
+
+
+def test_sizes_of_a_consumer(bench: Bench) -> None:
+    """``sizes_of`` counts what no session holds, and what is not consumed; a removed subscription has nothing."""
+    bench.put(b"a", b"b", b"c")
+    bench.queue.subscribe("s")
+    reader = bench.open_queue.reader_named("s")
+    with bench.queue.session() as session:
+        session.dequeue()
+        assert make_call(bench.queue, bench.open_queue, "sizes_of", {"name": ""}) == [2, 3]
+        assert make_call(bench.queue, bench.open_queue, "sizes_of", {"name": "s"}) == [3, 3]
+        session.flush()
+    assert make_call(bench.queue, bench.open_queue, "sizes_of", {"name": ""}) == [2, 2]
+    bench.queue.unsubscribe("s")
+    assert bench.open_queue.sizes_of(reader) == (0, 0)
+
+
 def test_a_call_that_ends_after_its_connection(bench: Bench) -> None:
     """The answer to a connection that has ended meanwhile goes nowhere."""
     peer = Peer(bench, 1)

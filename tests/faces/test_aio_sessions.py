@@ -274,7 +274,7 @@ def test_a_delayed_item_wakes_a_waiting_task(place: Path) -> None:
     """A rolled back item is ready again after its delay. A task that waits gets it then, and no timer of its own."""
 
     async def main() -> None:
-        async with aio.PersistentQueue(place, "jobs", retry_delay_seconds=0.05) as queue:
+        async with aio.PersistentQueue(place, "jobs", retry_delay_seconds=1.0) as queue:
             await put(queue, b"x")
             async with queue.session() as session:
                 assert await session.dequeue() == b"x"

@@ -289,6 +289,18 @@ def test_waits_end(queue: Queue[Any]) -> None:
             call()
 
 
+def test_close_ends_the_waits_of_its_queue_alone(queue: Queue[Any]) -> None:
+    """``close`` of a queue whose owner goes on ends its own waits at once."""
+    other = Queue[Any](queue.persistent.path, shared=True)
+    ending, staying = Waiting(other.get), Waiting(queue.get)
+    for each in (other, queue):
+        wait_for(lambda: bool(each.persistent._waiting))  # type: ignore[attr-defined]  # noqa: B023
+    other.close()
+    assert isinstance(ending.answer(), ClosedError)
+    queue.put("item")
+    assert staying.answer() == "item"
+
+
 def test_too_many_undone_calls(queue: Queue[Any]) -> None:
     """A process that never ends its items gets an error before it uses up all connections. One ``get_many`` is one."""
     queue.put_many(range(UNDONE_CALLS_MAX + 50))
@@ -309,11 +321,10 @@ def test_rejected_items(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"max_attempts": 2, "dead_letter": "dead"}
     with PersistentQueue(tmp_path / "q", serve=True, **settings) as owner:
         with Queue[Any](tmp_path / "q", shared=True, **settings) as queue:
-            queue.put_many(["bad", "good"])
+            queue.put("bad")
             assert queue.get() == "bad"
-            queue.reject("bad", "first", delay_seconds=0.05)
-            assert queue.qsize() == queue.unfinished_tasks == 2
-            assert get_and_end(queue) == "good"
+            queue.reject("bad", "first", delay_seconds=0.2)
+            assert queue.qsize() == queue.unfinished_tasks == 1
             assert queue.get(timeout=30) == "bad"
             queue.reject("bad", "second")
             queue.join()

@@ -291,11 +291,21 @@ def test_a_key_is_asked_for_once_in_a_process() -> None:
     assert asked == ["k", "new"]
 
 
-def test_derived_keys_are_bounded() -> None:
-    """A reader keeps few derived keys, however many writers there were."""
+def test_derived_keys_are_kept_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader derives the key of a writer once, and keeps few of them, however many writers there were."""
+    derived: list[bytes] = []
+    derive = core_encryption._derive
+
+    def counting(key: bytes, salt: bytes, purpose: bytes) -> Any:
+        derived.append(salt)
+        return derive(key, salt, purpose)
+
+    monkeypatch.setattr(core_encryption, "_derive", counting)
     reader: Enclosed[bytes] = Enclosed(encryption=K)
-    for number in range(200):
-        assert reader.decode(Enclosed(encryption=K).encode(b"%d" % number)) == b"%d" % number
+    writers: list[Enclosed[bytes]] = [Enclosed(encryption=K) for _ in range(200)]
+    for writer in writers:
+        assert [reader.decode(writer.encode(item)) for item in (b"one", b"two")] == [b"one", b"two"]
+    assert len(derived) == 2 * len(writers)  # one by the writer, and one by the reader
     assert 0 < len(reader._envelopes._ciphers) <= core_encryption._CIPHERS_MAX
 
 

@@ -114,6 +114,18 @@ def test_items_before_one_without_a_key_come_first(start: Callable[..., Colleagu
     assert all_keys.call("flush") is True
 
 
+def test_a_session_of_the_owner_returns_the_items_before_one_without_a_key(tmp_path: Path) -> None:
+    """``dequeue_many`` of the owner returns the items that its key opens, and the others are in the queue again."""
+    with PersistentQueue(tmp_path, "q", codec=NEW) as queue, queue.transaction() as session:
+        session.enqueue_many([1, 2])
+    with PersistentQueue(tmp_path, "q", codec=SEALING) as queue, queue.transaction() as session:
+        session.enqueue(3)
+    with PersistentQueue(tmp_path, "q", codec=NEW) as queue:
+        with queue.transaction() as session:
+            assert session.dequeue_many(9) == [1, 2]
+        assert len(queue) == 1
+
+
 def test_wrong_keys_use_up_no_attempts(start: Callable[..., Colleague], tmp_path: Path) -> None:
     """In a queue that counts attempts, a worker without the key can try again and again: no item is given up."""
     settings: dict[str, Any] = {"lock_timeout": 60.0}

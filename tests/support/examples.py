@@ -26,9 +26,27 @@ EXAMPLE = Path(__file__).parents[1].parent / "examples" / "flights_pipeline.py"
 SOURCES = os.path.dirname(os.path.dirname(os.path.abspath(persistentqueue.__file__)))
 TIMEOUT_SECONDS = 240
 
+# Runs the example, and stops right before or right after its first flush, with a message: a place for a kill.
+STAND_STILL = """
+import runpy, signal, sys
+from persistentqueue import Session
+
+when, sys.argv = sys.argv[1], sys.argv[2:]
+flush = Session.flush
+
+def stand_still(self, *arguments, **options):
+    result = flush(self, *arguments, **options) if when == "after" else None
+    print("standing still", when, "the commit", flush=True)
+    signal.pause()
+    return result
+
+Session.flush = stand_still
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
 # Runs the example, and stops right before or right after the commit of a stage, with a message: a place for a kill.
 # Only the main thread gets signals, so the thread of the stage waits for ever.
-STAND_STILL = """
+STAND_STILL_IN_A_STAGE = """
 import os, runpy, sys, threading
 from persistentqueue.spark.pipelines.stage import OpenStage
 
@@ -57,7 +75,8 @@ class Run:
     def __init__(self, directory: Path, *options: str, still: str | None = None, example: Path = EXAMPLE) -> None:
         elsewhere = directory.parent / "elsewhere"
         elsewhere.mkdir(exist_ok=True)
-        program = [sys.executable, *(["-c", STAND_STILL, still] if still else []), str(example)]
+        script = STAND_STILL_IN_A_STAGE if " " in (still or "") else STAND_STILL
+        program = [sys.executable, *(["-c", script, still] if still else []), str(example)]
         self._process = subprocess.Popen(
             [*program, f"--directory={directory}", *options],
             cwd=elsewhere,

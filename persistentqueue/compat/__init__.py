@@ -23,7 +23,8 @@ from __future__ import annotations
 
 from queue import Empty, Full
 
-from .. import codecs as codecs  # so that one import has all that a program needs
+from persistentqueue import codecs as codecs  # so that one import has all that a program needs
+
 from .fifo import FifoQueue
 from .standard_queue import Queue, ShutDown
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 from persistentqueue import UnflushedWarning
 from persistentqueue.codecs import BYTES, Codec, T
-from persistentqueue.options import OptionArguments, Options, Start, Unnamed, chosen_options
+from persistentqueue.options import OptionArguments, Options, Start, Unnamed
 from persistentqueue.system.disk import StrPath, abspath
 from persistentqueue.system.uncopyable import Uncopyable
-from persistentqueue.workers import WAIT_SECONDS, SharedQueue, SharedSubscription, WorkerSession
+from persistentqueue.workers import SharedQueue, SharedSubscription, WorkerSession, connect_options
 
 from .futures import Landing, Worker, launch, over
 
@@ -62,8 +62,7 @@ async def connect(
         NotServedError, RefusedError: On the conditions that ``persistentqueue.connect`` names.
         TypeError, ValueError: A setting has the wrong type or range.
     """
-    arguments.setdefault("lock_timeout", (options.lock_timeout if options is not None else 0.0) or WAIT_SECONDS)
-    chosen = chosen_options(options, arguments)
+    chosen = connect_options(options, arguments)
     core = SharedQueue(abspath(path), name, codec, chosen, serve, hold_seconds, has_local_sessions=False)
     queue = ConnectedQueue(core)
     try:

@@ -95,7 +95,7 @@ class Codec(Protocol[C]):
         Raises:
             Exception: The bytes cannot be decoded. The caller of the queue gets a ``CodecError`` with this cause.
             WrongKeyError, MissingExtraError: A key or a package is missing. The item goes back, since another process
-                can decode it. It has no delivery attempt less, and the caller gets this error.
+                can decode it. No delivery attempt is counted, and the caller gets this error.
         """
         ...
 

@@ -27,7 +27,7 @@ from persistentqueue import (
 )
 from persistentqueue.options import OptionArguments, Options, Unnamed, chosen_options, counts_deliveries
 from persistentqueue.system.disk import StrPath, abspath, after_fork_in_child
-from persistentqueue.workers import WAIT_SECONDS, SharedQueue
+from persistentqueue.workers import SharedQueue, connect_options
 
 from ..faces.lifecycle import Lifecycle, T, oldest
 from ..faces.refusals import UncopyableFace
@@ -172,11 +172,9 @@ class Queue(UncopyableFace, queue.Queue[T]):
         progress: Progress = None,
         **arguments: Unpack[OptionArguments],
     ) -> None:
-        if shared:
-            arguments.setdefault("lock_timeout", (options.lock_timeout if options is not None else 0.0) or WAIT_SECONDS)
-        elif serve != "auto" or hold_seconds is not None:
+        if not shared and (serve != "auto" or hold_seconds is not None):
             raise ValueError("serve and hold_seconds are for a queue of many processes: pass shared=True")
-        chosen = chosen_options(options, arguments)
+        chosen = (connect_options if shared else chosen_options)(options, arguments)
         core: Any
         if shared:
             core = SharedQueue(

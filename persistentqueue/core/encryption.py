@@ -313,6 +313,7 @@ class _Encoder:
         return encode_block(items, salt, offset, ordinal, time_ns, holes, self.enclose)
 
     def enclose(self, flags: int, count: int, lengths: bytes, bits: bytes, payload: bytes) -> tuple[int, bytes, bytes]:
+        """Put a body into an envelope, as ``Enclose`` describes."""
         raw = content = lengths + payload
         if self._compress is not None:
             compressed = self._compress(raw)

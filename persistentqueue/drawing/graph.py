@@ -51,6 +51,7 @@ def ranked(boxes: Sequence[Box], arrows: Sequence[Arrow]) -> list[list[Box]]:
     ranks: dict[str, int] = {}
 
     def rank(key: str) -> int:
+        """Return the row of a box: one more than the lowest row of the boxes that lead to it."""
         if key not in ranks:
             ranks[key] = max((rank(each) + 1 for each in above[key]), default=0)
         return ranks[key]

@@ -1,7 +1,7 @@
 """The side of the worker processes: queues that another process owns, their sessions, and the take-over of an owner."""
 
-from .connecting import WAIT_SECONDS, connect
+from .connecting import connect, connect_options
 from .shared_queue import SharedQueue, SharedSubscription, Sizes
 from .worker_session import WorkerSession
 
-__all__ = ["SharedQueue", "SharedSubscription", "Sizes", "WAIT_SECONDS", "WorkerSession", "connect"]
+__all__ = ["SharedQueue", "SharedSubscription", "Sizes", "WorkerSession", "connect", "connect_options"]

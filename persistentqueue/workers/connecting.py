@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from ..codecs import BYTES, Codec, T
@@ -71,8 +73,15 @@ def connect(
     """
     from .shared_queue import SharedQueue  # noqa: PLC0415  late: other programs need no sockets
 
-    arguments.setdefault("lock_timeout", (options.lock_timeout if options is not None else 0.0) or WAIT_SECONDS)
-    chosen = chosen_options(options, arguments)
+    chosen = connect_options(options, arguments)
     queue: SharedQueue[T] = SharedQueue(path, name, codec, chosen, serve, hold_seconds, prefetch)
     queue.open()
     return queue
+
+
+def connect_options(options: Options | None, arguments: Mapping[str, Any]) -> Options:
+    """Return the options of a connection: as ``chosen_options``, but ``lock_timeout`` has the default 10.0."""
+    chosen = chosen_options(options, arguments)
+    if "lock_timeout" in arguments or chosen.lock_timeout:
+        return chosen
+    return replace(chosen, lock_timeout=WAIT_SECONDS)

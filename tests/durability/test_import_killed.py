@@ -32,9 +32,12 @@ CHILD = """
 import json, sys
 from persistentqueue.importers import import_queue
 source, path, origin, options = sys.argv[1:]
-import_queue(source, path, origin=origin, progress=lambda done, total: print(done, flush=True), **json.loads(options))
+def progress(done, total):
+    print(done, flush=True)
+    sys.stdin.readline()
+import_queue(source, path, origin=origin, progress=progress, **json.loads(options))
 """
-"""The program that is killed. It prints the number of items after each batch."""
+"""The program that is killed. After each batch it prints the number of items, and waits for a line."""
 
 
 def items_of(kind: Kind, count: int) -> Iterator[Any]:
@@ -50,14 +53,18 @@ def kill_and_consume(source: Path, path: Path, kind: Kind, count: int, kills: in
     After each kill a consumer takes some items. Returns all items that came out of the queue, in order.
     """
     taken: list[bytes] = []
+    pipe = subprocess.PIPE
     command = [sys.executable, "-c", CHILD, str(source), str(path), kind.origin, json.dumps(kind.options)]
     for number in range(1, kills + 1):
         environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(path.parent)}
-        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as child:
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment, text=True) as child:
+            assert child.stdin is not None
             assert child.stdout is not None
             for line in child.stdout:
                 if int(line) >= number * count // (kills + 1):
                     child.send_signal(signal.SIGKILL)
+                    break
+                print(file=child.stdin, flush=True)
             assert child.wait() == -signal.SIGKILL
         with PersistentQueue(path) as queue, queue.transaction() as session:
             taken += session.dequeue_many(count // (2 * kills))

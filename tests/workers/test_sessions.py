@@ -33,10 +33,11 @@ from persistentqueue import (
     connect,
     transaction,
 )
+from persistentqueue.options import Options
 from persistentqueue.serving import calls, server
 from persistentqueue.serving.protocol import ITEM_BYTES_MAX, Call, Message
 from persistentqueue.system.disk import DISK
-from persistentqueue.workers import SharedQueue, WorkerSession
+from persistentqueue.workers import SharedQueue, WorkerSession, connect_options
 from persistentqueue.workers.link import Going, Link
 
 from ..conftest import QueueFactory
@@ -488,7 +489,17 @@ def test_settings_are_checked(tmp_path: Path) -> None:
             connect(tmp_path, "q", **wrong)
     with pytest.raises(TypeError, match="segment_byte"):
         connect(tmp_path, "q", segment_byte=1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="options must be Options"):
+        connect(tmp_path, "q", options={"lock_timeout": 1})  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_connection_waits_for_ten_seconds_unless_told_otherwise() -> None:
+    """``lock_timeout`` has another default for connections. A keyword argument has precedence, also if it is 0."""
+    assert connect_options(None, {}).lock_timeout == 10.0
+    assert connect_options(Options(max_items=5), {}) == Options(max_items=5, lock_timeout=10.0)
+    assert connect_options(Options(lock_timeout=3.0), {}).lock_timeout == 3.0
+    assert connect_options(Options(lock_timeout=3.0), {"lock_timeout": 0.0}).lock_timeout == 0.0
 
 
 def test_the_first_that_connects_owns(tmp_path: Path) -> None:

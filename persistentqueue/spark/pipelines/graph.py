@@ -134,6 +134,7 @@ class Graph:
         found: dict[str, StageDefinition] = {}
 
         def visit(stage: StageDefinition) -> None:
+            """Add the stage behind all stages that take what it puts."""
             for other in self:
                 if stage.name not in found and set(stage.targets) & set(other.sources):
                     visit(other)

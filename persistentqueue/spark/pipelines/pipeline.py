@@ -135,6 +135,7 @@ class Pipeline:
         """
 
         def define(function: F) -> F:
+            """Add the stage to the graph, and return its function."""
             definition = StageDefinition(
                 name if name is not None else getattr(function, "__name__", ""),
                 function,

@@ -260,6 +260,7 @@ def _interruptible(stop: Callable[[], None]) -> Iterator[None]:
     is_first = True
 
     def handle(number: int, frame: FrameType | None) -> None:
+        """Call ``stop`` at the first signal, and interrupt at each further one."""
         nonlocal is_first
         if is_first:
             is_first = False

@@ -192,7 +192,8 @@ def filtered(spark: SparkSession, directory: Path, rows: int, rounds: int) -> It
     def read(**options: str) -> DataFrame:
         return spark.read.format("persistentqueue").options(queue="filtered", **options).load(str(directory))
 
-    moments = [row.timestamp for row in read(rows="blocks").orderBy("offset").collect()]
+    # Spark collects times without a zone, and pushes filters that have one.
+    moments = [row.timestamp.astimezone() for row in read(rows="blocks").orderBy("offset").collect()]
     low, high = rows // 2 + rows // 200, rows // 2 + rows // 200 + rows // 100
     early, late = moments[len(moments) // 2], moments[len(moments) // 2 + len(moments) // 100]
     conditions = {

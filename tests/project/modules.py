@@ -86,6 +86,7 @@ TABLE = (
     _folder("faces", "lifecycle refusals"),
     _folder("importers", "errors source chunks stacks tables recognition transfer __init__"),
     _folder("top faces", "prometheus scrapy", "Other interfaces to a queue, each in one module."),
+    _folder("airflow", "waiting hook trigger sensor operator message_queue __init__"),
     _folder("compat", "backing standard_queue fifo __init__"),
     _folder(
         "aio",
@@ -108,7 +109,7 @@ TABLE = (
     _folder("start", "__main__", "The command ``python -m persistentqueue``."),
 )
 
-FACES = ("faces", "importers", "top faces", "compat", "aio", "spark", "cli", "start")
+FACES = ("faces", "importers", "top faces", "airflow", "compat", "aio", "spark", "cli", "start")
 FACES_MAY_IMPORT = {
     "persistentqueue",
     "persistentqueue.codecs",

@@ -74,8 +74,8 @@ def problems(module: str, source: str) -> Iterator[str]:
             elif module.startswith(("spark/", "cli/")):
                 continue
             elif imported == "asyncio":
-                if not module.startswith("aio/"):
-                    yield f"{module} imports asyncio: only aio has an event loop"
+                if not module.startswith("aio/") and module != "airflow/trigger":
+                    yield f"{module} imports asyncio: only aio and a trigger of Airflow have an event loop"
             elif imported in DOOR_ONLY and module not in DOORS:
                 yield f"{module} imports {imported}: only the doors of system reach the operating system"
             elif imported in THREADS_ONLY and module not in MODULES_WITH_THREADS:
@@ -248,6 +248,17 @@ def test_spark_is_never_imported_by_the_package() -> None:
     for path in MODULES:
         if not module_of(path).startswith("spark/"):
             assert "pyspark" not in path.read_text(encoding="utf-8")
+
+
+def test_airflow_is_imported_by_its_provider_alone() -> None:
+    """Only the modules of the provider import Airflow, and its ``__init__``, which Airflow imports, does not."""
+    for path in MODULES:
+        modules = {
+            module for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) for module in _imports(node)
+        }
+        if "airflow" in modules:
+            assert module_of(path).startswith("airflow/")
+            assert module_of(path) not in {"airflow/__init__", "airflow/waiting"}
 
 
 def test_rich_is_imported_by_the_terminal_alone() -> None:

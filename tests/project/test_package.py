@@ -184,4 +184,4 @@ def test_import_loads_what_is_declared() -> None:
     tops = {name.partition(".")[0] for name in loaded_after({"zlib_ng.zlib_ng", *LOADED.split()})}
     assert {name for name in tops if not name.startswith("_")} == {"persistentqueue"}
     folders = {name.split(".")[1] for name in loaded_after(set()) if name.startswith("persistentqueue.")}
-    assert folders & {"cli", "aio", "spark", "compat", "scrapy", "prometheus", "faces"} == set()
+    assert folders & {"cli", "aio", "spark", "airflow", "compat", "scrapy", "prometheus", "faces"} == set()

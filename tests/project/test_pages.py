@@ -1,7 +1,8 @@
 """The code of each page of the documentation runs: twice, in the order of the page, in one directory.
 
 A fence ``python`` is one program. A fence ``console`` has commands, each of which follows a ``$``. A page on Spark runs
-with the tests of Spark (see ``test_documents_spark``). Code that only shows a form stands in a fence ``text``.
+with the tests of Spark (see ``test_documents_spark``), and one on Airflow with those of Airflow. Code that only shows a
+form stands in a fence ``text``.
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ def is_on_spark(page: Path) -> bool:
     return any("spark" in code.lower() for _, code in code_of(page))
 
 
+def is_on_airflow(page: Path) -> bool:
+    """Return True if the code of the page needs Airflow."""
+    return any("airflow" in code.lower() for _, code in code_of(page))
+
+
 def run_page(page: Path, directory: Path) -> None:
     """Run the code of a page, with warnings as errors. Each fence is a program of its own."""
     programs = Path(sys.executable).parent
@@ -48,7 +54,9 @@ def run_page(page: Path, directory: Path) -> None:
         assert done.returncode == 0, f"{page.name}:\n{code}\n{done.stdout}\n{done.stderr}"
 
 
-HERE = [page for page in [ROOT / "README.md", *PAGES] if code_of(page) and not is_on_spark(page)]
+HERE = [
+    page for page in [ROOT / "README.md", *PAGES] if code_of(page) and not is_on_spark(page) and not is_on_airflow(page)
+]
 
 
 @pytest.mark.parametrize("page", HERE, ids=lambda page: page.relative_to(ROOT).as_posix())

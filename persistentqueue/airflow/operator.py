@@ -1,0 +1,76 @@
+"""The operator: a task that enqueues items, durably and, however often it is tried, once in each run of its DAG."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+from airflow.sdk import BaseOperator
+
+from .hook import DEFAULT_CONNECTION, QueueHook
+
+
+class EnqueueOperator(BaseOperator):  # type: ignore[misc]
+    """Enqueues items as one transaction, which is durable when the task ends, and returns their number.
+
+    The queue may be owned by another program, by a task, or by none: a ``Producer`` publishes the items, and the owner,
+    now or later, adopts them. The queue is made if it does not exist.
+
+    Airflow tries a task again if it does not know how the last attempt has ended. The marker of the transaction makes
+    that safe: the second attempt enqueues nothing, and returns 0. A run that is cleared enqueues nothing, either.
+
+    Args:
+        items: The items, in their order; a template, or the output of another task. Bytes are enqueued as they are, and
+            texts in UTF-8. Each other item is written as JSON.
+        name: The name of the queue, a template. With None, the default, that of the connection.
+        path: The directory of queues, or a queue's own directory, a template. With None, the default, that of the
+            connection.
+        conn_id: The id of the connection. Default: ``persistentqueue_default``.
+        marker: ``"run"``, the default: a marker for this task in this run of its DAG. The queue keeps the name of each
+            such marker for ever, about as many bytes as the ids of DAG, task and run have. For a DAG of very many runs,
+            pass a pair ``(name, version)`` whose version grows with each run. None: no marker, so that an attempt that
+            is repeated may enqueue the items twice.
+        **arguments: The arguments of all operators, such as ``task_id``.
+    """
+
+    template_fields: Sequence[str] = ("items", "name", "path")
+
+    def __init__(
+        self,
+        *,
+        items: Iterable[Any],
+        name: str | None = None,
+        path: str | None = None,
+        conn_id: str = DEFAULT_CONNECTION,
+        marker: tuple[str, int] | Literal["run"] | None = "run",
+        **arguments: Any,
+    ) -> None:
+        super().__init__(**arguments)
+        self.items = items
+        self.name = name
+        self.path = path
+        self.conn_id = conn_id
+        self.marker = marker
+
+    def execute(self, context: Any) -> int:
+        """Enqueue the items, and return their number; 0 if an earlier attempt has enqueued them.
+
+        Raises what ``Producer`` and ``Producer.flush`` raise, and ``TypeError`` for an item that is no JSON.
+        """
+        encoded = [_encode(item) for item in self.items]
+        marker = self.marker
+        if marker == "run":
+            task = context["ti"]
+            marker = (f"airflow {task.dag_id} {task.task_id} {task.map_index} {task.run_id}", 1)
+        with QueueHook(self.conn_id, self.name, path=self.path).producer() as producer:
+            producer.enqueue_many(encoded)
+            is_new = producer.flush(marker=None if marker is None else (marker[0], int(marker[1])))
+        self.log.info("%s: %d items %s", self.name or self.path, len(encoded), "enqueued" if is_new else "known")
+        return len(encoded) if is_new else 0
+
+
+def _encode(item: Any) -> bytes:
+    if isinstance(item, bytes):
+        return item
+    return (item if isinstance(item, str) else json.dumps(item, separators=(",", ":"))).encode()

@@ -40,8 +40,9 @@ FLIGHTS := tests/examples/test_flights_killed.py tests/examples/test_flights_pip
 # The processes of Spark, killed; what they call; what only rehearses make perf.
 KILLED_PIPELINE := tests/spark/test_pipeline_killed.py
 KILLS := $(KILLED_PIPELINE) tests/spark/test_killed.py tests/spark/test_tasks_that_run_twice.py tests/examples/test_streaming_pipeline.py \
-	tests/examples/test_route_batches.py \
 	tests/spark/test_processes.py perf/tests/test_spark_perf.py
+# A stream over several queues, killed around a commit: with the other neighbours.
+NEIGHBOURS := tests/examples/test_route_batches.py
 # The models of protocols, which spin searches: they change with the protocols, not with the code.
 MODELS := tests/models
 # The tests of other queues, on each Python there is; a crawl; the command line in a process of its own for each verb, a
@@ -137,7 +138,7 @@ BOUNDS += -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableException
 # The tools of a release have an environment of their own, so that none of them decides a version that is tested.
 RELEASE := $(VENV)/release/bin
 
-.PHONY: demo test long flights kills kills-pipeline models crash sparks connect airflow lint docs screenshots package bounds perf \
+.PHONY: demo test long flights kills kills-pipeline models crash sparks connect neighbours airflow lint docs screenshots package bounds perf \
 	perf-spark clean
 
 # The pipeline is killed in the middle of a stage, and then goes on. It needs no kill if an earlier demo is done.
@@ -149,7 +150,8 @@ test: $(VENV)/test.installed
 	$(BIN)/python -m pytest -n 4 --dist loadfile $(COVERED:%=--cov=persistentqueue.%) --cov-report= $(COVERING)
 	$(BIN)/python -m coverage report --fail-under=100
 	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(COVERING:%=--ignore=%) \
-		$(FLIGHTS:%=--ignore=%) $(KILLS:%=--ignore=%) $(MODELS:%=--ignore=%) $(LONG:%=--ignore=%)
+		$(FLIGHTS:%=--ignore=%) $(KILLS:%=--ignore=%) $(MODELS:%=--ignore=%) $(LONG:%=--ignore=%) \
+		$(NEIGHBOURS:%=--ignore=%)
 	echo "$$MINUTE" | xargs -t -L 1 -P $(JOBS) $(CRASH)
 
 long: $(VENV)/test.installed
@@ -192,7 +194,7 @@ connect: export SPARK_MODE := connect
 connect: export SPARK_CLIENT_PYTHON := $(CURDIR)/$(VENV)/client/bin/python
 connect: $(VENV)/test.installed $(VENV)/client.made
 	EVERY_PLACE=1 $(BIN)/python -m pytest -n 2 --dist load --no-loadscope-reorder $(ON_SPARK) tests/spark/test_connect.py \
-		tests/spark/test_declarative.py tests/spark/test_killed.py
+		tests/spark/test_killed.py
 	SPARK_MODE= EVERY_PLACE=1 $(BIN)/python -m pytest -n 2 --dist load tests/spark/test_killed.py -k hand-offs
 
 $(VENV)/client.made: setup.cfg
@@ -200,7 +202,12 @@ $(VENV)/client.made: setup.cfg
 	$(VENV)/client/bin/python -m pip install --disable-pip-version-check --quiet --editable '.[spark-client]'
 	touch $@
 
-# The provider for Airflow, in an environment of its own, of half a gigabyte.
+# Airflow, a declarative pipeline of Spark, and a stream over several queues that is killed around a commit.
+neighbours: airflow $(VENV)/test.installed
+	$(BIN)/python -m pytest -n 2 --dist load $(NEIGHBOURS)
+	SPARK_MODE=connect $(BIN)/python -m pytest tests/spark/test_declarative.py
+
+# The provider for Airflow, in an environment of its own, of a third of a gigabyte.
 airflow: $(VENV)/airflow.made
 	$(VENV)/airflow/bin/python -m pytest tests/airflow
 

@@ -55,7 +55,7 @@ from .pipelines.stage import StageResultError
 from .progress import Progress
 from .sessions import SparkConnectError
 from .source import register
-from .stages import Manifest, NotAStageError
+from .stages import Manifest, NotAStageError, batch_marker
 from .stream import acknowledge
 
 __all__ = [
@@ -71,6 +71,7 @@ __all__ = [
     "Input",
     "register",
     "acknowledge",
+    "batch_marker",
     "local_session",
     "NotAStageError",
     "PayloadLostError",

@@ -34,8 +34,7 @@ from persistentqueue.options import Start
 from .payload import payloads
 from .progress import Report, reporting
 from .sessions import is_connect
-from .stages import BatchHandoff, Manifest, batch_handoff, decode, encode, new_name, unused, write
-from .workers import QUERY_ID
+from .stages import BatchHandoff, Manifest, batch_handoff, decode, encode, new_name, query_id, unused, write
 
 
 class PayloadLostError(CorruptionError):
@@ -223,11 +222,10 @@ class StageHandoff:
         return self._put_batch(df, batch_id, query)
 
     def _put_batch(self, df: DataFrame, batch_id: int, _: str | None) -> bool:
-        spark = df.sparkSession
-        id_of_query = None if is_connect(spark) else spark.sparkContext.getLocalProperty(QUERY_ID)
-        if id_of_query is None:
+        query = query_id(df)
+        if query is None:
             raise ValueError("put_batch is for foreachBatch of a streaming query: use put(df, marker=…) elsewhere")
-        return self._put(df, (id_of_query, batch_id), keeps_empty=False)
+        return self._put(df, (query, batch_id), keeps_empty=False)
 
     def __reduce__(self) -> tuple[Callable[..., BatchHandoff], tuple[str, str, str, str]]:
         """Pickle what ``put_batch`` needs in a process of Spark Connect. A classic session needs no other process."""

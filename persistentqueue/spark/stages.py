@@ -28,6 +28,7 @@ from persistentqueue.interprocess import is_reached
 from .payload import LOST_SUFFIX, Payloads, on_the_server, payloads
 from .progress import Report, reporting
 from .sessions import SparkConnectError, is_connect
+from .workers import QUERY_ID
 
 BATCH_GRACE_SECONDS = 7 * 86400.0
 """Age of the payload of a micro-batch from which on an opening removes it, if no manifest names it."""
@@ -162,6 +163,53 @@ def _measure(root: Payloads, name: str, df: DataFrame, marker: tuple[str, int] |
     rows = root.rows(name, list(files))
     sizes = tuple(files.values())
     return Manifest(name, df.schema.jsonValue(), tuple(files), sizes, sum(sizes), rows, marker)
+
+
+def batch_marker(df: DataFrame, batch_id: int) -> tuple[str, int]:
+    """Return the marker of a micro-batch, for a function of ``foreachBatch`` that flushes sessions itself.
+
+    Spark calls the function again if it does not know whether the batch was done. A flush with this marker commits
+    nothing then. So a transaction over several queues has each batch exactly once::
+
+        def route(frame, batch_id):
+            rows = frame.collect()
+            with transaction(orders, alarms) as (to_orders, to_alarms):
+                for row in rows:
+                    (to_alarms if row.urgent else to_orders).enqueue(row.value)
+                to_orders.flush(marker=batch_marker(frame, batch_id))
+
+        stream.writeStream.foreachBatch(route)
+
+    Args:
+        df: The DataFrame of the batch.
+        batch_id: The number of the batch, which Spark gives.
+
+    Returns:
+        The id of the query, which its checkpoint keeps, and the number of the batch. With a new checkpoint it is
+        another query.
+
+    Raises:
+        ValueError: The call does not come from ``foreachBatch`` of a streaming query.
+        SparkConnectError: Spark Connect does not tell the function its query.
+
+    Nothing becomes durable by this call. It may be called from the thread in which Spark calls the function.
+    """
+    query = query_id(df)
+    if query is not None:
+        return query, batch_id
+    if is_connect(df.sparkSession):
+        raise SparkConnectError(
+            "batch_marker: Spark Connect does not tell the function of foreachBatch which query has called it: use a "
+            "classic session, or write to each queue by the data source with txnAppId, or use StageHandoff.put_batch"
+        )
+    raise ValueError("batch_marker is for foreachBatch of a streaming query: use a marker of your own elsewhere")
+
+
+def query_id(df: DataFrame) -> str | None:
+    """Return the id of the streaming query that calls this thread in a classic session; None if there is none."""
+    if is_connect(df.sparkSession):
+        return None
+    return df.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
 
 
 class BatchHandoff:

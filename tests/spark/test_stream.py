@@ -24,7 +24,7 @@ from persistentqueue.spark import acknowledge
 from persistentqueue.spark.options import StreamOptions, stream_read_options
 from persistentqueue.spark.partition_reader import SCHEMA
 from persistentqueue.spark.source import QueueDataSource
-from persistentqueue.spark.stream import DataLossError, StreamReader, limits
+from persistentqueue.spark.stream import DataLossError, StreamReader, _own, limits
 from persistentqueue.storage.publication import LATEST
 from tests.support.queues import drain, put, segment_files
 
@@ -251,6 +251,19 @@ def test_partitions_of_a_batch(spark: SparkSession, tmp_path: Path) -> None:
     assert sorted(found.read_text().splitlines()) == sorted(f"{n} {n}" for n in range(1000))
 
 
+@pytest.mark.skipif(limits is None, reason="Spark asks for the latest offset since 4.2")
+def test_the_progress_of_a_query_tells_the_end_of_the_queue(spark: SparkSession, tmp_path: Path) -> None:
+    """The progress has the end of the batch and the end of the queue, so that a user sees how far the query is behind.
+
+    A query of the available items that begins with a backlog catches up with it, batch by batch.
+    """
+    enqueue(tmp_path, *numbers(10))
+    query = to_queue(read(spark, tmp_path, maxOffsetsPerTrigger=4), tmp_path)
+    told = [progress["sources"][0] for progress in query.recentProgress if progress["numInputRows"]]
+    found = [[_own(source[name]) for name in ("endOffset", "latestOffset")] for source in told]
+    assert [[each and each["offset"] for each in pair] for pair in found] == [[4, 10], [8, 10], [10, 10]]
+
+
 # --- calls of Spark, made by hand ------------------------------------------------------------------------------------
 
 
@@ -278,6 +291,27 @@ def test_limits_of_a_batch(tmp_path: Path) -> None:
     assert chosen == limits.ReadMaxRows(3)
     assert reader(tmp_path, maxBytesPerTrigger="3").getDefaultReadLimit() == limits.ReadMaxBytes(3)
     assert reader(tmp_path).getDefaultReadLimit() == limits.ReadAllAvailable()
+
+
+def test_the_available_items_are_those_at_the_start(tmp_path: Path) -> None:
+    """After ``prepareForTriggerAvailableNow``, batches end with the items of that moment, whatever is enqueued later.
+
+    The latest offset that is reported goes on growing. Spark before 4.2 calls neither method.
+    """
+    enqueue(tmp_path, *numbers(5))
+    planner = reader(tmp_path, maxOffsetsPerTrigger="3")
+    start = planner.initialOffset()
+    planner.prepareForTriggerAvailableNow()
+    enqueue(tmp_path, *numbers(5, 9))
+    ends = []
+    for _ in range(3):
+        end = planner.latestOffset(start)
+        planner.partitions(start, end)
+        ends.append(end["offset"])
+        start = end
+    assert ends == [3, 5, 5]
+    assert planner.reportLatestOffset()["offset"] == 9
+    assert reader(tmp_path).latestOffset(start)["offset"] == 9
 
 
 def test_before_spark_tells_where_a_batch_begins(tmp_path: Path) -> None:

@@ -15,16 +15,18 @@ from tests.support.queues import put
 from tests.support.spark_modes import IS_CONNECT, SOURCES, serving
 
 pytest.importorskip("yaml", reason="Spark's command needs PyYAML")
-pytest.importorskip("pyspark.pipelines.cli", reason="declarative pipelines came with Spark 4.1", exc_type=ImportError)
+pytest.importorskip(
+    "pyspark.pipelines.cli", reason="needs Spark 4.1, and the packages of Connect", exc_type=ImportError
+)
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.skipif(not IS_CONNECT, reason="pipelines run on Spark Connect: make neighbours runs it"),
+    pytest.mark.skipif(not IS_CONNECT, reason="needs Spark Connect: make neighbours runs it"),
 ]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "declarative_pipeline"
 
 
 def run_pipeline(directory: Path, url: str) -> None:
-    """Run the pipeline in this directory by the command ``spark-pipelines``, on this server, until the run is completed.
+    """Run the pipeline in this directory by the command ``spark-pipelines``, on this server, to the end of the run.
 
     In Spark 4.3.0 the command does not know the last response to a run with a Python data source (SPARK-59135). It then
     fails behind its own line that the run is completed.

@@ -259,7 +259,7 @@ def test_the_progress_of_a_query_tells_the_end_of_the_queue(spark: SparkSession,
     """
     enqueue(tmp_path, *numbers(10))
     query = to_queue(read(spark, tmp_path, maxOffsetsPerTrigger=4), tmp_path)
-    told = [progress["sources"][0] for progress in query.recentProgress if progress["numInputRows"]]
+    told = [source for progress in query.recentProgress for source in progress["sources"] if source["numInputRows"]]
     found = [[_own(source[name]) for name in ("endOffset", "latestOffset")] for source in told]
     assert [[each and each["offset"] for each in pair] for pair in found] == [[4, 10], [8, 10], [10, 10]]
 

@@ -62,7 +62,7 @@ LONG := tests/workers/test_simulated_network.py tests/faces/test_compat_shared.p
 	perf/tests/test_worker_processes.py
 
 CRASH := $(BIN)/python -m tests.crash
-JOBS ?= 2
+JOBS ?= 3
 # Campaigns of about a minute, and of about fifteen, on two cores; each line takes one. The longest stand first.
 define MINUTE
 random --schedules 24000

@@ -32,6 +32,8 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, ParamSpec, TypeVar
 
+import portalocker  # noqa: F401 - before the children are forked, or each of them imports it in its first opening
+
 from persistentqueue import PersistentQueue, PersistentQueueError, Ticket, check
 from persistentqueue.system.disk import DISK, Disk
 from tests.support.disks import call_on

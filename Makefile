@@ -63,7 +63,7 @@ LONG := tests/workers/test_simulated_network.py tests/faces/test_compat_shared.p
 
 CRASH := $(BIN)/python -m tests.crash
 JOBS ?= 3
-# Campaigns of about a minute, and of about fifteen, on two cores; each line takes one. The longest stand first.
+# Campaigns of about a minute, and of about fifteen, on two cores; three at a time, since some wait. The longest stand first.
 define MINUTE
 random --schedules 24000
 exhaustive --operations 2 --only 0

@@ -34,8 +34,8 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
 - ``codecs/`` Codecs: the conversion between the objects of a typed queue and the bytes that the queue stores.
   ``enclosed_item``.
 - ``storage/`` One module for each kind of file: segments, the log, the pool of empty files, the lock, and published
-  files. ``inbox_access``, ``locations``, ``lock``, ``log``, ``log_reader``, ``pool``, ``segment``, ``publication``,
-  ``segment_files``, ``layout``, ``inbox_limits``, ``relocation``.
+  files. ``inbox_access``, ``locations``, ``schema_files``, ``lock``, ``log``, ``log_reader``, ``pool``, ``segment``,
+  ``publication``, ``segment_files``, ``layout``, ``inbox_limits``, ``relocation``.
 - ``engine/`` The engine of one queue, without threads of its own: commits, reading, trims, compaction, and adoption.
   ``settings``, ``transaction``, ``context``, ``reader``, ``subscriptions``, ``admission``, ``compaction``,
   ``segment_use``, ``commit``, ``trim``, ``adoption``, ``store``, ``two_phase``.
@@ -49,6 +49,8 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
   ``errors``, ``protocol``, ``client``, ``service``, ``connections``, ``values``, ``server``, ``calls``.
 - ``interprocess/`` Operations of other processes than the owner, without the lock of the queue: enqueue, consume and
   look. ``splits``, ``producer``, ``questions``, ``snapshot_view``, ``consumer_requests``, ``multi_writer``.
+- ``rows/`` Typed rows: items that have columns, with the schemas that the queue keeps. ``errors``, ``schema``,
+  ``values``, ``registry``, ``json_rows``, ``avro_rows``, ``arrow_rows``, ``codec``.
 - ``persistentqueue/`` The queue of one owner: public. ``queue``.
 - ``workers/`` The side of the worker processes: queues that another process owns, their sessions, and the take-over of
   an owner. ``link``, ``worker_session``, ``shared_queue``, ``connecting``.

@@ -51,6 +51,7 @@
     ``persistentqueue.importers`` adds ``SourceError`` (name another source) and its subclasses:
     ``SourceDamagedError`` (mend the source, or skip what is damaged), ``SourceInUseError`` (stop its owner) and
     ``SourceChangedError`` (pass ``again=True``). It also adds ``ImportMismatchError`` (check the disk).
+    ``persistentqueue.rows`` adds ``SchemaMismatchError`` (change the rows) and ``SchemaNotFoundError`` (give a schema).
 
 ``UnflushedWarning`` is a ``ResourceWarning``. It is raised as an error only if a filter of ``warnings`` says so.
 

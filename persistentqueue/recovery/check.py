@@ -39,11 +39,21 @@ from ..storage.layout import (
     queue_directory,
     sizes_in,
 )
-from ..storage.locations import DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, OWN, POOL_DIRECTORY, Places, read_places
+from ..storage.locations import (
+    DATA_DIRECTORY,
+    INBOX_DIRECTORY,
+    LOG_DIRECTORY,
+    OWN,
+    POOL_DIRECTORY,
+    SCHEMAS_DIRECTORY,
+    Places,
+    read_places,
+)
 from ..storage.log import parse_log_name
 from ..storage.log_reader import SNAPSHOT, read_steadily
 from ..storage.publication import Part, is_published, parse_name, read_publication
 from ..storage.relocation import require_own_location
+from ..storage.schema_files import check_schemas, parse_schema_name
 from ..storage.segment import PUBLISHED, Segment, parse_segment_name, segment_name
 from ..system.disk import Disk, StrPath, abspath, basename, current_disk, dirname, join
 from ..system.progress import SILENT, Meter, Progress, metering
@@ -147,6 +157,7 @@ def _check(disk: Disk, directory: str, meter: Meter = SILENT) -> CheckReport:
         except (CorruptionError, MemoryShortageError) as damage:
             problems.append(str(damage))
     problems += _check_state(recovered.state)
+    problems += map(str, check_schemas(disk, directory))
     in_doubt = recovered.prepared.prepare.coordinator if recovered.prepared is not None else ""
     leftovers = tuple(_leftovers(disk, places, recovered))
     if in_doubt:
@@ -304,6 +315,7 @@ def _leftovers(disk: Disk, places: Places, recovered: Recovered) -> Iterator[str
         DATA_DIRECTORY: parse_segment_name,
         INBOX_DIRECTORY: parse_name,
         POOL_DIRECTORY: parse_spare_name,
+        SCHEMAS_DIRECTORY: parse_schema_name,
     }
     for part, parse in own.items():
         yield from (join(part, name) for name in names_in(disk, places.path(part)) if parse(name) is None)
@@ -349,6 +361,8 @@ def repair(
     A damaged ``data.path``, and a lost or damaged ``queue.id``, are written anew under one condition: the segments
     that the log names are in the recorded location, or at ``data_path``. A ``queue.id`` that no queue records is set
     aside.
+
+    A damaged schema of typed rows is reported and stays as it is, since its number must not be given to another one.
 
     Args:
         path: The directory that holds the queue.
@@ -425,7 +439,9 @@ def _repair(disk: Disk, directory: str, given: str | None, renew: bool, trust: b
         store.close()
     items = _check(disk, directory, meter).items  # without a key: checksums cover the encrypted bytes
     kept = sorted(_damaged_files(disk, places) - before)
-    problems, kept = (*mended.problems, *salvaged.problems, *inbox_problems), [*mended.kept, *kept]
+    schema_problems = map(str, check_schemas(disk, directory))
+    problems = (*mended.problems, *salvaged.problems, *inbox_problems, *schema_problems)
+    kept = [*mended.kept, *kept]
     return RepairReport(problems, items, tuple(salvaged.lost), salvaged.without_log, tuple(kept))
 
 

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 from persistentqueue.interprocess import LATEST
 
-_PLACE = ("path", "queue")
+FORMATS = ("value", "arrow", "avro", "json")
+"""The formats of items: bytes in the column ``value``, or typed rows."""
+_PLACE = ("path", "queue", "format")
 _READING = (*_PLACE, "startingOffsets", "endingOffsets", "minPartitions", "failOnDataLoss", "columns", "rows")
 _STREAMING = (
     *_PLACE,
@@ -60,8 +62,10 @@ class ReadOptions:
     fail_on_data_loss: bool = True
     """If true, a read fails when an item that was planned is gone; if false, it leaves the item out."""
     columns: tuple[str, ...] = ITEM_COLUMNS
+    """The columns; of typed rows, none stands for all."""
     by_block: bool = False
     """If true, a row stands for consecutive items of one block."""
+    format: str = "value"
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,8 @@ class StreamOptions:
     fail_on_data_loss: bool = True
     """If true, the query fails when an item that it has to read is gone; if false, it continues without the item."""
     columns: tuple[str, ...] = ITEM_COLUMNS
+    """The columns; of typed rows, none stands for all."""
+    format: str = "value"
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,7 @@ class WriteOptions:
     place: Place
     marker: tuple[str, int] | None = None
     """The marker that makes a repeated job a single transaction; None if the options name none."""
+    format: str = "value"
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
@@ -103,6 +110,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         _truth("failOnDataLoss", options.get("failOnDataLoss", "true")),
         chosen_columns(options),
         _is_by_block(options),
+        format_of(options),
     )
 
 
@@ -122,16 +130,45 @@ def stream_read_options(options: Mapping[str, str]) -> StreamOptions:
         max(_number("minPartitions", options.get("minPartitions", "1"), "a number"), 1),
         _truth("failOnDataLoss", options.get("failOnDataLoss", "true")),
         chosen_columns(options),
+        format_of(options),
     )
 
 
+def place_of(options: Mapping[str, str]) -> Place:
+    """Return the queue that the options of a batch read or of a streaming read name. Raises ``ValueError``."""
+    return _place(options, (*_READING, *_STREAMING), "read")
+
+
+def format_of(options: Mapping[str, str]) -> str:
+    """Return the format of the items. Raises ``ValueError`` for an unknown one."""
+    found = options.get("format", "value")
+    if found.lower() not in FORMATS:
+        raise ValueError(f"format is {', '.join(FORMATS)}, not {found!r}")
+    return found.lower()
+
+
 def chosen_columns(options: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the columns of a read with these options. Raises ``ValueError`` for an unknown or repeated name."""
+    """Return the columns of a read with these options; none if all columns of typed rows are read.
+
+    Raises ``ValueError`` for an unknown or repeated name.
+    """
+    if format_of(options) != "value":
+        return _chosen_of_rows(options)
     known = BLOCK_COLUMNS if _is_by_block(options) else ITEM_COLUMNS
     text = options.get("columns")
     names = known if text is None else tuple(name.strip().lower() for name in text.split(","))
     if not set(names) <= set(known) or len(set(names)) < len(names):
         raise ValueError(f"columns is a list of some of {', '.join(known)}, with commas, not {text!r}")
+    return names
+
+
+def _chosen_of_rows(options: Mapping[str, str]) -> tuple[str, ...]:
+    if _is_by_block(options):
+        raise ValueError("rows=blocks counts items, and has no columns of typed rows: leave the option format out")
+    text = options.get("columns")
+    names = () if text is None else tuple(name.strip() for name in text.split(","))
+    if len(set(names)) < len(names) or "" in names:
+        raise ValueError(f"columns is a list of some of the columns of the rows, with commas, not {text!r}")
     return names
 
 
@@ -145,12 +182,14 @@ def _is_by_block(options: Mapping[str, str]) -> bool:
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     """Return the options of a batch write. Raises ``ValueError`` for an unknown option or value."""
     place = _place(options, _WRITING, "write")
+    chosen = format_of(options)
     app, version = options.get("txnAppId"), options.get("txnVersion")
     if app is None and version is None:
-        return WriteOptions(place)
+        return WriteOptions(place, None, chosen)
     if not app or version is None:
         raise ValueError("txnAppId and txnVersion belong together: give the writer's name and the number of its write")
-    return WriteOptions(place, (app, _number("txnVersion", version, "a number that grows from write to write")))
+    number = _number("txnVersion", version, "a number that grows from write to write")
+    return WriteOptions(place, (app, number), chosen)
 
 
 def stream_write_options(options: Mapping[str, str]) -> WriteOptions:
@@ -158,7 +197,7 @@ def stream_write_options(options: Mapping[str, str]) -> WriteOptions:
 
     Raises ``ValueError`` for an unknown option or value.
     """
-    return WriteOptions(_place(options, _PLACE, "writeStream"))
+    return WriteOptions(_place(options, _PLACE, "writeStream"), None, format_of(options))
 
 
 def _place(options: Mapping[str, str], known: tuple[str, ...], what: str) -> Place:

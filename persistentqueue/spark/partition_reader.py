@@ -4,6 +4,8 @@ No step touches an item by itself. A block stores the lengths of its items, and 
 stores the ends of the values, and the values back to back. So the payload of a block becomes a column as it lies there,
 and a cumulative sum makes the ends of the lengths. Several small blocks are joined to one batch.
 
+Typed rows are batches already, or are decoded one by one (see ``rows``). The rows of small items are joined, too.
+
 Without the column ``value``, only the headers of blocks are read. Spark tells a Python data source neither which
 columns a query needs nor that it only counts: Spark's ``PythonScan`` prunes no columns. So the options choose the
 columns, and Spark's own functions then work on what is left.
@@ -11,8 +13,9 @@ columns, and Spark's own functions then work on what is left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,9 +26,13 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType, Tim
 
 from persistentqueue import PersistentQueue, PersistentQueueError
 from persistentqueue.interprocess import Columns, FoundRun, Split, count_published, partition, read_columns
+from persistentqueue.rows import SchemaMismatchError
+from persistentqueue.rows.codec import RowBatches
+from persistentqueue.rows.registry import Registry
+from persistentqueue.rows.schema import Schema, need_readable, schema_from_json
 from persistentqueue.system.disk import DISK
 
-from .options import ITEM_COLUMNS, Place
+from .options import ITEM_COLUMNS, Place, ReadOptions, StreamOptions
 from .workers import settle
 
 _KINDS = {
@@ -70,6 +77,44 @@ def need_schema(schema: StructType, columns: Sequence[str]) -> None:
         )
 
 
+def registered_schema(place: Place, format_name: str, columns: Sequence[str]) -> StructType:
+    """Return the schema of typed rows: these columns of the newest schema of the queue, or all of them.
+
+    Raises ``SchemaNotFoundError``, ``SchemaMismatchError`` for another format, and ``ValueError`` for an unknown name.
+    """
+    newest = Registry(place.path, place.queue).newest()
+    _need_format(place, newest.format, format_name)
+    found = {column.name: column for column in newest.schema.columns}
+    unknown = [name for name in columns if name not in found]
+    if unknown:
+        raise ValueError(f"columns: the rows have no column {unknown[0]!r}: they have {', '.join(found)}")
+    return StructType.fromJson(Schema(tuple(found[name] for name in columns or found)).to_json())
+
+
+def rows_to_read(options: ReadOptions | StreamOptions, schema: StructType) -> RowBatches | None:
+    """Return what reads typed rows with this schema; None if the items are read as they are.
+
+    Raises ``ValueError`` for another schema than that of the items, or of the option ``columns``. Raises
+    ``SchemaMismatchError`` if the rows of the queue cannot be read with this schema.
+    """
+    place, columns = options.place, options.columns
+    if options.format == "value":
+        need_schema(schema, columns)
+        return None
+    if columns and tuple(schema.fieldNames()) != columns:
+        raise ValueError(f"the schema has the columns {', '.join(schema.fieldNames())}: leave the option columns out")
+    registry, wanted = Registry(place.path, place.queue), schema_from_json(schema.jsonValue())
+    for registered in registry.all()[-1:]:
+        _need_format(place, registered.format, options.format)
+        need_readable(place.directory, registered.schema, wanted)
+    return RowBatches(registry, options.format, None, wanted)
+
+
+def _need_format(place: Place, stored: str, asked: str) -> None:
+    if stored != asked:
+        raise SchemaMismatchError(place.directory, None, stored, asked, f"set the option format to {stored}")
+
+
 def partitions(splits: list[Split], least: int) -> list[InputPartition]:
     """Return the splits as partitions of Spark, in order: about ``least`` of them or more, if there are enough bytes.
 
@@ -99,6 +144,35 @@ def batches(place: Place, splits: list[Split], skips: bool, wanted: Wanted = _AL
                 yield rows.take(schema)
     if rows.count:
         yield rows.take(schema)
+
+
+def typed_batches(place: Place, splits: list[Split], skips: bool, rows: RowBatches) -> Iterator[pa.RecordBatch]:
+    """Yield the typed rows of the splits. Raises what ``splits.read`` raises, and ``CodecError`` for a bad item."""
+    settle()
+    cutter = _Rows(False)
+    items: list[memoryview] = []
+    sequences: list[range] = []
+    size_bytes = 0
+    for split in splits:
+        for run in read_columns(DISK, place.directory, split, skips):
+            part = cutter.cut(run)
+            payload = memoryview(part.payload)
+            items += [payload[begin:end] for begin, end in pairwise(_ends(part.lengths, np.int64).tolist())]
+            sequences.append(range(run.first, run.first + run.count))
+            size_bytes += len(payload)
+            if len(items) >= _BATCH_ROWS or size_bytes >= _BATCH_BYTES:
+                yield from _as_one(rows.batch_of(items, chain.from_iterable(sequences)))
+                items, sequences, size_bytes = [], [], 0
+    if items:
+        yield from _as_one(rows.batch_of(items, chain.from_iterable(sequences)))
+
+
+def _as_one(batches: list[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+    """Return the rows as one batch; a single batch is not copied."""
+    if len(batches) == 1:
+        return batches
+    joined: list[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return joined
 
 
 class _Rows:

@@ -41,8 +41,17 @@ from persistentqueue.interprocess import look, plan
 from persistentqueue.system.disk import DISK
 
 from .filters import Conditions, is_pushing, pushed
-from .options import ReadOptions, chosen_columns, read_options
-from .partition_reader import Wanted, adopt, batches, need_schema, partitions, schema_of
+from .options import ReadOptions, chosen_columns, format_of, place_of, read_options
+from .partition_reader import (
+    Wanted,
+    adopt,
+    batches,
+    partitions,
+    registered_schema,
+    rows_to_read,
+    schema_of,
+    typed_batches,
+)
 from .stream import stream_reader
 from .workers import settle
 from .writer import batch_writer, stream_writer
@@ -56,6 +65,11 @@ class QueueDataSource(DataSource):
     - ``path``: The directory of queues, or a queue's own directory. Required. It may be a ``file:`` address. A relative
       path starts in the directory in which the driver's Java was started.
     - ``queue``: The name of the queue in ``path``. Default: ``path`` is the queue's own directory.
+    - ``format``: ``value``, the default, reads and writes items as they are. ``arrow``, ``avro`` and ``json`` read and
+      write typed rows (see ``rows``), whose schemas the queue keeps. A write registers the schema of the frame before
+      any task runs, with columns that can be null. A read yields the columns of the newest schema, or those of
+      ``.schema(…)``. Then ``columns`` is a list of columns of the rows. An item of ``arrow`` is a batch of rows, so
+      that options of offsets count batches.
 
     Options of ``read``:
 
@@ -95,14 +109,20 @@ class QueueDataSource(DataSource):
         return "persistentqueue"
 
     def schema(self) -> StructType:
-        """Return the schema of the rows that a read with these options yields. Raises ``ValueError``."""
+        """Return the schema of the rows that a read with these options yields: for typed rows, that of the queue.
+
+        Raises ``ValueError``, and for typed rows ``SchemaNotFoundError`` and ``SchemaMismatchError``.
+        """
         settle()
-        return schema_of(chosen_columns(self.options))
+        columns, name = chosen_columns(self.options), format_of(self.options)
+        return schema_of(columns) if name == "value" else registered_schema(place_of(self.options), name, columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch. Raises ``ValueError`` for an unknown option or value, or another schema."""
         options = read_options(self.options)
-        return (FilteringReader if is_pushing() and not options.by_block else BatchReader)(options, schema)
+        # A column of typed rows may be named offset, too: no filter of theirs is taken over.
+        filters = is_pushing() and not options.by_block and options.format == "value"
+        return (FilteringReader if filters else BatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the reader of a stream, which ``stream`` describes."""
@@ -132,7 +152,7 @@ class BatchReader(DataSourceReader):
     """Reads the items of a queue without consuming them."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        need_schema(schema, options.columns)
+        self._rows = rows_to_read(options, schema)
         self._options = options
         self._conditions = Conditions()
 
@@ -153,12 +173,14 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition, in a task.
 
-        Raises ``CorruptionError``, ``GoneError``, ``MissingExtraError`` (compressed), ``WrongKeyError`` (encrypted) and
-        ``OSError``.
+        Raises ``CorruptionError``, ``GoneError``, ``MissingExtraError`` (compressed), ``WrongKeyError`` (encrypted),
+        ``CodecError`` (an item that is no row) and ``OSError``.
         """
-        options = self._options
+        options, skips = self._options, not self._options.fail_on_data_loss
+        if self._rows is not None:
+            return typed_batches(options.place, partition.value, skips, self._rows)
         wanted = Wanted(options.columns, options.by_block, self._conditions.lets_through)
-        return batches(options.place, partition.value, not options.fail_on_data_loss, wanted)
+        return batches(options.place, partition.value, skips, wanted)
 
 
 class FilteringReader(BatchReader):

@@ -28,7 +28,7 @@ from persistentqueue.interprocess import acknowledge as acknowledge_sequence
 from persistentqueue.system.disk import DISK, join
 
 from .options import Place, StreamOptions, stream_read_options
-from .partition_reader import Wanted, adopt, batches, need_schema, partitions
+from .partition_reader import Wanted, adopt, batches, partitions, rows_to_read, typed_batches
 
 limits: Any
 try:
@@ -60,7 +60,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
     """Reads the items of a queue for one subscription, one micro-batch after the other."""
 
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
-        need_schema(schema, options.columns)
+        self._rows = rows_to_read(options, schema)
         self._options = options
         self._onlooker = Onlooker(DISK, options.place.directory)
         self._target: int | None = None
@@ -145,11 +145,13 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition, in a task.
 
-        Raises ``CorruptionError``, ``GoneError``, ``MissingExtraError`` (compressed), ``WrongKeyError`` (encrypted) and
-        ``OSError``.
+        Raises ``CorruptionError``, ``GoneError``, ``MissingExtraError`` (compressed), ``WrongKeyError`` (encrypted),
+        ``CodecError`` (an item that is no row) and ``OSError``.
         """
-        options = self._options
-        return batches(options.place, partition.value or [], not options.fail_on_data_loss, Wanted(options.columns))
+        options, skips = self._options, not self._options.fail_on_data_loss
+        if self._rows is not None:
+            return typed_batches(options.place, partition.value or [], skips, self._rows)
+        return batches(options.place, partition.value or [], skips, Wanted(options.columns))
 
     def commit(self, end: Offset) -> None:
         """Acknowledge all items before this offset. An error fails no query: the next batch acknowledges them again."""

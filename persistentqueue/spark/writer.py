@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby, islice
 from typing import Any
 
 import numpy as np
@@ -30,12 +31,17 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 
 from persistentqueue import BrokenQueueError, Producer
 from persistentqueue.interprocess import Columns, Part, PartWriter, publish_parts, remove_parts
+from persistentqueue.rows.codec import RowBatches
+from persistentqueue.rows.registry import Registry
+from persistentqueue.rows.schema import Schema, schema_from_json
 
 from .options import Place, WriteOptions, stream_write_options, write_options
 from .workers import QUERY_ID, settle
 
 _HAS_ARROW_STREAMS = hasattr(datasource, "DataSourceStreamArrowWriter")
 """True from Spark 4.1 on."""
+_BATCH_ROWS = 10_000
+"""Rows of Spark 4.0 that become one batch of typed rows."""
 
 
 @dataclass
@@ -51,12 +57,12 @@ class Message(WriterCommitMessage):
 class BatchWriter(DataSourceArrowWriter):
     """Appends the rows of one job as one transaction."""
 
-    def __init__(self, options: WriteOptions) -> None:
-        self._options = options
+    def __init__(self, options: WriteOptions, rows: RowBatches | None = None) -> None:
+        self._options, self._rows = options, rows
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         """Write a part, in a task."""
-        return _write(self._options.place, iterator)
+        return _write(self._options.place, iterator, self._rows)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish the parts durably; if their marker was reached before, they add nothing."""
@@ -70,8 +76,8 @@ class BatchWriter(DataSourceArrowWriter):
 class _StreamWriter:
     """Appends the rows of a micro-batch as one transaction, and only once if the batch is repeated."""
 
-    def __init__(self, options: WriteOptions) -> None:
-        self._options = options
+    def __init__(self, options: WriteOptions, rows: RowBatches | None = None) -> None:
+        self._options, self._rows = options, rows
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Publish the parts durably, unless the batch was published before."""
@@ -96,7 +102,7 @@ class RowStreamWriter(_StreamWriter, DataSourceStreamWriter):
 
     def write(self, iterator: Iterator[Any]) -> Message:
         """Write a part, in a task."""
-        return _write(self._options.place, iterator)
+        return _write(self._options.place, iterator, self._rows)
 
 
 if _HAS_ARROW_STREAMS:
@@ -106,52 +112,71 @@ if _HAS_ARROW_STREAMS:
 
         def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
             """Write a part, in a task."""
-            return _write(self._options.place, iterator)
+            return _write(self._options.place, iterator, self._rows)
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
     """Return the writer of a job, and make the queue if it does not exist.
 
-    Raises ``ValueError``, ``TypeError`` and what ``Producer`` raises.
+    Raises ``ValueError``, ``TypeError`` and what ``Producer`` raises. For typed rows, it registers their schema first,
+    and raises ``SchemaMismatchError`` if the schema of the queue may not change so.
     """
     chosen = write_options(options)
-    _check(schema, overwrite, chosen.place)
-    return BatchWriter(chosen)
+    return BatchWriter(chosen, _check(schema, overwrite, chosen))
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
     """Return the writer of a streaming query, and make the queue if it does not exist. Raises like ``batch_writer``."""
     chosen = stream_write_options(options)
-    _check(schema, overwrite, chosen.place)
-    return ArrowStreamWriter(chosen) if _HAS_ARROW_STREAMS else RowStreamWriter(chosen)
+    rows = _check(schema, overwrite, chosen)
+    return ArrowStreamWriter(chosen, rows) if _HAS_ARROW_STREAMS else RowStreamWriter(chosen, rows)
 
 
-def _check(schema: StructType, overwrite: bool, place: Place) -> None:
+def _check(schema: StructType, overwrite: bool, options: WriteOptions) -> RowBatches | None:
+    """Return what writes typed rows of this schema, which it registers; None if the items are the values."""
     settle()
+    place = options.place
     if overwrite:
         raise ValueError(
             "persistentqueue only appends; only consumers take items out: use mode('append') or outputMode('append')"
         )
+    if options.format != "value":
+        registry = Registry(place.path, place.queue)
+        registered = registry.register(options.format, _as_rows(schema, registry))
+        return RowBatches(registry, options.format, registered.number, registered.schema)
     found = [(field.name, field.dataType) for field in schema.fields]
     if len(found) != 1 or found[0][0].lower() != "value" or not isinstance(found[0][1], BinaryType | StringType):
         raise TypeError(
             "persistentqueue writes exactly one column, named value, of type binary or string; the columns here are "
             f"{', '.join(f'{name} {kind.simpleString()}' for name, kind in found)}: select one such column, for "
-            "instance by selectExpr('to_json(struct(*)) AS value')"
+            "instance by selectExpr('to_json(struct(*)) AS value'), or write all columns with option('format', 'arrow')"
         )
     Producer(place.path, place.queue).close()
+    return None
 
 
-def _write(place: Place, rows: Iterable[Any]) -> Message:
-    """Write a part of these rows, or Arrow batches of rows.
+def _as_rows(schema: StructType, registry: Registry) -> Schema:
+    """Return the schema of a frame, with columns that can be null: Spark often knows by chance that one has no null.
+
+    A column that has no null in the newest schema of the queue keeps this, if Spark knows that there is none.
+    """
+    found = schema_from_json(schema.jsonValue())
+    known = [column for each in registry.all()[-1:] for column in each.schema.columns]
+    return Schema(tuple(column if column in known else column._replace(nullable=True) for column in found.columns))
+
+
+def _write(place: Place, rows: Iterable[Any], typed: RowBatches | None = None) -> Message:
+    """Write a part of these rows, or Arrow batches of rows, as values or as typed rows.
 
     After any error, also one of Spark's iterator, no file is left.
     """
     settle()
     writer = PartWriter(place.path, place.queue)
     try:
-        for each in rows:
-            if isinstance(each, pa.RecordBatch):
+        for each in rows if typed is None else _in_batches(rows, typed):
+            if typed is not None:
+                writer.write(typed.items_of(each))
+            elif isinstance(each, pa.RecordBatch):
                 writer.write_columns(_columns(each))
             else:
                 writer.write([_as_bytes(each[0])])
@@ -160,6 +185,16 @@ def _write(place: Place, rows: Iterable[Any]) -> Message:
     except BaseException:
         writer.drop()
         raise
+
+
+def _in_batches(rows: Iterable[Any], typed: RowBatches) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of Arrow; rows of Spark 4.0 are collected to batches."""
+    for kind, group in groupby(rows, type):
+        if issubclass(kind, pa.RecordBatch):
+            yield from group
+        else:
+            while some := list(islice(group, _BATCH_ROWS)):
+                yield typed.batch_from(row.asDict(recursive=True) for row in some)
 
 
 def _columns(batch: pa.RecordBatch) -> Columns:

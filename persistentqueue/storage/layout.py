@@ -11,6 +11,7 @@
       pool/log.free               the spare file that the next generation of the log will be written to
       pool/<bytes>-<random>.free  empty files that become segments; of a shared pool in <path>/.pool
       queue.limits                the limits, if there are any, for producers; see ``inbox_limits``
+      schemas/<number>.schema     the schemas of typed rows, if there are any; see ``schema_files``
       data.path                   where the segments are, if they are elsewhere; see ``locations``
       deleted/                    what ``log`` is renamed to when the queue is being deleted
       */*.damaged                 what could not be read, set aside
@@ -27,7 +28,7 @@ finishes it:
 1. Rename ``log`` to ``deleted``.
 2. Sync the directory: **the commit point of a deletion**. From here on there is no queue. *A crash before leaves the
    whole queue, or none.*
-3. Delete the segments, what is published, and the files of the pool; at an external location, sync. Delete
+3. Delete the segments, what is published, and the files of the pool; at an external location, sync. Delete the schemas,
    ``queue.limits`` and ``data.path``; sync. Delete the logs; sync. Delete ``queue.id``; sync. *A crash leaves files
    that ``deleted`` accounts for, or a ``queue.id`` that is recognized by the directory in it.*
 """
@@ -69,6 +70,7 @@ from .locations import (
     OWN,
     PATH_NAME,
     POOL_DIRECTORY,
+    SCHEMAS_DIRECTORY,
     SHARED_POOL,
     Place,
     Places,
@@ -80,6 +82,7 @@ from .lock import LOCK_NAME
 from .log import generations_of, parse_log_name
 from .pool import SPARE_NAME, Pool, parse_pool_name
 from .publication import is_part, is_published, parse_name
+from .schema_files import parse_schema_file
 from .segment import parse_segment_name
 
 DELETED_DIRECTORY = "deleted"
@@ -89,6 +92,7 @@ SOCKET_NAME = ".socket"
 
 PART_NAMES = frozenset(
     {LOCK_NAME, LOG_DIRECTORY, DATA_DIRECTORY, INBOX_DIRECTORY, CLOSED_DIRECTORY, POOL_DIRECTORY, DELETED_DIRECTORY}
+    | {SCHEMAS_DIRECTORY}
     | {name + suffix for name in (PATH_NAME, ID_NAME) for suffix in ("", NEW_SUFFIX)}
 )
 """Names in the directory of a queue, or in the location of its segments: a queue without a name has them in ``path``,
@@ -395,6 +399,7 @@ def finish_deletion(disk: Disk, places: Places) -> Places:
         _sweep(disk, join(directory, inbox), parse_name)
     _sweep(disk, join(directory, DATA_DIRECTORY), parse_segment_name)
     _sweep(disk, join(directory, POOL_DIRECTORY), parse_spare_name)
+    _sweep(disk, join(directory, SCHEMAS_DIRECTORY), parse_schema_file)
     remove_file(disk, join(directory, LIMITS_NAME))
     remove_file(disk, join(directory, PATH_NAME))
     remove_file(disk, join(directory, SOCKET_NAME))  # of an owner that was killed

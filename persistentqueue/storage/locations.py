@@ -42,6 +42,8 @@ DATA_DIRECTORY = "data"
 INBOX_DIRECTORY = "inbox"
 CLOSED_DIRECTORY = "inbox.closed"
 POOL_DIRECTORY = "pool"
+SCHEMAS_DIRECTORY = "schemas"
+"""The directory of the schemas; see ``schema_files``."""
 SHARED_POOL = ".pool"
 VERSION = 1
 _FILE_BYTES_MAX = 1024 * 1024
@@ -181,10 +183,23 @@ def read_fields(disk: Disk, path: str) -> dict[str, Any] | None:
         data = read_all(disk, fd, _FILE_BYTES_MAX, 0)
     finally:
         disk.close(fd)
+    advice = "the queue opens without this file if the data directory of its segments is put into its own directory"
+    return decode_fields(data, path, advice)
+
+
+def encode_fields(fields: dict[str, Any]) -> bytes:
+    """Return the content of one of the small files with these fields."""
+    line = json.dumps({**fields, "version": VERSION}, sort_keys=True).encode()
+    return b"%s\n%08x\n" % (line, crc32(line))
+
+
+def decode_fields(data: bytes, path: str, advice: str) -> dict[str, Any]:
+    """Return the fields that one of the small files has. Raises ``CorruptionError``, with this advice, and
+    ``UnsupportedFormatError``.
+    """
     line, _, rest = data.partition(b"\n")
     expected = b"%08x\n" % crc32(line)
     if rest != expected:
-        advice = "the queue opens without this file if the data directory of its segments is put into its own directory"
         raise CorruptionError(path, len(line) + 1, repr(expected), repr(rest[:20]), advice)
     fields: dict[str, Any] = json.loads(line.decode())  # the checksum says that this is what was written
     if fields["version"] > VERSION:
@@ -204,9 +219,7 @@ def write_fields(disk: Disk, path: str, fields: dict[str, Any], mode: int = 0o60
 
     Raises ``OSError``. If the failure was not that of the last sync, the old file is unchanged.
     """
-    line = json.dumps({**fields, "version": VERSION}, sort_keys=True).encode()
-    data = b"%s\n%08x\n" % (line, crc32(line))
-    new = path + NEW_SUFFIX
+    data, new = encode_fields(fields), path + NEW_SUFFIX
     try:
         fd = disk.open(new, CREATE, mode)
         try:

@@ -107,6 +107,8 @@ class Disk:
     fallocate: Callable[[int, int, int], None]
     """``fallocate(fd, offset, length_bytes)``: reserve space and extend the file. The new bytes read as zeros."""
     rename: Callable[[str, str], None]
+    link: Callable[[str, str], None]
+    """``link(source, target)``: give a file another name. Raises ``FileExistsError`` if that name is taken."""
     unlink: Callable[[str], None]
     mkdir: Callable[[str, int], None]
     rmdir: Callable[[str], None]
@@ -543,6 +545,18 @@ def _rename_by_name(source: str, target: str) -> None:
     os.replace(source, target)
 
 
+def _link(source: str, target: str) -> None:
+    with _descriptor(source) as source_fd, _descriptor(target) as target_fd:
+        os.link(_rest(source), _rest(target), src_dir_fd=source_fd, dst_dir_fd=target_fd)
+
+
+def _link_by_name(source: str, target: str) -> None:
+    for path in (source, target):
+        if type(path) is Below:
+            _need_name(path.root)
+    os.link(source, target)
+
+
 def _descriptor(path: str) -> AbstractContextManager[int | None]:
     return path.root if isinstance(path, Below) else nullcontext()
 
@@ -673,6 +687,7 @@ PORTABLE = Disk(
     ftruncate=os.ftruncate,
     fallocate=_extend,
     rename=_rename_by_name,
+    link=_link_by_name,
     unlink=partial(_reach_by_name, os.unlink),
     mkdir=partial(_reach_by_name, os.mkdir),
     rmdir=partial(_reach_by_name, os.rmdir),
@@ -694,11 +709,20 @@ PORTABLE = Disk(
 )
 
 DISK = PORTABLE
-if {os.open, os.rename, os.unlink, os.mkdir, os.rmdir, os.stat} <= os.supports_dir_fd and os.listdir in os.supports_fd:
+if {
+    os.open,
+    os.rename,
+    os.link,
+    os.unlink,
+    os.mkdir,
+    os.rmdir,
+    os.stat,
+} <= os.supports_dir_fd and os.listdir in os.supports_fd:
     DISK = replace(
         DISK,
         open=_open,
         rename=_rename,
+        link=_link,
         unlink=partial(_reach, os.unlink),
         mkdir=partial(_reach, os.mkdir),
         rmdir=partial(_reach, os.rmdir),

@@ -358,6 +358,7 @@ class SimulatedDisk:
             ftruncate=self.ftruncate,
             fallocate=self.fallocate,
             rename=self.rename,
+            link=self.link,
             unlink=self.unlink,
             mkdir=self.mkdir,
             rmdir=self.rmdir,
@@ -496,6 +497,17 @@ class SimulatedDisk:
             for path in [path for path in self.names if path.startswith(source + "/")]:
                 self.names[target + path[len(source) :]] = self.names.pop(path)
         self._tick("rename", source, target)
+
+    def link(self, source: str, target: str) -> None:
+        source, target = self._where(source), self._where(target)
+        number, entry = self._number(source), self._entry(target)
+        if target in self.names:
+            raise FileExistsError(errno.EEXIST, "File exists", target)
+        self._may_fail("link", target)
+        self.inodes[number].links += 1
+        self.names[target] = self.directories[entry[0]][entry[1]] = number
+        self._pend(None, entry, number)
+        self._tick("link", source, target)
 
     def unlink(self, path: str) -> None:
         path = self._where(path)

@@ -63,8 +63,8 @@ TABLE = (
     _folder("codecs", "enclosed_item __init__"),
     _folder(
         "storage",
-        "inbox_access locations lock log log_reader pool segment publication segment_files layout inbox_limits "
-        "relocation",
+        "inbox_access locations schema_files lock log log_reader pool segment publication segment_files layout "
+        "inbox_limits relocation",
     ),
     _folder(
         "engine",
@@ -80,6 +80,7 @@ TABLE = (
     _folder("sessions", "options session subscription typed", "Options and sessions: public."),
     _folder("serving", "errors protocol client service connections values server calls"),
     _folder("interprocess", "splits producer questions snapshot_view consumer_requests multi_writer __init__"),
+    _folder("rows", "errors schema values registry json_rows avro_rows arrow_rows codec __init__"),
     _folder("queues", "queue", "The queue of one owner: public."),
     _folder("workers", "link worker_session shared_queue connecting __init__"),
     _folder("top", "transactions __init__", "What people import."),
@@ -120,6 +121,10 @@ FACES_MAY_IMPORT = {
     "persistentqueue.drawing.text",
     "persistentqueue.interprocess",
     "persistentqueue.options",
+    "persistentqueue.rows",
+    "persistentqueue.rows.codec",
+    "persistentqueue.rows.registry",
+    "persistentqueue.rows.schema",
     "persistentqueue.storage.layout",
     "persistentqueue.storage.pool",
     "persistentqueue.system.disk",

@@ -1,0 +1,233 @@
+"""Rows in Arrow: an item is the number of its schema, and one record batch of any number of rows.
+
+::
+
+    offset  bytes  field
+         0      4  number     of the schema, u32, little-endian
+         4         batch      an encapsulated message of Arrow's IPC format: a RecordBatch, without its schema
+
+The schema of the batch follows from the schema of the rows: a field for each column, in its order. Texts, bytes, lists
+and maps have offsets of 32 bits. A ``timestamp`` is in microseconds with the zone UTC.
+
+So sequences, limits and offsets count batches, and not rows. A batch is checked when it is read: no offset in it can
+lead outside of it. Columns that it does not have are null, and columns that are not wanted are left out. No value is
+copied or converted for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ..errors import MissingExtraError
+from .avro_rows import NUMBER, number_of
+from .registry import Registry
+from .schema import Kind, Schema, decimal_of, fields_of, kind_text, schema_from_json
+from .values import check_value, rows_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ITEM_BYTES_MAX = 2**31 - 64
+_PRIMITIVES = {
+    "boolean": "bool_",
+    "byte": "int8",
+    "short": "int16",
+    "integer": "int32",
+    "long": "int64",
+    "float": "float32",
+    "double": "float64",
+    "string": "string",
+    "binary": "binary",
+    "date": "date32",
+}
+
+
+@cache
+def pyarrow() -> ModuleType:
+    """Return the package that encodes Arrow. Raises ``MissingExtraError``."""
+    try:
+        import pyarrow as found  # noqa: PLC0415 - an optional package
+    except ImportError as error:
+        raise MissingExtraError("rows in Arrow", "arrow") from error
+    return found
+
+
+def arrow_schema(schema: Schema) -> pa.Schema:
+    """Return the schema of batches with these columns. Raises ``MissingExtraError``."""
+    arrow = pyarrow()
+    return arrow.schema([arrow.field(name, arrow_type(kind), nullable) for name, kind, nullable in schema.columns])
+
+
+def arrow_type(kind: Kind) -> pa.DataType:
+    """Return the type of a column in Arrow. Raises ``MissingExtraError``."""
+    arrow = pyarrow()
+    decimal = decimal_of(kind)
+    if decimal is not None:
+        return arrow.decimal128(*decimal)
+    if isinstance(kind, str):
+        if kind in _PRIMITIVES:
+            return getattr(arrow, _PRIMITIVES[kind])()
+        return arrow.timestamp("us", "UTC" if kind == "timestamp" else None)
+    if kind["type"] == "array":
+        return arrow.list_(arrow.field("element", arrow_type(kind["elementType"]), kind["containsNull"]))
+    if kind["type"] == "map":
+        value = arrow.field("value", arrow_type(kind["valueType"]), kind["valueContainsNull"])
+        return arrow.map_(arrow.field("key", arrow_type(kind["keyType"]), False), value)
+    return arrow.struct([arrow.field(each.name, arrow_type(each.kind), each.nullable) for each in fields_of(kind)])
+
+
+def schema_from_arrow(schema: pa.Schema) -> Schema:
+    """Return the schema of rows that these batches have. Raises ``ValueError``, which names the column."""
+    return schema_from_json({"type": "struct", "fields": list(map(_field, schema))})
+
+
+def _field(field: pa.Field) -> dict[str, Any]:
+    return {"name": field.name, "type": _kind(field.type), "nullable": field.nullable}
+
+
+def _kind(kind: pa.DataType) -> Any:
+    """Return the type of a column of rows; the name of Arrow's type if rows cannot have it."""
+    types = pyarrow().types
+    if types.is_decimal128(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    if types.is_timestamp(kind) and kind.unit == "us":
+        return "timestamp" if kind.tz is not None else "timestamp_ntz"
+    if types.is_list(kind) or types.is_large_list(kind):
+        return {
+            "type": "array",
+            "elementType": _kind(kind.value_type),
+            "containsNull": kind.value_field.nullable,
+        }
+    if types.is_map(kind):
+        contains = kind.item_field.nullable
+        key, value = _kind(kind.key_type), _kind(kind.item_type)
+        return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": contains}
+    if types.is_struct(kind):
+        return {"type": "struct", "fields": [_field(kind.field(at)) for at in range(kind.num_fields)]}
+    return _KINDS.get(str(kind), f"{kind} of Arrow")
+
+
+_KINDS = {
+    "bool": "boolean",
+    "int8": "byte",
+    "int16": "short",
+    "int32": "integer",
+    "int64": "long",
+    "float": "float",
+    "double": "double",
+    "string": "string",
+    "large_string": "string",
+    "binary": "binary",
+    "large_binary": "binary",
+    "date32[day]": "date",
+}
+
+
+class ArrowRows:
+    """Converts batches of rows to items and back."""
+
+    def __init__(self, registry: Registry, number: int | None, wanted: Schema) -> None:
+        self._arrow = pyarrow()
+        self._registry = registry
+        self._wanted = arrow_schema(wanted)
+        self._schemas: dict[int, Any] = {}
+        self._number = number
+        if number is not None:
+            self._written = registry.schema(number)
+            self._target = arrow_schema(self._written)
+            self._checked = rows_of(self._written, check_value)
+
+    def encode(self, rows: Any) -> bytes:
+        """Return a batch, or an iterable of rows, as an item. Raises ``ValueError``, which names the column."""
+        assert self._number is not None
+        if not isinstance(rows, self._arrow.RecordBatch):
+            rows = batch_of_rows(map(self._checked, _listed(rows)), self._written)
+        data = self._conformed(rows).serialize()
+        if len(data) > _ITEM_BYTES_MAX:
+            raise ValueError(f"a batch of {rows.num_rows} rows takes {len(data)} bytes: use batches of fewer rows")
+        return b"".join((NUMBER.pack(self._number), data))
+
+    def decode(self, data: bytes | memoryview) -> pa.RecordBatch:
+        """Return the batch in an item. Raises ``SchemaNotFoundError``, and Arrow's ``ValueError`` and others."""
+        number = number_of(data)
+        if number not in self._schemas:
+            self._schemas[number] = arrow_schema(self._registry.schema(number))
+        message = self._arrow.py_buffer(data).slice(NUMBER.size)
+        batch = self._arrow.ipc.read_record_batch(message, self._schemas[number])
+        batch.validate(full=True)
+        if self._schemas[number] is self._wanted or self._schemas[number].equals(self._wanted):
+            return batch
+        stored, count = batch.schema, batch.num_rows
+        columns = [
+            batch.column(field.name) if field.name in stored.names else self._arrow.nulls(count, field.type)
+            for field in self._wanted
+        ]
+        return self._arrow.RecordBatch.from_arrays(columns, schema=self._wanted)
+
+    def _conformed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch with the columns of its schema, in their order. Raises ``ValueError``."""
+        unknown = [name for name in batch.schema.names if name not in self._target.names]
+        if unknown:
+            raise ValueError(f"the schema has no column {unknown[0]!r}: register a schema that has it")
+        columns = []
+        for column, field in zip(self._written.columns, self._target, strict=True):
+            at = batch.schema.get_field_index(column.name)
+            array = batch.column(at) if at >= 0 else self._arrow.nulls(batch.num_rows, field.type)
+            if at >= 0 and array.type != field.type:
+                found = _kind(array.type)
+                if found != column.kind and not _differs_in_nulls(found, column.kind):
+                    text = found if isinstance(found, str) else kind_text(found)
+                    raise ValueError(f"the column {column.name!r}: expected {column.text()}, found {text}: cast it")
+                array = array.cast(field.type)
+            if array.null_count and not column.nullable:
+                raise ValueError(f"the column {column.name!r} has nulls: expected {column.text()}")
+            columns.append(array)
+        return self._arrow.RecordBatch.from_arrays(columns, schema=self._target)
+
+
+def _differs_in_nulls(one: Any, other: Any) -> bool:
+    """Return whether two types are equal but for the nulls that they may contain."""
+    return bool(_without_nulls(one) == _without_nulls(other))
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        ignored = {"nullable", "containsNull", "valueContainsNull"}
+        return {name: _without_nulls(each) for name, each in value.items() if name not in ignored}
+    return list(map(_without_nulls, value)) if isinstance(value, list) else value
+
+
+def _listed(rows: Any) -> Iterable[Any]:
+    if isinstance(rows, Mapping | str | bytes) or not isinstance(rows, Iterable):
+        raise TypeError(f"an item is a RecordBatch, or a list of rows, not a {type(rows).__name__}")
+    return rows
+
+
+def batch_of_rows(rows: Iterable[dict[str, Any]], schema: Schema) -> pa.RecordBatch:
+    """Return rows that were checked as a batch. Raises ``MissingExtraError``."""
+    found = list(rows)
+    pairs = {name: kind for name, kind, _ in schema.columns if _has_map(kind)}
+    if pairs:  # before version 20, PyArrow takes no dictionary for a map
+        found = [row | {name: _with_pairs(row[name], kind) for name, kind in pairs.items()} for row in found]
+    batch: pa.RecordBatch = pyarrow().RecordBatch.from_pylist(found, schema=arrow_schema(schema))
+    return batch
+
+
+def _has_map(kind: Any) -> bool:
+    return isinstance(kind, dict) and (
+        kind["type"] == "map"
+        or any(map(_has_map, (kind.get("elementType"), *(each["type"] for each in kind.get("fields", ())))))
+    )
+
+
+def _with_pairs(value: Any, kind: Any) -> Any:
+    if value is None or not _has_map(kind):
+        return value
+    if kind["type"] == "array":
+        return [_with_pairs(each, kind["elementType"]) for each in value]
+    if kind["type"] == "map":
+        return [(key, _with_pairs(each, kind["valueType"])) for key, each in value.items()]
+    return {each.name: _with_pairs(value[each.name], each.kind) for each in fields_of(kind)}

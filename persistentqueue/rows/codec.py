@@ -1,0 +1,218 @@
+"""The class ``RowCodec``: rows of a queue for Python, and the conversion of Arrow's batches for other interfaces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from ..codecs import decode
+from ..system.disk import StrPath
+from .arrow_rows import ArrowRows, batch_of_rows, schema_from_arrow
+from .avro_rows import AvroRows
+from .json_rows import JsonRows
+from .registry import FORMATS, Registered, Registry
+from .schema import Kind, Schema, schema_from_json, schema_from_types
+from .values import check_value, rows_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class RowCodec:
+    """A codec for typed rows, with the schemas that the queue keeps.
+
+    Pass it to ``PersistentQueue``, ``Producer`` or ``connect``. Spark sees the same rows with
+    ``option("format", …)``.
+
+    - ``json`` and ``avro``: an item is a row, a dictionary with a value for each column.
+    - ``arrow``: an item is a batch of rows, a ``pyarrow.RecordBatch``. ``encode`` also takes a list of dictionaries.
+      Sequences and limits of the queue count batches.
+
+    A value that does not fit its column raises ``CodecError``, which names the column. A column that a row does not
+    have is null. Rows of all schemas of the queue are read with the columns of one schema: with those of ``schema``, or
+    else with those of the newest one.
+
+    Args:
+        path: The directory that holds the queue.
+        name: The name of the queue. None, the default, means the queue that lies in ``path`` itself.
+        format: ``"arrow"``, ``"avro"`` or ``"json"``. None, the default, means the format that the queue has.
+        schema: The columns of the rows. It is registered if the queue does not have it, and the queue is made if it
+            does not exist. A dictionary from names to types (such as ``"long"``, or ``"long not null"``), a schema as
+            Spark's ``jsonValue()`` returns it, or a ``pyarrow.Schema``. None, the default, means the newest schema of
+            the queue.
+
+    Raises:
+        SchemaMismatchError: The queue has another schema, which may not change in this way.
+        SchemaNotFoundError: The queue has no schema, and ``schema`` is None.
+        MissingExtraError: ``avro`` needs the extra ``avro``, and ``arrow`` the extra ``arrow``.
+        CorruptionError: A schema of the queue is damaged.
+        ResourceError: The operating system lacks disk space, descriptors or memory.
+        TypeError, ValueError: An argument has the wrong type or value. The message names the column.
+
+    It also raises what ``Producer`` raises when it makes a queue. A schema that was registered is durable. Any thread
+    may use the codec, and it can be pickled. Example::
+
+        codec = RowCodec("queues", "orders", format="json", schema={"id": "long", "name": "string"})
+        with PersistentQueue("queues", "orders", codec=codec) as queue, queue.session() as session:
+            session.enqueue({"id": 7, "name": "seven"})
+            session.flush()
+    """
+
+    def __init__(
+        self,
+        path: StrPath,
+        name: str | None = None,
+        *,
+        format: str | None = None,  # noqa: A002 - the name of the option
+        schema: Any = None,
+    ) -> None:
+        if format is not None and format not in FORMATS:
+            raise ValueError(f"the format of rows is {', '.join(FORMATS)}, not {format!r}")
+        registry = Registry(path, name)
+        if schema is None:
+            registered = registry.newest()
+            if format not in {None, registered.format}:
+                raise ValueError(
+                    f"{registry.directory}: the rows have the format {registered.format}, not {format}: leave it out"
+                )
+        else:
+            if format is None:
+                known = registry.all()
+                if not known:
+                    raise ValueError(f"{registry.directory}: the queue has no rows yet: pass format= with the schema")
+                format = known[-1].format  # noqa: A001
+            registered = registry.register(format, as_schema(schema))
+        self._begin(registry, registered, registered.schema)
+
+    def _begin(self, registry: Registry, registered: Registered, wanted: Schema) -> None:
+        self._registry, self._registered = registry, registered
+        self._rows = rows_of_format(registry, registered.format, registered.number, wanted)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what makes the codec again in another process."""
+        return _unpickled, (self._registry, self._registered)
+
+    def __repr__(self) -> str:
+        """Return a text with the queue, and the number and format of the schema."""
+        number, name, _ = self._registered
+        return f"<RowCodec of {self._registry.directory}, {name}, schema {number}>"
+
+    @property
+    def format(self) -> str:
+        """The format of the rows."""
+        return self._registered.format
+
+    @property
+    def number(self) -> int:
+        """The number of the schema that new rows get."""
+        return self._registered.number
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The names of the columns, and their types as text."""
+        return {column.name: column.text() for column in self._registered.schema.columns}
+
+    def encode(self, item: Any, /) -> bytes:
+        """Return a row, or a batch of rows, as an item.
+
+        Args:
+            item: A dictionary; for ``arrow`` a ``pyarrow.RecordBatch`` or a list of dictionaries.
+
+        Returns:
+            The bytes to store.
+
+        Raises:
+            TypeError, ValueError: A value does not fit its column. The caller of the queue gets a ``CodecError``.
+        """
+        return self._rows.encode(item)
+
+    def decode(self, data: bytes, /) -> Any:
+        """Return the row, or the batch of rows, in an item.
+
+        Args:
+            data: The bytes that ``encode`` has returned, possibly with another schema of the queue.
+
+        Returns:
+            A dictionary; for ``arrow`` a ``pyarrow.RecordBatch``.
+
+        Raises:
+            SchemaNotFoundError: The item has a schema that the queue does not have.
+            Exception: The bytes are no row. The caller of the queue gets a ``CodecError`` for each of these errors.
+        """
+        return self._rows.decode(data)
+
+
+def _unpickled(registry: Registry, registered: Registered) -> RowCodec:
+    codec = RowCodec.__new__(RowCodec)
+    codec._begin(registry, registered, registered.schema)
+    return codec
+
+
+def as_schema(schema: Any) -> Schema:
+    """Return the schema that a caller has given in one of its forms. Raises ``TypeError`` and ``ValueError``."""
+    if isinstance(schema, Schema):
+        return schema
+    if isinstance(schema, Mapping):
+        return schema_from_json(schema) if schema.get("type") == "struct" else schema_from_types(schema)
+    if hasattr(schema, "field") and hasattr(schema, "names"):
+        return schema_from_arrow(schema)
+    raise TypeError(f"schema is a dictionary of names and types, or a pyarrow.Schema, not {schema!r}")
+
+
+def rows_of_format(registry: Registry, format_name: str, number: int | None, wanted: Schema) -> Any:
+    """Return what converts items of this format. Without a number, it only reads. Raises ``MissingExtraError``."""
+    if format_name == "json":
+        return JsonRows(None if number is None else registry.schema(number), wanted)
+    return (AvroRows if format_name == "avro" else ArrowRows)(registry, number, wanted)
+
+
+class RowBatches:
+    """Converts items of typed rows to Arrow's batches and back, for interfaces that have rows in Arrow.
+
+    ``number`` is that of the schema of the rows that are written; None if it only reads.
+    """
+
+    def __init__(self, registry: Registry, format_name: str, number: int | None, wanted: Schema) -> None:
+        self.registry, self._format, self._number, self._wanted = registry, format_name, number, wanted
+        self._rows = rows_of_format(registry, format_name, number, wanted)
+
+    def items_of(self, batch: pa.RecordBatch) -> list[bytes]:
+        """Return the rows of a batch as items. Raises ``ValueError``, which names the column."""
+        if not batch.num_rows:
+            return []
+        if self._format == "arrow":
+            return [self._rows.encode(batch)]
+        return list(map(self._rows.encode, batch.to_pylist(maps_as_pydicts="strict")))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what makes the object again in another process."""
+        return RowBatches, (self.registry, self._format, self._number, self._wanted)
+
+    def batch_from(self, rows: Iterable[Any]) -> pa.RecordBatch:
+        """Return rows of Python as a batch to be written. A moment without a zone has that of this process.
+
+        Raises ``ValueError``, which names the column.
+        """
+        return batch_of_rows(map(rows_of(self._wanted, _local), rows), self._wanted)
+
+    def batch_of(self, items: Sequence[bytes | memoryview], sequences: Iterable[int]) -> list[pa.RecordBatch]:
+        """Return the rows of these items, which have these sequences, as batches.
+
+        Raises ``CodecError``, with the sequence, for an item that is no row.
+        """
+        path = self.registry.directory
+        if self._format == "arrow":
+            return [self._decoded(data, path, at) for data, at in zip(items, sequences, strict=True)]
+        rows = (self._decoded(bytes(data), path, at) for data, at in zip(items, sequences, strict=True))
+        return [batch_of_rows(rows, self._wanted)]
+
+    def _decoded(self, data: Any, path: str, sequence: int) -> Any:
+        return decode(self._rows, data, path, sequence)
+
+
+def _local(value: Any, kind: Kind) -> Any:
+    """Return a checked value; a moment without a zone gets the zone of this process."""
+    if kind == "timestamp" and isinstance(value, datetime):
+        value = value.astimezone()
+    return check_value(value, kind)

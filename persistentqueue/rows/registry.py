@@ -1,0 +1,159 @@
+"""The registry of a queue: its schemas, which any process reads, and to which any process adds.
+
+``storage.schema_files`` describes the files, and ``schema`` the changes that are allowed. A schema that is registered
+already keeps its number. So a program with an earlier schema works on beside one with a later schema.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from ..errors import CorruptionError, InvalidNameError, naming_paths, unless_lacking
+from ..interprocess.producer import Producer
+from ..storage.layout import find_generations, is_queue, no_queue, queue_directory
+from ..storage.locations import SCHEMAS_DIRECTORY
+from ..storage.schema_files import SchemaFile, read_schemas, schema_name, sync_schemas, write_schema
+from ..system.disk import StrPath, abspath, current_disk, join
+from .errors import SchemaMismatchError, SchemaNotFoundError
+from .schema import Column, Schema, evolved, nested, schema_from_json
+
+FORMATS: Final = ("arrow", "avro", "json")
+"""The formats of rows."""
+_AVRO_NAME_ADVICE = "rename it: a letter or _, then letters, digits and _"
+
+
+class Registered(NamedTuple):
+    """A schema of a queue, with its number and the format of the rows."""
+
+    number: int
+    format: str
+    schema: Schema
+
+
+class Registry:
+    """The schemas of the queue at ``path/name``. Any thread may use it, and it can be pickled.
+
+    Args:
+        path: The directory that holds the queue.
+        name: The name of the queue. None, the default, means the queue that lies in ``path`` itself.
+
+    Raises:
+        InvalidNameError: The name cannot be a queue's.
+        TypeError: ``path`` or ``name`` is not text.
+    """
+
+    def __init__(self, path: StrPath, name: str | None = None) -> None:
+        self._path, self._name = abspath(queue_directory(path, None)), name
+        self.directory = abspath(queue_directory(path, name))
+        self._disk = current_disk()
+        self._known: tuple[Registered, ...] = ()
+
+    def __reduce__(self) -> tuple[type[Registry], tuple[str, str | None]]:
+        """Return what makes the registry again in another process."""
+        return Registry, (self._path, self._name)
+
+    def all(self) -> tuple[Registered, ...]:
+        """Return all schemas that the queue has now, lowest number first; none if it has none.
+
+        Raises ``CorruptionError``, ``UnsupportedFormatError`` and ``OSError``.
+        """
+        self._known = tuple(map(_decoded, read_schemas(self._disk, self.directory)))
+        return self._known
+
+    def newest(self) -> Registered:
+        """Return the last schema.
+
+        Raises ``SchemaNotFoundError`` if the queue has none, ``QueueNotFoundError``, and like ``all``.
+        """
+        known = self.all()
+        if not known:
+            if not find_generations(self._disk, self.directory):
+                raise no_queue(self._disk, self.directory, "with a schema of rows")
+            raise SchemaNotFoundError(self.directory)
+        return known[-1]
+
+    def schema(self, number: int) -> Schema:
+        """Return the schema with this number. Raises ``SchemaNotFoundError``, and like ``all``."""
+        known = self._known if number <= len(self._known) else self.all()
+        if not 0 < number <= len(known):
+            raise SchemaNotFoundError(self.directory, number, len(known))
+        return known[number - 1].schema
+
+    def register(self, format: str, schema: Schema) -> Registered:  # noqa: A002 - the name of the option
+        """Add a schema, and return it as it is registered; make the queue if it does not exist.
+
+        Columns of the newest schema come first. A schema that the queue has already, in any order of its columns, is
+        returned with its number. On return, the schema is durable.
+
+        Raises ``SchemaMismatchError`` if the change is not allowed, ``ValueError`` for types that the format cannot
+        have, ``ResourceError``, and like ``Producer`` and ``all``.
+        """
+        if format not in FORMATS:
+            raise ValueError(f"the format of rows is {', '.join(FORMATS)}, not {format!r}")
+        need_format(schema, format)
+        lacks = unless_lacking(self.directory, "to register a schema", "then register it again")
+        with naming_paths(self.directory), lacks:
+            if not find_generations(self._disk, self.directory):
+                Producer(self._path, self._name).close()
+            if is_queue(self._disk, join(self.directory, SCHEMAS_DIRECTORY)):
+                raise InvalidNameError(
+                    f"{self.directory}: there is a queue named {SCHEMAS_DIRECTORY!r} in the directory of this queue, "
+                    "where its schemas would be: give the queue of the rows a name, or another path"
+                )
+            while True:
+                known = self.all()
+                found = _fitting(self.directory, known, format, schema)
+                if found.number <= len(known):
+                    sync_schemas(self._disk, self.directory)
+                    return found
+                file = SchemaFile(found.number, format, found.schema.to_json())
+                if write_schema(self._disk, self.directory, file):
+                    self._known = (*known, found)
+                    return found
+
+
+def _fitting(path: str, known: tuple[Registered, ...], format_name: str, schema: Schema) -> Registered:
+    """Return the schema as one of those that are known, or as the one behind the last of them."""
+    if not known:
+        return Registered(1, format_name, schema)
+    if known[-1].format != format_name:
+        advice = f"write them with the format {known[-1].format}, or write these rows to another queue"
+        raise SchemaMismatchError(path, None, known[-1].format, format_name, advice)
+    for each in reversed(known):
+        if _is_same(each.schema, schema):
+            return each
+    return Registered(len(known) + 1, format_name, evolved(path, known[-1].schema, schema))
+
+
+def _is_same(one: Schema, other: Schema) -> bool:
+    """Return whether both schemas have the same columns, in any order."""
+    return sorted(one.columns, key=_name) == sorted(other.columns, key=_name)
+
+
+def _name(column: Column) -> str:
+    return column.name
+
+
+def _decoded(file: SchemaFile) -> Registered:
+    try:
+        return Registered(file.number, file.format, schema_from_json(file.schema))
+    except (TypeError, ValueError) as problem:
+        # The checksum is right: a program wrote what this version does not know.
+        raise CorruptionError(schema_name(file.number), 0, "a schema of rows", str(problem)) from problem
+
+
+def need_format(schema: Schema, format_name: str) -> None:
+    """Raise ``ValueError``, which names the column, unless rows of the format can have these columns."""
+    if format_name == "arrow":
+        return
+    pending = [(column.name, column.name, column.kind) for column in schema.columns]
+    while pending:
+        where, name, kind = pending.pop()
+        if format_name == "avro" and not (name.isascii() and name.isidentifier()):
+            raise ValueError(f"the column {where!r} cannot have this name in avro: {_AVRO_NAME_ADVICE}")
+        if isinstance(kind, dict) and kind["type"] == "map" and kind["keyType"] != "string":
+            raise ValueError(
+                f"the column {where!r} is a map whose keys are not text, which {format_name} cannot have: "
+                "use the format arrow, or cast the keys to string"
+            )
+        pending += [(f"{where}.{inner}", inner, each) for inner, each in nested(kind)]

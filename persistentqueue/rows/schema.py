@@ -1,0 +1,226 @@
+"""Schemas of rows: their columns, the types of these, and the changes that a schema may have. Pure values.
+
+A schema is serialized like one of Delta Lake or Spark: ``{"type": "struct", "fields": [{"name": "id", "type": "long",
+"nullable": true}]}``. Metadata of columns is left out. The types:
+
+- ``boolean``, ``byte``, ``short``, ``integer``, ``long``, ``float``, ``double``, ``string``, ``binary``, ``date``;
+- ``timestamp``, a moment in UTC, and ``timestamp_ntz``, a date and time without a zone, both in microseconds;
+- ``decimal(precision,scale)``, with a precision of 1 to 38 and a scale of 0 to the precision;
+- ``{"type": "array", "elementType": …, "containsNull": …}``;
+- ``{"type": "map", "keyType": …, "valueType": …, "valueContainsNull": …}``;
+- ``{"type": "struct", "fields": […]}``.
+
+A later schema has all columns of the earlier one, with their types, and new columns that can be null. The type of a
+column never changes, and neither does a field in a ``struct``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Union
+
+from .errors import SchemaMismatchError
+
+Kind = Union[str, "dict[str, Any]"]
+"""The type of a column, as the values of JSON."""
+INTEGER_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
+"""Bits of the types of whole numbers."""
+PRIMITIVES = frozenset(
+    {*INTEGER_BITS, "boolean", "float", "double", "string", "binary", "date", "timestamp", "timestamp_ntz"}
+)
+_DECIMAL = re.compile(r"decimal\(([0-9]{1,2}),([0-9]{1,2})\)", re.ASCII)
+_PRECISION_MAX = 38
+_NOT_NULL = " not null"
+_OTHER_QUEUE = "or write these rows to another queue"
+
+
+class Column(NamedTuple):
+    """A column of rows."""
+
+    name: str
+    kind: Kind
+    nullable: bool = True
+
+    def text(self) -> str:
+        """Return the type of the column as text, for an error."""
+        return kind_text(self.kind) + ("" if self.nullable else _NOT_NULL)
+
+
+class Schema(NamedTuple):
+    """The columns of rows, in their order."""
+
+    columns: tuple[Column, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return tuple(column.name for column in self.columns)
+
+    def find(self, name: str) -> Column | None:
+        """Return the column of this name; None if there is none."""
+        return next((column for column in self.columns if column.name == name), None)
+
+    def text(self) -> str:
+        """Return the schema as text, for an error."""
+        return ", ".join(f"{column.name} {column.text()}" for column in self.columns)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the serialization of the schema, as the values of JSON."""
+        return {"type": "struct", "fields": [_field(*column) for column in self.columns]}
+
+
+def _field(name: str, kind: Kind, nullable: bool) -> dict[str, Any]:
+    return {"name": name, "type": kind, "nullable": nullable}
+
+
+def schema_from_json(value: Any) -> Schema:
+    """Return the schema with this serialization. Raises ``TypeError`` and ``ValueError``, which name the column."""
+    if not isinstance(value, Mapping) or value.get("type") != "struct":
+        raise TypeError(f"a schema is a type struct with fields, not {value!r}")
+    return _checked(_column(field, "") for field in value["fields"])
+
+
+def schema_from_types(types: Mapping[str, Any]) -> Schema:
+    """Return the schema with these columns: each name with its type. ``not null`` may follow a type that is text.
+
+    Raises ``TypeError`` and ``ValueError``, which name the column.
+    """
+    columns = []
+    for name, kind in types.items():
+        is_required = isinstance(kind, str) and kind.endswith(_NOT_NULL)
+        plain = kind.removesuffix(_NOT_NULL) if is_required else kind
+        columns.append(_column(_field(name, plain, not is_required), ""))
+    return _checked(columns)
+
+
+def _checked(columns: Any) -> Schema:
+    """Return the schema of these columns. Raises ``ValueError`` without any, and for names that differ by case only."""
+    found = tuple(columns)
+    if not found:
+        raise ValueError("a schema needs at least one column")
+    _need_distinct([column.name for column in found], "")
+    return Schema(found)
+
+
+def _need_distinct(names: Sequence[str], where: str) -> None:
+    folded = [name.casefold() for name in names]
+    twice = next((name for name, each in zip(names, folded, strict=True) if folded.count(each) > 1), None)
+    if twice is not None:
+        raise ValueError(f"the column {where + twice!r} is there twice, perhaps in another case: rename one of them")
+
+
+def _column(field: Any, above: str) -> Column:
+    if not isinstance(field, Mapping) or not isinstance(field.get("name"), str) or not field["name"]:
+        raise TypeError(f"a column has a name and a type, not {field!r}")
+    where = above + field["name"]
+    return Column(field["name"], _kind(field.get("type"), where), bool(field.get("nullable", True)))
+
+
+def _kind(kind: Any, where: str) -> Kind:
+    """Return the type without metadata. Raises ``ValueError``, with the column's name, for one that is not known."""
+    if isinstance(kind, str):
+        found = _DECIMAL.fullmatch(kind)
+        if kind in PRIMITIVES or (found is not None and int(found[2]) <= int(found[1]) <= _PRECISION_MAX):
+            return kind
+    elif isinstance(kind, Mapping):
+        if kind.get("type") == "array":
+            element = _kind(kind.get("elementType"), f"{where}.element")
+            return {"type": "array", "elementType": element, "containsNull": bool(kind.get("containsNull", True))}
+        if kind.get("type") == "map":
+            key, value = _kind(kind.get("keyType"), f"{where}.key"), _kind(kind.get("valueType"), f"{where}.value")
+            contains = bool(kind.get("valueContainsNull", True))
+            return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": contains}
+        if kind.get("type") == "struct" and kind.get("fields"):
+            columns = [_column(field, f"{where}.") for field in kind["fields"]]
+            _need_distinct([column.name for column in columns], f"{where}.")
+            return {"type": "struct", "fields": [_field(*column) for column in columns]}
+    raise ValueError(
+        f"the column {where!r} has the type {kind!r}, which rows cannot have: cast it to one of the types "
+        f"{', '.join(sorted(PRIMITIVES))}, decimal(p,s), array, map or struct"
+    )
+
+
+def decimal_of(kind: Kind) -> tuple[int, int] | None:
+    """Return the precision and the scale of a type; None if it is no decimal."""
+    found = _DECIMAL.fullmatch(kind) if isinstance(kind, str) else None
+    return (int(found[1]), int(found[2])) if found is not None else None
+
+
+def fields_of(kind: Mapping[str, Any]) -> list[Column]:
+    """Return the fields of a struct."""
+    return [Column(field["name"], field["type"], field["nullable"]) for field in kind["fields"]]
+
+
+def kind_text(kind: Kind) -> str:
+    """Return a type as short text, such as ``array<long>``."""
+    if isinstance(kind, str):
+        return kind
+    if kind["type"] == "array":
+        return f"array<{kind_text(kind['elementType'])}{'' if kind['containsNull'] else _NOT_NULL}>"
+    if kind["type"] == "map":
+        contains = "" if kind["valueContainsNull"] else _NOT_NULL
+        return f"map<{kind_text(kind['keyType'])},{kind_text(kind['valueType'])}{contains}>"
+    return f"struct<{','.join(f'{each.name}:{each.text()}' for each in fields_of(kind))}>"
+
+
+def nested(kind: Kind) -> Iterator[tuple[str, Kind]]:
+    """Yield the types in a type, each with the name of its place, and no further ones in these."""
+    if isinstance(kind, dict):
+        if kind["type"] == "array":
+            yield "element", kind["elementType"]
+        elif kind["type"] == "map":
+            yield from (("key", kind["keyType"]), ("value", kind["valueType"]))
+        else:
+            yield from ((each.name, each.kind) for each in fields_of(kind))
+
+
+def evolved(path: str, old: Schema, new: Schema) -> Schema:
+    """Return the new schema with the columns of the old one first, if it only adds columns that can be null.
+
+    Raises ``SchemaMismatchError`` otherwise. ``path`` is the directory of the queue, for the error.
+    """
+    for column in old.columns:
+        found = new.find(column.name)
+        if found is None:
+            advice = f"add the column to the rows, as null if there is no value, {_OTHER_QUEUE}"
+            raise SchemaMismatchError(path, column.name, column.text(), "no such column", advice)
+        if found.kind != column.kind:
+            advice = f"cast the column to {kind_text(column.kind)}, add it under another name, {_OTHER_QUEUE}"
+            raise SchemaMismatchError(path, column.name, column.text(), found.text(), advice)
+        if column.nullable and not found.nullable:
+            advice = f"declare that the column can be null, since it can be so in earlier rows, {_OTHER_QUEUE}"
+            raise SchemaMismatchError(path, column.name, column.text(), found.text(), advice)
+        if found.nullable and not column.nullable:
+            advice = f"replace the nulls, and declare that the column has none, {_OTHER_QUEUE}"
+            raise SchemaMismatchError(path, column.name, column.text(), found.text(), advice)
+    added = [column for column in new.columns if old.find(column.name) is None]
+    for column in added:
+        if not column.nullable:
+            advice = f"declare that the column can be null, since earlier rows do not have it, {_OTHER_QUEUE}"
+            raise SchemaMismatchError(path, column.name, "no such column", column.text(), advice)
+        _need_new_name(path, old, column)
+    return Schema((*old.columns, *added))
+
+
+def _need_new_name(path: str, old: Schema, column: Column) -> None:
+    folded = column.name.casefold()
+    other = next((each for each in old.columns if each.name.casefold() == folded), None)
+    if other is not None:
+        advice = f"rename it to {other.name!r}, or to another name"
+        raise SchemaMismatchError(path, column.name, f"{other.name!r}, which differs in case", column.text(), advice)
+
+
+def need_readable(path: str, stored: Schema, wanted: Schema) -> None:
+    """Raise ``SchemaMismatchError`` unless rows of the stored schema can be read with the wanted columns.
+
+    A wanted column that is not stored is null in each row. Stored columns that are not wanted are left out.
+    """
+    for column in wanted.columns:
+        found = stored.find(column.name)
+        if found is None and not column.nullable:
+            advice = "leave the column out, or declare that it can be null"
+            raise SchemaMismatchError(path, column.name, "no such column", column.text(), advice)
+        if found is not None and (found.kind != column.kind or (found.nullable and not column.nullable)):
+            advice = f"read it as {found.text()}, and cast it then"
+            raise SchemaMismatchError(path, column.name, found.text(), column.text(), advice)

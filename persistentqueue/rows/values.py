@@ -1,0 +1,194 @@
+"""The values of rows as Python objects: each is checked against the type of its column, and converted to JSON and back.
+
+| type | Python | JSON |
+|---|---|---|
+| ``boolean``, ``string`` | ``bool``, ``str`` | itself |
+| ``byte``, ``short``, ``integer``, ``long`` | ``int`` within 8, 16, 32, 64 bits | a number |
+| ``float``, ``double`` | ``float``, ``int`` | a number, or text: ``NaN``, ``Infinity``, ``-Infinity`` |
+| ``decimal(p,s)`` | ``Decimal`` | text, such as ``12.50`` |
+| ``binary`` | ``bytes`` | text in Base64 |
+| ``date`` | ``date`` | text, ``2026-01-31`` |
+| ``timestamp`` | ``datetime`` with a zone | text in UTC, ``2026-01-31T12:00:00.000001Z`` |
+| ``timestamp_ntz`` | ``datetime`` without a zone | text, ``2026-01-31T12:00:00.000001`` |
+| ``array``, ``struct`` | ``list``, ``dict`` | an array, an object |
+| ``map`` with keys ``string`` | ``dict`` | an object |
+
+A column that is missing, or that is None, is null.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from functools import partial
+from math import isfinite
+from typing import Any
+
+from .schema import INTEGER_BITS, Column, Kind, Schema, decimal_of, fields_of, kind_text
+
+Convert = Callable[[Any], Any]
+Leaf = Callable[[Any, Kind], Any]
+"""Callable that checks and converts a value of a type without types in it. It raises ``ValueError`` and others."""
+_UNUSUAL = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+_PLAIN_TYPES: dict[str, tuple[type, ...]] = {
+    "boolean": (bool,),
+    "string": (str,),
+    "binary": (bytes, bytearray, memoryview),
+    "float": (float, int),
+    "double": (float, int),
+}
+
+
+def rows_of(schema: Schema, leaf: Leaf) -> Callable[[Any], dict[str, Any]]:
+    """Return a function that checks and converts a row.
+
+    It raises ``ValueError`` or ``TypeError``, which names the column.
+
+    A value that may be null becomes None if the row does not have it. Columns that the schema does not have are an
+    error.
+    """
+    return _struct(schema.columns, leaf, "")
+
+
+def known_rows_of(schema: Schema, leaf: Leaf) -> Callable[[Any], dict[str, Any]]:
+    """Return a function like that of ``rows_of`` that leaves out columns that the schema does not have."""
+    return _struct(schema.columns, leaf, "", is_strict=False)
+
+
+def check_value(value: Any, kind: Kind) -> Any:
+    """Return a value that Python has, if it is of this type."""
+    if kind in INTEGER_BITS:
+        half = 1 << (INTEGER_BITS[kind] - 1)  # type: ignore[index]
+        if type(value) is int and -half <= value < half:
+            return value
+    elif decimal_of(kind) is not None:
+        return _decimal(value, kind)
+    elif kind == "date":
+        if isinstance(value, date) and not isinstance(value, datetime):
+            return value
+    elif kind in {"timestamp", "timestamp_ntz"}:
+        if isinstance(value, datetime) and (value.utcoffset() is not None) == (kind == "timestamp"):
+            return value
+    elif type(value) in _PLAIN_TYPES[kind]:  # type: ignore[index]
+        return bytes(value) if kind == "binary" else float(value) if kind in {"float", "double"} else value
+    raise _unfit(value, kind)
+
+
+def to_json(value: Any, kind: Kind) -> Any:
+    """Return the value of JSON for a value that Python has."""
+    value = check_value(value, kind)
+    if isinstance(value, Decimal):
+        return str(value)
+    write = _TO_TEXT.get(kind) if isinstance(kind, str) else None
+    return value if write is None else write(value)
+
+
+def from_json(value: Any, kind: Kind) -> Any:
+    """Return the value that Python has for a value of JSON."""
+    if decimal_of(kind) is not None:
+        return _decimal(Decimal(str(value)), kind) if type(value) in {str, int, float} else check_value(value, kind)
+    read = _FROM_TEXT.get(kind) if isinstance(kind, str) and isinstance(value, str) else None
+    return check_value(value if read is None else read(value), kind)
+
+
+def _number_to_json(value: float) -> float | str:
+    return value if isfinite(value) else str(value).replace("nan", "NaN").replace("inf", "Infinity")
+
+
+def _moment(text: str) -> datetime:
+    found = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return found if found.tzinfo is None else found.astimezone(timezone.utc)
+
+
+_TO_TEXT: dict[str, Convert] = {
+    "binary": lambda value: b64encode(value).decode(),
+    "float": _number_to_json,
+    "double": _number_to_json,
+    "date": date.isoformat,
+    "timestamp": lambda value: value.astimezone(timezone.utc).replace(tzinfo=None).isoformat() + "Z",
+    "timestamp_ntz": datetime.isoformat,
+}
+_FROM_TEXT: dict[str, Convert] = {
+    "binary": partial(b64decode, validate=True),
+    "float": _UNUSUAL.__getitem__,
+    "double": _UNUSUAL.__getitem__,
+    "date": date.fromisoformat,
+    "timestamp": _moment,
+    "timestamp_ntz": datetime.fromisoformat,
+}
+
+
+def _decimal(value: Any, kind: Kind) -> Decimal:
+    precision, scale = decimal_of(kind) or (0, 0)
+    if isinstance(value, Decimal) and value.is_finite():
+        _, digits, exponent = value.as_tuple()
+        assert isinstance(exponent, int)
+        if exponent >= -scale and (not value or len(digits) + exponent <= precision - scale):
+            return value
+    raise _unfit(value, kind)
+
+
+def _unfit(value: Any, kind: Kind) -> ValueError:
+    return ValueError(f"expected {kind_text(kind)}, found {value!r}")
+
+
+def _convert(kind: Kind, leaf: Leaf, where: str) -> Convert:
+    if isinstance(kind, str):
+        return partial(_leaf, kind, leaf, where)
+    if kind["type"] == "array":
+        element = _nullable(kind["elementType"], kind["containsNull"], leaf, f"{where}.element")
+        return partial(_array, element, kind, where)
+    if kind["type"] == "map":
+        key = _convert(kind["keyType"], leaf, f"{where}.key")
+        value = _nullable(kind["valueType"], kind["valueContainsNull"], leaf, f"{where}.value")
+        return partial(_map, key, value, kind, where)
+    return _struct(fields_of(kind), leaf, f"{where}.")
+
+
+def _nullable(kind: Kind, nullable: bool, leaf: Leaf, where: str) -> Convert:
+    convert = _convert(kind, leaf, where)
+
+    def checked(value: Any) -> Any:
+        if value is not None:
+            return convert(value)
+        if not nullable:
+            raise ValueError(f"the column {where!r} is null or missing: expected {kind_text(kind)} not null")
+        return None
+
+    return checked
+
+
+def _leaf(kind: Kind, leaf: Leaf, where: str, value: Any) -> Any:
+    try:
+        return leaf(value, kind)
+    except (ValueError, TypeError, ArithmeticError, LookupError) as error:
+        raise ValueError(f"the column {where!r}: {error}") from error
+
+
+def _array(element: Convert, kind: Kind, where: str, value: Any) -> list[Any]:
+    if not isinstance(value, list | tuple):
+        raise TypeError(f"the column {where!r}: {_unfit(value, kind)}")
+    return list(map(element, value))
+
+
+def _map(key: Convert, value_of: Convert, kind: Kind, where: str, value: Any) -> dict[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"the column {where!r}: {_unfit(value, kind)}")
+    return {key(name): value_of(each) for name, each in value.items()}
+
+
+def _struct(columns: tuple[Column, ...] | list[Column], leaf: Leaf, above: str, is_strict: bool = True) -> Convert:
+    parts = [(each.name, _nullable(each.kind, each.nullable, leaf, above + each.name)) for each in columns]
+    names = frozenset(name for name, _ in parts)
+
+    def convert(row: Any) -> dict[str, Any]:
+        if not isinstance(row, Mapping):
+            raise TypeError(f"{above[:-1] or 'a row'}: expected an object with the columns {sorted(names)}")
+        if is_strict and not names.issuperset(row):
+            unknown = sorted(map(str, set(row) - names))
+            raise ValueError(f"the schema has no column {above + unknown[0]!r}: register a schema that has it")
+        return {name: part(row.get(name)) for name, part in parts}
+
+    return convert

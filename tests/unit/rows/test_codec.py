@@ -1,0 +1,353 @@
+"""Rows in the three formats: there and back, by earlier and later schemas, and values that do not fit."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+import pickle
+import sys
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from persistentqueue import CodecError, MissingExtraError, PersistentQueue, Producer
+from persistentqueue.rows import RowCodec, SchemaMismatchError, SchemaNotFoundError, arrow_rows, avro_rows
+from persistentqueue.rows.arrow_rows import arrow_schema, schema_from_arrow
+from persistentqueue.rows.codec import RowBatches
+from persistentqueue.rows.registry import Registry
+from persistentqueue.rows.schema import Schema, schema_from_types
+
+FORMATS = ("arrow", "avro", "json")
+PRIMITIVES: dict[str, st.SearchStrategy[Any]] = {
+    "boolean": st.booleans(),
+    "byte": st.integers(-(2**7), 2**7 - 1),
+    "short": st.integers(-(2**15), 2**15 - 1),
+    "integer": st.integers(-(2**31), 2**31 - 1),
+    "long": st.integers(-(2**63), 2**63 - 1),
+    "float": st.floats(width=32, allow_nan=False),
+    "double": st.floats(allow_nan=False),
+    "string": st.text(st.characters(exclude_categories=["Cs"]), max_size=5),
+    "binary": st.binary(max_size=5),
+    "date": st.dates(),
+    "timestamp": st.datetimes(timezones=st.just(dt.timezone.utc)),
+    "timestamp_ntz": st.datetimes(),
+    "decimal(12,3)": st.decimals(-(10**8), 10**8, places=3),
+}
+
+
+def nest(inner: st.SearchStrategy[tuple[Any, Any]]) -> st.SearchStrategy[tuple[Any, Any]]:
+    """Return pairs of a type with other types in it, and a strategy for its values."""
+
+    def array(pair: tuple[Any, Any]) -> tuple[Any, Any]:
+        kind, values = pair
+        return {"type": "array", "elementType": kind, "containsNull": True}, st.lists(st.none() | values, max_size=3)
+
+    def mapping(pair: tuple[Any, Any]) -> tuple[Any, Any]:
+        kind, values = pair
+        made = {"type": "map", "keyType": "string", "valueType": kind, "valueContainsNull": True}
+        return made, st.dictionaries(PRIMITIVES["string"], st.none() | values, max_size=3)
+
+    def struct(pairs: list[tuple[Any, Any]]) -> tuple[Any, Any]:
+        fields = [{"name": f"f{n}", "type": kind, "nullable": True} for n, (kind, _) in enumerate(pairs)]
+        return (
+            {"type": "struct", "fields": fields},
+            st.fixed_dictionaries({f"f{n}": st.none() | values for n, (_, values) in enumerate(pairs)}),
+        )
+
+    return inner.map(array) | inner.map(mapping) | st.lists(inner, min_size=1, max_size=2).map(struct)
+
+
+KINDS: st.SearchStrategy[tuple[Any, Any]] = st.recursive(
+    st.sampled_from(sorted(PRIMITIVES.items())), nest, max_leaves=3
+)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the types of columns, and rows that have them."""
+    pairs = draw(st.lists(KINDS, min_size=1, max_size=4))
+    row = {f"c{n}": st.none() | values for n, (_, values) in enumerate(pairs)}
+    rows = draw(st.lists(st.fixed_dictionaries(row), min_size=1, max_size=4))
+    return {f"c{n}": kind for n, (kind, _) in enumerate(pairs)}, rows
+
+
+def taken(codec: RowCodec, items: list[bytes]) -> list[dict[str, Any]]:
+    """Return the rows in these items."""
+    found: list[dict[str, Any]] = []
+    for item in items:
+        row = codec.decode(item)
+        found += row.to_pylist(maps_as_pydicts="strict") if codec.format == "arrow" else [row]
+    return found
+
+
+def put(codec: RowCodec, rows: list[dict[str, Any]]) -> list[bytes]:
+    """Return these rows as items."""
+    return [codec.encode(rows)] if codec.format == "arrow" else list(map(codec.encode, rows))
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_rows_there_and_back(format_name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Each row of any types comes back equal: by its own schema, and by a later one with a null in the new column."""
+
+    @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(tables())
+    def check(table: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
+        types, rows = table
+        root = tmp_path_factory.mktemp("rows")
+        codec = RowCodec(root, "q", format=format_name, schema=types)
+        items = put(codec, rows)
+        assert taken(codec, items) == rows
+        later = RowCodec(root, "q", schema={"added": "string", **types})
+        assert later.number == 2
+        assert taken(later, items) == [row | {"added": None} for row in rows]
+        # A program with the earlier schema reads rows of the later one, without the column that it does not know.
+        assert taken(codec, put(later, [row | {"added": "x"} for row in rows])) == rows
+        batches = RowBatches(Registry(root, "q"), format_name, 2, Registry(root, "q").schema(2))
+        (batch,) = batches.batch_of(items, range(len(items)))
+        assert batch.schema == arrow_schema(Registry(root, "q").schema(2))
+        assert taken(later, batches.items_of(batch)) == [row | {"added": None} for row in rows]
+
+    check()
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_a_queue_of_rows(format_name: str, tmp_path: Path) -> None:
+    """A queue and a producer with the codec have the same rows; another process needs no schema for that."""
+    codec = RowCodec(tmp_path, "q", format=format_name, schema={"id": "long not null", "name": "string"})
+    row: Any = {"id": 7, "name": None} if format_name != "arrow" else [{"id": 7}, {"id": 8, "name": "x"}]
+    with PersistentQueue(tmp_path, "q", codec=codec) as queue, queue.session() as session:
+        session.enqueue(row)
+        session.flush()
+        with Producer(tmp_path, "q", codec=pickle.loads(pickle.dumps(codec))) as producer:
+            producer.enqueue(row)
+            producer.flush()
+        other = RowCodec(tmp_path, "q")
+        assert (other.format, other.number, other.columns) == (
+            format_name,
+            1,
+            {"id": "long not null", "name": "string"},
+        )
+        found = session.dequeue_many(1) + session.dequeue_many(1)
+        assert len(found) == 2
+        for each in found:
+            assert (each.to_pylist() if format_name == "arrow" else each) == (
+                row if format_name != "arrow" else [{"id": 7, "name": None}, {"id": 8, "name": "x"}]
+            )
+        session.rollback()
+    assert repr(other) == f"<RowCodec of {tmp_path / 'q'}, {format_name}, schema 1>"
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize(
+    ("row", "named"),
+    [
+        ({"n": 2**31}, "the column 'n': expected integer, found 2147483648"),
+        ({"n": True}, "the column 'n': expected integer, found True"),
+        ({"n": None}, "the column 'n' is null or missing"),
+        ({}, "the column 'n' is null or missing"),
+        ({"n": 1, "s": b"x"}, "the column 's': expected string"),
+        ({"n": 1, "d": Decimal("1.234")}, r"the column 'd': expected decimal\(5,2\)"),
+        ({"n": 1, "d": Decimal("1234")}, "the column 'd'"),
+        ({"n": 1, "d": Decimal("NaN")}, "the column 'd'"),
+        ({"n": 1, "t": dt.datetime(2026, 1, 1)}, "the column 't': expected timestamp"),
+        ({"n": 1, "z": dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)}, "the column 'z': expected timestamp_ntz"),
+        ({"n": 1, "y": dt.datetime(2026, 1, 1)}, "the column 'y': expected date"),
+        ({"n": 1, "l": "abc"}, "the column 'l': expected array<long>"),
+        ({"n": 1, "l": ["a"]}, "the column 'l.element': expected long"),
+        ({"n": 1, "m": [1]}, "the column 'm': expected map<string,long>"),
+        ({"n": 1, "m": {1: 1}}, "the column 'm.key': expected string"),
+        ({"n": 1, "o": 5}, "o: expected an object with the columns"),
+        ({"n": 1, "o": {"y": 5}}, "no column 'o.y'"),
+        ({"n": 1, "more": 5}, "no column 'more': register a schema that has it"),
+    ],
+)
+def test_values_that_do_not_fit(format_name: str, row: dict[str, Any], named: str, tmp_path: Path) -> None:
+    """A value of another type, a null without permission, and an unknown column are refused by the column's name."""
+    codec = RowCodec(
+        tmp_path,
+        "q",
+        format=format_name,
+        schema={
+            "n": "integer not null",
+            "s": "string",
+            "d": "decimal(5,2)",
+            "t": "timestamp",
+            "z": "timestamp_ntz",
+            "y": "date",
+            "l": {"type": "array", "elementType": "long"},
+            "m": {"type": "map", "keyType": "string", "valueType": "long"},
+            "o": {"type": "struct", "fields": [{"name": "x", "type": "long"}]},
+        },
+    )
+    with PersistentQueue(tmp_path, "q", codec=codec) as queue, queue.session() as session:
+        with pytest.raises(CodecError, match=named):
+            session.enqueue(row if format_name != "arrow" else [row])
+        session.flush()
+        assert len(queue) == 0
+
+
+def test_json_is_bare_text_that_anything_writes(tmp_path: Path) -> None:
+    """An item of JSON is one object in UTF-8; rows of other programs may lack columns, or have more."""
+    codec = RowCodec(tmp_path, "q", format="json", schema={"id": "long not null", "f": "double", "d": "decimal(5,2)"})
+    assert codec.encode({"id": 1, "f": math.inf, "d": Decimal("1.50")}) == b'{"id":1,"f":"Infinity","d":"1.50"}'
+    assert codec.decode(b' {"id": 2, "other": [1]} ') == {"id": 2, "f": None, "d": None}
+    assert codec.decode(b'{"id": 2, "f": 1, "d": 1.5}') == {"id": 2, "f": 1.0, "d": Decimal("1.5")}
+    assert math.isnan(codec.decode(json.dumps({"id": 2, "f": "NaN"}).encode())["f"])
+    for bad in (
+        b"",
+        b"[1]",
+        b"{",
+        b'{"id": "x"}',
+        b'{"f": 1}',
+        b'{"id": 1, "f": "x"}',
+        b'{"id": 1, "d": "x"}',
+        b"\xff",
+    ):
+        with pytest.raises((ValueError, TypeError)):
+            codec.decode(bad)
+
+
+def test_texts_in_json_that_are_no_values(tmp_path: Path) -> None:
+    """Text that is no date, no moment with a zone or no Base64 is refused by the column's name."""
+    types = {"b": "binary", "y": "date", "t": "timestamp", "z": "timestamp_ntz"}
+    codec = RowCodec(tmp_path, "q", format="json", schema=types)
+    row = codec.decode(b'{"t": "2026-01-01T02:00:00+02:00"}')
+    assert row["t"] == dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
+    for name, text in (
+        ("b", "%"),
+        ("y", "x"),
+        ("t", "2026-01-01T00:00:00"),
+        ("z", "2026-01-01T00:00:00+00:00"),
+        ("b", 1),
+    ):
+        with pytest.raises(ValueError, match=f"the column '{name}'"):
+            codec.decode(json.dumps({name: text}).encode())
+
+
+@pytest.mark.parametrize("format_name", ["arrow", "avro"])
+def test_items_that_are_no_rows(format_name: str, tmp_path: Path) -> None:
+    """An item without a number, of an unknown schema, cut short, or with more behind it raises an error with its
+    sequence."""
+    codec = RowCodec(tmp_path, "q", format=format_name, schema={"s": "string", "n": "long"})
+    row = {"s": "abc", "n": 1}
+    good = codec.encode(row if format_name == "avro" else [row])
+    bad = [b"", b"\1\0", b"\2" + good[1:], good[:-1] if format_name == "avro" else good[: len(good) // 2]]
+    bad += [good + b"x"] if format_name == "avro" else [good[:20] + b"\xff" * 8 + good[28:]]
+    with PersistentQueue(tmp_path, "q") as queue, queue.session() as session:
+        session.enqueue_many(bad)
+        session.flush()
+    with PersistentQueue(tmp_path, "q", codec=codec) as queue, queue.session() as session:
+        for sequence in range(len(bad)):
+            with pytest.raises(CodecError, match=f"item {sequence}: RowCodec cannot decode") as caught:
+                session.dequeue()
+            assert isinstance(caught.value.__cause__, SchemaNotFoundError) == (sequence == 2)
+        session.flush()
+
+
+def test_offsets_in_a_batch_are_checked(tmp_path: Path) -> None:
+    """A batch whose offsets lead out of its buffers is refused, and not read."""
+    codec = RowCodec(tmp_path, "q", format="arrow", schema={"s": "string"})
+    good = codec.encode([{"s": "abcd"}, {"s": "efgh"}])
+    offsets = b"".join(n.to_bytes(4, "little") for n in (0, 4, 8))
+    assert good.count(offsets) == 1
+    for wrong in ((0, 4, 2**30), (0, 8, 4), (0, -4 % 2**32, 8)):
+        with pytest.raises(pa.ArrowInvalid):
+            codec.decode(good.replace(offsets, b"".join(n.to_bytes(4, "little") for n in wrong)))
+
+
+def test_batches_of_arrow(tmp_path: Path) -> None:
+    """A batch may have its columns in any order, large offsets or another zone; other types are refused by name."""
+    types = {"id": "long not null", "t": "timestamp", "l": {"type": "array", "elementType": "string"}}
+    codec = RowCodec(tmp_path, "q", format="arrow", schema=types)
+    moment = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
+    batch = pa.record_batch(
+        {
+            "l": pa.array([["a"]], pa.large_list(pa.large_string())),
+            "t": pa.array([moment], pa.timestamp("us", "Europe/Berlin")),
+            "id": pa.array([1], pa.int64()),
+        }
+    )
+    decoded = codec.decode(codec.encode(batch))
+    assert decoded.to_pylist() == [{"id": 1, "t": moment, "l": ["a"]}]
+    assert decoded.schema.names == ["id", "t", "l"]
+    assert codec.decode(codec.encode(batch.slice(0, 0))).num_rows == 0
+    assert codec.decode(codec.encode(batch.select(["id"]))).to_pylist() == [{"id": 1, "t": None, "l": None}]
+    for wrong, named in (
+        (pa.record_batch({"id": pa.array([1], pa.int32())}), "'id': expected long not null, found integer"),
+        (pa.record_batch({"id": pa.array([None], pa.int64())}), "'id' has nulls"),
+        (pa.record_batch({"t": pa.array([None], pa.timestamp("us", "UTC"))}), "'id' has nulls"),
+        (pa.record_batch({"id": pa.array([1]), "x": pa.array([1])}), "no column 'x'"),
+        (
+            pa.record_batch({"id": pa.array([1]), "t": pa.array([1], pa.timestamp("ns"))}),
+            r"'t'.*timestamp\[ns\] of Arrow",
+        ),
+    ):
+        with pytest.raises(ValueError, match=named):
+            codec.encode(wrong)
+    for nothing in (7, "text", {"id": 1}):
+        with pytest.raises(TypeError, match="RecordBatch, or a list of rows"):
+            codec.encode(nothing)
+
+
+def test_a_batch_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that Java could not hold is refused when it is written."""
+    codec = RowCodec(tmp_path, "q", format="arrow", schema={"id": "long"})
+    monkeypatch.setattr(arrow_rows, "_ITEM_BYTES_MAX", 100)
+    with pytest.raises(ValueError, match="use batches of fewer rows"):
+        codec.encode([{"id": n} for n in range(100)])
+
+
+def test_schemas_of_arrow() -> None:
+    """The types of rows are types of Arrow and back; other types of Arrow are refused by name."""
+    types: dict[str, Any] = {name.partition("(")[0]: name for name in PRIMITIVES}
+    inner = {"type": "struct", "fields": [{"name": "x", "type": "long", "nullable": False}]}
+    types |= {"a": {"type": "array", "elementType": inner}, "m": {"type": "map", "keyType": "long", "valueType": inner}}
+    schema = schema_from_types(types)
+    assert schema_from_arrow(arrow_schema(schema)) == schema
+    with pytest.raises(ValueError, match="'u' has the type 'uint8 of Arrow'"):
+        schema_from_arrow(pa.schema({"u": pa.uint8()}))
+
+
+def test_schemas_as_callers_give_them(tmp_path: Path) -> None:
+    """A schema may be a dictionary of types, a serialized one, or one of Arrow. Anything else is refused."""
+    for schema in ({"id": "long"}, schema_from_types({"id": "long"}).to_json(), pa.schema({"id": pa.int64()})):
+        assert RowCodec(tmp_path, "q", format="json", schema=schema).number == 1
+    assert RowCodec(tmp_path, "q", schema=Schema(schema_from_types({"id": "long"}).columns)).number == 1
+    with pytest.raises(TypeError, match="names and types"):
+        RowCodec(tmp_path, "q", schema=7)
+    with pytest.raises(ValueError, match="format of rows is arrow, avro, json, not 'x'"):
+        RowCodec(tmp_path, "q", format="x")
+    with pytest.raises(ValueError, match="have the format json, not avro"):
+        RowCodec(tmp_path, "q", format="avro")
+    with pytest.raises(ValueError, match="pass format= with the schema"):
+        RowCodec(tmp_path, "new", schema={"id": "long"})
+    with pytest.raises(SchemaMismatchError, match="'id'"):
+        RowCodec(tmp_path, "q", schema={"id": "string"})
+
+
+def test_packages_that_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its package, a format names the extra; JSON needs none."""
+    for name, module, function in (("avro", "fastavro", avro_rows.fastavro), ("arrow", "pyarrow", arrow_rows.pyarrow)):
+        function.cache_clear()
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, module, None)
+            with pytest.raises(MissingExtraError, match=rf"persistentqueue\[{name}\]"):
+                RowCodec(tmp_path, name, format=name, schema={"id": "long"})
+            assert RowCodec(tmp_path, "json", format="json", schema={"id": "long"}).number == 1
+        function.cache_clear()
+
+
+def test_moments_of_rows_without_a_zone(tmp_path: Path) -> None:
+    """Rows of Spark 4.0 have moments without a zone, which are those of the process."""
+    registry = Registry(tmp_path, "q")
+    schema = registry.register("json", schema_from_types({"t": "timestamp"})).schema
+    local = dt.datetime(2026, 1, 1, 12)
+    batch = RowBatches(registry, "json", 1, schema).batch_from([{"t": local}, {"t": None}])
+    assert batch.to_pylist() == [{"t": local.astimezone(dt.timezone.utc)}, {"t": None}]
+    assert RowBatches(registry, "json", 1, schema).items_of(batch.slice(0, 0)) == []

@@ -1,0 +1,134 @@
+"""The registry of schemas: numbers, several processes at once, formats, and other programs with an earlier schema."""
+
+from __future__ import annotations
+
+import errno
+import pickle
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from persistentqueue import CorruptionError, DiskFullError, InvalidNameError, PersistentQueue, QueueNotFoundError
+from persistentqueue.rows import SchemaMismatchError, SchemaNotFoundError
+from persistentqueue.rows.registry import Registry
+from persistentqueue.rows.schema import Schema, schema_from_types
+from persistentqueue.storage.schema_files import SchemaFile, write_schema
+from persistentqueue.system.disk import DISK
+from tests.support.disks import call_on
+
+ONE = schema_from_types({"id": "long", "name": "string"})
+TWO = schema_from_types({"id": "long", "name": "string", "more": "long"})
+
+
+def test_a_schema_keeps_its_number(tmp_path: Path) -> None:
+    """Registration makes the queue. A schema is registered once, also in another order, and after later ones."""
+    registry = Registry(tmp_path, "q")
+    assert registry.register("json", ONE) == (1, "json", ONE)
+    assert Registry(tmp_path / "q").register("json", Schema(ONE.columns[::-1])).number == 1
+    assert registry.register("json", TWO).number == 2
+    assert Registry(tmp_path, "q").register("json", ONE).number == 1
+    assert [each.schema for each in registry.all()] == [ONE, TWO]
+    assert pickle.loads(pickle.dumps(registry)).newest() == (2, "json", TWO)
+    assert (registry.schema(1), Registry(tmp_path, "q").schema(2)) == (ONE, TWO)
+    with PersistentQueue(tmp_path, "q") as queue:
+        assert len(queue) == 0
+
+
+def test_a_queue_has_one_format(tmp_path: Path) -> None:
+    """Rows of another format are refused, and say which one the queue has."""
+    registry = Registry(tmp_path, "q")
+    registry.register("json", ONE)
+    with pytest.raises(SchemaMismatchError, match="the queue has json, the rows have avro"):
+        registry.register("avro", TWO)
+    with pytest.raises(ValueError, match="arrow, avro, json, not 'xml'"):
+        registry.register("xml", ONE)
+    assert len(registry.all()) == 1
+
+
+def test_many_at_once(tmp_path: Path) -> None:
+    """Threads that register at once get one number for equal schemas, and each change builds on the one before."""
+    registry = Registry(tmp_path, "q")
+    registry.register("json", ONE)
+    columns = [schema_from_types({f"c{n}": "long"}).columns[0] for n in range(8)]
+
+    def add(n: int) -> int:
+        own = Registry(tmp_path, "q")
+        while True:
+            newest = own.newest().schema
+            try:
+                return own.register("json", Schema((*newest.columns, columns[n]))).number
+            except SchemaMismatchError:  # another thread has added a column meanwhile
+                continue
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sorted(pool.map(add, range(8))) == list(range(2, 10))
+        equal = list(pool.map(lambda _: Registry(tmp_path, "p").register("json", ONE).number, range(8)))
+    assert equal == [1] * 8
+    assert set(registry.newest().schema.names) == {"id", "name", *(f"c{n}" for n in range(8))}
+
+
+def test_what_is_missing_is_told(tmp_path: Path) -> None:
+    """There may be no queue, no schema, or no schema of this number."""
+    with pytest.raises(QueueNotFoundError, match="with a schema of rows"):
+        Registry(tmp_path, "q").newest()
+    PersistentQueue(tmp_path, "q").close()
+    registry = Registry(tmp_path, "q")
+    with pytest.raises(SchemaNotFoundError, match="no schema of rows"):
+        registry.newest()
+    registry.register("json", ONE)
+    for number in (0, 2):
+        with pytest.raises(SchemaNotFoundError, match=f"has the schema {number}, and the queue has the schemas 1 to 1"):
+            registry.schema(number)
+
+
+def test_types_that_a_format_cannot_have(tmp_path: Path) -> None:
+    """Avro has names of letters, and avro and json have maps with text as keys; nothing is registered otherwise."""
+    registry = Registry(tmp_path, "q")
+    key = {"type": "map", "keyType": "long", "valueType": "long"}
+    nested = schema_from_types({"a": {"type": "array", "elementType": key}})
+    for format_name, schema, match in (
+        ("avro", schema_from_types({"a-b": "long"}), "'a-b' cannot have this name"),
+        ("avro", nested, "'a.element' is a map"),
+        ("json", nested, "'a.element' is a map"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            registry.register(format_name, schema)
+    assert registry.all() == ()
+    assert registry.register("arrow", nested).number == 1
+
+
+@pytest.mark.damages
+def test_a_schema_of_types_that_are_not_known(tmp_path: Path) -> None:
+    """A file of another program whose checksum is right is named, too."""
+    PersistentQueue(tmp_path, "q").close()
+    write_schema(
+        DISK, str(tmp_path / "q"), SchemaFile(1, "json", {"type": "struct", "fields": [{"name": "a", "type": "x"}]})
+    )
+    with pytest.raises(CorruptionError, match="'a' has the type 'x'"):
+        Registry(tmp_path, "q").all()
+
+
+def test_a_full_disk_is_told(tmp_path: Path) -> None:
+    """A schema that cannot be written for lack of space says so, and can be registered later."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    PersistentQueue(tmp_path, "q").close()
+    registry = call_on(replace(DISK, link=full), Registry, tmp_path, "q")
+    with pytest.raises(DiskFullError, match="register it again"):
+        registry.register("json", ONE)
+    assert Registry(tmp_path, "q").register("json", ONE).number == 1
+
+
+def test_a_queue_in_the_place_of_the_folder(tmp_path: Path) -> None:
+    """If an older program has made a queue where the schemas would be, nothing is written into it."""
+    PersistentQueue(tmp_path / "other", "schemas").close()
+    PersistentQueue(tmp_path, None).close()
+    shutil.copytree(tmp_path / "other" / "schemas", tmp_path / "schemas")
+    with pytest.raises(InvalidNameError, match="a queue named 'schemas'"):
+        Registry(tmp_path).register("json", ONE)
+    shutil.rmtree(tmp_path / "schemas")

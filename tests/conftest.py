@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 QueueFactory = Callable[..., PersistentQueue]
 ONE_JAVA = {
     f"tests/spark/test_{name}.py"
-    for name in ("batches", "handoff", "pipeline_on_spark", "rows", "source", "stream", "workers")
+    for name in ("batches", "handoff", "pipeline_on_spark", "rows", "source", "stream", "typed_rows", "workers")
 }
 """Test files that use the fixture ``spark``. Its start takes ten seconds and one gibibyte."""
 

@@ -124,7 +124,8 @@ export PYTHONOPTIMIZE :=
 
 # The connector's own tests, on the newest of each line of Spark that it is for but is not installed.
 SPARKS ?= 4.0 4.1 4.2
-ON_SPARK := tests/spark/test_java.py tests/spark/test_handoff.py tests/spark/test_rows.py tests/spark/test_source.py tests/spark/test_stream.py tests/spark/test_workers.py \
+ON_SPARK := tests/spark/test_java.py tests/spark/test_handoff.py tests/spark/test_rows.py tests/spark/test_source.py tests/spark/test_stream.py tests/spark/test_typed_rows.py \
+	tests/spark/test_workers.py \
 	tests/spark/test_batches.py tests/spark/test_processes.py tests/spark/test_pipeline.py tests/spark/test_pipeline_failures.py \
 	tests/spark/test_pipeline_on_spark.py
 # What make kills runs under Spark Connect; make connect runs all of the connector's tests there.
@@ -256,6 +257,7 @@ perf-spark: $(VENV)/test.installed
 	$(BIN)/python -m perf.studies.stages --rounds 3 --results perf/results
 	$(BIN)/python -m perf.studies.pipelines --results perf/results
 	$(BIN)/python -m perf.studies.spark_rows --results perf/results
+	$(BIN)/python -m perf.studies.typed_rows --results perf/results
 	$(BIN)/python -m perf.studies.streams --batches 20 --rounds 3 --results perf/results
 	$(BIN)/python -m perf.studies.manifests --rounds 3 --results perf/results
 	$(BIN)/python -m perf.studies.planning --rounds 3 --results perf/results

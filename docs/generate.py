@@ -32,6 +32,12 @@ FORMATS = {
     "storage.lock": "The lock file",
     "core.dead_letter": "Dead letters",
     "codecs.enclosed_item": "Enclosed items",
+    "storage.schema_files": "Schemas of typed rows",
+    "rows.schema": "Types of typed rows",
+    "rows.values": "Values of typed rows",
+    "rows.arrow_rows": "Typed rows in Arrow",
+    "rows.avro_rows": "Typed rows in Avro",
+    "rows.json_rows": "Typed rows in JSON",
     "serving.protocol": "Messages between an owner and its workers",
 }
 """Modules whose docstrings define a format, in the order of the page, with their headings."""

@@ -18,7 +18,7 @@ from . import tables
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-NAMES = ("stages", "pipelines", "spark_rows", "streams", "manifests", "planning", "soak")
+NAMES = ("stages", "pipelines", "spark_rows", "typed_rows", "streams", "manifests", "planning", "soak")
 """The modules of ``studies`` that are such programs.
 
 Each may have a file ``results/<name>.json``, and has a place for its table in ``README.md``.

@@ -13,7 +13,7 @@ import pytest
 from .. import harness
 from ..harness import ROOT, Row
 from ..report import programs
-from ..studies import manifests, pipelines, planning, soak, spark_rows, stages, streams
+from ..studies import manifests, pipelines, planning, soak, spark_rows, stages, streams, typed_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -135,6 +135,15 @@ def test_a_part_of_the_rows(spark: SparkSession, tmp_path: Path) -> None:
         "timestamp: time",
     ]
     assert [line.met != "" for line in lines] == [True, False, True, False]
+
+
+@pytest.mark.spark
+@is_rehearsal
+def test_typed_rows_beside_values(spark: SparkSession, tmp_path: Path) -> None:
+    """Each format returns its rows. Only the lines of Arrow have a bar."""
+    found = typed_rows.measure(spark, tmp_path, 800, 1, (1, 2))
+    lines = list(typed_rows.lines(found, 800))
+    assert [line.met != "" for line in lines] == [True] * 4 + [False] * 8
 
 
 @pytest.mark.spark

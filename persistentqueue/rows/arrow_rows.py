@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import MissingExtraError
@@ -46,7 +45,7 @@ _PRIMITIVES = {
 
 
 @cache
-def pyarrow() -> ModuleType:
+def pyarrow() -> Any:
     """Return the package that encodes Arrow. Raises ``MissingExtraError``."""
     try:
         import pyarrow as found  # noqa: PLC0415 - an optional package

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..codecs import decode
 from ..system.disk import StrPath
-from .arrow_rows import ArrowRows, batch_of_rows, schema_from_arrow
-from .avro_rows import AvroRows
+from .arrow_rows import ArrowRows, batch_of_rows, pyarrow, schema_from_arrow
+from .avro_rows import AvroRows, fastavro
 from .json_rows import JsonRows
 from .registry import FORMATS, Registered, Registry
 from .schema import Kind, Schema, schema_from_json, schema_from_types
@@ -82,7 +82,7 @@ class RowCodec:
                 if not known:
                     raise ValueError(f"{registry.directory}: the queue has no rows yet: pass format= with the schema")
                 format = known[-1].format  # noqa: A001
-            registered = registry.register(format, as_schema(schema))
+            registered = register_rows(registry, format, as_schema(schema))
         self._begin(registry, registered, registered.schema)
 
     def _begin(self, registry: Registry, registered: Registered, wanted: Schema) -> None:
@@ -125,7 +125,8 @@ class RowCodec:
         Raises:
             TypeError, ValueError: A value does not fit its column. The caller of the queue gets a ``CodecError``.
         """
-        return self._rows.encode(item)
+        data: bytes = self._rows.encode(item)
+        return data
 
     def decode(self, data: bytes, /) -> Any:
         """Return the row, or the batch of rows, in an item.
@@ -158,6 +159,14 @@ def as_schema(schema: Any) -> Schema:
     if hasattr(schema, "field") and hasattr(schema, "names"):
         return schema_from_arrow(schema)
     raise TypeError(f"schema is a dictionary of names and types, or a pyarrow.Schema, not {schema!r}")
+
+
+def register_rows(registry: Registry, format_name: str, schema: Schema) -> Registered:
+    """Register a schema, if this process can write such rows. Raises ``MissingExtraError``, and like ``register``."""
+    need = {"avro": fastavro, "arrow": pyarrow}.get(format_name)
+    if need is not None:
+        need()
+    return registry.register(format_name, schema)
 
 
 def rows_of_format(registry: Registry, format_name: str, number: int | None, wanted: Schema) -> Any:

@@ -31,7 +31,7 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 
 from persistentqueue import BrokenQueueError, Producer
 from persistentqueue.interprocess import Columns, Part, PartWriter, publish_parts, remove_parts
-from persistentqueue.rows.codec import RowBatches
+from persistentqueue.rows.codec import RowBatches, register_rows
 from persistentqueue.rows.registry import Registry
 from persistentqueue.rows.schema import Schema, schema_from_json
 
@@ -142,7 +142,7 @@ def _check(schema: StructType, overwrite: bool, options: WriteOptions) -> RowBat
         )
     if options.format != "value":
         registry = Registry(place.path, place.queue)
-        registered = registry.register(options.format, _as_rows(schema, registry))
+        registered = register_rows(registry, options.format, _as_rows(schema, registry))
         return RowBatches(registry, options.format, registered.number, registered.schema)
     found = [(field.name, field.dataType) for field in schema.fields]
     if len(found) != 1 or found[0][0].lower() != "value" or not isinstance(found[0][1], BinaryType | StringType):

@@ -262,6 +262,7 @@ def answers(seed: int, disk: Disk, directory: str) -> list[object]:
         calls: list[Callable[[], object]] = [
             partial(begin, path, chance.choice([WRITE, CREATE, CREATE_NEW])),
             partial(disk.rename, path, other),
+            partial(disk.link, path, other),
             partial(disk.unlink, path),
             partial(disk.lstat, path),
             partial(disk.listdir, directory),

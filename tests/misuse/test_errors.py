@@ -90,6 +90,7 @@ from persistentqueue.importers import (
     SourceInUseError,
 )
 from persistentqueue.interprocess.splits import GoneError
+from persistentqueue.rows import SchemaMismatchError, SchemaNotFoundError
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
 from tests.support.disks import call_on
@@ -153,6 +154,8 @@ def _samples() -> dict[str, BaseException]:
         damage,
         UnsupportedFormatError("log", 9, 1),
         GoneError("q", "data/1.seg", 3),
+        SchemaMismatchError("q", "id", "long", "string", "cast it"),
+        SchemaNotFoundError("q", 3, 2),
         SourceError("s", "a queue", "nothing", "name another"),
         SourceDamagedError("s/q00000", 7, "an item", "zeros"),
         SourceInUseError("s", "no owner", "process 7", "stop it"),

@@ -25,7 +25,7 @@ MODULES = [
     "persistentqueue",
     *(
         f"persistentqueue.{name}"
-        for name in ["codecs", "compat", "importers", "aio", "scrapy", "prometheus", "spark", "cli"]
+        for name in ["codecs", "rows", "compat", "importers", "aio", "scrapy", "prometheus", "spark", "cli"]
     ),
 ]
 OPTION = r"(?:\n   :[\w-]+:.*)*"

@@ -49,6 +49,13 @@ ROW = {
 NOTHING: dict[str, Any] = dict.fromkeys(ROW)
 
 
+def columns(ddl: str) -> StructType:
+    """Return a schema of Spark."""
+    found = StructType.fromDDL(ddl)
+    assert isinstance(found, StructType)
+    return found
+
+
 def save(frame: DataFrame, root: Path, format_name: str, **options: str) -> None:
     """Append the rows of a frame to the queue."""
     writer = frame.write.format("persistentqueue").mode("append")
@@ -64,7 +71,8 @@ def load(spark: SparkSession, root: Path, format_name: str, **options: str) -> D
 
 def python_rows(root: Path) -> list[dict[str, Any]]:
     """Dequeue all rows, as Python sees them."""
-    codec, found = RowCodec(root, "q"), []
+    codec = RowCodec(root, "q")
+    found: list[dict[str, Any]] = []
     with PersistentQueue(root, "q", codec=codec) as queue, queue.session() as session:
         while items := session.dequeue_many(100):
             for item in items:
@@ -132,7 +140,7 @@ def test_columns_may_be_added(spark: SparkSession, tmp_path: Path) -> None:
 def test_other_changes_are_refused_before_any_task(tmp_path: Path, kinds: str, column: str, old: str, new: str) -> None:
     """A writer is refused by the name of the column, with both types, and registers nothing."""
     RowCodec(tmp_path, "q", format="avro", schema={"id": "long not null", "name": "string"})
-    schema = StructType.fromDDL(kinds)
+    schema = columns(kinds)
     error: type[Exception] = SchemaMismatchError if old else ValueError
     for write in (source(tmp_path, format="avro").writer, source(tmp_path, format="avro").streamWriter):
         with pytest.raises(error, match=f"'{column}'") as caught:
@@ -141,7 +149,7 @@ def test_other_changes_are_refused_before_any_task(tmp_path: Path, kinds: str, c
             assert (getattr(caught.value, "old", ""), getattr(caught.value, "new", "")) == (old, new)
     assert len(Registry(tmp_path, "q").all()) == 1
     # Spark knows that there is no null, or a new column can be null: both are accepted.
-    fitting = StructType.fromDDL("name string not null, id bigint not null, new int not null")
+    fitting = columns("name string not null, id bigint not null, new int not null")
     source(tmp_path, format="avro").writer(fitting, False)
     newest = Registry(tmp_path, "q").newest().schema
     assert newest.text() == "id long not null, name string, new integer"
@@ -153,14 +161,14 @@ def test_what_cannot_be_read_or_written(tmp_path: Path) -> None:
     with pytest.raises(SchemaNotFoundError, match="write rows first, or give the schema"):
         source(tmp_path, format="json").schema()
     with pytest.raises(ValueError, match=r"'v' has the type .interval"):
-        source(tmp_path, format="json").writer(StructType.fromDDL("v interval day"), False)
-    wanted = StructType.fromDDL("id bigint, name string")
+        source(tmp_path, format="json").writer(columns("v interval day"), False)
+    wanted = columns("id bigint, name string")
     source(tmp_path, format="json").reader(wanted)  # rows of other programs, which register nothing
     RowCodec(tmp_path, "q", format="json", schema={"id": "long"})
     with pytest.raises(SchemaMismatchError, match="has json, the rows have avro: set the option format to json"):
         source(tmp_path, format="avro").schema()
     with pytest.raises(SchemaMismatchError, match=r"'id' of the rows.*read it as long"):
-        source(tmp_path, format="json").reader(StructType.fromDDL("id int"))
+        source(tmp_path, format="json").reader(columns("id int"))
     with pytest.raises(ValueError, match="no column 'x': they have id"):
         source(tmp_path, format="json", columns="id,x").schema()
     with pytest.raises(ValueError, match="leave the option columns out"):
@@ -229,8 +237,9 @@ def test_small_items_are_joined(tmp_path: Path) -> None:
     """Small batches become one batch; a large one stays as it is, and is not copied."""
     codec = RowCodec(tmp_path, "q", format="arrow", schema={"id": "long"})
     with PersistentQueue(tmp_path, "q", codec=codec) as queue:
-        put(queue, *[[{"id": n}] for n in range(100)])
-        put(queue, pa.record_batch({"id": pa.array(range(100, 100_000))}), pa.record_batch({"id": pa.array([100_000])}))
+        items: list[Any] = [[{"id": n}] for n in range(100)]
+        items += [pa.record_batch({"id": pa.array(some)}) for some in (range(100, 100_000), [100_000])]
+        put(queue, *items)
     found = source(tmp_path, format="arrow")
     reader = found.reader(found.schema())
     batches = list(reader.read(reader.partitions()[0]))
@@ -240,7 +249,7 @@ def test_small_items_are_joined(tmp_path: Path) -> None:
 
 def test_rows_of_spark_4_0(tmp_path: Path) -> None:
     """Before Spark 4.1 a stream passes rows: they become batches, and their moments have the zone of the process."""
-    kinds = StructType.fromDDL("at timestamp, names map<string,int>")
+    kinds = columns("at timestamp, names map<string,int>")
     writer = source(tmp_path, format="arrow").streamWriter(kinds, False)
     local = MOMENT.astimezone().replace(tzinfo=None)
     typed: Any = writer

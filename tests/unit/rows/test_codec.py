@@ -339,6 +339,7 @@ def test_packages_that_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             patch.setitem(sys.modules, module, None)
             with pytest.raises(MissingExtraError, match=rf"persistentqueue\[{name}\]"):
                 RowCodec(tmp_path, name, format=name, schema={"id": "long"})
+            assert not (tmp_path / name).exists(), "nothing is registered that this process cannot write"
             assert RowCodec(tmp_path, "json", format="json", schema={"id": "long"}).number == 1
         function.cache_clear()
 

@@ -13,7 +13,7 @@ COVERED := codecs core.header core.operations core.block core.encryption core.fr
 	system.progress runtime.multi_queue runtime.retries runtime.metrics runtime.inspection runtime.session_state runtime.pipeline \
 	interprocess.producer interprocess.multi_writer interprocess.splits interprocess.consumer_requests \
 	interprocess.snapshot_view faces.lifecycle faces.refusals typed options subscription transactions \
-	serving.protocol serving.errors serving.values serving.service serving.calls
+	serving.protocol serving.errors serving.values serving.service serving.calls rows storage.schema_files
 # The tests that do so; the others run unwatched.
 COVERING := $(patsubst %,tests/unit/engine/test_%.py,store reader_races trim spill commit admission compaction \
 	compaction_faults segment_use adoption two_phase)
@@ -23,7 +23,8 @@ COVERING += $(patsubst %,tests/unit/core/test_%.py,formats intervals state avail
 COVERING += tests/unit/codecs/test_enclosed.py tests/workers/test_enclosed.py
 COVERING += $(patsubst %,tests/unit/runtime/test_%.py,open_queue disown maintenance waiting retries dead_letters metrics \
 	history pipeline)
-COVERING += $(patsubst %,tests/unit/storage/test_%.py,layout lock log pool segment)
+COVERING += $(patsubst %,tests/unit/storage/test_%.py,layout lock log pool segment schema_files)
+COVERING += $(patsubst %,tests/unit/rows/test_%.py,schema registry codec)
 COVERING += $(patsubst %,tests/unit/system/test_%.py,quota event_log progress)
 COVERING += $(patsubst %,tests/unit/serving/test_%.py,protocol errors values service) tests/workers/test_sessions.py
 COVERING += tests/unit/faces/test_lifecycle.py tests/unit/faces/test_attempts.py tests/faces/test_aio_sessions.py

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import MissingExtraError
 from .avro_rows import NUMBER, number_of
 from .registry import Registry
-from .schema import Kind, Schema, decimal_of, fields_of, kind_text, schema_from_json
+from .schema import Kind, Schema, decimal_of, fields_of, kind_text, schema_from_json, with_nulls
 from .values import check_value, rows_of
 
 if TYPE_CHECKING:
@@ -132,6 +132,7 @@ class ArrowRows:
         self._arrow = pyarrow()
         self._registry = registry
         self._wanted = arrow_schema(wanted)
+        self._required = [column.name for column in wanted.columns if not column.nullable]
         self._schemas: dict[int, Any] = {}
         self._number = number
         if number is not None:
@@ -157,6 +158,9 @@ class ArrowRows:
         message = self._arrow.py_buffer(data).slice(NUMBER.size)
         batch = self._arrow.ipc.read_record_batch(message, self._schemas[number])
         batch.validate(full=True)
+        for name in self._required:
+            if name in batch.schema.names and batch.column(name).null_count:
+                raise ValueError(f"the column {name!r} has nulls, which its schema does not allow")
         if self._schemas[number] is self._wanted or self._schemas[number].equals(self._wanted):
             return batch
         stored, count = batch.schema, batch.num_rows
@@ -177,26 +181,18 @@ class ArrowRows:
             array = batch.column(at) if at >= 0 else self._arrow.nulls(batch.num_rows, field.type)
             if at >= 0 and array.type != field.type:
                 found = _kind(array.type)
-                if found != column.kind and not _differs_in_nulls(found, column.kind):
+                if with_nulls(found) != with_nulls(column.kind):
                     text = found if isinstance(found, str) else kind_text(found)
                     raise ValueError(f"the column {column.name!r}: expected {column.text()}, found {text}: cast it")
+                if found != column.kind != with_nulls(column.kind):
+                    checked = rows_of(Schema((column,)), check_value)
+                    for value in array.to_pylist(maps_as_pydicts="strict"):
+                        checked({column.name: value})
                 array = array.cast(field.type)
             if array.null_count and not column.nullable:
                 raise ValueError(f"the column {column.name!r} has nulls: expected {column.text()}")
             columns.append(array)
         return self._arrow.RecordBatch.from_arrays(columns, schema=self._target)
-
-
-def _differs_in_nulls(one: Any, other: Any) -> bool:
-    """Return whether two types are equal but for the nulls that they may contain."""
-    return bool(_without_nulls(one) == _without_nulls(other))
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        ignored = {"nullable", "containsNull", "valueContainsNull"}
-        return {name: _without_nulls(each) for name, each in value.items() if name not in ignored}
-    return list(map(_without_nulls, value)) if isinstance(value, list) else value
 
 
 def _listed(rows: Any) -> Iterable[Any]:

@@ -164,6 +164,19 @@ def kind_text(kind: Kind) -> str:
     return f"struct<{','.join(f'{each.name}:{each.text()}' for each in fields_of(kind))}>"
 
 
+def with_nulls(kind: Kind) -> Kind:
+    """Return the type with nulls allowed everywhere in it."""
+    if isinstance(kind, str):
+        return kind
+    if kind["type"] == "array":
+        return {**kind, "elementType": with_nulls(kind["elementType"]), "containsNull": True}
+    if kind["type"] == "map":
+        key, value = with_nulls(kind["keyType"]), with_nulls(kind["valueType"])
+        return {**kind, "keyType": key, "valueType": value, "valueContainsNull": True}
+    fields = [_field(each.name, with_nulls(each.kind), True) for each in fields_of(kind)]
+    return {**kind, "fields": fields}
+
+
 def nested(kind: Kind) -> Iterator[tuple[str, Kind]]:
     """Yield the types in a type, each with the name of its place, and no further ones in these."""
     if isinstance(kind, dict):

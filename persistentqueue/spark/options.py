@@ -11,8 +11,8 @@ from persistentqueue.interprocess import LATEST
 
 FORMATS = ("value", "arrow", "avro", "json")
 """The formats of items: bytes in the column ``value``, or typed rows."""
-_PLACE = ("path", "queue", "format")
-_READING = (*_PLACE, "startingOffsets", "endingOffsets", "minPartitions", "failOnDataLoss", "columns", "rows")
+_PLACE = ("path", "queue")
+_READING = (*_PLACE, "startingOffsets", "endingOffsets", "minPartitions", "failOnDataLoss", "columns", "rows", "format")
 _STREAMING = (
     *_PLACE,
     "subscription",
@@ -22,12 +22,13 @@ _STREAMING = (
     "minPartitions",
     "failOnDataLoss",
     "columns",
+    "format",
 )
 ITEM_COLUMNS = ("value", "offset", "timestamp")
 """The columns of rows that stand for one item each, in their order."""
 BLOCK_COLUMNS = ("offset", "items", "timestamp")
 """The columns of rows that stand for consecutive items of one block."""
-_WRITING = (*_PLACE, "txnAppId", "txnVersion")
+_WRITING = (*_PLACE, "txnAppId", "txnVersion", "format")
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=/)(?://([^/]*))?(/.*)?", re.DOTALL)
 _SPARKS_OWN = {"checkpointlocation", "queryname"}
 """Options that are meant for Spark itself, which passes them on with the others."""
@@ -197,7 +198,7 @@ def stream_write_options(options: Mapping[str, str]) -> WriteOptions:
 
     Raises ``ValueError`` for an unknown option or value.
     """
-    return WriteOptions(_place(options, _PLACE, "writeStream"), None, format_of(options))
+    return WriteOptions(_place(options, (*_PLACE, "format"), "writeStream"), None, format_of(options))
 
 
 def _place(options: Mapping[str, str], known: tuple[str, ...], what: str) -> Place:

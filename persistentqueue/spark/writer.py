@@ -33,7 +33,7 @@ from persistentqueue import BrokenQueueError, Producer
 from persistentqueue.interprocess import Columns, Part, PartWriter, publish_parts, remove_parts
 from persistentqueue.rows.codec import RowBatches, register_rows
 from persistentqueue.rows.registry import Registry
-from persistentqueue.rows.schema import Schema, schema_from_json
+from persistentqueue.rows.schema import Column, Schema, schema_from_json, with_nulls
 
 from .options import Place, WriteOptions, stream_write_options, write_options
 from .workers import QUERY_ID, settle
@@ -156,13 +156,18 @@ def _check(schema: StructType, overwrite: bool, options: WriteOptions) -> RowBat
 
 
 def _as_rows(schema: StructType, registry: Registry) -> Schema:
-    """Return the schema of a frame, with columns that can be null: Spark often knows by chance that one has no null.
+    """Return the schema of a frame, with nulls allowed everywhere: Spark often knows by chance that there are none.
 
     A column that has no null in the newest schema of the queue keeps this, if Spark knows that there is none.
     """
     found = schema_from_json(schema.jsonValue())
     known = [column for each in registry.all()[-1:] for column in each.schema.columns]
-    return Schema(tuple(column if column in known else column._replace(nullable=True) for column in found.columns))
+    return Schema(
+        tuple(
+            column if column in known else Column(column.name, with_nulls(column.kind), nullable=True)
+            for column in found.columns
+        )
+    )
 
 
 def _write(place: Place, rows: Iterable[Any], typed: RowBatches | None = None) -> Message:

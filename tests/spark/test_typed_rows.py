@@ -155,6 +155,16 @@ def test_other_changes_are_refused_before_any_task(tmp_path: Path, kinds: str, c
     assert newest.text() == "id long not null, name string, new integer"
 
 
+def test_nulls_that_spark_knows_by_chance(tmp_path: Path) -> None:
+    """Frames whose lists, maps and structs have no nulls by chance have the schema of those that may have them."""
+    for ddl in ("a array<struct<x: int not null>>", "a array<struct<x: int>>"):
+        schema = columns(ddl)
+        kind: Any = schema["a"].dataType
+        kind.containsNull = "not null" not in ddl
+        source(tmp_path, format="arrow").writer(schema, False)
+    assert [each.schema.text() for each in Registry(tmp_path, "q").all()] == ["a array<struct<x:integer>>"]
+
+
 def test_what_cannot_be_read_or_written(tmp_path: Path) -> None:
     """The error for a missing or other schema, another format or a type says what to do, before any task."""
     PersistentQueue(tmp_path, "q").close()

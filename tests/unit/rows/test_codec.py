@@ -117,6 +117,17 @@ def test_rows_there_and_back(format_name: str, tmp_path_factory: pytest.TempPath
 
 
 @pytest.mark.parametrize("format_name", FORMATS)
+def test_a_value_of_each_type(format_name: str, tmp_path: Path) -> None:
+    """A value of each type comes back equal, and so does the absence of one."""
+    moment = dt.datetime(2026, 1, 31, 12, 0, 0, 5)
+    values = [True, -(2**7), 2**15 - 1, -5, 2**62, 0.5, 1e300, "é", b"\0\xff", dt.date(2026, 1, 31)]
+    values += [moment.replace(tzinfo=dt.timezone.utc), moment, Decimal("-12.500")]
+    row = dict(zip((f"c{n}" for n in range(len(values))), values, strict=True))
+    codec = RowCodec(tmp_path, "q", format=format_name, schema=dict(zip(row, PRIMITIVES, strict=True)))
+    assert taken(codec, put(codec, [row, dict.fromkeys(row)])) == [row, dict.fromkeys(row)]
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
 def test_a_queue_of_rows(format_name: str, tmp_path: Path) -> None:
     """A queue and a producer with the codec have the same rows; another process needs no schema for that."""
     codec = RowCodec(tmp_path, "q", format=format_name, schema={"id": "long not null", "name": "string"})
@@ -344,11 +355,84 @@ def test_packages_that_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         function.cache_clear()
 
 
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_batches_for_a_reader(format_name: str, tmp_path: Path) -> None:
+    """A task that only reads needs no schema to write, and may be another process. It chooses and adds columns."""
+    kind = {"type": "struct", "fields": [{"name": "x", "type": {"type": "array", "elementType": "long"}}]}
+    codec = RowCodec(tmp_path, "q", format=format_name, schema={"id": "long", "s": kind, "m": "date"})
+    rows: list[dict[str, Any]] = [{"id": 1, "s": {"x": [1, None]}, "m": None}, {"id": 2, "s": None, "m": None}]
+    items = put(codec, rows)
+    wanted = schema_from_types({"s": kind, "more": "string"})
+    batches = pickle.loads(pickle.dumps(RowBatches(Registry(tmp_path, "q"), format_name, None, wanted)))
+    found = [row for batch in batches.batch_of(items, range(len(items))) for row in batch.to_pylist()]
+    assert found == [{"s": row["s"], "more": None} for row in rows]
+
+
+def test_unknown_types_of_arrow_in_a_batch(tmp_path: Path) -> None:
+    """A batch with lists of another type is refused, with the type as text."""
+    codec = RowCodec(tmp_path, "q", format="arrow", schema={"id": {"type": "array", "elementType": "long"}})
+    with pytest.raises(ValueError, match="expected array<long>, found array<integer>: cast it"):
+        codec.encode(pa.record_batch({"id": pa.array([[1]], pa.list_(pa.int32()))}))
+
+
+def test_nulls_in_batches_where_none_may_be(tmp_path: Path) -> None:
+    """A null in a list, a map or a struct without nulls is refused, also in a batch whose type would allow it."""
+    item = {"type": "struct", "fields": [{"name": "x", "type": "long", "nullable": False}]}
+    types = {
+        "l": {"type": "array", "elementType": "long", "containsNull": False},
+        "m": {"type": "map", "keyType": "string", "valueType": item, "valueContainsNull": False},
+    }
+    codec = RowCodec(tmp_path, "q", format="arrow", schema=types)
+    struct = pa.struct({"x": pa.int64()})
+    kinds = {"l": pa.list_(pa.int64()), "m": pa.map_(pa.string(), struct)}
+
+    def batch(**values: Any) -> pa.RecordBatch:
+        return pa.record_batch({name: pa.array([value], kinds[name]) for name, value in values.items()})
+
+    row = {"l": [1], "m": [("k", {"x": 1})]}
+    assert codec.decode(codec.encode(batch(**row))).to_pylist() == [row]
+    for wrong, named in (
+        ({"l": [None]}, "'l.element' is null"),
+        ({"m": [("k", None)]}, "'m.value' is null"),
+        ({"m": [("k", {"x": None})]}, "'m.value.x' is null"),
+    ):
+        with pytest.raises(ValueError, match=named):
+            codec.encode(batch(**wrong))
+
+
+def test_a_stored_batch_with_nulls_where_none_may_be(tmp_path: Path) -> None:
+    """A batch of another program with a null in a column without nulls is no row."""
+    codec = RowCodec(tmp_path, "q", format="arrow", schema={"id": "long not null"})
+    for values in ([1], [None]):
+        data = (
+            codec.encode([{"id": 1}])[:4]
+            + pa.record_batch({"id": pa.array(values, pa.int64())}).serialize().to_pybytes()
+        )
+        if values == [1]:
+            assert codec.decode(data).num_rows == 1
+        else:
+            with pytest.raises(ValueError, match="'id' has nulls"):
+                codec.decode(data)
+
+
+def test_maps_in_other_types(tmp_path: Path) -> None:
+    """Maps in lists, maps and structs come back, also without a value."""
+    inner = {"type": "map", "keyType": "string", "valueType": "long", "valueContainsNull": True}
+    types = {
+        "a": {"type": "array", "elementType": inner},
+        "m": {"type": "map", "keyType": "string", "valueType": inner},
+        "s": {"type": "struct", "fields": [{"name": "x", "type": inner}, {"name": "y", "type": "long"}]},
+    }
+    codec = RowCodec(tmp_path, "q", format="arrow", schema=types)
+    row = {"a": [{"k": 1}, None], "m": {"k": {"l": None}}, "s": {"x": {"k": 1}, "y": 2}}
+    assert taken(codec, put(codec, [row, dict.fromkeys(row)])) == [row, dict.fromkeys(row)]
+
+
 def test_moments_of_rows_without_a_zone(tmp_path: Path) -> None:
     """Rows of Spark 4.0 have moments without a zone, which are those of the process."""
     registry = Registry(tmp_path, "q")
-    schema = registry.register("json", schema_from_types({"t": "timestamp"})).schema
+    schema = registry.register("json", schema_from_types({"t": "timestamp", "n": "long"})).schema
     local = dt.datetime(2026, 1, 1, 12)
-    batch = RowBatches(registry, "json", 1, schema).batch_from([{"t": local}, {"t": None}])
-    assert batch.to_pylist() == [{"t": local.astimezone(dt.timezone.utc)}, {"t": None}]
+    batch = RowBatches(registry, "json", 1, schema).batch_from([{"t": local, "n": 1}, {"t": None}])
+    assert batch.to_pylist() == [{"t": local.astimezone(dt.timezone.utc), "n": 1}, {"t": None, "n": None}]
     assert RowBatches(registry, "json", 1, schema).items_of(batch.slice(0, 0)) == []

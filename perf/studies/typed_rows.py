@@ -1,7 +1,7 @@
 """``python -m perf.studies.typed_rows``: measures typed rows of the data source beside the column ``value``.
 
 A row has 100 B in both: a number, a time and a fraction of 8 B each, and a text of 72 B with its offset; or one value.
-The digits are equal. The ways take turns, in one Spark with eight threads. The published files are adopted before the
+The text and the value are digits, which the tasks make. The ways take turns, in one Spark with eight threads. The published files are adopted before the
 first read, and the time of that read includes this. The rows that are read are discarded.
 
 ``avro`` and ``json`` encode each row in Python. They have a part of the rows, and no bar.
@@ -35,12 +35,17 @@ Rounds = dict[tuple[str, str, int], list[float]]
 
 def frame(spark: SparkSession, rows: int, partitions: int, form: str) -> DataFrame:
     """Return rows of digits that do not compress well. The tasks that write the rows also make them."""
-    digits = f"concat({', '.join(f'hex(xxhash64(id, {n}))' for n in range(7))})"
+
+    def digits(size_bytes: int) -> str:
+        made = ", ".join(f"hex(xxhash64(id, {n}))" for n in range(-(-size_bytes // 16)))
+        return f"substring(concat({made}), 1, {size_bytes})"
+
     frame = spark.range(0, rows, 1, partitions)
     if form == "value":
-        return frame.selectExpr(f"CAST(substring({digits}, 1, {VALUE_BYTES}) AS binary) AS value")
-    text = f"substring({digits}, 1, {TEXT_BYTES})"
-    return frame.selectExpr("id", "timestamp_micros(id * 1000) AS at", "id / 7.0D AS delay", f"{text} AS name")
+        return frame.selectExpr(f"CAST({digits(VALUE_BYTES)} AS binary) AS value")
+    return frame.selectExpr(
+        "id", "timestamp_micros(id * 1000) AS at", "id / 7.0D AS delay", f"{digits(TEXT_BYTES)} AS name"
+    )
 
 
 def once(

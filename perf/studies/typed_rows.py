@@ -1,8 +1,9 @@
 """``python -m perf.studies.typed_rows``: measures typed rows of the data source beside the column ``value``.
 
 A row has 100 B in both: a number, a time and a fraction of 8 B each, and a text of 72 B with its offset; or one value.
-The text and the value are digits, which the tasks make. The ways take turns, in one Spark with eight threads. The published files are adopted before the
-first read, and the time of that read includes this. The rows that are read are discarded.
+The text and the value are digits, which the tasks make. The ways take turns, in one Spark with eight threads. The
+published files are adopted before the first read, and the time of that read includes this. The rows that are read are
+discarded.
 
 ``avro`` and ``json`` encode each row in Python. They have a part of the rows, and no bar.
 """

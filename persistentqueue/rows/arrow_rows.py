@@ -184,11 +184,12 @@ class ArrowRows:
                 if with_nulls(found) != with_nulls(column.kind):
                     text = found if isinstance(found, str) else kind_text(found)
                     raise ValueError(f"the column {column.name!r}: expected {column.text()}, found {text}: cast it")
-                if found != column.kind != with_nulls(column.kind):
-                    checked = rows_of(Schema((column,)), check_value)
-                    for value in array.to_pylist(maps_as_pydicts="strict"):
-                        checked({column.name: value})
-                array = array.cast(field.type)
+                if found != column.kind != with_nulls(column.kind):  # there may be nulls where none may be
+                    alone = Schema((column,))
+                    rows = ({column.name: value} for value in array.to_pylist())
+                    array = batch_of_rows(map(rows_of(alone, check_value), rows), alone).column(0)
+                else:
+                    array = array.cast(field.type)
             if array.null_count and not column.nullable:
                 raise ValueError(f"the column {column.name!r} has nulls: expected {column.text()}")
             columns.append(array)

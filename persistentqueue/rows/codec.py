@@ -192,7 +192,7 @@ class RowBatches:
             return []
         if self._format == "arrow":
             return [self._rows.encode(batch)]
-        return list(map(self._rows.encode, batch.to_pylist(maps_as_pydicts="strict")))
+        return list(map(self._rows.encode, batch.to_pylist()))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what makes the object again in another process."""

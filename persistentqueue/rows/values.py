@@ -32,6 +32,7 @@ from .schema import INTEGER_BITS, Column, Kind, Schema, decimal_of, fields_of, k
 Convert = Callable[[Any], Any]
 Leaf = Callable[[Any, Kind], Any]
 """Callable that checks and converts a value of a type without types in it. It raises ``ValueError`` and others."""
+_PAIR = 2
 _UNUSUAL = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 _PLAIN_TYPES: dict[str, tuple[type, ...]] = {
     "boolean": (bool,),
@@ -175,6 +176,8 @@ def _array(element: Convert, kind: Kind, where: str, value: Any) -> list[Any]:
 
 
 def _map(key: Convert, value_of: Convert, kind: Kind, where: str, value: Any) -> dict[Any, Any]:
+    if isinstance(value, list) and all(isinstance(pair, tuple) and len(pair) == _PAIR for pair in value):
+        value = dict(value)  # Arrow makes pairs of a map
     if not isinstance(value, Mapping):
         raise TypeError(f"the column {where!r}: {_unfit(value, kind)}")
     return {key(name): value_of(each) for name, each in value.items()}

@@ -108,8 +108,9 @@ _WAYS: list[Callable[[Any], Any]] = [copy.copy, copy.deepcopy, *(partial(_pickle
 
 
 def _every_module() -> None:
+    """Import all modules. The provider for Airflow, which raises no error of its own, is tested where Airflow is."""
     for module in pkgutil.walk_packages(persistentqueue.__path__, "persistentqueue."):
-        if module.name != "persistentqueue.__main__":
+        if module.name != "persistentqueue.__main__" and not module.name.startswith("persistentqueue.airflow."):
             importlib.import_module(module.name)
 
 

@@ -48,7 +48,7 @@ def _folder(name: str, modules: str, purpose: str = "") -> Folder:
 
 
 TABLE = (
-    _folder("bottom", "errors", "Errors: public, and imported by all others."),
+    _folder("bottom", "pickling errors", "Errors: public, and imported by all others."),
     _folder("drawing", "text charts style svg graph"),
     _folder(
         "core",

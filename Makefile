@@ -180,7 +180,7 @@ models: $(VENV)/test.installed
 # Hand-offs on a cluster of Spark whose machines share a file system and nothing else, with each kind of loss: half an hour.
 # apt-get install --no-install-recommends glusterfs-server sshfs openssh-sftp-server iproute2 strace
 cluster: $(VENV)/test.installed
-	$(BIN)/python -m pytest $(CLUSTER)
+	$(BIN)/python -m pytest -o faulthandler_timeout=0 $(CLUSTER)
 
 crash: $(VENV)/test.installed
 	echo "$$QUARTER" | xargs -t -L 1 -P $(JOBS) $(CRASH)

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from persistentqueue.spark import StageHandoff, payload, stages
+from persistentqueue.spark.options import read_options, stream_write_options, write_options
 from persistentqueue.spark.sessions import is_one_machine
 
 pytestmark = pytest.mark.spark
@@ -38,3 +39,12 @@ def test_rows_that_this_machine_does_not_see(
 def test_local_sessions_are_one_machine(spark: SparkSession) -> None:
     """The tasks of a local session run on one machine, and are not counted."""
     assert is_one_machine(spark)
+
+
+def test_option_to_insist_on_a_network_file_system() -> None:
+    """The option ``networkDisk`` is false by default, and reaches the place of every read and write."""
+    for options in (read_options, write_options, stream_write_options):
+        assert options({"path": "q"}).place.network_disk is False
+        assert options({"path": "q", "networkDisk": "True"}).place.network_disk is True
+        with pytest.raises(ValueError, match="networkDisk is true or false, not 'maybe'"):
+            options({"path": "q", "networkDisk": "maybe"})

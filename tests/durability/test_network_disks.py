@@ -56,6 +56,16 @@ def test_owners_are_refused(mounted: Mounted) -> None:
     assert (mounted.brick / "queue" / "log").is_dir()
 
 
+def test_command_line_is_refused(mounted: Mounted) -> None:
+    """``put`` is refused on a network file system, with the option that insists; with that option it works."""
+    if isinstance(mounted, Local):
+        pytest.skip("a local directory is not refused")
+    command = [sys.executable, "-m", "persistentqueue", "put", SHARED, "queue", "item"]
+    refused = mounted.machines[0].run(*command, check=False)
+    assert f"found {mounted.kind}" in refused and "(on the command line: --network-disk)" in refused
+    assert "1 item" in mounted.machines[0].run(*command[:-1], "--network-disk", command[-1])
+
+
 def test_reason_for_the_refusal(mounted: Mounted) -> None:
     """A local directory keeps each promise that an owner needs; a refused type breaks at least the one about locks."""
     broken = set()

@@ -7,9 +7,9 @@ BIN := $(VENV)/bin
 # The modules of which every branch is tested; only they are watched, since that takes its time.
 COVERED := codecs core.header core.operations core.block core.encryption core.frame core.state core.intervals \
 	core.availability core.delivery_counts core.dead_letter system.quota system.event_log storage.log \
-	storage.log_reader storage.mounts storage.publication storage.inbox_limits storage.inbox_access engine.commit \
+	storage.log_reader storage.publication storage.inbox_limits storage.inbox_access engine.commit \
 	engine.compaction engine.store engine.admission engine.segment_use engine.adoption engine.subscriptions \
-	engine.two_phase engine.reader engine.context recovery.replay recovery.in_doubt recovery.opening \
+	engine.two_phase engine.reader engine.context recovery.mounts recovery.replay recovery.in_doubt recovery.opening \
 	system.progress runtime.multi_queue runtime.retries runtime.metrics runtime.inspection runtime.session_state runtime.pipeline \
 	interprocess.producer interprocess.multi_writer interprocess.splits interprocess.consumer_requests \
 	interprocess.snapshot_view faces.lifecycle faces.refusals typed options subscription transactions \
@@ -17,7 +17,7 @@ COVERED := codecs core.header core.operations core.block core.encryption core.fr
 # The tests that do so; the others run unwatched.
 COVERING := $(patsubst %,tests/unit/engine/test_%.py,store reader_races trim spill commit admission compaction \
 	compaction_faults segment_use adoption two_phase)
-COVERING += $(patsubst %,tests/unit/recovery/test_%.py,replay opening check in_doubt decisions)
+COVERING += $(patsubst %,tests/unit/recovery/test_%.py,mounts replay opening check in_doubt decisions)
 COVERING += $(patsubst %,tests/unit/core/test_%.py,formats intervals state availability encryption delivery_counts \
 	dead_letter)
 COVERING += tests/unit/codecs/test_enclosed.py tests/workers/test_enclosed.py

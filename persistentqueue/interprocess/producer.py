@@ -31,12 +31,12 @@ from ..errors import (
     naming_paths,
     unless_lacking,
 )
+from ..recovery.mounts import need_local
 from ..recovery.opening import open_store
 from ..storage.inbox_access import is_shared, publication_mode
 from ..storage.inbox_limits import Bounds, Load, load_of
 from ..storage.layout import believed, find_generations, names_in, no_queue, queue_directory
 from ..storage.locations import INBOX_DIRECTORY, read_places
-from ..storage.mounts import need_local
 from ..storage.publication import Draft, is_published, read_publication, time_behind
 from ..system.disk import LACKING, Disk, StrPath, abspath, current_disk, dirname, join, sync_directory
 from ..system.trust import need_trusted

@@ -56,7 +56,6 @@ from ..storage.layout import (
 from ..storage.locations import DATA_DIRECTORY, LOG_DIRECTORY, OWN, Places
 from ..storage.lock import LOCK_NAME, Lock
 from ..storage.log import parse_log_name
-from ..storage.mounts import need_local
 from ..storage.relocation import open_places, settle, sweep_others
 from ..system.disk import (
     PAGE_BYTES,
@@ -73,6 +72,7 @@ from ..system.event_log import LOGGER
 from ..system.progress import SILENT, Meter
 from ..system.trust import need_trusted
 from .in_doubt import Decide, ask, find_copy, forget_settled
+from .mounts import need_local
 from .replay import Recovered, finish_adoptions, recover
 
 

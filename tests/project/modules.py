@@ -71,7 +71,7 @@ TABLE = (
         "settings transaction context reader subscriptions admission compaction segment_use commit trim adoption "
         "store two_phase",
     ),
-    _folder("recovery", "in_doubt location_repair catalog replay opening salvage check"),
+    _folder("recovery", "mounts in_doubt location_repair catalog replay opening salvage check"),
     _folder(
         "runtime",
         "background group_commit memory_budget metrics waiting space inspection pipeline open_queue maintenance "

@@ -23,8 +23,8 @@ from persistentqueue import (
     move_data,
     repair,
 )
-from persistentqueue.storage.mounts import NETWORK_TYPES, need_local, numbers_of, type_of
-from persistentqueue.system.disk import DISK, Disk, StatResult
+from persistentqueue.recovery.mounts import NETWORK_TYPES, need_local, type_of
+from persistentqueue.system.disk import DISK, Disk, StatResult, device_numbers
 from tests.support.disks import call_on, using_disk
 from tests.support.queues import drain, put
 
@@ -59,7 +59,7 @@ def disk_with(tmp_path: Path, kind: str, below: Path) -> Disk:
 )
 def test_numbers_of_a_device(device: int) -> None:
     """The numbers of a device are those that the C library computes."""
-    assert numbers_of(device) == (os.major(device), os.minor(device))
+    assert device_numbers(device) == (os.major(device), os.minor(device))
 
 
 def test_type_of_a_real_mount() -> None:

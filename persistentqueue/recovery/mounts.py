@@ -16,7 +16,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from ..errors import NetworkDiskError
-from ..system.disk import READ, Disk, dirname, join, read_all
+from ..system.disk import READ, Disk, device_numbers, dirname, join, read_all
 
 _MOUNTS = "/proc/self/mountinfo"
 _MOUNTS_BYTES_MAX = 16 * 1024 * 1024
@@ -41,14 +41,9 @@ A device whose number an unmounted one has had is accepted as well, if this proc
 """
 
 
-def numbers_of(device: int) -> tuple[int, int]:
-    """Return the major and the minor number of a device, as ``stat`` gives it."""
-    return (device >> 8) & 0xFFF | (device >> 32) & ~0xFFF, device & 0xFF | (device >> 12) & ~0xFF
-
-
 def type_of(disk: Disk, device: int) -> str | None:
     """Return the type of the file system with this device number; None if it is on a block device, or unknown."""
-    major, minor = numbers_of(device)
+    major, minor = device_numbers(device)
     if major:
         return None
     number = f"{major}:{minor}"

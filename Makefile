@@ -9,7 +9,7 @@ COVERED := codecs core.header core.operations core.block core.encryption core.fr
 	core.availability core.delivery_counts core.dead_letter system.quota system.event_log storage.log \
 	storage.log_reader storage.publication storage.inbox_limits storage.inbox_access engine.commit \
 	engine.compaction engine.store engine.admission engine.segment_use engine.adoption engine.subscriptions \
-	engine.two_phase engine.reader engine.context recovery.replay recovery.in_doubt recovery.opening \
+	engine.two_phase engine.reader engine.context recovery.mounts recovery.replay recovery.in_doubt recovery.opening \
 	system.progress runtime.multi_queue runtime.retries runtime.metrics runtime.inspection runtime.session_state runtime.pipeline \
 	interprocess.producer interprocess.multi_writer interprocess.splits interprocess.consumer_requests \
 	interprocess.snapshot_view faces.lifecycle faces.refusals typed options subscription transactions \
@@ -17,7 +17,7 @@ COVERED := codecs core.header core.operations core.block core.encryption core.fr
 # The tests that do so; the others run unwatched.
 COVERING := $(patsubst %,tests/unit/engine/test_%.py,store reader_races trim spill commit admission compaction \
 	compaction_faults segment_use adoption two_phase)
-COVERING += $(patsubst %,tests/unit/recovery/test_%.py,replay opening check in_doubt decisions)
+COVERING += $(patsubst %,tests/unit/recovery/test_%.py,mounts replay opening check in_doubt decisions)
 COVERING += $(patsubst %,tests/unit/core/test_%.py,formats intervals state availability encryption delivery_counts \
 	dead_letter)
 COVERING += tests/unit/codecs/test_enclosed.py tests/workers/test_enclosed.py
@@ -44,6 +44,8 @@ KILLS := $(KILLED_PIPELINE) tests/spark/test_killed.py tests/spark/test_tasks_th
 	tests/spark/test_processes.py perf/tests/test_spark_perf.py
 # A stream over several queues, killed around a commit: with the other neighbours.
 NEIGHBOURS := tests/examples/test_route_batches.py
+# Machines in namespaces: file systems over a network, and a cluster of Spark on them. It needs root and packages.
+CLUSTER := tests/durability/test_network_disks.py tests/spark/test_cluster.py tests/spark/test_cluster_killed.py
 # The models of protocols, which spin searches: they change with the protocols, not with the code.
 MODELS := tests/models
 # The tests of other queues, on each Python there is; a crawl; the command line in a process of its own for each verb, a
@@ -127,7 +129,7 @@ export PYTHONOPTIMIZE :=
 SPARKS ?= 4.0 4.1 4.2
 ON_SPARK := tests/spark/test_java.py tests/spark/test_handoff.py tests/spark/test_rows.py tests/spark/test_source.py tests/spark/test_stream.py tests/spark/test_typed_rows.py \
 	tests/spark/test_workers.py \
-	tests/spark/test_batches.py tests/spark/test_processes.py tests/spark/test_pipeline.py tests/spark/test_pipeline_failures.py \
+	tests/spark/test_batches.py tests/spark/test_several_machines.py tests/spark/test_processes.py tests/spark/test_pipeline.py tests/spark/test_pipeline_failures.py \
 	tests/spark/test_pipeline_on_spark.py
 # What make kills runs under Spark Connect; make connect runs all of the connector's tests there.
 ON_CONNECT := tests/spark/test_killed.py tests/spark/test_connect.py::test_a_query_is_found_by_its_name
@@ -140,7 +142,7 @@ BOUNDS += -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableException
 # The tools of a release have an environment of their own, so that none of them decides a version that is tested.
 RELEASE := $(VENV)/release/bin
 
-.PHONY: demo test long flights kills kills-pipeline models crash sparks connect neighbours airflow lint docs screenshots package bounds perf \
+.PHONY: demo test long flights kills kills-pipeline models cluster crash sparks connect neighbours airflow lint docs screenshots package bounds perf \
 	perf-spark clean
 
 # The pipeline is killed in the middle of a stage, and then goes on. It needs no kill if an earlier demo is done.
@@ -152,7 +154,7 @@ test: $(VENV)/test.installed
 	$(BIN)/python -m pytest -n 4 --dist loadfile $(COVERED:%=--cov=persistentqueue.%) --cov-report= $(COVERING)
 	$(BIN)/python -m coverage report --fail-under=100
 	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(COVERING:%=--ignore=%) \
-		$(FLIGHTS:%=--ignore=%) $(KILLS:%=--ignore=%) $(MODELS:%=--ignore=%) $(LONG:%=--ignore=%) \
+		$(FLIGHTS:%=--ignore=%) $(KILLS:%=--ignore=%) $(CLUSTER:%=--ignore=%) $(MODELS:%=--ignore=%) $(LONG:%=--ignore=%) \
 		$(NEIGHBOURS:%=--ignore=%)
 	echo "$$MINUTE" | xargs -t -L 1 -P $(JOBS) $(CRASH)
 
@@ -174,6 +176,11 @@ kills-pipeline: $(VENV)/test.installed
 # Models of protocols, whole within their bounds, and the bugs that are planted in them. It needs spin and gcc.
 models: $(VENV)/test.installed
 	LARGE_MODELS=1 $(BIN)/python -m pytest -n 2 --dist load $(MODELS)
+
+# Hand-offs on a cluster of Spark whose machines share a file system and nothing else, with each kind of loss: half an hour.
+# apt-get install --no-install-recommends glusterfs-server sshfs openssh-sftp-server iproute2 strace
+cluster: $(VENV)/test.installed
+	$(BIN)/python -m pytest -o faulthandler_timeout=0 $(CLUSTER)
 
 crash: $(VENV)/test.installed
 	echo "$$QUARTER" | xargs -t -L 1 -P $(JOBS) $(CRASH)

@@ -22,7 +22,7 @@ One process owns a queue at a time, with any number of threads. Items are bytes,
 
 The modules, from the ground up (made by ``python -m tests.project.modules``):
 
-- ``persistentqueue/`` Errors: public, and imported by all others. ``errors``.
+- ``persistentqueue/`` Errors: public, and imported by all others. ``pickling``, ``errors``.
 - ``drawing/`` Numbers as text, charts and tables, for terminals and HTML pages. Pure functions: no files, threads or
   clock. ``text``, ``charts``, ``style``, ``svg``, ``graph``.
 - ``core/`` Pure data and formats: bytes, sets of sequences, and the state that they add up to. No files, threads or
@@ -40,7 +40,7 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
   ``settings``, ``transaction``, ``context``, ``reader``, ``subscriptions``, ``admission``, ``compaction``,
   ``segment_use``, ``commit``, ``trim``, ``adoption``, ``store``, ``two_phase``.
 - ``recovery/`` Opening and repair: from a directory to an open store, and the salvage of data from a damaged queue.
-  ``in_doubt``, ``location_repair``, ``catalog``, ``replay``, ``opening``, ``salvage``, ``check``.
+  ``mounts``, ``in_doubt``, ``location_repair``, ``catalog``, ``replay``, ``opening``, ``salvage``, ``check``.
 - ``runtime/`` Threads around one engine, or around several: group commit, waiting, maintenance, retries.
   ``background``, ``group_commit``, ``memory_budget``, ``metrics``, ``waiting``, ``space``, ``inspection``,
   ``pipeline``, ``open_queue``, ``maintenance``, ``multi_queue``, ``retries``, ``session_state``.
@@ -110,6 +110,7 @@ from .errors import (
     ItemTooLargeError,
     MemoryShortageError,
     MissingExtraError,
+    NetworkDiskError,
     OutOfMemoryError,
     PathDeniedError,
     PathIsADirectoryError,
@@ -205,6 +206,7 @@ __all__ = [
     "ItemTooLargeError",
     "CodecError",
     "MissingExtraError",
+    "NetworkDiskError",
     "ClosedError",
     "SessionInUseError",
     "ReentrantUseError",

@@ -5,6 +5,7 @@
     PersistentQueueError
     ├── QueueLockedError         another owner has the queue open: wait, or close the queue there
     ├── UntrustedError           another user may have prepared the files: inspect and repair them, or pass trust=True
+    ├── NetworkDiskError         the files are on a network file system: use a local disk, or pass network_disk=True
     ├── CopiedQueueError         a copy of a neighbouring queue: move one of them, or give the copy a new identity
     ├── ForeignQueueError        files of another queue package are there: import their items, or name another path
     ├── QueueNotFoundError       no queue at the path                 (also a FileNotFoundError): check the path
@@ -73,13 +74,12 @@ A call can also raise:
 from __future__ import annotations
 
 import errno as _errno
-import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-_PLAIN: Final = frozenset({str, bytes, int, float, bool, type(None)})
-"""Types of attributes that ``pickle`` always accepts; they are not tested."""
+from .pickling import portable, rebuilt
+
 _ADVICE: Final = {
     _errno.ENOTDIR: "give the path of a directory, not of a file or of a link to a directory",
     _errno.EISDIR: "move the directory away: a file belongs there",
@@ -104,14 +104,14 @@ class PersistentQueueError(Exception):
         """Return what rebuilds the error without its constructor, whose arguments are not in ``args``."""
         reduced: Any = super().__reduce__()
         _, arguments, *state = reduced
-        attributes = [{name: _portable(value) for name, value in each.items()} for each in state if each]
-        return (_rebuilt, (type(self), *arguments), *attributes)
+        attributes = [{name: portable(value) for name, value in each.items()} for each in state if each]
+        return (rebuilt, (type(self), *arguments), *attributes)
 
     def __copy__(self) -> PersistentQueueError:
         """Return a copy that shares the attributes, also those that cannot be pickled."""
         reduced: Any = super().__reduce__()
         _, arguments, *_ = reduced
-        copied = _rebuilt(type(self), *arguments)
+        copied = rebuilt(type(self), *arguments)
         copied.__dict__.update(self.__dict__)
         return copied
 
@@ -162,6 +162,25 @@ class UntrustedError(PersistentQueueError):
     def __init__(self, path: str, expected: str, found: str, advice: str) -> None:
         self.path, self.expected, self.found, self.advice = path, expected, found, advice
         super().__init__(f"{path}: expected {expected}, found {found}: {advice}")
+
+
+class NetworkDiskError(PersistentQueueError):
+    """The directory is on a network file system, whose locks can end while their owner lives.
+
+    Raised before anything is written. Use a directory on a local disk: ``connect`` shares it with the processes of its
+    machine. Or pass ``network_disk=True``, if a second owner is impossible for other reasons.
+
+    Attributes:
+        path: The directory, or the first of its parents that exists.
+        found: The type of the file system, such as ``nfs4`` or ``fuse.sshfs``.
+    """
+
+    def __init__(self, path: str, found: str) -> None:
+        self.path, self.found = path, found
+        super().__init__(
+            f"{path}: expected a local file system, found {found}, whose locks can end while their owner lives: use a "
+            "directory on a local disk, or accept the risk of two owners with network_disk=True"
+        )
 
 
 class CopiedQueueError(PersistentQueueError):
@@ -772,27 +791,3 @@ def naming_paths(path: str = "the queue's directory") -> Iterator[None]:
             raise
         kind = next((kind for kind in UnusablePathError.__subclasses__() if isinstance(error, kind.__bases__[1])), None)
         raise (kind or UnusablePathError)(error.errno, error.strerror, error.filename or path) from error
-
-
-def _rebuilt(kind: type[PersistentQueueError], *arguments: Any) -> PersistentQueueError:
-    """Return an error of this kind with these ``args``, made by the built-in class that it descends from."""
-    # An error of two built-in kinds has the memory layout of its first base. Python refuses ``__new__`` of the other.
-    error: PersistentQueueError = (kind.__base__ or kind).__new__(kind, *arguments)
-    built_in: Any = next(base for base in kind.__mro__ if base.__module__ == "builtins")
-    built_in.__init__(error, *arguments)  # an ``OSError`` or ``ImportError`` keeps more than ``args``
-    return error
-
-
-def _portable(value: object) -> object:
-    """Return the value if it can be pickled, else its ``repr``."""
-    if type(value) in _PLAIN:
-        return value
-    # Both calls run code of the caller. An error of that code must not hide the one that is reported.
-    try:
-        pickle.dumps(value)
-    except Exception:
-        try:
-            return repr(value)
-        except Exception:
-            return f"a {type(value).__name__}"
-    return value

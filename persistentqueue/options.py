@@ -63,6 +63,7 @@ class PlainOptionArguments(TypedDict, total=False):
     min_free_bytes: int
     full: Full
     trust: bool
+    network_disk: bool
     compression: Compression | None
     encryption: Encryption | None
 
@@ -111,6 +112,7 @@ class Options:
     min_free_bytes: int = Settings.min_free_bytes
     full: Full = "raise"
     trust: bool = Settings.trust
+    network_disk: bool = Settings.network_disk
     max_attempts: int | None = None
     dead_letter: str | DeadLetterQueue | None = None
     retry_delay_seconds: Delay = 0.0
@@ -211,6 +213,7 @@ def for_dead_letters(options: Options) -> Options:
         memory_bytes=0,
         wipe=options.wipe,
         trust=options.trust,
+        network_disk=options.network_disk,
         compression=options.compression,
         encryption=options.encryption,
     )

@@ -119,6 +119,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
             ``"block"`` waits for room. ``min_free_bytes``, and what can never fit, raise at once in both cases.
         trust: Whether to open a directory that another user has prepared or may write to. Default False. This user,
             root, and a group with the right to write are trusted in any case.
+        network_disk: Whether to open a queue on a network file system. Default False: two owners could write there.
         max_attempts: Deliveries of an item, per subscription, over rollbacks and restarts, before it becomes a dead
             letter. Default None: no limit; at least 1. Needs ``dead_letter``. With this, ``dead_letter`` or
             ``retry_delay_seconds``, each call that dequeues writes to the log, as durably as a flush.
@@ -143,14 +144,14 @@ class PersistentQueue(Uncopyable, Generic[T]):
         InvalidNameError: ``name`` is not valid, or is used by a queue without a name, such as ``log``. Or no name was
             passed, and ``path`` holds named queues.
         UntrustedError: Another user has prepared the directory, or may write to it, and ``trust`` is False.
+        NetworkDiskError: The directory is on a network file system, and ``network_disk`` is False.
         CopiedQueueError: The queue has the identity of a queue beside it: one is a copy of the other.
         ForeignQueueError: There is no queue, and the directory has files of persist-queue or queuelib.
         DataPathError: The segments are not at ``data_path``, or something else is there.
         DataMissingError: The recorded location of the segments is missing.
         CorruptionError, UnsupportedFormatError: A file is damaged, or was written by a newer version.
         InDoubtError: Another queue stores the outcome of a transaction over both, and it cannot be read.
-        MissingExtraError, WrongKeyError: A package or the key is missing, or the key is wrong. Nothing was written with
-            it.
+        MissingExtraError, WrongKeyError: A package or the key is missing, or the key is wrong: nothing was written.
         ResourceError, BrokenQueueError: Disk, memory or file descriptors are short, or a sync failed. Try again.
         UnusablePathError, OSError: The operating system refuses a path, or fails otherwise.
 

@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 QueueFactory = Callable[..., PersistentQueue]
 ONE_JAVA = {
     f"tests/spark/test_{name}.py"
-    for name in ("batches", "handoff", "pipeline_on_spark", "rows", "source", "stream", "typed_rows", "workers")
+    for name in (
+        *("batches", "handoff", "pipeline_on_spark", "rows", "several_machines", "source", "stream", "typed_rows"),
+        "workers",
+    )
 }
 """Test files that use the fixture ``spark``. Its start takes ten seconds and one gibibyte."""
 

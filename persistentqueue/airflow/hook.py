@@ -119,7 +119,14 @@ class QueueHook(BaseHook):  # type: ignore[misc]
         It raises what ``Producer`` raises.
         """
         path, name, options = self.place
-        return Producer(path, name, codec=codec, compression=options.compression, trust=options.trust)
+        return Producer(
+            path,
+            name,
+            codec=codec,
+            compression=options.compression,
+            trust=options.trust,
+            network_disk=options.network_disk,
+        )
 
     def view(self) -> View:
         """Return a view of the queue, which looks and consumes nothing; see ``View``."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from persistentqueue import (
     CorruptionError,
     Encryption,
+    NetworkDiskError,
     PersistentQueue,
     QueueLockedError,
     UntrustedError,
@@ -53,6 +54,9 @@ LOCK_TIMEOUT = parameter(
 TRUST = parameter(
     "--trust", action="store_true", help="Accept a queue that another user has prepared, or may write to."
 )
+NETWORK_DISK = parameter(
+    "--network-disk", action="store_true", help="Accept a queue on a network file system, where two owners can write."
+)
 CREATE = (
     parameter(
         "--create", action="store_true", default=True, help="Make the queue if it does not exist; this is the default."
@@ -70,6 +74,8 @@ def explanation(error: BaseException) -> str:
         return f"{error} (persistentqueue repair keeps what is intact; persistentqueue dump writes it to a file)"
     if isinstance(error, UntrustedError):
         return f"{error} (on the command line: --trust)"
+    if isinstance(error, NetworkDiskError):
+        return f"{error} (on the command line: --network-disk)"
     if not isinstance(error, QueueLockedError):
         return str(error)
     who = f"process {error.pid} on {error.host} opened it at {error.since}" if error.pid else "a process has it open"

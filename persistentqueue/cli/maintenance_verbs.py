@@ -11,7 +11,7 @@ from persistentqueue.drawing.charts import SPARSE
 from persistentqueue.storage.layout import open_pool
 from persistentqueue.storage.pool import SIZE_BYTES_MAX
 
-from .app import KEYS, LOCK_TIMEOUT, NAME, PATH, PROBLEMS, TRUST, WELL, encryption_of, own
+from .app import KEYS, LOCK_TIMEOUT, NAME, NETWORK_DISK, PATH, PROBLEMS, TRUST, WELL, encryption_of, own
 from .bench import SECONDS, measure
 from .formatting import lost_text, many, rate_text, size_text
 from .output import answer, progress, say, show
@@ -76,6 +76,7 @@ def repair_(path: str, name: str | None, data_path: str, renew: bool, trust: boo
     ),
     LOCK_TIMEOUT,
     TRUST,
+    NETWORK_DISK,
     KEYS,
 )
 def compact(
@@ -84,6 +85,7 @@ def compact(
     below: float,
     lock_timeout: float,
     trust: bool,
+    network_disk: bool,
     keys: Sequence[str] | None,
     as_json: bool,
 ) -> int:
@@ -94,7 +96,9 @@ def compact(
     Disk: the queue's data files; it needs free space for one more. Lock: needed.
     """
     encryption = encryption_of(keys)
-    opened = partial(own, create=False, lock_timeout=lock_timeout, encryption=encryption, trust=trust)
+    opened = partial(
+        own, create=False, lock_timeout=lock_timeout, encryption=encryption, trust=trust, network_disk=network_disk
+    )
     with opened(path, named(name)) as queue:
         before = View(path, named(name)).look()
         with progress("compact") as at:

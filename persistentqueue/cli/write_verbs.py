@@ -32,6 +32,7 @@ from .app import (
     LOCK_TIMEOUT,
     NAME,
     NAME_NEEDED,
+    NETWORK_DISK,
     PATH,
     PROBLEMS,
     SUBSCRIPTION,
@@ -64,6 +65,7 @@ BATCH_ITEMS = 1000
     parameter("--whole", action="store_true", help="Read all of stdin as one item."),
     *CREATE,
     TRUST,
+    NETWORK_DISK,
     KEYS,
 )
 def put(
@@ -73,6 +75,7 @@ def put(
     whole: bool,
     create: bool,
     trust: bool,
+    network_disk: bool,
     keys: Sequence[str] | None,
     as_json: bool,
 ) -> int:
@@ -84,11 +87,13 @@ def put(
     """
     if items and whole:
         raise UsageError("--whole reads the item from stdin: give no ITEM")
-    with Producer(path, named(name), create=create, encryption=encryption_of(keys), trust=trust) as producer:
+    with Producer(
+        path, named(name), create=create, encryption=encryption_of(keys), trust=trust, network_disk=network_disk
+    ) as producer:
         producer.enqueue_many(_given(items, whole))
         count = producer.pending
         producer.flush()
-    return _taken_in(path, name, count, trust, as_json)
+    return _taken_in(path, name, count, trust, network_disk, as_json)
 
 
 def _given(items: Sequence[str], whole: bool) -> Iterable[bytes]:
@@ -115,6 +120,7 @@ def _given(items: Sequence[str], whole: bool) -> Iterable[bytes]:
     parameter("--marker", default="", metavar="NAME", help="Record in the queue how far it is."),
     *CREATE,
     TRUST,
+    NETWORK_DISK,
     KEYS,
 )
 def load(
@@ -124,6 +130,7 @@ def load(
     marker: str,
     create: bool,
     trust: bool,
+    network_disk: bool,
     keys: Sequence[str] | None,
     as_json: bool,
 ) -> int:
@@ -137,7 +144,9 @@ def load(
     """
     total = Path(source).stat().st_size if source != "-" else None
     loaded = skipped = read_bytes = 0
-    with Producer(path, named(name), create=create, encryption=encryption_of(keys), trust=trust) as producer:
+    with Producer(
+        path, named(name), create=create, encryption=encryption_of(keys), trust=trust, network_disk=network_disk
+    ) as producer:
         done = View(path, named(name)).look().markers.get(marker, 0) if marker else 0
         file = sys.stdin.buffer if source == "-" else Path(source).open("rb")  # noqa: SIM115 - closed below
         try:
@@ -155,7 +164,9 @@ def load(
                 file.close()
             if not as_json and (done or skipped):
                 note(f"{many(done + skipped, 'line')} skipped: by the marker {marker!r}, they were loaded before")
-    return _taken_in(path, name or ".", loaded, trust, as_json, {"skipped": done + skipped} if marker else {})
+    return _taken_in(
+        path, name or ".", loaded, trust, network_disk, as_json, {"skipped": done + skipped} if marker else {}
+    )
 
 
 def _batches(lines: Iterable[bytes], done: int) -> Iterator[tuple[int, list[bytes], int]]:
@@ -184,11 +195,13 @@ def _batches(lines: Iterable[bytes], done: int) -> Iterator[tuple[int, list[byte
         yield number, items, read_bytes
 
 
-def _taken_in(path: str, name: str, count: int, trust: bool, as_json: bool, more: dict[str, Any] | None = None) -> int:
+def _taken_in(
+    path: str, name: str, count: int, trust: bool, network_disk: bool, as_json: bool, more: dict[str, Any] | None = None
+) -> int:
     """Report the published items; if the queue has no owner, open it for a moment, so that it adopts them."""
     waits = ""
     try:
-        own(path, named(name), create=False, lock_timeout=LOCK_SECONDS, trust=trust).close()
+        own(path, named(name), create=False, lock_timeout=LOCK_SECONDS, trust=trust, network_disk=network_disk).close()
     except QueueLockedError as locked:
         who = f"process {locked.pid} on {locked.host}" if locked.pid is not None else "another process"
         waits = f"published: {who} owns the queue, and adopts them"
@@ -232,6 +245,7 @@ def _taken_in(path: str, name: str, count: int, trust: bool, as_json: bool, more
     parameter("--again", action="store_true", help="Import the source also if the queue has had its items."),
     LOCK_TIMEOUT,
     TRUST,
+    NETWORK_DISK,
     KEYS,
 )
 def import_(
@@ -248,6 +262,7 @@ def import_(
     again: bool,
     lock_timeout: float,
     trust: bool,
+    network_disk: bool,
     keys: Sequence[str] | None,
     as_json: bool,
 ) -> int:
@@ -280,6 +295,7 @@ def import_(
             wipe=True,
             lock_timeout=lock_timeout,
             trust=trust,
+            network_disk=network_disk,
             encryption=encryption_of(keys),
         )
     damaged = [str(each) for each in done.damaged]
@@ -307,6 +323,7 @@ def import_(
     SUBSCRIPTION,
     LOCK_TIMEOUT,
     TRUST,
+    NETWORK_DISK,
     KEYS,
 )
 def get(
@@ -318,6 +335,7 @@ def get(
     subscription: str,
     lock_timeout: float,
     trust: bool,
+    network_disk: bool,
     keys: Sequence[str] | None,
     as_json: bool,
 ) -> int:
@@ -333,7 +351,14 @@ def get(
     left, taken = 2**62 if every else count, 0
     piped = is_piped(sys.stdout)
     batch = 1 if piped else BATCH_ITEMS
-    opened = partial(own, create=False, lock_timeout=lock_timeout, encryption=encryption_of(keys), trust=trust)
+    opened = partial(
+        own,
+        create=False,
+        lock_timeout=lock_timeout,
+        encryption=encryption_of(keys),
+        trust=trust,
+        network_disk=network_disk,
+    )
     with (
         opened(path, named(name)) as queue,
         _session(queue, subscription) as session,
@@ -371,6 +396,7 @@ def _session(queue: PersistentQueue, subscription: str) -> Session:
     parameter("--back", action="store_true", help="Move segments back into the queues' directories."),
     LOCK_TIMEOUT,
     TRUST,
+    NETWORK_DISK,
     KEYS,
 )
 def move(
@@ -382,6 +408,7 @@ def move(
     back: bool,
     lock_timeout: float,
     trust: bool,
+    network_disk: bool,
     keys: Sequence[str] | None,
     as_json: bool,
 ) -> int:
@@ -399,7 +426,9 @@ def move(
         return _move_segments(path, names or ["."], data_path or None, lock_timeout, trust, as_json)
     if len(names) != 1:
         raise UsageError("--to moves the items of one queue: expected exactly one NAME")
-    opened = partial(own, path, lock_timeout=lock_timeout, encryption=encryption_of(keys), trust=trust)
+    opened = partial(
+        own, path, lock_timeout=lock_timeout, encryption=encryption_of(keys), trust=trust, network_disk=network_disk
+    )
     return _move_items(opened, names[0], to, 2**62 if count is None else count, as_json)
 
 
@@ -465,6 +494,7 @@ def _move_segments(
     parameter("-n", "--count", type=Number(int, 0), help="Most items to move; default: all."),
     LOCK_TIMEOUT,
     TRUST,
+    NETWORK_DISK,
     KEYS,
 )
 def requeue(
@@ -474,6 +504,7 @@ def requeue(
     count: int | None,
     lock_timeout: float,
     trust: bool,
+    network_disk: bool,
     keys: Sequence[str] | None,
     as_json: bool,
 ) -> int:
@@ -484,7 +515,15 @@ def requeue(
 
     Disk: both queues. Lock: needed, for both.
     """
-    opened = partial(own, path, create=False, lock_timeout=lock_timeout, encryption=encryption_of(keys), trust=trust)
+    opened = partial(
+        own,
+        path,
+        create=False,
+        lock_timeout=lock_timeout,
+        encryption=encryption_of(keys),
+        trust=trust,
+        network_disk=network_disk,
+    )
     with opened(dead_letter) as dead, opened(named(name), dead_letter=dead) as queue:
         moved = queue.requeue(count)
     if as_json:

@@ -34,6 +34,8 @@ class Settings:
     """Reaction of a flush that a limit leaves no room for: ``"raise"`` an error, or ``"block"`` until there is room."""
     trust: bool = False
     """Whether to open a queue that another user has prepared (see ``trust``)."""
+    network_disk: bool = False
+    """Whether to open a queue on a network file system (see ``mounts``)."""
     counts_attempts: bool = False
     """Whether to count delivery attempts (see ``retries``)."""
     envelopes: Envelopes | None = None

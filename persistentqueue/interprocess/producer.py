@@ -31,6 +31,7 @@ from ..errors import (
     naming_paths,
     unless_lacking,
 )
+from ..recovery.mounts import need_local
 from ..recovery.opening import open_store
 from ..storage.inbox_access import is_shared, publication_mode
 from ..storage.inbox_limits import Bounds, Load, load_of
@@ -75,6 +76,7 @@ class Producer(Uncopyable, Generic[T]):
             producer writes.
         trust: Whether to accept a queue that another user has prepared or may write to. Default: False. A queue whose
             user shares it with a group (see ``inbox_access``) is accepted in any case.
+        network_disk: Whether to accept a queue on a network file system. Default: False.
 
     Raises:
         QueueNotFoundError: There is no queue at the path, and ``create`` is False.
@@ -85,6 +87,7 @@ class Producer(Uncopyable, Generic[T]):
         CorruptionError: The queue's files that name its locations are damaged, or its log is missing.
         InboxAccessError: The queue belongs to another user, and is not shared with a group.
         UntrustedError: Another user has prepared the queue or may write to it, and ``trust`` is False.
+        NetworkDiskError: The queue is on a network file system, and ``network_disk`` is False.
         MissingExtraError: A package that the compression or the encryption needs is not installed.
         WrongKeyError: The encryption has no key.
         ResourceError: The operating system lacks disk space, descriptors or memory.
@@ -130,6 +133,7 @@ class Producer(Uncopyable, Generic[T]):
         compression: Compression | None = None,
         encryption: Encryption | None = None,
         trust: bool = False,
+        network_disk: bool = False,
     ) -> None:
         disk = current_disk()
         self._is_busy = False
@@ -146,9 +150,13 @@ class Producer(Uncopyable, Generic[T]):
         self._directory = abspath(queue_directory(path, name))  # absolute: the process may change its working directory
         need = unless_lacking(self._directory, "to find the queue's inbox", "then make the producer")
         with naming_paths(self._directory), need:
+            if not network_disk:
+                need_local(disk, self._directory)
             if create:
-                _create(disk, self._directory, trust)
+                _create(disk, self._directory, Settings(trust=trust, network_disk=network_disk))
             self._inbox = find_inbox(disk, self._directory)
+            if not network_disk:
+                need_local(disk, self._inbox)
             if not trust and not is_shared(disk, self._inbox):
                 roots = dict.fromkeys((self._directory, dirname(self._inbox)))
                 need_trusted(disk, chain.from_iterable(believed(disk, root) for root in roots))
@@ -576,12 +584,12 @@ class Versions:
         return None
 
 
-def _create(disk: Disk, directory: str, trust: bool) -> None:
+def _create(disk: Disk, directory: str, settings: Settings) -> None:
     """Make the queue, unless it exists or another process makes it meanwhile. Raises ``QueueLockedError``."""
     tries = 0
     while not _is_made(disk, directory):
         try:
-            open_store(disk, directory, Settings(trust=trust), create=True, lock_timeout_seconds=_TRY_SECONDS).close()
+            open_store(disk, directory, settings, create=True, lock_timeout_seconds=_TRY_SECONDS).close()
         except QueueLockedError:
             tries += 1
             if tries == _CREATION_TRIES:

@@ -424,7 +424,7 @@ def _repair(disk: Disk, directory: str, given: str | None, renew: bool, trust: b
     if not names_in(disk, places.path(LOG_DIRECTORY)) and not names_in(disk, places.path(DATA_DIRECTORY)):
         raise no_queue(disk, directory, "to repair")
     before = _damaged_files(disk, places)
-    with take(disk, directory, Settings(trust=trust), create=True, data_path=given) as taken:
+    with take(disk, directory, Settings(trust=trust, network_disk=True), create=True, data_path=given) as taken:
         if renew and taken.lock.is_copied and taken.places == places:
             require_own_location(places)  # a queue of its own has segments of its own
         salvaged = salvage(taken.lock.disk, taken.places, asking(disk, directory, UNKNOWN, trust), meter)

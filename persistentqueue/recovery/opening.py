@@ -4,7 +4,8 @@ The steps of an opening. ``take`` makes the steps 1 and 2 and finds the location
 ``begin`` makes the steps from 5 on. ``repair`` does the same with ``salvage`` in place of ``recover``. Only the steps
 from 6 on write to the queue, apart from its directory and its lock file.
 
-1. Check the directory: its name, and that no other user has prepared it (see ``trust``).
+1. Check the directory: its name, that it is on a local disk (see ``mounts``), and that no other user has prepared it
+   (see ``trust``).
 2. Take the lock. From here on the owner uses the descriptors of its directories.
 3. Find the location of the segments, and read the log. ``replay`` does this, and also says what must be written again.
 4. If a transaction is in doubt, ask the queue that coordinated it for the outcome (see ``in_doubt``). If that queue is
@@ -71,6 +72,7 @@ from ..system.event_log import LOGGER
 from ..system.progress import SILENT, Meter
 from ..system.trust import need_trusted
 from .in_doubt import Decide, ask, find_copy, forget_settled
+from .mounts import need_local
 from .replay import Recovered, finish_adoptions, recover
 
 
@@ -143,14 +145,16 @@ def open_store(
 
     ``others`` gives access to the queues that this one may have to ask. With ``needs_name``, no queue is made in a
     directory of named queues. A directory that another user has prepared is opened only if the settings say ``trust``.
-    ``meter`` counts bytes: of the log, of the blocks that are written again, and of the published files.
+    A directory on a network file system is opened only if they say ``network_disk``. ``meter`` counts bytes: of the
+    log, of the blocks that are written again, and of the published files.
 
     On return, the whole state is durable (with ``settings.sync``).
 
-    Raises ``QueueLockedError``, ``UntrustedError``, ``QueueNotFoundError``, ``InvalidNameError``, ``DataPathError``,
-    ``DataMissingError``, ``CorruptionError``, ``UnsupportedFormatError``, ``CopiedQueueError``, ``InDoubtError``,
-    ``ResourceError``, ``BrokenQueueError``, ``ValueError`` for ``fan_out`` and ``OSError``. The lock is then free.
-    Nothing is lost: an opening only writes what the log said, and a later one can write it again.
+    Raises ``QueueLockedError``, ``UntrustedError``, ``NetworkDiskError``, ``QueueNotFoundError``,
+    ``InvalidNameError``, ``DataPathError``, ``DataMissingError``, ``CorruptionError``, ``UnsupportedFormatError``,
+    ``CopiedQueueError``, ``InDoubtError``, ``ResourceError``, ``BrokenQueueError``, ``ValueError`` for ``fan_out`` and
+    ``OSError``. The lock is then free. Nothing is lost: an opening only writes what the log said, and a later one can
+    write it again.
     """
     with take(
         disk,
@@ -184,6 +188,7 @@ def take(
     """
     with unless_lacking(directory, "to open the queue", "then open it"):
         need_own_directory(disk, directory)
+        _need_local(disk, settings, directory, data_path)
         if not create and not find_generations(disk, directory):
             raise no_queue(disk, directory, "to open, and create=False forbids making one")
         if needs_name:
@@ -200,6 +205,8 @@ def take(
             _need_trusted(own, settings, directory, None)  # again: under the lock no other process replaces it
             places = open_places(own, directory, data_path, lock.is_copied)
             _need_trusted(own, settings, places.data_root, None)
+            if places.data_root != directory:
+                _need_local(own, settings, places.data_root, None)
             yield Taken(disk, directory, settings, data_path, lock, places)
         except BaseException:
             lock.release()
@@ -252,6 +259,14 @@ def _need_trusted(disk: Disk, settings: Settings, root: str, data_path: str | No
         need_trusted(disk, chain.from_iterable(believed(disk, each) for each in roots))
 
 
+def _need_local(disk: Disk, settings: Settings, root: str, data_path: str | None) -> None:
+    """Raise ``NetworkDiskError`` if one of the paths is on a network file system, unless the settings accept that."""
+    if not settings.network_disk:
+        need_local(disk, root)
+        if data_path is not None and data_path != OWN.path:
+            need_local(disk, data_path)
+
+
 def _need_original(disk: Disk, lock: Lock, directory: str, identity: bytes) -> None:
     """Raise ``CopiedQueueError`` if a neighbour has the same identity.
 
@@ -279,7 +294,7 @@ def _recover_other(disk: Disk, others: Others, trust: bool, directory: str) -> b
     """
     # The settings of its owner are not known. So this opening has no limits: they could keep the queue from answering.
     # It takes as little disk space as possible. It wipes what it frees, since the owner may have asked for that.
-    settings = Settings(log_bytes=PAGE_BYTES, wipe=True, trust=trust)
+    settings = Settings(log_bytes=PAGE_BYTES, wipe=True, trust=trust, network_disk=True)
     try:
         with take(disk, directory, settings, create=False) as taken:
             recovered = recover(taken.lock.disk, taken.places, asking(disk, directory, others, trust))

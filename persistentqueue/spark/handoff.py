@@ -24,6 +24,7 @@ from pyspark.sql.utils import is_remote
 
 from persistentqueue import (
     CorruptionError,
+    Options,
     PersistentQueue,
     ResourceError,
     Subscription,
@@ -93,6 +94,8 @@ class StageHandoff:
             Default: False.
         dead_letter: The name of the queue, in ``path``, that receives the stages that ``skip`` gives up. With None, the
             default, ``skip`` drops them.
+        network_disk: Whether the queue may be on a network file system, as for ``PersistentQueue``. Default: False.
+            Payloads may always be there.
 
     Raises:
         QueueLockedError: Another process owns the queue.
@@ -111,11 +114,13 @@ class StageHandoff:
         *,
         fan_out: bool = False,
         dead_letter: str | None = None,
+        network_disk: bool = False,
     ) -> None:
         self._spark = spark
         self._payloads = payloads(payload_root or Path(path, f"{name}+payload"), spark)
         self._path, self._name = os.path.abspath(path), name
-        self._queue = PersistentQueue(os.fspath(path), name, fan_out=fan_out, dead_letter=dead_letter)
+        options = Options(fan_out=fan_out, dead_letter=dead_letter, network_disk=network_disk)
+        self._queue, self._network_disk = PersistentQueue(os.fspath(path), name, options=options), network_disk
         self._buries = dead_letter is not None
         self._id = self._queue.identity[:16]
         try:
@@ -227,11 +232,11 @@ class StageHandoff:
             raise ValueError("put_batch is for foreachBatch of a streaming query: use put(df, marker=…) elsewhere")
         return self._put(df, (query, batch_id), keeps_empty=False)
 
-    def __reduce__(self) -> tuple[Callable[..., BatchHandoff], tuple[str, str, str, str]]:
+    def __reduce__(self) -> tuple[Callable[..., BatchHandoff], tuple[str, str, str, str, bool]]:
         """Pickle what ``put_batch`` needs in a process of Spark Connect. A classic session needs no other process."""
         if not (is_connect(self._spark) if self._spark is not None else is_remote()):
             raise TypeError("a StageHandoff belongs to one process, and cannot be pickled: open it where it is used")
-        return batch_handoff, (self._path, self._name, self._payloads.root, self._id)
+        return batch_handoff, (self._path, self._name, self._payloads.root, self._id, self._network_disk)
 
     @contextmanager
     def take(

@@ -11,7 +11,7 @@ from persistentqueue.interprocess import LATEST
 
 FORMATS = ("value", "arrow", "avro", "json")
 """The formats of items: bytes in the column ``value``, or typed rows."""
-_PLACE = ("path", "queue")
+_PLACE = ("path", "queue", "networkDisk")
 _READING = (*_PLACE, "startingOffsets", "endingOffsets", "minPartitions", "failOnDataLoss", "columns", "rows", "format")
 _STREAMING = (
     *_PLACE,
@@ -43,6 +43,8 @@ class Place:
     the directory in which the driver's Java was started."""
     queue: str | None
     """The name of the queue in ``path``; None if ``path`` is the queue's own directory."""
+    network_disk: bool = False
+    """Whether the queue may be on a network file system."""
 
     @property
     def directory(self) -> str:
@@ -211,7 +213,8 @@ def _place(options: Mapping[str, str], known: tuple[str, ...], what: str) -> Pla
         raise ValueError(
             f"{what} of persistentqueue needs a path: the queue's directory, or its parent with the option queue"
         )
-    return Place(os.path.abspath(_local(path)), options.get("queue"))
+    accepts = _truth("networkDisk", options.get("networkDisk", "false"))
+    return Place(os.path.abspath(_local(path)), options.get("queue"), accepts)
 
 
 def _local(path: str) -> str:

@@ -265,4 +265,4 @@ def adopt(place: Place) -> None:
     """
     with suppress(PersistentQueueError, OSError):
         if count_published(place.path, place.queue):
-            PersistentQueue(place.path, place.queue, create=False).close()
+            PersistentQueue(place.path, place.queue, create=False, network_disk=place.network_disk).close()

@@ -12,6 +12,7 @@ payload, where the storage has directories.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,11 @@ from .sessions import is_connect
 _PATTERN = set("*?[]{}\\")
 _SUCCESS = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
 SCHEME = "://"
+_LACKS_JARS = re.compile(r"No FileSystem for scheme|ClassNotFoundException: Class [\w.]+ not found")
+_JARS = (
+    "the jars of this Spark do not have this file system: add them to it, for s3a:// by the setting "
+    "spark.jars.packages=org.apache.hadoop:hadoop-aws:VERSION, with the version of the jar hadoop-client-api"
+)
 LOST_SUFFIX = ".lost"
 """The suffix of the name of a payload whose stage was given up."""
 
@@ -37,6 +43,8 @@ class Payloads(Protocol):
 
     root: str
     """The root, as messages show it."""
+    is_path: bool
+    """Whether the root is a path, which can be another directory on each machine."""
 
     def prepare(self) -> None:
         """Make the root if it does not exist."""
@@ -89,6 +97,8 @@ def on_the_server(root: str, spark: SparkSession) -> Payloads:
 
 class _Local:
     """The payloads on a local file system."""
+
+    is_path = True
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -147,6 +157,8 @@ class _Local:
 
 class _Remote:
     """The payloads on any other file system that Spark knows, with the methods of both kinds of sessions."""
+
+    is_path = False
 
     def __init__(self, root: str, spark: SparkSession) -> None:
         self.root = root
@@ -271,11 +283,16 @@ def _explaining(address: str) -> Iterator[None]:
         yield
     except PySparkException as error:
         kind = FileNotFoundError if error.getCondition() == "PATH_NOT_FOUND" else OSError
-        raise kind(f"{address}: {str(error).partition('JVM stacktrace')[0].strip()}") from error
+        raise kind(_advised(address, str(error).partition("JVM stacktrace")[0].strip())) from error
     except Exception as error:
         if not hasattr(error, "java_exception"):  # the error of py4j, which a client of Spark Connect does not have
             raise
-        raise OSError(f"{address}: {error.java_exception.toString()}") from error
+        raise OSError(_advised(address, error.java_exception.toString())) from error
+
+
+def _advised(address: str, text: str) -> str:
+    """Return the message for an error at an address, with the advice if Spark lacks the file system."""
+    return f"{address}: {text}: {_JARS}" if _LACKS_JARS.search(text) else f"{address}: {text}"
 
 
 def _is_data(file: str) -> bool:

@@ -14,3 +14,8 @@ class SparkConnectError(PersistentQueueError):
 def is_connect(spark: SparkSession) -> bool:
     """Return whether this is a session of Spark Connect. Its class has no base class in common with a classic one."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
+def is_one_machine(spark: SparkSession) -> bool:
+    """Return whether all tasks of a session run on one machine, as far as its master tells."""
+    return str(spark.conf.get("spark.master", "")).startswith("local")

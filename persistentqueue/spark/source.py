@@ -65,6 +65,8 @@ class QueueDataSource(DataSource):
     - ``path``: The directory of queues, or a queue's own directory. Required. It may be a ``file:`` address. A relative
       path starts in the directory in which the driver's Java was started.
     - ``queue``: The name of the queue in ``path``. Default: ``path`` is the queue's own directory.
+    - ``networkDisk``: ``true`` accepts a queue on a network file system, for tries: see ``NetworkDiskError``. Default:
+      ``false``.
     - ``format``: ``value``, the default, reads and writes items as they are. ``arrow``, ``avro`` and ``json`` read and
       write typed rows (see ``rows``), whose schemas the queue keeps. A write registers the schema of the frame before
       any task runs, with columns that can be null. A read yields the columns of the newest schema, or those of

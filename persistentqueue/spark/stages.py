@@ -20,19 +20,23 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession, functions
 
 from persistentqueue import BrokenQueueError, PersistentQueueError, Producer, QueueNotFoundError
 from persistentqueue.interprocess import is_reached
 
 from .payload import LOST_SUFFIX, Payloads, on_the_server, payloads
 from .progress import Report, reporting
-from .sessions import SparkConnectError, is_connect
+from .sessions import SparkConnectError, is_connect, is_one_machine
 from .workers import QUERY_ID
 
 BATCH_GRACE_SECONDS = 7 * 86400.0
 """Age of the payload of a micro-batch from which on an opening removes it, if no manifest names it."""
 _FORMAT = "persistentqueue stage 1"
+_SHARE = (
+    "it needs a file system that it shares with the executors, or a payload_root that Spark reaches, such as "
+    "s3a://bucket/payloads"
+)
 _OWNERS = r"stage-(?P<owner>[0-9a-f]{16})-[0-9a-f]{32}"
 _BATCHES = r"batch-(?P<of>[0-9a-f]{16})-(?P<query>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-(?P<batch>\d{1,19})"
 _NAME = re.compile(f"{_OWNERS}|{_BATCHES}-[0-9a-f]{{32}}")
@@ -137,9 +141,15 @@ def write(
     address = root.make(name)
     try:
         # 1. Spark writes the payload. 2. The payload is made durable, files first, then the names that lead to it.
+        counted, observed = _counted(df) if root.is_path and not is_one_machine(df.sparkSession) else (df, None)
         with reporting(df.sparkSession, progress):
-            df.write.mode("append").parquet(address)
+            counted.write.mode("append").parquet(address)
         manifest = _measure(root, name, df, marker)
+        if observed is not None and manifest.rows != observed.get["rows"]:
+            raise FileNotFoundError(
+                f"{root.root}/{name}: this process sees {manifest.rows} of the {observed.get['rows']} rows that Spark "
+                f"has written: {_SHARE}"
+            )
         if not (manifest.rows or keeps_empty):
             root.remove(name)
             return None
@@ -150,16 +160,26 @@ def write(
     return manifest
 
 
+def _counted(df: DataFrame) -> tuple[DataFrame, Any]:
+    """Return a frame with the same rows, and an observation of their number.
+
+    On several machines, one path can lead to several directories. A task that writes elsewhere has no error, and its
+    rows are not here. Their number shows it.
+    """
+    kind: Any = Observation
+    if is_connect(df.sparkSession):
+        from pyspark.sql.connect.observation import Observation as kind  # noqa: N813, PLC0415
+    observed = kind()
+    return df.observe(observed, functions.count(functions.lit(1)).alias("rows")), observed
+
+
 def _measure(root: Payloads, name: str, df: DataFrame, marker: tuple[str, int] | None) -> Manifest:
     """Return the manifest of a payload, from its files: reading their footers shows that each one was finished."""
     files = root.files(name)
     if not files:
         if is_connect(df.sparkSession):
             on_the_server(root.root, df.sparkSession).remove(name)
-        raise FileNotFoundError(
-            f"{root.root}/{name}: this process sees no file of Spark here: it needs a file system that it shares with "
-            "the executors, or a payload_root that Spark reaches, such as s3a://bucket/payloads"
-        )
+        raise FileNotFoundError(f"{root.root}/{name}: this process sees no file of Spark here: {_SHARE}")
     rows = root.rows(name, list(files))
     sizes = tuple(files.values())
     return Manifest(name, df.schema.jsonValue(), tuple(files), sizes, sum(sizes), rows, marker)
@@ -218,12 +238,15 @@ class BatchHandoff:
     Pickling a ``StageHandoff`` makes it. Nothing of it stays open between two batches.
     """
 
-    def __init__(self, spark: SparkSession | None, path: str, name: str, payload_root: str, identity: str) -> None:
+    def __init__(
+        self, spark: SparkSession | None, path: str, name: str, payload_root: str, identity: str, network_disk: bool
+    ) -> None:
         self._spark = spark
         self._path = path
         self._name = name
         self._root = payload_root
         self._identity = identity
+        self._network_disk = network_disk
         self._queries: dict[str | None, str] = {}
 
     def put_batch(self, df: DataFrame, batch_id: int, query: str | None = None) -> bool:
@@ -236,7 +259,7 @@ class BatchHandoff:
         try:
             if is_reached(self._path, self._name, marker):
                 return False
-            producer = Producer(self._path, self._name, create=False)
+            producer = Producer(self._path, self._name, create=False, network_disk=self._network_disk)
         except QueueNotFoundError as error:
             raise SparkConnectError(
                 f"{error}: Spark Connect runs put_batch beside its server, which does not see the queue of the "
@@ -290,7 +313,7 @@ class BatchHandoff:
         return self._queries[query]
 
 
-def batch_handoff(path: str, name: str, payload_root: str, identity: str) -> BatchHandoff:
+def batch_handoff(path: str, name: str, payload_root: str, identity: str, network_disk: bool) -> BatchHandoff:
     """Return a pickled hand-off in the process that unpickles it.
 
     Spark unpickles the function of ``foreachBatch`` while the session that has started the query is the active one.
@@ -299,4 +322,4 @@ def batch_handoff(path: str, name: str, payload_root: str, identity: str) -> Bat
         spark = SparkSession.active()
     except PySparkException:
         spark = None
-    return BatchHandoff(spark, path, name, payload_root, identity)
+    return BatchHandoff(spark, path, name, payload_root, identity, network_disk)

@@ -151,7 +151,7 @@ def _check(schema: StructType, overwrite: bool, options: WriteOptions) -> RowBat
             f"{', '.join(f'{name} {kind.simpleString()}' for name, kind in found)}: select one such column, for "
             "instance by selectExpr('to_json(struct(*)) AS value'), or write all columns with option('format', 'arrow')"
         )
-    Producer(place.path, place.queue).close()
+    Producer(place.path, place.queue, network_disk=place.network_disk).close()
     return None
 
 

@@ -45,7 +45,19 @@ from typing import Any, NamedTuple, TypeVar
 from ..core.checksum import crc32
 from ..errors import QueueLockedError, UntrustedError, printable
 from ..system.directory_handles import Roots
-from ..system.disk import CREATE, DIRECTORY, NO_LINK, READ, Disk, StatResult, dirname, join, read_all, write_all
+from ..system.disk import (
+    CREATE,
+    DIRECTORY,
+    NO_LINK,
+    READ,
+    Disk,
+    StatResult,
+    device_numbers,
+    dirname,
+    join,
+    read_all,
+    write_all,
+)
 
 T = TypeVar("T")
 
@@ -337,7 +349,6 @@ def _is_lock_on(fields: list[str], named: StatResult, owner: Owner | None) -> bo
     if len(fields) < 6 or fields[1] != "FLOCK":
         return False
     device, _, inode = fields[5].rpartition(":")
-    major = (named.st_dev >> 8) & 0xFFF | (named.st_dev >> 32) & ~0xFFF
-    minor = named.st_dev & 0xFF | (named.st_dev >> 12) & ~0xFF
+    major, minor = device_numbers(named.st_dev)
     is_ours = owner is not None and fields[4] == str(owner.pid)
     return inode == str(named.st_ino) and (is_ours or device == f"{major:02x}:{minor:02x}")

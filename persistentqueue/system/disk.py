@@ -236,6 +236,11 @@ def dirname(path: str) -> str:
     return above.rstrip("/") or slash
 
 
+def device_numbers(device: int) -> tuple[int, int]:
+    """Return the major and the minor number of a device, as ``stat`` gives it."""
+    return (device >> 8) & 0xFFF | (device >> 32) & ~0xFFF, device & 0xFF | (device >> 12) & ~0xFF
+
+
 def write_all(disk: Disk, fd: int, buffers: Buffers, length_bytes: int, offset: int, flags: int = 0) -> None:
     """Write the buffers, ``length_bytes`` in all, one after the other at ``offset``.
 

@@ -103,6 +103,7 @@ class Program:
             memory_bytes=choose([0, 200, 1 << 20]),
             inline_bytes=choose([0, 400, 65536]),
             log_bytes=choose([300, 2000, 4096, 12288]),
+            network_disk=True,  # the disk is what is tried here
         )
         self._store: Store | None = None
         self._works = [Transaction(), Transaction()]

@@ -88,6 +88,6 @@ def test_deleted_queue_is_gone(tmp_path: Path) -> None:
     directory = str(tmp_path / "queue")
     other = simulated(directory, True)
     for disk in (real(True), other.disk):
-        call_on(disk, PersistentQueue, directory).close()
+        call_on(disk, PersistentQueue, directory, network_disk=True).close()
         call_on(disk, delete_queue, directory)
     assert real_files_of(directory) == {} == files_of(other, directory)

@@ -48,7 +48,7 @@ def _folder(name: str, modules: str, purpose: str = "") -> Folder:
 
 
 TABLE = (
-    _folder("bottom", "errors", "Errors: public, and imported by all others."),
+    _folder("bottom", "pickling errors", "Errors: public, and imported by all others."),
     _folder("drawing", "text charts style svg graph"),
     _folder(
         "core",
@@ -71,7 +71,7 @@ TABLE = (
         "settings transaction context reader subscriptions admission compaction segment_use commit trim adoption "
         "store two_phase",
     ),
-    _folder("recovery", "in_doubt location_repair catalog replay opening salvage check"),
+    _folder("recovery", "mounts in_doubt location_repair catalog replay opening salvage check"),
     _folder(
         "runtime",
         "background group_commit memory_budget metrics waiting space inspection pipeline open_queue maintenance "

@@ -44,6 +44,7 @@ PROMISES = (
         "unit/core/state api/state_machine unit/recovery/replay durability/campaigns durability/golden "
         "durability/processes durability/producers_killed predecessors/diskqueue_faults predecessors/diskqueue_kills "
         "predecessors/diskqueue_log misuse/renames misuse/foreign_directories misuse/location_repair misuse/trust "
+        "unit/recovery/mounts durability/network_disks "
         "misuse/misuse misuse/surroundings workers/killed",
         "random --schedules 100000",
         "kills --count 5000",

@@ -185,7 +185,7 @@ def test_what_cannot_be_written_is_refused_before_the_job(spark: SparkSession, t
             False,
             {"valuee": "x"},
             ValueError,
-            "has no option valuee: it has path, queue, txnAppId",
+            "has no option valuee: it has path, queue, networkDisk, txnAppId",
         ),
         ({"value": StringType()}, False, {"txnAppId": "me"}, ValueError, "belong together"),
         ({"value": StringType()}, False, {"queue": "../q"}, InvalidNameError, "cannot be a queue's name"),

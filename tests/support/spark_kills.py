@@ -8,6 +8,9 @@ batch job with a marker; or one of them that hands over stages, which are then t
 it continues with the current piece.
 
 With ``SPARK_MODE=connect`` Spark is a server of its own, which outlives the program, and goes on with its query.
+With ``SPARK_MODE=cluster`` the program runs on the driver's machine of a cluster. Its payloads are on the file system
+that the cluster shares, and its pieces are hand-offs, since the workers see nothing else. The victim can be a backend:
+the Java of an executor.
 
 The data source is the one of the package under another name. It brings this module into the processes of Spark.
 """
@@ -40,7 +43,7 @@ from persistentqueue.spark import StageHandoff, acknowledge, handoff, local_sess
 from persistentqueue.spark.source import QueueDataSource
 from persistentqueue.spark.stream import Offset, StreamReader
 from persistentqueue.system.disk import DISK
-from tests.support.spark_modes import IS_CONNECT, connect, start_server
+from tests.support.spark_modes import IS_CLUSTER, IS_CONNECT, connect, start_server
 
 ITEMS, PER_BATCH, TASKS = 30, 10, 2
 SUBSCRIPTION = "spark"
@@ -49,6 +52,7 @@ VICTIMS = ("jvm", "user", "planner", "executor")
 of a task."""
 HANDOFF_VICTIMS = ("jvm", "user", "batcher") if IS_CONNECT else ("jvm", "user")
 """Under Spark Connect, the batcher is the process that runs the function of ``foreachBatch``."""
+CLUSTER_VICTIMS = ("jvm", "user", "backend")
 STREAM_PLACES = {
     "writing": "a task has written the blocks of its part, and not what makes it one",
     "publishing": "the manifest is written, and not published",
@@ -63,12 +67,17 @@ HANDOFF_PLACES = {
     "payload": "the payload is durable, and its manifest is not handed over",
     "handed": "the manifest is handed over, and Spark has not heard of it",
 }
+TASKS_PLACE = "tasks"
+"""On a cluster: a task of the payload is done, and others are not."""
 TAKE_PLACE = "taking"
 """A stage was read, and its take is not committed; the program itself is the victim."""
 BATCH_PLACES = ("writing", "publishing", "published", "adopting", "committed")
 WATCHED = ("checkpoint/offsets", "checkpoint/commits", "in/inbox", "out/inbox")
 """Directories whose file names are recorded."""
 _ROOT = "PERSISTENTQUEUE_KILLS"
+SETTINGS, PAYLOADS = "PERSISTENTQUEUE_CLUSTER", "PERSISTENTQUEUE_PAYLOADS"
+"""Variables with the settings of a session on the cluster, as a json, and with the shared directory of payloads."""
+_BACKEND = "CoarseGrainedExecutorBackend"
 _LIVES = 4
 
 
@@ -82,6 +91,11 @@ class Cell(NamedTuple):
     @property
     def directory(self) -> Path:
         return Path(os.environ[_ROOT], "-".join(self))
+
+    @property
+    def payload_root(self) -> str | None:
+        """The payload root on a cluster; None for the one beside the queue."""
+        return os.path.join(os.environ[PAYLOADS], "-".join(self)) if PAYLOADS in os.environ else None
 
     @property
     def is_due(self) -> bool:
@@ -130,8 +144,11 @@ def find(victim: str) -> list[int]:
     """Return the processes of this kind."""
     found = list(processes())
     java = {process.pid for process in found if process.name == "java"}
+    backends = [each.pid for each in found if each.pid in java and _BACKEND in each.command]
+    if victim == "backend":
+        return backends[:1]
     if victim == "jvm":
-        return list(java)
+        return list(java.difference(backends))
     if victim == "user":
         return [program()]
     if victim == "batcher":
@@ -300,10 +317,50 @@ def run_batch(spark: SparkSession, directory: Path) -> None:
     writer.save(str(directory))
 
 
+def _numbers(spark: SparkSession) -> DataFrame:
+    """Return the numbers as a frame; on a cluster its tasks take time, one after the other on each executor."""
+    if not IS_CLUSTER:
+        return spark.range(ITEMS, numPartitions=TASKS).selectExpr("id AS number")
+    wait = "IF(java_method('java.lang.Thread', 'sleep', 100L) = '', 1, 0)"
+    return spark.range(ITEMS, numPartitions=2 * TASKS).selectExpr(f"id + {wait} AS number")
+
+
+def _stream(spark: SparkSession, directory: Path) -> DataFrame:
+    """Return the numbers as a stream: of a queue, or on a cluster of the text files in the shared directory."""
+    if IS_CLUSTER:
+        return spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(f"{os.environ[PAYLOADS]}/numbers")
+    source = spark.readStream.format("killable").options(queue="in", subscription=SUBSCRIPTION)
+    return source.option("maxOffsetsPerTrigger", PER_BATCH).load(str(directory))
+
+
+@contextmanager
+def striking_between_tasks(spark: SparkSession) -> Iterator[None]:
+    """Strike on a cluster when a task of the job in the block is done, and others are not."""
+    if not IS_CLUSTER:
+        yield
+        return
+    tracker, is_over = spark.sparkContext.statusTracker(), threading.Event()
+
+    def watch() -> None:
+        while not is_over.wait(0.01):
+            stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
+            if any(stage is not None and 0 < stage.numCompletedTasks < stage.numTasks for stage in stages):
+                strike(TASKS_PLACE)
+                return
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
 def run_handoff(spark: SparkSession, cell: Cell) -> None:
     """Hand over the batches of a streaming query, or one frame; then take all stages, and write down their rows."""
     directory = cell.directory
-    with StageHandoff(spark, directory, "out") as owner:
+    with StageHandoff(spark, directory, "out", cell.payload_root) as owner:
 
         def put(frame: DataFrame, batch_id: int) -> None:
             owner.put_batch(frame, batch_id)
@@ -311,16 +368,17 @@ def run_handoff(spark: SparkSession, cell: Cell) -> None:
 
         if cell.kind == "put":
             for _ in range(2):
-                owner.put(spark.range(ITEMS, numPartitions=TASKS).selectExpr("id AS number"), marker=("job", 1))
+                with striking_between_tasks(spark):
+                    owner.put(_numbers(spark), marker=("job", 1))
                 strike("handed")
         else:
-            source = spark.readStream.format("killable").options(queue="in", subscription=SUBSCRIPTION)
-            frame = source.option("maxOffsetsPerTrigger", PER_BATCH).load(str(directory))
+            frame = _stream(spark, directory)
             numbers = frame.selectExpr("CAST(CAST(value AS STRING) AS LONG) AS number")
             writer = numbers.writeStream.foreachBatch(put).option("checkpointLocation", str(directory / "checkpoint"))
             query = writer.trigger(availableNow=True).start()
             query.awaitTermination()
-            acknowledge(query)
+            if not IS_CLUSTER:
+                acknowledge(query)
         (directory / "taken").mkdir(exist_ok=True)
         while True:
             with owner.take() as stage:
@@ -357,7 +415,7 @@ def owning(cell: Cell) -> Iterator[None]:
 def work(spark: SparkSession, cell: Cell) -> None:
     """Do this piece of work, from its current state on."""
     directory = cell.directory
-    if not directory.exists():
+    if not directory.exists() and not IS_CLUSTER:
         with PersistentQueue(directory, "in", fan_out=True) as queue, queue.transaction() as session:
             session.enqueue_many(b"%d" % number for number in range(ITEMS))
     Path(os.environ[_ROOT], "current").write_text(" ".join(cell))
@@ -387,6 +445,8 @@ def work(spark: SparkSession, cell: Cell) -> None:
 
 def open_spark(root: Path) -> SparkSession:
     """Return a session: of a new Spark, or of the server that runs already."""
+    if IS_CLUSTER:
+        return local_session("kills", json.loads(os.environ[SETTINGS]))
     if not IS_CONNECT:
         return local_session("kills", {"spark.master": f"local[{TASKS},2]"})
     file = root / "server"

@@ -23,6 +23,8 @@ import persistentqueue
 from persistentqueue.spark import java, local_session
 
 IS_CONNECT = os.environ.get("SPARK_MODE") == "connect"
+IS_CLUSTER = os.environ.get("SPARK_MODE") == "cluster"
+"""Whether this program runs on the driver's machine of a cluster: see ``cluster``."""
 SOURCES = os.path.dirname(os.path.dirname(os.path.abspath(persistentqueue.__file__)))
 SPARK = Path(pyspark.__file__).parent
 MOUNT = "spark.hadoop.fs.viewfs.mounttable.tests.link./bucket"

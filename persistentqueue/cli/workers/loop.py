@@ -71,6 +71,7 @@ class Job(NamedTuple):
     """True if the command line asks for delivery attempts: then the owner must count them."""
     lock_timeout: float
     trust: bool
+    network_disk: bool
     as_json: bool
 
 
@@ -95,7 +96,7 @@ class Loop:
     def run(self) -> None:
         """Take items and work, until the end. Raises the errors of the queue."""
         job = self._job
-        options = Options(create=False, lock_timeout=job.lock_timeout, trust=job.trust)
+        options = Options(create=False, lock_timeout=job.lock_timeout, trust=job.trust, network_disk=job.network_disk)
         look_seconds = DRAINED_LOOK_SECONDS if job.until_empty else LOOK_SECONDS
         with (
             connect(job.path, job.name, serve="never", options=options) as queue,

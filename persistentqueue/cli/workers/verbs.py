@@ -14,7 +14,7 @@ from persistentqueue import Options, PersistentQueue, ResourceError, connect
 from persistentqueue.options import for_dead_letters
 from persistentqueue.workers import SharedQueue
 
-from ..app import CREATE, KEYS, LOCK_TIMEOUT, NAME_NEEDED, NAMES, PATH, TRUST, WELL, encryption_of
+from ..app import CREATE, KEYS, LOCK_TIMEOUT, NAME_NEEDED, NAMES, NETWORK_DISK, PATH, TRUST, WELL, encryption_of
 from ..formatting import many
 from ..output import answer, say
 from ..parser import USE, Number, UsageError, parameter, verb
@@ -58,6 +58,7 @@ def _options(
     retry_delay: float,
     lock_timeout: float,
     trust: bool,
+    network_disk: bool,
     keys: Sequence[str] | None,
     create: bool,
 ) -> Options:
@@ -70,6 +71,7 @@ def _options(
         retry_delay_seconds=retry_delay,
         lock_timeout=lock_timeout,
         trust=trust,
+        network_disk=network_disk,
         encryption=encryption_of(keys),
     )
 
@@ -96,6 +98,7 @@ def _options(
     *CREATE,
     LOCK_TIMEOUT,
     TRUST,
+    NETWORK_DISK,
     KEYS,
 )
 def serve(
@@ -113,6 +116,7 @@ def serve(
     create: bool,
     lock_timeout: float,
     trust: bool,
+    network_disk: bool,
     keys: Sequence[str] | None,
     as_json: bool,
 ) -> int:
@@ -130,6 +134,7 @@ def serve(
         retry_delay=retry_delay,
         lock_timeout=lock_timeout,
         trust=trust,
+        network_disk=network_disk,
         keys=keys,
         create=create and bool(names),
     )
@@ -196,6 +201,7 @@ def _opened(opened: ExitStack, path: str, names: Sequence[str], options: Options
         help="Seconds to wait for an owner that serves, or for the lock.",
     ),
     TRUST,
+    NETWORK_DISK,
     KEYS,
 )
 def worker(
@@ -212,6 +218,7 @@ def worker(
     create: bool,
     lock_timeout: float,
     trust: bool,
+    network_disk: bool,
     keys: Sequence[str] | None,
     as_json: bool,
 ) -> int:
@@ -234,12 +241,15 @@ def worker(
         retry_delay=retry_delay,
         lock_timeout=lock_timeout,
         trust=trust,
+        network_disk=network_disk,
         keys=keys,
         create=create,
     )
     function_at(function)
     counts = dead_letter is not None or retry_delay > 0
-    job = Job(path, named(name), function, codec, batch, until_empty, counts, lock_timeout, trust, as_json)
+    job = Job(
+        path, named(name), function, codec, batch, until_empty, counts, lock_timeout, trust, network_disk, as_json
+    )
     with Signals(signal.SIGCHLD) as signals, connect(path, named(name), options=options) as queue:
         result = Crew(job, processes, signals.ready(), partial(_need_usable, queue)).run()
     if as_json:

@@ -181,8 +181,8 @@ def _tile(tile: Tile) -> str:
     middle = f'x="{width / 2 + 1:g}" text-anchor="middle"'
     label = f"{tile.first}"
     if tile.files > 1:
-        label += f"\N{EN DASH}{tile.last}"
-        shapes += f'<text class="times" {middle} y="25">\N{MULTIPLICATION SIGN}{tile.files:,}</text>'
+        label += f"\u2013{tile.last}"
+        shapes += f'<text class="times" {middle} y="25">\xd7{tile.files:,}</text>'
     shapes += f'<text {middle} y="53">{label}</text>'
     return f'<svg width="{width + 2}" height="{_TILE_HEIGHT + 16}"><title>{escape(title)}</title>{shapes}</svg>'
 

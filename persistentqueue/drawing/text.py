@@ -40,7 +40,7 @@ def bound_text(seconds: float, last: float) -> str:
     """Return an upper bound of a time, such as ``200 µs``; ``> 50 s`` if it exceeds ``last``, the highest bound."""
     if seconds > last:
         return f"> {span_text(last)}"
-    return f"{seconds * 1e6:.0f} \N{MICRO SIGN}s" if seconds < _LEAST_SECONDS else span_text(seconds)
+    return f"{seconds * 1e6:.0f} \xb5s" if seconds < _LEAST_SECONDS else span_text(seconds)
 
 
 def rate_text(per_second: float | None) -> str:

@@ -202,11 +202,7 @@ def _map(sight: Sight, width: int) -> Text:
 
 def _glyphs(tile: Tile) -> str:
     """Return a character for each file of the tile; for many files, a character and their number."""
-    return (
-        tile.level.glyph * tile.files
-        if tile.files <= _REPEATED
-        else f"{tile.level.glyph}\N{MULTIPLICATION SIGN}{tile.files} "
-    )
+    return tile.level.glyph * tile.files if tile.files <= _REPEATED else f"{tile.level.glyph}\xd7{tile.files} "
 
 
 def _rows(tiles: Sequence[Tile], width: int) -> list[list[Tile]]:

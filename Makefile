@@ -60,7 +60,7 @@ LONG := tests/workers/test_simulated_network.py tests/faces/test_compat_shared.p
 	tests/misuse/test_command_line.py tests/misuse/test_surroundings.py tests/misuse/test_large_inboxes.py \
 	tests/predecessors/test_diskqueue_damage.py tests/predecessors/test_diskqueue_kills.py tests/durability/test_flips.py tests/misuse/test_scarce_calls.py \
 	tests/durability/test_processes.py tests/durability/test_producers_killed.py tests/durability/test_several_killed.py tests/durability/test_import_killed.py \
-	tests/durability/test_full_disk.py tests/predecessors/test_diskqueue_failing_disk.py tests/spark/test_java.py tests/spark/test_stream.py tests/spark/test_batches.py tests/project/test_pages.py \
+	tests/durability/test_full_disk.py tests/predecessors/test_diskqueue_failing_disk.py tests/spark/test_java.py tests/spark/test_stream.py tests/spark/test_typed_rows.py tests/spark/test_batches.py tests/project/test_pages.py \
 	tests/project/test_documents_spark.py perf/tests/test_perf.py \
 	perf/tests/test_worker_processes.py
 

@@ -69,6 +69,7 @@ class StandIn:
     """The session of the stand-in, which reads Parquet files as ``spark.read`` does."""
 
     def __init__(self) -> None:
+        self.conf = {"spark.master": "local"}
         self.writes = 0
         """Number of payloads that were written or have failed."""
         self.fail_at = 0

@@ -53,15 +53,15 @@ MODELS := tests/models
 # of any size; files flipped at every bit; kills at every step, of one process, of many and of imports; disks that are
 # full, fail, and lack something at every call; streams of Spark, the code of the documentation, and rehearsals of
 # make perf.
-LONG := tests/workers/test_simulated_network.py tests/faces/test_compat_shared.py tests/faces/test_scrapy.py tests/faces/test_cli.py tests/faces/test_cli_looks.py tests/faces/test_cli_report.py \
-	tests/faces/test_cli_top.py tests/faces/test_cli_serve.py tests/faces/test_cli_worker.py tests/faces/test_importers.py tests/examples/test_fan_out.py tests/peers/test_cpython.py \
+LONG := tests/project/test_documents_spark.py tests/peers/test_cpython.py tests/workers/test_simulated_network.py tests/faces/test_compat_shared.py tests/faces/test_scrapy.py tests/faces/test_cli.py tests/faces/test_cli_looks.py tests/faces/test_cli_report.py \
+	tests/faces/test_cli_top.py tests/faces/test_cli_serve.py tests/faces/test_cli_worker.py tests/faces/test_importers.py tests/examples/test_fan_out.py \
 	tests/peers/test_persistqueue.py tests/peers/test_queuelib.py tests/peers/test_asked.py tests/peers/test_coming_from.py \
 	tests/peers/test_asyncio.py tests/durability/test_compat_killed.py tests/examples/test_async_workers.py \
 	tests/misuse/test_command_line.py tests/misuse/test_surroundings.py tests/misuse/test_large_inboxes.py \
 	tests/predecessors/test_diskqueue_damage.py tests/predecessors/test_diskqueue_kills.py tests/durability/test_flips.py tests/misuse/test_scarce_calls.py \
 	tests/durability/test_processes.py tests/durability/test_producers_killed.py tests/durability/test_several_killed.py tests/durability/test_import_killed.py \
 	tests/durability/test_full_disk.py tests/predecessors/test_diskqueue_failing_disk.py tests/spark/test_java.py tests/spark/test_stream.py tests/spark/test_typed_rows.py tests/spark/test_batches.py tests/project/test_pages.py \
-	tests/project/test_documents_spark.py perf/tests/test_perf.py \
+	perf/tests/test_perf.py \
 	perf/tests/test_worker_processes.py
 
 CRASH := $(BIN)/python -m tests.crash
@@ -92,18 +92,17 @@ define QUARTER
 exhaustive --operations 3 --only 0
 mutants
 random --first 1000000 --schedules 100000
-random --first 2000000 --schedules 100000
 flips --bytes 65536
 exhaustive --operations 3 --only 1
-random --first 1000000 --schedules 100000 --faults
-random --first 1000000 --schedules 40000 --style several
-random --first 1000000 --schedules 20000 --style several --faults
-random --first 1000000 --schedules 40000 --style retries
+random --first 1000000 --schedules 50000 --faults
+random --first 1000000 --schedules 20000 --style several
+random --first 1000000 --schedules 10000 --style several --faults
+random --first 1000000 --schedules 10000 --style retries
 random --first 1000000 --schedules 40000 --style pipelines
 random --first 1000000 --schedules 20000 --style pipelines --faults
-random --first 1000000 --schedules 8000 --style workers
+random --first 1000000 --schedules 5000 --style workers
 random --first 1000000 --schedules 40000 --style encloses
-random --first 1000000 --schedules 30000 --style renames
+random --first 1000000 --schedules 10000 --style renames
 random --first 1000000 --schedules 20000 --style encloses --faults
 kills --count 5000
 workers --kills 2000
@@ -118,7 +117,18 @@ misuse --directed --repeat 20
 interrupts --parts 4
 interrupts --signals-only --count 10000
 endef
-export MINUTE QUARTER
+# The same with seeds that no run had before: the second of the start. An hour and a half.
+FIRST ?= $(shell date +%s)
+define SEARCH
+random --first $(FIRST) --schedules 400000
+random --first $(FIRST) --schedules 200000 --faults
+random --first $(FIRST) --schedules 80000 --style several
+random --first $(FIRST) --schedules 40000 --style several --faults
+random --first $(FIRST) --schedules 80000 --style retries
+random --first $(FIRST) --schedules 60000 --style renames
+random --first $(FIRST) --schedules 16000 --style workers
+endef
+export MINUTE QUARTER SEARCH
 
 # Tests and campaigns start Python a thousand times: it shall keep what it compiled, whatever the surroundings say.
 export PYTHONDONTWRITEBYTECODE :=
@@ -142,7 +152,7 @@ BOUNDS += -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableException
 # The tools of a release have an environment of their own, so that none of them decides a version that is tested.
 RELEASE := $(VENV)/release/bin
 
-.PHONY: demo test long flights kills kills-pipeline models cluster crash sparks connect neighbours airflow lint docs screenshots package bounds perf \
+.PHONY: demo test long flights kills kills-pipeline models cluster crash search sparks connect neighbours airflow lint docs screenshots package bounds perf \
 	perf-spark clean
 
 # The pipeline is killed in the middle of a stage, and then goes on. It needs no kill if an earlier demo is done.
@@ -184,6 +194,10 @@ cluster: $(VENV)/test.installed
 
 crash: $(VENV)/test.installed
 	echo "$$QUARTER" | xargs -t -L 1 -P $(JOBS) $(CRASH)
+
+# Random programs with new seeds. xargs prints each command, so that a violation can be replayed.
+search: $(VENV)/test.installed
+	echo "$$SEARCH" | xargs -t -L 1 -P $(JOBS) $(CRASH)
 
 # An environment for each, of a gigabyte, for classic sessions and those of Spark Connect. Before 4.1 PySpark itself
 # leaves sockets to the garbage collector.

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from persistentqueue import check
 
-from .cuts import CutsUnavailable, Machine, Mode, chosen_modes, machine_with, what_is_missing
+from .cuts import CutsUnavailable, Machine, Mode, StuckError, chosen_modes, machine_with, what_is_missing
 from .kills import in_a_process_of_its_own
 from .worker_lives import Post, drain, live
 from .worker_records import Call, account, read_calls
@@ -40,6 +40,8 @@ class Report(NamedTuple):
     """Number of flushes that a cut has interrupted."""
     per_mode: dict[str, int]
     """Number of cuts of each file system."""
+    stuck: int
+    """Number of file systems that the kernel did not unmount after a cut; a second one ends the campaign."""
     seconds: float
 
 
@@ -53,7 +55,7 @@ def run_worker_cuts(count: int, seed: int = 0, only: str = "") -> Report:
 
 def _serve(count: int, wanted: Sequence[Mode], seed: int) -> Report:
     logging.getLogger("persistentqueue").setLevel(logging.CRITICAL)  # cuts cause warnings
-    began, chance = time.monotonic(), random.Random(seed)
+    began, chance, stuck = time.monotonic(), random.Random(seed), 0
     calls: list[Call] = []
     unavailable = {mode.name: reason for mode in wanted if (reason := what_is_missing(mode))}
     modes = [mode for mode in wanted if mode.name not in unavailable]
@@ -62,18 +64,26 @@ def _serve(count: int, wanted: Sequence[Mode], seed: int) -> Report:
     per_mode = {mode: count // len(modes) + (number < count % len(modes)) for number, mode in enumerate(modes)}
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     for mode, cuts in per_mode.items():
-        for done in range(0, cuts, _CUTS_PER_IMAGE):
+        done = 0
+        while done < cuts:
             with machine_with(mode, chance) as machine:
+                site = _Site(machine, chance)
                 try:
-                    calls += _Site(machine, chance).run(min(_CUTS_PER_IMAGE, cuts - done))
+                    calls += site.run(min(_CUTS_PER_IMAGE, cuts - done))
                 except AssertionError as error:
                     raise AssertionError(f"mode {mode.name}, seed {seed}: {error}") from error
+                except StuckError:
+                    stuck += 1
+                    if stuck > 1:
+                        raise
+                done += site.cuts
     flushes = [call for call in calls if call.kind == "flush"]
     return Report(
         cuts=count,
         flushes=sum(call.done is True for call in flushes),
         under_way=sum(call.responded is None for call in flushes),
         per_mode={mode.name: cuts for mode, cuts in per_mode.items()},
+        stuck=stuck,
         seconds=round(time.monotonic() - began, 1),
     )
 
@@ -86,7 +96,7 @@ class _Site:
         self._queue = os.path.join(machine.mountpoint, "queue")
         self._progress, self._telling = os.pipe()
         os.set_blocking(self._telling, False)
-        self._life = 0
+        self.cuts = 0
 
     def run(self, cuts: int) -> list[Call]:
         """Cut so often. After each cut the account of all calls up to now must add up; return them."""
@@ -114,9 +124,9 @@ class _Site:
         with self._machine.door() as door:
             try:
                 for slot in range(_WORKERS):
-                    names.append(f"{slot}.{self._life}")
+                    names.append(f"{slot}.{self.cuts}")
                     post = Post(
-                        self._queue, slot, self._life, self._chance.getrandbits(32), False, settings, self._telling
+                        self._queue, slot, self.cuts, self._chance.getrandbits(32), False, settings, self._telling
                     )
                     pids.append(_fork(partial(live, post, self._path(names[-1]))))
                 os.read(self._progress, 1)
@@ -128,7 +138,7 @@ class _Site:
                 for pid in pids:
                     os.kill(pid, signal.SIGKILL)
                     os.waitpid(pid, 0)
-        self._life += 1
+        self.cuts += 1
         self._machine.unmount()
         self._machine.mount()
         calls: list[Call] = []
@@ -139,7 +149,7 @@ class _Site:
 
     def _drained(self) -> list[str]:
         """Return the items that the next process finds."""
-        path = self._path(f"drain {self._life}")
+        path = self._path(f"drain {self.cuts}")
         pid = _fork(partial(drain, self._queue, path, self._telling))
         assert os.waitpid(pid, 0)[1] == 0, f"the queue could not be opened after a cut: {_text(path)}"
         with open(path, "rb") as file:

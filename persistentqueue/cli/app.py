@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any, TypedDict
 
 from persistentqueue import (
     CorruptionError,
@@ -57,6 +58,10 @@ TRUST = parameter(
 NETWORK_DISK = parameter(
     "--network-disk", action="store_true", help="Accept a queue on a network file system, where two owners can write."
 )
+ACCESS = (TRUST, NETWORK_DISK, KEYS)
+"""Options of verbs that publish items; ``Access`` has their values."""
+OWNING = (LOCK_TIMEOUT, *ACCESS)
+"""Options of verbs that own a queue; ``Owning`` has their values."""
 CREATE = (
     parameter(
         "--create", action="store_true", default=True, help="Make the queue if it does not exist; this is the default."
@@ -64,6 +69,26 @@ CREATE = (
     parameter("--no-create", action="store_false", dest="create", help="Fail if the queue does not exist."),
 )
 """Both options of verbs that may make a queue; of several, the last one counts."""
+
+
+class Access(TypedDict):
+    """The values of the options ``ACCESS``, as a verb gets them."""
+
+    trust: bool
+    network_disk: bool
+    keys: Sequence[str] | None
+
+
+class Owning(Access):
+    """The values of the options ``OWNING``, as a verb gets them."""
+
+    lock_timeout: float
+
+
+def settings_of(access: Access) -> dict[str, Any]:
+    """Return the values as settings of a queue. Raises ``UsageError`` for a key that is no ``ID=FILE``."""
+    settings: dict[str, Any] = dict(access)
+    return {"encryption": encryption_of(settings.pop("keys")), **settings}
 
 
 def explanation(error: BaseException) -> str:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
+from typing import TYPE_CHECKING
 
 from persistentqueue import View, repair
 from persistentqueue.drawing.charts import SPARSE
 from persistentqueue.storage.layout import open_pool
 from persistentqueue.storage.pool import SIZE_BYTES_MAX
 
-from .app import KEYS, LOCK_TIMEOUT, NAME, NETWORK_DISK, PATH, PROBLEMS, TRUST, WELL, encryption_of, own
+from .app import NAME, OWNING, PATH, PROBLEMS, TRUST, WELL, Owning, own, settings_of
 from .bench import SECONDS, measure
 from .formatting import lost_text, many, rate_text, size_text
 from .output import answer, progress, say, show
 from .parser import KEEP, Number, UsageError, parameter, verb
 from .summary import named
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 MIB = 1024 * 1024
 FILL, SHOW, CLEAR = "fill", "show", "clear"
@@ -74,20 +76,14 @@ def repair_(path: str, name: str | None, data_path: str, renew: bool, trust: boo
         metavar="SHARE",
         help="Compact files whose live share is below this.",
     ),
-    LOCK_TIMEOUT,
-    TRUST,
-    NETWORK_DISK,
-    KEYS,
+    *OWNING,
 )
 def compact(
     path: str,
     name: str | None,
     below: float,
-    lock_timeout: float,
-    trust: bool,
-    network_disk: bool,
-    keys: Sequence[str] | None,
     as_json: bool,
+    **access: Unpack[Owning],
 ) -> int:
     """Copy the live items of sparse data files to new ones, and free the sparse files.
 
@@ -95,11 +91,7 @@ def compact(
 
     Disk: the queue's data files; it needs free space for one more. Lock: needed.
     """
-    encryption = encryption_of(keys)
-    opened = partial(
-        own, create=False, lock_timeout=lock_timeout, encryption=encryption, trust=trust, network_disk=network_disk
-    )
-    with opened(path, named(name)) as queue:
+    with own(path, named(name), create=False, **settings_of(access)) as queue:
         before = View(path, named(name)).look()
         with progress("compact") as at:
             done = queue.compact(below=below, progress=at)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from persistentqueue import (
     PersistentQueue,
@@ -26,26 +26,29 @@ from persistentqueue import (
 )
 
 from .app import (
+    ACCESS,
     CREATE,
-    KEYS,
     LOCK_SECONDS,
-    LOCK_TIMEOUT,
     NAME,
     NAME_NEEDED,
-    NETWORK_DISK,
+    OWNING,
     PATH,
     PROBLEMS,
     SUBSCRIPTION,
-    TRUST,
     WELL,
-    encryption_of,
+    Access,
+    Owning,
     own,
+    settings_of,
 )
 from .formatting import item_json, item_of, many
 from .output import answer, note, progress, say, write
 from .parser import USE, Number, UsageError, parameter, verb
 from .streams import await_reader, is_piped
 from .summary import named
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 BATCH_BYTES = 4 * 1024 * 1024
 """Least payload of a transaction of a load, in bytes; only the last one may have less.
@@ -64,9 +67,7 @@ BATCH_ITEMS = 1000
     parameter("items", nargs="*", metavar="ITEM", help="The items; default: the lines of stdin."),
     parameter("--whole", action="store_true", help="Read all of stdin as one item."),
     *CREATE,
-    TRUST,
-    NETWORK_DISK,
-    KEYS,
+    *ACCESS,
 )
 def put(
     path: str,
@@ -74,10 +75,8 @@ def put(
     items: Sequence[str],
     whole: bool,
     create: bool,
-    trust: bool,
-    network_disk: bool,
-    keys: Sequence[str] | None,
     as_json: bool,
+    **access: Unpack[Access],
 ) -> int:
     """Enqueue the ITEMs, or each line of stdin, as one transaction; it is durable when the command ends.
 
@@ -87,13 +86,11 @@ def put(
     """
     if items and whole:
         raise UsageError("--whole reads the item from stdin: give no ITEM")
-    with Producer(
-        path, named(name), create=create, encryption=encryption_of(keys), trust=trust, network_disk=network_disk
-    ) as producer:
+    with Producer(path, named(name), create=create, **settings_of(access)) as producer:
         producer.enqueue_many(_given(items, whole))
         count = producer.pending
         producer.flush()
-    return _taken_in(path, name, count, trust, network_disk, as_json)
+    return _taken_in(path, name, count, access, as_json)
 
 
 def _given(items: Sequence[str], whole: bool) -> Iterable[bytes]:
@@ -119,9 +116,7 @@ def _given(items: Sequence[str], whole: bool) -> Iterable[bytes]:
     ),
     parameter("--marker", default="", metavar="NAME", help="Record in the queue how far it is."),
     *CREATE,
-    TRUST,
-    NETWORK_DISK,
-    KEYS,
+    *ACCESS,
 )
 def load(
     path: str,
@@ -129,10 +124,8 @@ def load(
     source: str,
     marker: str,
     create: bool,
-    trust: bool,
-    network_disk: bool,
-    keys: Sequence[str] | None,
     as_json: bool,
+    **access: Unpack[Access],
 ) -> int:
     """Enqueue items from JSON lines, as `dump` writes them, in durable transactions of about 4 MiB.
 
@@ -144,9 +137,7 @@ def load(
     """
     total = Path(source).stat().st_size if source != "-" else None
     loaded = skipped = read_bytes = 0
-    with Producer(
-        path, named(name), create=create, encryption=encryption_of(keys), trust=trust, network_disk=network_disk
-    ) as producer:
+    with Producer(path, named(name), create=create, **settings_of(access)) as producer:
         done = View(path, named(name)).look().markers.get(marker, 0) if marker else 0
         file = sys.stdin.buffer if source == "-" else Path(source).open("rb")  # noqa: SIM115 - closed below
         try:
@@ -164,9 +155,7 @@ def load(
                 file.close()
             if not as_json and (done or skipped):
                 note(f"{many(done + skipped, 'line')} skipped: by the marker {marker!r}, they were loaded before")
-    return _taken_in(
-        path, name or ".", loaded, trust, network_disk, as_json, {"skipped": done + skipped} if marker else {}
-    )
+    return _taken_in(path, name or ".", loaded, access, as_json, {"skipped": done + skipped} if marker else {})
 
 
 def _batches(lines: Iterable[bytes], done: int) -> Iterator[tuple[int, list[bytes], int]]:
@@ -196,12 +185,13 @@ def _batches(lines: Iterable[bytes], done: int) -> Iterator[tuple[int, list[byte
 
 
 def _taken_in(
-    path: str, name: str, count: int, trust: bool, network_disk: bool, as_json: bool, more: dict[str, Any] | None = None
+    path: str, name: str, count: int, access: Access, as_json: bool, more: dict[str, Any] | None = None
 ) -> int:
     """Report the published items; if the queue has no owner, open it for a moment, so that it adopts them."""
     waits = ""
+    keyless = settings_of({**access, "keys": None})  # the producer has used the keys; to adopt, none is needed
     try:
-        own(path, named(name), create=False, lock_timeout=LOCK_SECONDS, trust=trust, network_disk=network_disk).close()
+        own(path, named(name), create=False, lock_timeout=LOCK_SECONDS, **keyless).close()
     except QueueLockedError as locked:
         who = f"process {locked.pid} on {locked.host}" if locked.pid is not None else "another process"
         waits = f"published: {who} owns the queue, and adopts them"
@@ -243,10 +233,7 @@ def _taken_in(
     ),
     parameter("--skip-damaged", action="store_true", help="Import all other items if a part cannot be read."),
     parameter("--again", action="store_true", help="Import the source also if the queue has had its items."),
-    LOCK_TIMEOUT,
-    TRUST,
-    NETWORK_DISK,
-    KEYS,
+    *OWNING,
 )
 def import_(
     source: str,
@@ -260,11 +247,8 @@ def import_(
     newest_first: bool | None,
     skip_damaged: bool,
     again: bool,
-    lock_timeout: float,
-    trust: bool,
-    network_disk: bool,
-    keys: Sequence[str] | None,
     as_json: bool,
+    **access: Unpack[Owning],
 ) -> int:
     """Copy the items of a queue of persist-queue or queuelib, or of a SQLite table, once each. Stop its owner first.
 
@@ -293,10 +277,7 @@ def import_(
             again=again,
             progress=at,
             wipe=True,
-            lock_timeout=lock_timeout,
-            trust=trust,
-            network_disk=network_disk,
-            encryption=encryption_of(keys),
+            **settings_of(access),
         )
     damaged = [str(each) for each in done.damaged]
     if as_json:
@@ -321,10 +302,7 @@ def import_(
         "--timeout", type=Number(float, 0), default=0.0, metavar="SECONDS", help="Seconds to wait for the first item."
     ),
     SUBSCRIPTION,
-    LOCK_TIMEOUT,
-    TRUST,
-    NETWORK_DISK,
-    KEYS,
+    *OWNING,
 )
 def get(
     path: str,
@@ -333,11 +311,8 @@ def get(
     every: bool,
     timeout: float,
     subscription: str,
-    lock_timeout: float,
-    trust: bool,
-    network_disk: bool,
-    keys: Sequence[str] | None,
     as_json: bool,
+    **access: Unpack[Owning],
 ) -> int:
     """Print items, one line each, and then consume them; --json: one JSON line each.
 
@@ -351,16 +326,8 @@ def get(
     left, taken = 2**62 if every else count, 0
     piped = is_piped(sys.stdout)
     batch = 1 if piped else BATCH_ITEMS
-    opened = partial(
-        own,
-        create=False,
-        lock_timeout=lock_timeout,
-        encryption=encryption_of(keys),
-        trust=trust,
-        network_disk=network_disk,
-    )
     with (
-        opened(path, named(name)) as queue,
+        own(path, named(name), create=False, **settings_of(access)) as queue,
         _session(queue, subscription) as session,
     ):
         while left and (items := session.dequeue_many(min(left, batch), timeout)):
@@ -394,10 +361,7 @@ def _session(queue: PersistentQueue, subscription: str) -> Session:
     parameter("-n", "--count", type=Number(int, 0), help="With --to: most items to move; default: all."),
     parameter("--data-path", default="", metavar="NEW", completes="directory", help="Move segments to NEW/NAME."),
     parameter("--back", action="store_true", help="Move segments back into the queues' directories."),
-    LOCK_TIMEOUT,
-    TRUST,
-    NETWORK_DISK,
-    KEYS,
+    *OWNING,
 )
 def move(
     path: str,
@@ -406,11 +370,8 @@ def move(
     count: int | None,
     data_path: str,
     back: bool,
-    lock_timeout: float,
-    trust: bool,
-    network_disk: bool,
-    keys: Sequence[str] | None,
     as_json: bool,
+    **access: Unpack[Owning],
 ) -> int:
     """Move items to another queue (--to), or the segments of closed queues to other media (--data-path, --back).
 
@@ -423,12 +384,10 @@ def move(
     if sum((bool(to), bool(data_path), back)) != 1:
         raise UsageError("expected exactly one of --to TARGET, --data-path NEW, --back")
     if not to:
-        return _move_segments(path, names or ["."], data_path or None, lock_timeout, trust, as_json)
+        return _move_segments(path, names or ["."], data_path or None, access, as_json)
     if len(names) != 1:
         raise UsageError("--to moves the items of one queue: expected exactly one NAME")
-    opened = partial(
-        own, path, lock_timeout=lock_timeout, encryption=encryption_of(keys), trust=trust, network_disk=network_disk
-    )
+    opened = partial(own, path, **settings_of(access))
     return _move_items(opened, names[0], to, 2**62 if count is None else count, as_json)
 
 
@@ -457,16 +416,13 @@ def _move_items(
     return WELL
 
 
-def _move_segments(
-    path: str, names: Sequence[str], data_path: str | None, lock_timeout: float, trust: bool, as_json: bool
-) -> int:
+def _move_segments(path: str, names: Sequence[str], data_path: str | None, access: Owning, as_json: bool) -> int:
+    timeout, trust = access["lock_timeout"], access["trust"]
     left: list[str] = []
     documents = []
     for name in names:
         with progress("move") as at:
-            moved = move_data(
-                path, named(name), data_path=data_path, lock_timeout=lock_timeout, trust=trust, progress=at
-            )
+            moved = move_data(path, named(name), data_path=data_path, lock_timeout=timeout, trust=trust, progress=at)
         left += moved.left
         documents.append({"name": name, **asdict(moved)})
         if not as_json:
@@ -492,21 +448,15 @@ def _move_segments(
         help="The queue of the dead letters.",
     ),
     parameter("-n", "--count", type=Number(int, 0), help="Most items to move; default: all."),
-    LOCK_TIMEOUT,
-    TRUST,
-    NETWORK_DISK,
-    KEYS,
+    *OWNING,
 )
 def requeue(
     path: str,
     name: str,
     dead_letter: str,
     count: int | None,
-    lock_timeout: float,
-    trust: bool,
-    network_disk: bool,
-    keys: Sequence[str] | None,
     as_json: bool,
+    **access: Unpack[Owning],
 ) -> int:
     """Move dead letters back to the end of the queue that they came from, with new delivery attempts.
 
@@ -515,15 +465,7 @@ def requeue(
 
     Disk: both queues. Lock: needed, for both.
     """
-    opened = partial(
-        own,
-        path,
-        create=False,
-        lock_timeout=lock_timeout,
-        encryption=encryption_of(keys),
-        trust=trust,
-        network_disk=network_disk,
-    )
+    opened = partial(own, path, create=False, **settings_of(access))
     with opened(dead_letter) as dead, opened(named(name), dead_letter=dead) as queue:
         moved = queue.requeue(count)
     if as_json:

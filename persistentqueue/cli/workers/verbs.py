@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from persistentqueue import Options, PersistentQueue, ResourceError, connect
 from persistentqueue.options import for_dead_letters
 from persistentqueue.workers import SharedQueue
 
-from ..app import CREATE, KEYS, LOCK_TIMEOUT, NAME_NEEDED, NAMES, NETWORK_DISK, PATH, TRUST, WELL, encryption_of
+from ..app import ACCESS, CREATE, NAME_NEEDED, NAMES, OWNING, PATH, WELL, Owning, settings_of
 from ..formatting import many
 from ..output import answer, say
 from ..parser import USE, Number, UsageError, parameter, verb
@@ -24,6 +24,9 @@ from .crew import LOOK_SECONDS, Crew
 from .function import function_at
 from .loop import CODECS, Job
 from .signals import Signals
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 OWNER_SECONDS = 10.0
 """Seconds that ``worker`` waits for an owner that serves, by default: as ``connect`` does."""
@@ -52,15 +55,7 @@ ATTEMPTS = (
 
 
 def _options(
-    *,
-    max_attempts: int | None,
-    dead_letter: str | None,
-    retry_delay: float,
-    lock_timeout: float,
-    trust: bool,
-    network_disk: bool,
-    keys: Sequence[str] | None,
-    create: bool,
+    access: Owning, *, max_attempts: int | None, dead_letter: str | None, retry_delay: float, create: bool
 ) -> Options:
     if max_attempts is not None and dead_letter is None:
         raise UsageError("--max-attempts needs --dead-letter NAME, the queue for items that have no attempts left")
@@ -69,10 +64,7 @@ def _options(
         max_attempts=max_attempts,
         dead_letter=dead_letter,
         retry_delay_seconds=retry_delay,
-        lock_timeout=lock_timeout,
-        trust=trust,
-        network_disk=network_disk,
-        encryption=encryption_of(keys),
+        **settings_of(access),
     )
 
 
@@ -96,10 +88,7 @@ def _options(
     ),
     parameter("--wipe", action="store_true", help="Overwrite each file that the owner frees."),
     *CREATE,
-    LOCK_TIMEOUT,
-    TRUST,
-    NETWORK_DISK,
-    KEYS,
+    *OWNING,
 )
 def serve(
     path: str,
@@ -114,11 +103,8 @@ def serve(
     sync: bool,
     wipe: bool,
     create: bool,
-    lock_timeout: float,
-    trust: bool,
-    network_disk: bool,
-    keys: Sequence[str] | None,
     as_json: bool,
+    **access: Unpack[Owning],
 ) -> int:
     """Own queues, and serve them to the processes that connect to them, until SIGTERM or Ctrl-C.
 
@@ -129,13 +115,10 @@ def serve(
     Disk: the queues, as its clients ask for. Lock: needed, until the end.
     """
     options = _options(
+        access,
         max_attempts=max_attempts,
         dead_letter=dead_letter,
         retry_delay=retry_delay,
-        lock_timeout=lock_timeout,
-        trust=trust,
-        network_disk=network_disk,
-        keys=keys,
         create=create and bool(names),
     )
     options = replace(
@@ -200,9 +183,7 @@ def _opened(opened: ExitStack, path: str, names: Sequence[str], options: Options
         metavar="SECONDS",
         help="Seconds to wait for an owner that serves, or for the lock.",
     ),
-    TRUST,
-    NETWORK_DISK,
-    KEYS,
+    *ACCESS,
 )
 def worker(
     path: str,
@@ -216,11 +197,8 @@ def worker(
     retry_delay: float,
     until_empty: bool,
     create: bool,
-    lock_timeout: float,
-    trust: bool,
-    network_disk: bool,
-    keys: Sequence[str] | None,
     as_json: bool,
+    **access: Unpack[Owning],
 ) -> int:
     """Call a function for each item, in several processes. An item is consumed when its call has returned.
 
@@ -236,17 +214,11 @@ def worker(
     the queue; the options about attempts are then those of that owner.
     """
     options = _options(
-        max_attempts=max_attempts,
-        dead_letter=dead_letter,
-        retry_delay=retry_delay,
-        lock_timeout=lock_timeout,
-        trust=trust,
-        network_disk=network_disk,
-        keys=keys,
-        create=create,
+        access, max_attempts=max_attempts, dead_letter=dead_letter, retry_delay=retry_delay, create=create
     )
     function_at(function)
     counts = dead_letter is not None or retry_delay > 0
+    lock_timeout, trust, network_disk = access["lock_timeout"], access["trust"], access["network_disk"]
     job = Job(
         path, named(name), function, codec, batch, until_empty, counts, lock_timeout, trust, network_disk, as_json
     )

@@ -153,6 +153,7 @@ def _nullable(kind: Kind, nullable: bool, leaf: Leaf, where: str) -> Convert:
     convert = _convert(kind, leaf, where)
 
     def checked(value: Any) -> Any:
+        """Return the value, converted; None only where the column is nullable."""
         if value is not None:
             return convert(value)
         if not nullable:
@@ -188,6 +189,7 @@ def _struct(columns: tuple[Column, ...] | list[Column], leaf: Leaf, above: str, 
     names = frozenset(name for name, _ in parts)
 
     def convert(row: Any) -> dict[str, Any]:
+        """Return the row with each value converted, in the order of the columns."""
         if not isinstance(row, Mapping):
             raise TypeError(f"{above[:-1] or 'a row'}: expected an object with the columns {sorted(names)}")
         if is_strict and not names.issuperset(row):

@@ -108,6 +108,7 @@ def _messages(spark: Any) -> Iterator[Callable[[], Progress]]:
     """For each operation, the done tasks and all tasks of its stages."""
 
     def hear(stages: Any, operation_id: Any, done: bool, **_: Any) -> None:
+        """Note the tasks of the stages, if the operation is of this thread."""
         if threading.get_ident() == thread:  # Spark calls in the thread that waits for the job
             found = {stage.stage_id: (stage.num_completed_tasks, stage.num_tasks) for stage in stages}
             if done:  # a stage without a done task was skipped: another one had done its work

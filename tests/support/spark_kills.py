@@ -334,27 +334,35 @@ def _stream(spark: SparkSession, directory: Path) -> DataFrame:
 
 
 @contextmanager
-def striking_between_tasks(spark: SparkSession) -> Iterator[None]:
-    """Strike on a cluster when a task of the job in the block is done, and others are not."""
-    if not IS_CLUSTER:
-        yield
-        return
-    tracker, is_over = spark.sparkContext.statusTracker(), threading.Event()
-
-    def watch() -> None:
-        while not is_over.wait(0.01):
-            stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
-            if any(stage is not None and 0 < stage.numCompletedTasks < stage.numTasks for stage in stages):
-                strike(TASKS_PLACE)
-                return
-
-    thread = threading.Thread(target=watch)
+def _beside(watch: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Watch in a thread beside the block; the event says that the block is over."""
+    is_over = threading.Event()
+    thread = threading.Thread(target=watch, args=(is_over,))
     thread.start()
     try:
         yield
     finally:
         is_over.set()
         thread.join()
+
+
+@contextmanager
+def striking_between_tasks(spark: SparkSession) -> Iterator[None]:
+    """Strike on a cluster when a task of the job in the block is done, and others are not."""
+    if not IS_CLUSTER:
+        yield
+        return
+    tracker = spark.sparkContext.statusTracker()
+
+    def watch(is_over: threading.Event) -> None:
+        while not is_over.wait(0.01):
+            stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
+            if any(stage is not None and 0 < stage.numCompletedTasks < stage.numTasks for stage in stages):
+                strike(TASKS_PLACE)
+                return
+
+    with _beside(watch):
+        yield
 
 
 def run_handoff(spark: SparkSession, cell: Cell) -> None:
@@ -395,21 +403,14 @@ def owning(cell: Cell) -> Iterator[None]:
     if cell.place != "adopting":
         yield
         return
-    is_over = threading.Event()
 
-    def look() -> None:
+    def look(is_over: threading.Event) -> None:
         while not is_over.wait(0.005) or cell.is_due:
             if cell.is_due:
                 queue._open()._look(insists=True)
 
-    with PersistentQueue(cell.directory, "out") as queue:
-        thread = threading.Thread(target=look)
-        thread.start()
-        try:
-            yield
-        finally:
-            is_over.set()
-            thread.join()
+    with PersistentQueue(cell.directory, "out") as queue, _beside(look):
+        yield
 
 
 def work(spark: SparkSession, cell: Cell) -> None:

@@ -41,6 +41,8 @@ class RowCodec:
             does not exist. A dictionary from names to types (such as ``"long"``, or ``"long not null"``), a schema as
             Spark's ``jsonValue()`` returns it, or a ``pyarrow.Schema``. None, the default, means the newest schema of
             the queue.
+        network_disk: Whether a queue that is made may be on a network file system, as for ``PersistentQueue``. Default:
+            False.
 
     Raises:
         SchemaMismatchError: The queue has another schema, which may not change in this way.
@@ -66,10 +68,11 @@ class RowCodec:
         *,
         format: str | None = None,  # noqa: A002 - the name of the option
         schema: Any = None,
+        network_disk: bool = False,
     ) -> None:
         if format is not None and format not in FORMATS:
             raise ValueError(f"the format of rows is {', '.join(FORMATS)}, not {format!r}")
-        registry = Registry(path, name)
+        registry = Registry(path, name, network_disk)
         if schema is None:
             registered = registry.newest()
             if format not in {None, registered.format}:

@@ -36,21 +36,22 @@ class Registry:
     Args:
         path: The directory that holds the queue.
         name: The name of the queue. None, the default, means the queue that lies in ``path`` itself.
+        network_disk: Whether a queue that ``register`` makes may be on a network file system. Default: False.
 
     Raises:
         InvalidNameError: The name cannot be a queue's.
         TypeError: ``path`` or ``name`` is not text.
     """
 
-    def __init__(self, path: StrPath, name: str | None = None) -> None:
-        self._path, self._name = abspath(queue_directory(path, None)), name
+    def __init__(self, path: StrPath, name: str | None = None, network_disk: bool = False) -> None:
+        self._path, self._name, self._network_disk = abspath(queue_directory(path, None)), name, network_disk
         self.directory = abspath(queue_directory(path, name))
         self._disk = current_disk()
         self._known: tuple[Registered, ...] = ()
 
-    def __reduce__(self) -> tuple[type[Registry], tuple[str, str | None]]:
+    def __reduce__(self) -> tuple[type[Registry], tuple[str, str | None, bool]]:
         """Return what makes the registry again in another process."""
-        return Registry, (self._path, self._name)
+        return Registry, (self._path, self._name, self._network_disk)
 
     def all(self) -> tuple[Registered, ...]:
         """Return all schemas that the queue has now, lowest number first; none if it has none.
@@ -94,7 +95,7 @@ class Registry:
         lacks = unless_lacking(self.directory, "to register a schema", "then register it again")
         with naming_paths(self.directory), lacks:
             if not find_generations(self._disk, self.directory):
-                Producer(self._path, self._name).close()
+                Producer(self._path, self._name, network_disk=self._network_disk).close()
             if is_queue(self._disk, join(self.directory, SCHEMAS_DIRECTORY)):
                 raise InvalidNameError(
                     f"{self.directory}: there is a queue named {SCHEMAS_DIRECTORY!r} in the directory of this queue, "

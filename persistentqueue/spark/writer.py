@@ -141,7 +141,7 @@ def _check(schema: StructType, overwrite: bool, options: WriteOptions) -> RowBat
             "persistentqueue only appends; only consumers take items out: use mode('append') or outputMode('append')"
         )
     if options.format != "value":
-        registry = Registry(place.path, place.queue)
+        registry = Registry(place.path, place.queue, place.network_disk)
         registered = register_rows(registry, options.format, _as_rows(schema, registry))
         return RowBatches(registry, options.format, registered.number, registered.schema)
     found = [(field.name, field.dataType) for field in schema.fields]

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import QueueLockedError
+from persistentqueue import NetworkDiskError, QueueLockedError
 from persistentqueue.spark import Pipeline, PipelineDefinitionError, StageHandoff
 from persistentqueue.spark.pipelines import stage
+from tests.support.disks import disk_with, using_disk
 from tests.support.pipelines import Flow, echo, noted, take, waiting
 
 
@@ -24,6 +25,18 @@ def flow(tmp_path: Path) -> Iterator[Flow]:
 
 
 # --- definition
+
+
+def test_a_directory_on_a_network_file_system(tmp_path: Path) -> None:
+    """A pipeline there is refused with the type of the file system, unless ``network_disk=True`` insists."""
+    with using_disk(disk_with(tmp_path, "nfs4", tmp_path)):
+        pipeline = Pipeline(None, tmp_path / "flow")
+        pipeline.stage(source="a", target="b")(echo)
+        with pytest.raises(NetworkDiskError, match="nfs4"):
+            pipeline.stats()
+        with Pipeline(None, tmp_path / "flow", network_disk=True) as insisting:
+            insisting.stage(source="a", target="b")(echo)
+            assert "echo" in insisting.explain()
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
 from typing import Any, TypeVar
 
-from persistentqueue.system.disk import CURRENT_DISK, Disk
+from persistentqueue.system.disk import CURRENT_DISK, DISK, Disk, StatResult
 
 R = TypeVar("R")
+MINORS = count(70_001)
+"""Numbers that no device has, and that no other test has used in this process."""
+LINES = """\
+24 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+31 24 0:70000 / /elsewhere rw shared:7 - nfs4 host:/b rw
+30 24 0:{minor} / /mnt/with\\040space rw,relatime shared:5 master:2 - {kind} host:/a - b rw
+"""
 
 
 @contextmanager
@@ -25,3 +36,20 @@ def call_on(disk: Disk, call: Callable[..., R], *args: Any, **kwargs: Any) -> R:
     """Return what the public function or class ``call`` returns if it uses this disk."""
     with using_disk(disk):
         return call(*args, **kwargs)
+
+
+def disk_with(tmp_path: Path, kind: str, below: Path) -> Disk:
+    """Return a disk that shows all directories below a path on a file system of this type."""
+    mounts = tmp_path / "mounts"
+    minor = next(MINORS)
+    mounts.write_text(LINES.format(kind=kind, minor=minor))
+
+    def lstat(path: str) -> StatResult:
+        found = DISK.lstat(path)
+        is_there = path.startswith(f"{below}/") and path.endswith("/.")
+        return os.stat_result((*found[:2], os.makedev(0, minor), *found[3:])) if is_there else found
+
+    def opened(path: str, flags: int, mode: int) -> int:
+        return DISK.open(str(mounts) if path == "/proc/self/mountinfo" else path, flags, mode)
+
+    return replace(DISK, lstat=lstat, open=opened)

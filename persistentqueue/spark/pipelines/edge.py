@@ -32,6 +32,7 @@ class Edge(StageHandoff):
         name: The name of the edge, and of its queue.
         payload_root: The directory of the payloads, as for ``StageHandoff``.
         kept: Returns the payloads that must stay, although nothing waits for them at the edge: those of the letters.
+        network_disk: Whether the directory may be on a network file system.
 
     Raises:
         ValueError: The queue was made by another program, and has a consumer without a name.
@@ -44,12 +45,15 @@ class Edge(StageHandoff):
         name: str,
         payload_root: str | os.PathLike[str] | None,
         kept: Callable[[], set[str]],
+        network_disk: bool = False,
     ) -> None:
         self._kept = kept
         self.name = name
         self._session = session
         is_local = payload_root is None or SCHEME not in os.fspath(payload_root)
-        super().__init__(None if is_local else session(), path, name, payload_root, fan_out=True)
+        super().__init__(
+            None if is_local else session(), path, name, payload_root, fan_out=True, network_disk=network_disk
+        )
 
     @property
     def queue(self) -> PersistentQueue[bytes]:

@@ -58,6 +58,8 @@ class Pipeline:
         path: The directory of the pipeline, which is made if missing. Each edge is a queue in it.
         payload_root: The directory of the payloads, as for ``StageHandoff``. With None, the default, it is beside each
             queue.
+        network_disk: Whether ``path`` may be on a network file system, as for ``PersistentQueue``. Default: False.
+            Payloads may always be there.
     """
 
     def __init__(
@@ -65,10 +67,12 @@ class Pipeline:
         spark: Spark,
         path: str | os.PathLike[str],
         payload_root: str | os.PathLike[str] | None = None,
+        *,
+        network_disk: bool = False,
     ) -> None:
         self._spark = spark
         self._path = os.fspath(path)
-        self._payload_root = payload_root
+        self._payload_root, self._network_disk = payload_root, network_disk
         self._graph = Graph()
         self._forgotten: list[str] = []
         self._opening = RLock()
@@ -424,7 +428,8 @@ class Pipeline:
             if self._store is None or self._scheduler is None:
                 if not self._graph.stages:
                     raise PipelineDefinitionError("the pipeline has no stage: define one with @pipeline.stage(…)")
-                store = Store(self._spark, self._path, self._payload_root, self._graph, self._forgotten)
+                roots = (self._path, self._payload_root, self._network_disk)
+                store = Store(self._spark, *roots, self._graph, self._forgotten)
                 stages = [OpenStage(each, store) for each in self._graph.downstream_first()]
                 self._store, self._scheduler = store, Scheduler(store, stages)
             return self._store, self._scheduler

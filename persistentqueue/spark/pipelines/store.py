@@ -31,6 +31,7 @@ class Store:
         spark: The session that reads payloads, a function that returns it, or None for the active session.
         path: The directory of the pipeline.
         payload_root: The directory of the payloads, as for ``StageHandoff``.
+        network_disk: Whether ``path`` may be on a network file system.
         graph: The stages.
         forgotten: Consumers that may be removed with all that waits for them.
     """
@@ -40,10 +41,11 @@ class Store:
         spark: Spark,
         path: str | os.PathLike[str],
         payload_root: str | os.PathLike[str] | None,
+        network_disk: bool,
         graph: Graph,
         forgotten: Sequence[str],
     ) -> None:
-        self.path = os.fspath(path)
+        self.path, self._network_disk = os.fspath(path), network_disk
         self._spark = spark
         self._starting = Lock()
         self._commits = Lock()
@@ -57,9 +59,9 @@ class Store:
             # The letters first: opening an edge sweeps the payloads that nothing names.
             for name in list_queues(self.path):
                 if name.endswith((_LETTERS, _AGAIN, _FAILURE)):
-                    self._queues[name] = opened.enter_context(PersistentQueue(self.path, name))
+                    opened.enter_context(self._queue(name))
             for name in graph.edges:
-                edge = opened.enter_context(Edge(self.session, path, name, payload_root, self.kept))
+                edge = opened.enter_context(Edge(self.session, path, name, payload_root, self.kept, network_disk))
                 self.edges[name] = edge
                 edge.connect(graph.readers(name), forgotten)
             opened.pop_all()
@@ -184,5 +186,5 @@ class Store:
     def _queue(self, name: str) -> PersistentQueue[bytes]:
         with self._made:
             if name not in self._queues:
-                self._queues[name] = PersistentQueue(self.path, name)
+                self._queues[name] = PersistentQueue(self.path, name, network_disk=self._network_disk)
             return self._queues[name]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Callable
-from dataclasses import replace
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -24,34 +23,12 @@ from persistentqueue import (
     repair,
 )
 from persistentqueue.recovery.mounts import NETWORK_TYPES, need_local, type_of
-from persistentqueue.system.disk import DISK, Disk, StatResult, device_numbers
-from tests.support.disks import call_on, using_disk
+from persistentqueue.rows import RowCodec
+from persistentqueue.rows.registry import Registry
+from persistentqueue.rows.schema import schema_from_types
+from persistentqueue.system.disk import DISK, Disk, device_numbers
+from tests.support.disks import call_on, disk_with, using_disk
 from tests.support.queues import drain, put
-
-MINORS = count(70_001)
-"""Numbers that no device has, and that no other test has used in this process."""
-LINES = """\
-24 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
-31 24 0:70000 / /elsewhere rw shared:7 - nfs4 host:/b rw
-30 24 0:{minor} / /mnt/with\\040space rw,relatime shared:5 master:2 - {kind} host:/a - b rw
-"""
-
-
-def disk_with(tmp_path: Path, kind: str, below: Path) -> Disk:
-    """Return a disk that shows all directories below a path on a file system of this type."""
-    mounts = tmp_path / "mounts"
-    minor = next(MINORS)
-    mounts.write_text(LINES.format(kind=kind, minor=minor))
-
-    def lstat(path: str) -> StatResult:
-        found = DISK.lstat(path)
-        is_there = path.startswith(f"{below}/") and path.endswith("/.")
-        return os.stat_result((*found[:2], os.makedev(0, minor), *found[3:])) if is_there else found
-
-    def opened(path: str, flags: int, mode: int) -> int:
-        return DISK.open(str(mounts) if path == "/proc/self/mountinfo" else path, flags, mode)
-
-    return replace(DISK, lstat=lstat, open=opened)
 
 
 @pytest.mark.parametrize(
@@ -154,6 +131,21 @@ def test_setting_to_insist(tmp_path: Path, mounted: Disk, call: Callable[..., Pe
         assert sorted(path.rglob("*")) == before
         with call(path, network_disk=True):
             pass
+
+
+def test_a_codec_that_makes_the_queue_of_its_rows(tmp_path: Path, mounted: Disk) -> None:
+    """The schema of a new queue is refused, unless the setting insists; a pickled registry insists as well."""
+    path = tmp_path / "far" / "queues"
+    with using_disk(mounted):
+        with pytest.raises(NetworkDiskError, match="nfs4"):
+            RowCodec(path, "rows", format="json", schema={"id": "long"})
+        assert list_queues(path) == ["orders"]
+        RowCodec(path, "rows", format="json", schema={"id": "long"}, network_disk=True)
+        assert list_queues(path) == ["orders", "rows"]
+        delete_queue(path, "rows")
+        registry = pickle.loads(pickle.dumps(Registry(path, "rows", network_disk=True)))
+        assert registry.register("json", schema_from_types({"id": "long"})).number == 1
+        assert list_queues(path) == ["orders", "rows"]
 
 
 def test_recorded_location_is_looked_at(tmp_path: Path, mounted: Disk) -> None:

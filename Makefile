@@ -35,6 +35,9 @@ COVERING += $(patsubst %,tests/unit/interprocess/test_%.py,producer producer_cra
 COVERING += $(patsubst %,tests/misuse/test_%.py,corners sessions scarce_resources renames errors inboxes \
 	inbox_limits trust foreign_directories location_repair identities)
 
+# What tests need that start Spark: the archive makes its Java start in half the time.
+READY := $(VENV)/test.installed $(VENV)/spark.jsa
+
 # What make test leaves out, since it takes its time; the targets of these names run it.
 # The main job, with all its data and killed at every place.
 FLIGHTS := tests/examples/test_flights_killed.py tests/examples/test_flights_pipeline.py
@@ -160,7 +163,7 @@ demo: $(VENV)/examples.installed
 	-$(BIN)/python examples/flights_pipeline.py --directory demo --kill add
 	$(BIN)/python examples/flights_pipeline.py --directory demo
 
-test: $(VENV)/test.installed
+test: $(READY)
 	$(BIN)/python -m pytest -n 4 --dist loadfile $(COVERED:%=--cov=persistentqueue.%) --cov-report= $(COVERING)
 	$(BIN)/python -m coverage report --fail-under=100
 	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(COVERING:%=--ignore=%) \
@@ -168,19 +171,19 @@ test: $(VENV)/test.installed
 		$(NEIGHBOURS:%=--ignore=%)
 	echo "$$MINUTE" | xargs -t -L 1 -P $(JOBS) $(CRASH)
 
-long: $(VENV)/test.installed
+long: $(READY)
 	$(BIN)/python -m pytest -n 4 --dist load --no-loadscope-reorder $(LONG)
 
-flights: $(VENV)/test.installed
+flights: $(READY)
 	EVERY_PLACE=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(FLIGHTS)
 
 # Spark, of which every process is killed at every place, one after the other: 52 of them. And pipelines of stages.
-kills: $(VENV)/test.installed
+kills: $(READY)
 	EVERY_PLACE=1 $(BIN)/python -m pytest -n 2 --dist load --no-loadscope-reorder $(KILLS) -k 'not hand-offs'
 	SPARK_MODE=connect $(BIN)/python -m pytest -n 2 --dist load $(ON_CONNECT)
 
 # The pipeline of ten stages on Spark, whose driver is killed with its Java at each place, and 200 times at random: hours.
-kills-pipeline: $(VENV)/test.installed
+kills-pipeline: $(READY)
 	KILLS=200 $(BIN)/python -m pytest -n 2 --dist load -s -o faulthandler_timeout=0 $(KILLED_PIPELINE)
 
 # Models of protocols, whole within their bounds, and the bugs that are planted in them. It needs spin and gcc.
@@ -206,6 +209,7 @@ sparks: $(SPARKS:%=$(VENV)/spark-%.tested)
 $(VENV)/spark-%.tested:
 	$(PYTHON) -m venv $(VENV)/spark-$*
 	$(VENV)/spark-$*/bin/python -m pip install --disable-pip-version-check --quiet --editable '.[test]' 'pyspark==$*.*'
+	$(VENV)/spark-$*/bin/python -m tests.support.quick_java
 	EVERY_PLACE=1 $(VENV)/spark-$*/bin/python -m pytest -W ignore::ResourceWarning \
 		-W ignore::pytest.PytestUnraisableExceptionWarning $(ON_SPARK)
 	SPARK_MODE=connect $(VENV)/spark-$*/bin/python -m pytest -W ignore::ResourceWarning \
@@ -215,7 +219,7 @@ $(VENV)/spark-%.tested:
 # hand-offs in classic sessions are here as well: make flights has others.
 connect: export SPARK_MODE := connect
 connect: export SPARK_CLIENT_PYTHON := $(CURDIR)/$(VENV)/client/bin/python
-connect: $(VENV)/test.installed $(VENV)/client.made
+connect: $(READY) $(VENV)/client.made
 	EVERY_PLACE=1 $(BIN)/python -m pytest -n 2 --dist load --no-loadscope-reorder $(ON_SPARK) tests/spark/test_connect.py \
 		tests/spark/test_killed.py
 	SPARK_MODE= EVERY_PLACE=1 $(BIN)/python -m pytest -n 2 --dist load tests/spark/test_killed.py -k hand-offs
@@ -226,7 +230,7 @@ $(VENV)/client.made: setup.cfg
 	touch $@
 
 # Airflow, a declarative pipeline of Spark, and a stream over several queues that is killed around a commit.
-neighbours: airflow $(VENV)/test.installed
+neighbours: airflow $(READY)
 	$(BIN)/python -m pytest -n 2 --dist load $(NEIGHBOURS)
 	SPARK_MODE=connect $(BIN)/python -m pytest tests/spark/test_declarative.py
 
@@ -256,7 +260,7 @@ screenshots: docs
 
 # The distributions, in dist/: see release/check.py. A released file has the time of its commit.
 package: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 1577836800)
-package: $(VENV)/test.installed $(VENV)/release.installed
+package: $(READY) $(VENV)/release.installed
 	$(RELEASE)/python release/check.py dist
 	cd dist/unpacked && PYTHONPATH=$(CURDIR)/dist/unpacked $(CURDIR)/$(BIN)/python -m pytest -n 4 --dist loadfile \
 		$(UNPACKED) $(LONG:%=--ignore=%)
@@ -284,6 +288,10 @@ perf-spark: $(VENV)/test.installed
 	$(BIN)/python -m perf.studies.manifests --rounds 3 --results perf/results
 	$(BIN)/python -m perf.studies.planning --rounds 3 --results perf/results
 	$(BIN)/python -m perf.studies.soak --minutes 20 --results perf/results
+
+# Without Java it is not made, and the tests that need it are skipped.
+$(VENV)/spark.jsa: $(VENV)/test.installed tests/support/quick_java.py
+	$(BIN)/python -m tests.support.quick_java
 
 $(VENV)/release.installed:
 	$(PYTHON) -m venv $(VENV)/release

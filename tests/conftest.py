@@ -26,6 +26,7 @@ from persistentqueue.system import progress
 from persistentqueue.system.disk import DISK
 from persistentqueue.system.signal_shield import THREAD_NAME as HELPER_NAME
 from persistentqueue.system.signal_shield import end_helper
+from tests.support import quick_java
 from tests.support.disks import call_on
 from tests.support.queues import receive_signals
 
@@ -208,11 +209,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         yield opened
 
 
-# The Java of a test lives for seconds. It should start fast, without optimizing for long runs and without verifying the
-# 20,000 classes that Spark loads. Spark itself runs with the settings that users have.
-QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:MetaspaceSize=300m"
-UNVERIFIED = "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
-os.environ["JDK_JAVA_OPTIONS"] = " ".join([os.environ.get("JDK_JAVA_OPTIONS", ""), QUICK_JAVA, UNVERIFIED])
+os.environ["JDK_JAVA_OPTIONS"] = " ".join([os.environ.get("JDK_JAVA_OPTIONS", ""), quick_java.options()])
 
 settings.register_profile("default", deadline=None)
 settings.register_profile("long", deadline=None, max_examples=20_000)

@@ -1,4 +1,4 @@
-"""The code of the pages on Spark runs; ``test_pages`` runs that of the others."""
+"""The programs of the pages on Spark run; ``test_pages`` runs those of the others."""
 
 from __future__ import annotations
 
@@ -6,12 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from .test_pages import PAGES, is_on_spark, run_page
+from .test_pages import PAGES, code_of, is_on_spark, run_fence
+
+PROGRAMS = [
+    pytest.param(page, *fence, id=f"{page.stem}-{number}")
+    for page in PAGES
+    if is_on_spark(page)
+    for number, fence in enumerate(code_of(page), 1)
+]
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("page", [page for page in PAGES if is_on_spark(page)], ids=lambda page: page.stem)
-def test_code_of_a_page_on_spark_runs_twice(page: Path, tmp_path: Path) -> None:
-    """The code of a page on Spark runs twice in one directory."""
-    run_page(page, tmp_path)
-    run_page(page, tmp_path)
+@pytest.mark.parametrize(("page", "language", "code"), PROGRAMS)
+def test_a_program_on_spark_runs_twice(page: Path, language: str, code: str, tmp_path: Path) -> None:
+    """Each program runs twice in one directory, without those before it: a reader finds no trap."""
+    run_fence(page, language, code, tmp_path)
+    run_fence(page, language, code, tmp_path)

@@ -1,7 +1,7 @@
 """The code of each page of the documentation runs: twice, in the order of the page, in one directory.
 
 A fence ``python`` is one program. A fence ``console`` has commands, each of which follows a ``$``. A page on Spark runs
-with the tests of Spark (see ``test_documents_spark``), and one on Airflow with those of Airflow. Code that only shows a
+fence by fence (see ``test_documents_spark``), and one on Airflow with the tests of Airflow. Code that only shows a
 form stands in a fence ``text``.
 """
 
@@ -39,19 +39,24 @@ def is_on_airflow(page: Path) -> bool:
 
 def run_page(page: Path, directory: Path) -> None:
     """Run the code of a page, with warnings as errors. Each fence is a program of its own."""
+    for language, code in code_of(page):
+        run_fence(page, language, code, directory)
+
+
+def run_fence(page: Path, language: str, code: str, directory: Path) -> None:
+    """Run one program of a page, with warnings as errors."""
     programs = Path(sys.executable).parent
     environment = os.environ | {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "PYTHONWARNINGS": "error"}
     environment["PYTHONPATH"] = str(ROOT)
-    for language, code in code_of(page):
-        if language == "python":
-            command = [sys.executable, "-c", code]
-        else:
-            lines = [line[2:] for line in code.splitlines() if line.startswith(("$ ", "> "))]
-            command = [shutil.which("bash") or "sh", "-ec", "\n".join(lines)]
-        done = subprocess.run(
-            command, cwd=directory, env=environment, capture_output=True, text=True, check=False, timeout=300
-        )
-        assert done.returncode == 0, f"{page.name}:\n{code}\n{done.stdout}\n{done.stderr}"
+    if language == "python":
+        command = [sys.executable, "-c", code]
+    else:
+        lines = [line[2:] for line in code.splitlines() if line.startswith(("$ ", "> "))]
+        command = [shutil.which("bash") or "sh", "-ec", "\n".join(lines)]
+    done = subprocess.run(
+        command, cwd=directory, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, f"{page.name}:\n{code}\n{done.stdout}\n{done.stderr}"
 
 
 HERE = [

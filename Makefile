@@ -52,8 +52,8 @@ CLUSTER := tests/durability/test_network_disks.py tests/spark/test_cluster.py te
 # The models of protocols, which spin searches: they change with the protocols, not with the code.
 MODELS := tests/models
 # The tests of other queues, on each Python there is; a crawl; the command line in a process of its own for each verb, a
-# terminal, a browser; importers; two consumers that are killed; other surroundings; hostile files
-# of any size; files flipped at every bit; kills at every step, of one process, of many and of imports; disks that are
+# terminal, a browser; importers; two consumers that are killed; other surroundings; other users; hostile files
+# of any size; moves of files, interrupted at every call; files flipped at every bit; kills at every step, of one process, of many and of imports; disks that are
 # full, fail, and lack something at every call; streams of Spark, the code of the documentation, and rehearsals of
 # make perf.
 LONG := tests/project/test_documents_spark.py tests/peers/test_cpython.py tests/workers/test_simulated_network.py tests/faces/test_compat_shared.py tests/faces/test_scrapy.py tests/faces/test_cli.py tests/faces/test_cli_looks.py tests/faces/test_cli_report.py \
@@ -61,9 +61,10 @@ LONG := tests/project/test_documents_spark.py tests/peers/test_cpython.py tests/
 	tests/peers/test_persistqueue.py tests/peers/test_queuelib.py tests/peers/test_asked.py tests/peers/test_coming_from.py \
 	tests/peers/test_asyncio.py tests/durability/test_compat_killed.py tests/examples/test_async_workers.py \
 	tests/misuse/test_command_line.py tests/misuse/test_surroundings.py tests/misuse/test_large_inboxes.py \
+	tests/misuse/test_shared_inboxes.py tests/unit/storage/test_locations.py \
 	tests/predecessors/test_diskqueue_damage.py tests/predecessors/test_diskqueue_kills.py tests/durability/test_flips.py tests/misuse/test_scarce_calls.py \
 	tests/durability/test_processes.py tests/durability/test_producers_killed.py tests/durability/test_several_killed.py tests/durability/test_import_killed.py \
-	tests/durability/test_full_disk.py tests/predecessors/test_diskqueue_failing_disk.py tests/spark/test_java.py tests/spark/test_stream.py tests/spark/test_typed_rows.py tests/spark/test_batches.py tests/project/test_pages.py \
+	tests/durability/test_full_disk.py tests/predecessors/test_diskqueue_failing_disk.py tests/spark/test_java.py tests/spark/test_stream.py tests/spark/test_rows.py tests/spark/test_typed_rows.py tests/spark/test_batches.py tests/project/test_pages.py \
 	perf/tests/test_perf.py \
 	perf/tests/test_worker_processes.py
 
@@ -71,12 +72,12 @@ CRASH := $(BIN)/python -m tests.crash
 JOBS ?= 3
 # Campaigns of about a minute, and of about fifteen, on two cores; three at a time, since some wait. The longest stand first.
 define MINUTE
-random --schedules 24000
+random --schedules 12000
 exhaustive --operations 2 --only 0
 random --schedules 6000 --faults
 mutants --most 6
 random --schedules 4000 --style several
-random --schedules 4000 --style retries
+random --schedules 2000 --style retries
 random --schedules 4000 --style pipelines
 random --schedules 500 --style workers
 random --schedules 2000 --style encloses
@@ -94,6 +95,8 @@ endef
 define QUARTER
 exhaustive --operations 3 --only 0
 mutants
+random --first 36 --schedules 12000
+random --first 7 --schedules 2000 --style retries
 random --first 1000000 --schedules 100000
 flips --bytes 65536
 exhaustive --operations 3 --only 1

@@ -35,8 +35,8 @@ COVERING += $(patsubst %,tests/unit/interprocess/test_%.py,producer producer_cra
 COVERING += $(patsubst %,tests/misuse/test_%.py,corners sessions scarce_resources renames errors inboxes \
 	inbox_limits trust foreign_directories location_repair identities)
 
-# What tests need that start Spark: the archive makes its Java start in half the time.
-READY := $(VENV)/test.installed $(VENV)/spark.jsa
+# What tests need that start Spark, for a fast start: see tests/support/quick_spark.py.
+READY := $(VENV)/test.installed $(VENV)/spark/classes.jsa
 
 # What make test leaves out, since it takes its time; the targets of these names run it.
 # The main job, with all its data and killed at every place.
@@ -82,7 +82,6 @@ random --schedules 4000 --style pipelines
 random --schedules 500 --style workers
 random --schedules 2000 --style encloses
 random --schedules 2000 --style renames
-exhaustive --operations 2 --only 1
 kills --count 100
 workers --kills 100
 cuts --count 10
@@ -212,7 +211,7 @@ sparks: $(SPARKS:%=$(VENV)/spark-%.tested)
 $(VENV)/spark-%.tested:
 	$(PYTHON) -m venv $(VENV)/spark-$*
 	$(VENV)/spark-$*/bin/python -m pip install --disable-pip-version-check --quiet --editable '.[test]' 'pyspark==$*.*'
-	$(VENV)/spark-$*/bin/python -m tests.support.quick_java
+	$(VENV)/spark-$*/bin/python -m tests.support.quick_spark
 	EVERY_PLACE=1 $(VENV)/spark-$*/bin/python -m pytest -W ignore::ResourceWarning \
 		-W ignore::pytest.PytestUnraisableExceptionWarning $(ON_SPARK)
 	SPARK_MODE=connect $(VENV)/spark-$*/bin/python -m pytest -W ignore::ResourceWarning \
@@ -293,8 +292,8 @@ perf-spark: $(VENV)/test.installed
 	$(BIN)/python -m perf.studies.soak --minutes 20 --results perf/results
 
 # Without Java it is not made, and the tests that need it are skipped.
-$(VENV)/spark.jsa: $(VENV)/test.installed tests/support/quick_java.py
-	$(BIN)/python -m tests.support.quick_java
+$(VENV)/spark/classes.jsa: $(VENV)/test.installed tests/support/quick_spark.py
+	$(BIN)/python -m tests.support.quick_spark
 
 $(VENV)/release.installed:
 	$(PYTHON) -m venv $(VENV)/release

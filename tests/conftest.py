@@ -26,7 +26,7 @@ from persistentqueue.system import progress
 from persistentqueue.system.disk import DISK
 from persistentqueue.system.signal_shield import THREAD_NAME as HELPER_NAME
 from persistentqueue.system.signal_shield import end_helper
-from tests.support import quick_java
+from tests.support import quick_spark
 from tests.support.disks import call_on
 from tests.support.queues import receive_signals
 
@@ -209,7 +209,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         yield opened
 
 
-os.environ["JDK_JAVA_OPTIONS"] = " ".join([os.environ.get("JDK_JAVA_OPTIONS", ""), quick_java.options()])
+quick_spark.prepare(os.environ)
 
 settings.register_profile("default", deadline=None)
 settings.register_profile("long", deadline=None, max_examples=20_000)

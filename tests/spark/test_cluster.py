@@ -6,6 +6,7 @@ The payloads are on the shared file system, and the queue on the driver's own di
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -72,6 +73,11 @@ def test_workers_see_what_is_shared_and_no_more(running: Cluster, driver: Driver
 
 def test_put_and_take(running: Cluster, driver: Driver) -> None:
     """A frame that tasks on all machines write is taken once, whole, and its payload is removed; a marker holds."""
+    check_frames(running, driver)
+
+
+def check_frames(running: Cluster, driver: Driver) -> None:
+    """Put two frames, one of them twice with its marker, and take both."""
     root = f"{SHARED}/basic"
     assert job(driver, "put", "basic", root, ROWS, 4, 0, ("numbers", 1)) is True
     assert job(driver, "put", "basic", root, ROWS, 4, 0, ("numbers", 1)) is False
@@ -81,7 +87,7 @@ def test_put_and_take(running: Cluster, driver: Driver) -> None:
 
 
 @pytest.mark.parametrize("seconds", [-3600, 3600], ids=["late", "early"])
-def test_clock_that_is_an_hour_off(running: Cluster, driver: Driver, seconds: int) -> None:
+def test_files_whose_times_are_an_hour_off(running: Cluster, driver: Driver, seconds: int) -> None:
     """Files with times that are an hour off, as a machine with a wrong clock makes them, stay until they are taken."""
     name = f"clock{seconds}"
     assert job(driver, "put", name, f"{SHARED}/{name}", ROWS) is True
@@ -93,8 +99,31 @@ def test_clock_that_is_an_hour_off(running: Cluster, driver: Driver, seconds: in
     check_empty(running, name)
 
 
+@pytest.mark.skipif(shutil.which("cc") is None, reason="a compiler makes the wrong clock")
+@pytest.mark.parametrize("seconds", [-3600, 3600], ids=["late", "early"])
+def test_worker_whose_clock_is_an_hour_off(tmp_path: Path, seconds: int) -> None:
+    """A worker whose programs see another time of day changes nothing: frames and micro-batches arrive once."""
+    with cluster(tmp_path, KINDS[0], clock_seconds=seconds) as made:
+        driver = Driver(made)
+        try:
+            now, hour = time.time(), abs(seconds)
+            found = job(driver, "clocks")
+            off = {address: [round((each - now) / hour) * hour for each in times] for address, times in found.items()}
+            right, wrong = (worker.address for worker in made.workers)
+            assert off == {right: [0, 0], wrong: [seconds, seconds]}
+            check_frames(made, driver)
+            check_micro_batches(made, driver)
+        finally:
+            driver.kill()
+
+
 def test_micro_batches(running: Cluster, driver: Driver) -> None:
     """Each micro-batch of a query is one stage, and a query that goes on adds only what is new."""
+    check_micro_batches(running, driver)
+
+
+def check_micro_batches(running: Cluster, driver: Driver) -> None:
+    """Put the files of a stream as micro-batches, in three queries with one checkpoint, and take all of them."""
     stream, root = running.mounted.brick / "stream", f"{SHARED}/batches"
     stream.mkdir()
     for number in range(3):

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyspark
 import pytest
 
 import persistentqueue
@@ -20,6 +19,7 @@ from persistentqueue.spark import JavaNotFoundError, java
 from persistentqueue.storage.publication import is_part
 from tests.support.queues import drain
 from tests.support.spark_cluster import ITEMS, JOBS, TASKS
+from tests.support.spark_modes import SPARK
 
 pytestmark = [
     pytest.mark.spark,
@@ -28,7 +28,6 @@ pytestmark = [
 ]
 
 SOURCES = os.path.dirname(os.path.dirname(os.path.abspath(persistentqueue.__file__)))
-SPARK = Path(pyspark.__file__).parent
 TIMEOUT_SECONDS = 250
 
 

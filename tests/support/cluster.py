@@ -21,9 +21,12 @@ MODULE = "tests.support.cluster_jobs"
 
 
 class Cluster:
-    """A master with the driver's machine, and workers, each on a machine of its own."""
+    """A master with the driver's machine, and workers, each on a machine of its own.
 
-    def __init__(self, machines: Network, mounted: Mounted, workers: int = 2) -> None:
+    The clock of the last worker is off by ``clock_seconds``.
+    """
+
+    def __init__(self, machines: Network, mounted: Mounted, workers: int = 2, clock_seconds: int = 0) -> None:
         self.mounted = mounted
         self.driver = mounted.mount(machines.add("driver", mounted.binds()))
         self.url = f"spark://{self.driver.address}:{MASTER_PORT}"
@@ -31,6 +34,8 @@ class Cluster:
         self.workers = [
             mounted.mount(machines.add(f"worker{number}", mounted.binds())) for number in range(1, workers + 1)
         ]
+        if clock_seconds:
+            self.workers[-1].shift_clock(clock_seconds)
         for machine in self.workers:
             self.add_worker(machine)
 

@@ -138,6 +138,22 @@ def places(paths: list[str]) -> dict[str, list[bool]]:
     return dict(context.parallelize(range(4), 4).mapPartitions(look).collect())
 
 
+def clocks() -> dict[str, list[float]]:
+    """Return, for each executor's address, the time of day of its Java and of its Python, in seconds since 1970."""
+
+    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            java = int(batch.column("java")[0].as_py()) / 1000
+            columns = [[os.environ["SPARK_LOCAL_IP"]], [java], [time.time()]]
+            time.sleep(1.0)  # so that the other executors get the other tasks
+            yield pa.RecordBatch.from_pydict(dict(zip(("address", "java", "python"), columns, strict=True)))
+
+    asked = "java_method('java.lang.System', 'currentTimeMillis') AS java"
+    frame = _sessions[0].range(4, numPartitions=4).selectExpr(asked)
+    rows = frame.mapInArrow(look, "address STRING, java DOUBLE, python DOUBLE").collect()
+    return {row.address: [row.java, row.python] for row in rows}
+
+
 def write_rows(directory: str, queue: str, options: dict[str, str]) -> None:
     """Write a hundred rows as items of a queue, by the data source."""
     spark = _sessions[0]
@@ -156,7 +172,7 @@ def read_rows(directory: str, queue: str, options: dict[str, str]) -> list[int]:
 
 FUNCTIONS = {
     each.__name__: each
-    for each in (open_session, count_executors, put, put_batches, take_all, places, write_rows, read_rows)
+    for each in (open_session, count_executors, put, put_batches, take_all, places, clocks, write_rows, read_rows)
 }
 
 if __name__ == "__main__":

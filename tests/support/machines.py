@@ -25,6 +25,33 @@ SOURCES = os.path.dirname(os.path.dirname(os.path.abspath(persistentqueue.__file
 TMP = "/tmp"
 START_SECONDS = 60
 _TOOLS = ("unshare", "nsenter", "ip", "mount")
+_CLOCK = """\
+#define _GNU_SOURCE
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+int clock_gettime(clockid_t id, struct timespec *now) {
+    int result = syscall(SYS_clock_gettime, id, now);
+    if (result == 0 && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE)) now->tv_sec += SECONDS;
+    return result;
+}
+
+int gettimeofday(struct timeval *now, void *zone) {
+    int result = syscall(SYS_gettimeofday, now, zone);
+    if (result == 0) now->tv_sec += SECONDS;
+    return result;
+}
+
+time_t time(time_t *now) {
+    struct timespec found;
+    clock_gettime(CLOCK_REALTIME, &found);
+    if (now != NULL) *now = found.tv_sec;
+    return found.tv_sec;
+}
+"""
+"""A library that shifts the time of day for the programs that load it. Sleeps and time-outs are as always."""
 
 
 def missing() -> str:
@@ -49,6 +76,7 @@ class Machine:
         self.address = f"10.77.0.{number}"
         self.directory = network.root / name
         self._network = network
+        self._preload: tuple[str, ...] = ()
         self.directory.mkdir()
         kept = [path for path in (SOURCES, sys.prefix, sys.base_prefix) if path.startswith(f"{TMP}/")]
         lines = ["set -e", "ip link set lo up"]
@@ -66,7 +94,17 @@ class Machine:
     def command(self, *words: str) -> list[str]:
         """Return the command that runs a program on this machine."""
         entry = [f"--{kind}" for kind in ("net", "mount", "pid")]
-        return ["nsenter", f"--target={self.pid}", *entry, f"--wd={TMP}", "--", *words]
+        return ["nsenter", f"--target={self.pid}", *entry, f"--wd={TMP}", "--", *self._preload, *words]
+
+    def shift_clock(self, seconds: int) -> None:
+        """Let all programs that are started from now on see another time of day. It needs ``cc``.
+
+        Only the time that they ask for is shifted. The times of files come from the kernel, which all machines share.
+        """
+        library = self.directory / "clock.so"
+        command = ["cc", "-shared", "-fPIC", "-O1", f"-DSECONDS=({seconds})", "-x", "c", "-", "-o", str(library)]
+        subprocess.run(command, input=_CLOCK, text=True, check=True, timeout=START_SECONDS)
+        self._preload = ("env", f"LD_PRELOAD={TMP}/{library.name}")
 
     def start(self, *words: str, environment: Mapping[str, str] | None = None, **more: Any) -> subprocess.Popen[Any]:
         """Start a program on this machine; end it by ``kill``."""

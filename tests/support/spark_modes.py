@@ -26,7 +26,7 @@ IS_CONNECT = os.environ.get("SPARK_MODE") == "connect"
 IS_CLUSTER = os.environ.get("SPARK_MODE") == "cluster"
 """Whether this program runs on the driver's machine of a cluster: see ``cluster``."""
 SOURCES = os.path.dirname(os.path.dirname(os.path.abspath(persistentqueue.__file__)))
-SPARK = Path(pyspark.__file__).parent
+SPARK = Path(os.environ.get("SPARK_HOME", Path(pyspark.__file__).parent))
 MOUNT = "spark.hadoop.fs.viewfs.mounttable.tests.link./bucket"
 """The setting with the local directory that Spark sees as ``viewfs://tests/bucket``: not local, as far as it knows."""
 _START_SECONDS = 120

@@ -97,7 +97,7 @@ class Forks(Child):
 
 def serve_forks(pipe: Connection) -> None:
     """Fork the processes of ``Forks`` on request."""
-    import portalocker  # noqa: F401, PLC0415 - here, or each fork imports it when it opens its first queue
+    import portalocker  # noqa: F401 - here, or each fork imports it when it opens its first queue
 
     gc.freeze()  # so that a fork copies few pages
     with suppress(EOFError):

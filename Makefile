@@ -96,28 +96,28 @@ exhaustive --operations 3 --only 0
 mutants
 random --first 36 --schedules 12000
 random --first 7 --schedules 2000 --style retries
-random --first 1000000 --schedules 100000
+random --first 1000000 --schedules 40000
 flips --bytes 65536
 exhaustive --operations 3 --only 1
-random --first 1000000 --schedules 50000 --faults
+random --first 1000000 --schedules 25000 --faults
 random --first 1000000 --schedules 20000 --style several
 random --first 1000000 --schedules 10000 --style several --faults
-random --first 1000000 --schedules 10000 --style retries
-random --first 1000000 --schedules 40000 --style pipelines
-random --first 1000000 --schedules 20000 --style pipelines --faults
-random --first 1000000 --schedules 5000 --style workers
-random --first 1000000 --schedules 40000 --style encloses
+random --first 1000000 --schedules 5000 --style retries
+random --first 1000000 --schedules 20000 --style pipelines
+random --first 1000000 --schedules 10000 --style pipelines --faults
+random --first 1000000 --schedules 2500 --style workers
+random --first 1000000 --schedules 20000 --style encloses
 random --first 1000000 --schedules 10000 --style renames
-random --first 1000000 --schedules 20000 --style encloses --faults
+random --first 1000000 --schedules 10000 --style encloses --faults
 kills --count 5000
-workers --kills 2000
+workers --kills 1000
 cuts --count 300
 cuts --workers --count 60
 syscalls --count 1000
 truncate --bytes 2048
 fuzz --kind formats --count 1000
 fuzz --kind files --first 1000 --count 400
-misuse --first 1000 --count 4000
+misuse --first 1000 --count 2000
 misuse --directed --repeat 20
 interrupts --parts 4
 interrupts --signals-only --count 10000
@@ -132,6 +132,12 @@ random --first $(FIRST) --schedules 40000 --style several --faults
 random --first $(FIRST) --schedules 80000 --style retries
 random --first $(FIRST) --schedules 60000 --style renames
 random --first $(FIRST) --schedules 16000 --style workers
+random --first $(FIRST) --schedules 80000 --style pipelines
+random --first $(FIRST) --schedules 40000 --style pipelines --faults
+random --first $(FIRST) --schedules 80000 --style encloses
+random --first $(FIRST) --schedules 40000 --style encloses --faults
+workers --kills 4000
+misuse --first $(FIRST) --count 8000
 endef
 export MINUTE QUARTER SEARCH
 

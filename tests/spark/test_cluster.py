@@ -17,7 +17,7 @@ import pytest
 
 from persistentqueue.spark import StageHandoff
 from persistentqueue.system.disk import DISK
-from tests.support import machines
+from tests.support import machines, queues
 from tests.support.cluster import Cluster, Driver, cluster
 from tests.support.machines import Machine
 from tests.support.network_disks import SHARED, Gluster, Sshfs
@@ -128,6 +128,8 @@ def check_micro_batches(running: Cluster, driver: Driver) -> None:
     stream.mkdir()
     for number in range(3):
         (stream / f"{number}").write_text("\n".join(map(str, range(number * 10, number * 10 + 10))))
+        # Within a second, a mount of SSHFS may show the names of the last query.
+        queues.wait_for(lambda: len(running.driver.run("ls", f"{SHARED}/stream").split()) > number)  # noqa: B023
         assert job(driver, "put_batches", "batches", root, "/tmp/checkpoint") >= 1
     taken = job(driver, "take_all", "batches", root)
     assert sorted(number for stage in taken for number in stage) == list(range(30))

@@ -217,7 +217,7 @@ sparks: $(SPARKS:%=$(VENV)/spark-%.tested)
 $(VENV)/spark-%.tested:
 	$(PYTHON) -m venv $(VENV)/spark-$*
 	$(VENV)/spark-$*/bin/python -m pip install --disable-pip-version-check --quiet --editable '.[test]' 'pyspark==$*.*'
-	$(VENV)/spark-$*/bin/python -m tests.support.quick_spark
+	-$(VENV)/spark-$*/bin/python -m tests.support.quick_spark
 	EVERY_PLACE=1 $(VENV)/spark-$*/bin/python -m pytest -W ignore::ResourceWarning \
 		-W ignore::pytest.PytestUnraisableExceptionWarning $(ON_SPARK)
 	SPARK_MODE=connect $(VENV)/spark-$*/bin/python -m pytest -W ignore::ResourceWarning \
@@ -297,9 +297,9 @@ perf-spark: $(VENV)/test.installed
 	$(BIN)/python -m perf.studies.planning --rounds 3 --results perf/results
 	$(BIN)/python -m perf.studies.soak --minutes 20 --results perf/results
 
-# Without Java it is not made, and the tests that need it are skipped.
+# Without Java it is not made, and the tests that need it are skipped. If it fails, Spark starts as slowly as always.
 $(VENV)/spark/classes.jsa: $(VENV)/test.installed tests/support/quick_spark.py
-	$(BIN)/python -m tests.support.quick_spark
+	-$(BIN)/python -m tests.support.quick_spark
 
 $(VENV)/release.installed:
 	$(PYTHON) -m venv $(VENV)/release

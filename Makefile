@@ -110,7 +110,7 @@ random --first 1000000 --schedules 20000 --style encloses
 random --first 1000000 --schedules 10000 --style renames
 random --first 1000000 --schedules 10000 --style encloses --faults
 kills --count 5000
-workers --kills 1000
+workers --kills 2000
 cuts --count 300
 cuts --workers --count 60
 syscalls --count 1000

@@ -108,6 +108,7 @@ class _Local:
         _make_directory(self._root)
 
     def names(self, identity: str) -> dict[str, float]:
+        """Return what ``Payloads.names`` says, from one look at the directory."""
         with os.scandir(self._root) as entries:
             mine = [each for each in entries if f"-{identity}-" in each.name and each.is_dir(follow_symlinks=False)]
             return {entry.name: entry.stat().st_mtime for entry in mine}
@@ -189,6 +190,7 @@ class _ByJava(_Remote):
             self._files.mkdirs(self._path(self.root))
 
     def names(self, identity: str) -> dict[str, float]:
+        """Return what ``Payloads.names`` says, from the file system of Java."""
         named = [status.getPath().getName() for status in self._list(self.root) if status.isDirectory()]
         return {name: self._changed(name) for name in named if f"-{identity}-" in name}
 
@@ -232,6 +234,7 @@ class _ByJobs(_Remote):
         self._list("-")  # nothing to make, since Spark makes directories: this asks whether it knows the file system
 
     def names(self, identity: str) -> dict[str, float]:
+        """Return what ``Payloads.names`` says, from the files in the payloads: the server lists no directories."""
         found: dict[str, float] = {}
         for path, _, changed in self._list(f"*-{identity}-*"):
             name = path.rpartition("/")[0].rpartition("/")[2]

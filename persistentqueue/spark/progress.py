@@ -77,6 +77,7 @@ def _jobs(spark: SparkSession) -> Iterator[Callable[[], Progress]]:
     before = set(tracker.getJobIdsForGroup(name))
 
     def progress() -> Progress:
+        """Return the done tasks and all tasks of the jobs that began in the block, as the driver knows them now."""
         done = total = 0
         for job in set(tracker.getJobIdsForGroup(name)) - before:
             info = tracker.getJobInfo(job)
@@ -117,6 +118,7 @@ def _messages(spark: Any) -> Iterator[Callable[[], Progress]]:
             known[operation_id] = found
 
     def progress() -> Progress:
+        """Return the done tasks and all tasks of the messages so far."""
         counts = [count for stages in list(known.values()) for count in stages.values()]
         return Progress(sum(done for done, _ in counts), sum(total for _, total in counts))
 

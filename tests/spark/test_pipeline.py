@@ -27,16 +27,24 @@ def flow(tmp_path: Path) -> Iterator[Flow]:
 # --- definition
 
 
-def test_a_directory_on_a_network_file_system(tmp_path: Path) -> None:
-    """A pipeline there is refused with the type of the file system, unless ``network_disk=True`` insists."""
+def test_a_directory_on_a_network_file_system(flow: Flow, tmp_path: Path) -> None:
+    """A pipeline there is refused; with ``network_disk=True`` it runs, and has letters, also when it opens again."""
     with using_disk(disk_with(tmp_path, "nfs4", tmp_path)):
-        pipeline = Pipeline(None, tmp_path / "flow")
-        pipeline.stage(source="a", target="b")(echo)
-        with pytest.raises(NetworkDiskError, match="nfs4"):
-            pipeline.stats()
-        with Pipeline(None, tmp_path / "flow", network_disk=True) as insisting:
-            insisting.stage(source="a", target="b")(echo)
-            assert "echo" in insisting.explain()
+        for options in ({}, {"network_disk": True}, {"network_disk": True}):
+            pipeline = flow.make(**options)
+            pipeline.stage(source="a", target="b", name="bad", max_attempts=1)(failing)
+            if not options:
+                with pytest.raises(NetworkDiskError, match="nfs4"):
+                    pipeline.stats()
+                continue
+            pipeline.put("a", flow.rows(1))
+            pipeline.run(until="drained")
+        assert len(pipeline.dead_letters("bad")) == 2
+
+
+def failing(_: Any) -> Any:
+    """Fail."""
+    raise ValueError("no such flight")
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,15 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import LongType, StructField, StructType
 
+from persistentqueue import NetworkDiskError
+from persistentqueue.rows.registry import Registry
 from persistentqueue.spark import StageHandoff, payload, stages
 from persistentqueue.spark.options import read_options, stream_write_options, write_options
 from persistentqueue.spark.sessions import is_one_machine
+from persistentqueue.spark.source import QueueDataSource
+from tests.support.disks import disk_with, using_disk
 
 pytestmark = pytest.mark.spark
 
@@ -39,6 +44,19 @@ def test_rows_that_this_machine_does_not_see(
 def test_local_sessions_are_one_machine(spark: SparkSession) -> None:
     """The tasks of a local session run on one machine, and are not counted."""
     assert is_one_machine(spark)
+
+
+def test_typed_rows_on_a_network_file_system(tmp_path: Path) -> None:
+    """A write of typed rows that makes the queue there is refused; with ``networkDisk`` it registers its schema."""
+    schema = StructType([StructField("id", LongType())])
+    options = {"path": str(tmp_path / "far"), "queue": "rows", "format": "json"}
+    (tmp_path / "far").mkdir()
+    with using_disk(disk_with(tmp_path, "nfs4", tmp_path / "far")):
+        with pytest.raises(NetworkDiskError, match="nfs4"):
+            QueueDataSource(options).writer(schema, False)
+        assert list((tmp_path / "far").iterdir()) == []
+        QueueDataSource(options | {"networkDisk": "true"}).writer(schema, False)
+        assert Registry(tmp_path / "far", "rows").newest().schema.names == ("id",)
 
 
 def test_option_to_insist_on_a_network_file_system() -> None:

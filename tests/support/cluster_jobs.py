@@ -7,15 +7,17 @@ At a place that a test has named in the file ``gate``, the program makes the fil
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark import BarrierTaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from persistentqueue.spark import StageHandoff, handoff, local_session, register, stages
@@ -127,31 +129,32 @@ def take_all(name: str, root: str | None) -> list[list[int]]:
 
 def places(paths: list[str]) -> dict[str, list[bool]]:
     """Return, for the address of each executor, which of these paths exist there."""
-    context = _sessions[0].sparkContext
 
-    def look(_: Any) -> Iterator[tuple[str, list[bool]]]:
-        begun = time.monotonic()
-        while time.monotonic() - begun < 1.0:  # busy, so that the other executors get the other tasks
-            time.sleep(0.05)
-        yield os.environ["SPARK_LOCAL_IP"], [os.path.exists(path) for path in paths]
+    def look(_: Any) -> list[Any]:
+        return [os.path.exists(path) for path in paths]
 
-    return dict(context.parallelize(range(4), 4).mapPartitions(look).collect())
+    return _on_each_executor(look)
 
 
 def clocks() -> dict[str, list[float]]:
     """Return, for each executor's address, the time of day of its Java and of its Python, in seconds since 1970."""
+    return _on_each_executor(lambda java_seconds: [java_seconds, time.time()])
 
-    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+
+def _on_each_executor(look: Callable[[float], list[Any]]) -> dict[str, list[Any]]:
+    """Return, for each executor's address, what ``look`` finds there. It is given the time of day of Java."""
+
+    def looked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        BarrierTaskContext.get().barrier()  # so that each executor, which has one core, has one of the tasks
         for batch in batches:
-            java = int(batch.column("java")[0].as_py()) / 1000
-            columns = [[os.environ["SPARK_LOCAL_IP"]], [java], [time.time()]]
-            time.sleep(1.0)  # so that the other executors get the other tasks
-            yield pa.RecordBatch.from_pydict(dict(zip(("address", "java", "python"), columns, strict=True)))
+            found = json.dumps(look(int(batch.column("java")[0].as_py()) / 1000))
+            yield pa.RecordBatch.from_pydict({"address": [os.environ["SPARK_LOCAL_IP"]], "found": [found]})
 
+    count = count_executors()
     asked = "java_method('java.lang.System', 'currentTimeMillis') AS java"
-    frame = _sessions[0].range(4, numPartitions=4).selectExpr(asked)
-    rows = frame.mapInArrow(look, "address STRING, java DOUBLE, python DOUBLE").collect()
-    return {row.address: [row.java, row.python] for row in rows}
+    frame = _sessions[0].range(count, numPartitions=count).selectExpr(asked)
+    rows = frame.mapInArrow(looked, "address STRING, found STRING", barrier=True).collect()
+    return {row.address: json.loads(row.found) for row in rows}
 
 
 def write_rows(directory: str, queue: str, options: dict[str, str]) -> None:

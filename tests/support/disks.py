@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 from persistentqueue.system.disk import CURRENT_DISK, DISK, Disk, StatResult
 
 R = TypeVar("R")
-MINORS = count(70_001)
+_MINORS = count(70_001)
 """Numbers that no device has, and that no other test has used in this process."""
-LINES = """\
+_LINES = """\
 24 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
 31 24 0:70000 / /elsewhere rw shared:7 - nfs4 host:/b rw
 30 24 0:{minor} / /mnt/with\\040space rw,relatime shared:5 master:2 - {kind} host:/a - b rw
@@ -41,8 +41,8 @@ def call_on(disk: Disk, call: Callable[..., R], *args: Any, **kwargs: Any) -> R:
 def disk_with(tmp_path: Path, kind: str, below: Path) -> Disk:
     """Return a disk that shows all directories below a path on a file system of this type."""
     mounts = tmp_path / "mounts"
-    minor = next(MINORS)
-    mounts.write_text(LINES.format(kind=kind, minor=minor))
+    minor = next(_MINORS)
+    mounts.write_text(_LINES.format(kind=kind, minor=minor))
 
     def lstat(path: str) -> StatResult:
         found = DISK.lstat(path)

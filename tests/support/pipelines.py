@@ -135,10 +135,10 @@ class Flow:
         self.spark = StandIn()
         self._made: list[Pipeline] = []
 
-    def make(self) -> Pipeline:
+    def make(self, **options: Any) -> Pipeline:
         """Close the pipelines that were made before, and return a new one, without stages."""
         self.close()
-        self._made.append(Pipeline(self.spark, self.root))  # type: ignore[arg-type]
+        self._made.append(Pipeline(self.spark, self.root, **options))  # type: ignore[arg-type]
         return self._made[-1]
 
     def close(self) -> None:

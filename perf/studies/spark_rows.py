@@ -9,10 +9,11 @@ are adopted before the first read, and the time of that read includes this. Spar
 nothing.
 
 The *floor* is a Python data source that yields one batch of such rows, made before, again and again. It tells what
-Spark itself takes to get rows from Python: no Python data source is faster.
+Spark itself takes to get rows from Python: with such batches, no Python data source is much faster.
 
 Filters: a queue of ``--filtered`` rows is read as a whole, and then one row in a hundred of it, by offset and by time.
-The bytes are those that the reader takes from files, counted in this process.
+The bytes are those that the reader takes from files, counted in this process. The rows are also counted by the headers
+of their blocks: by Spark, and by the same reader in this process, without Spark.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -178,7 +180,10 @@ def lines(found: Rounds, rows: int) -> Iterator[Row]:
 
 
 def filtered(spark: SparkSession, directory: Path, rows: int, rounds: int) -> Iterator[Row]:
-    """Read one row in a hundred by offset and by time; yield a line on the bytes and one on the time of each."""
+    """Read one row in a hundred by offset and by time; yield a line on the bytes and one on the time of each.
+
+    Yield lines on a count of the rows, too: by Spark, and by the reader alone in this process.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
     from persistentqueue import PersistentQueue
@@ -205,17 +210,33 @@ def filtered(spark: SparkSession, directory: Path, rows: int, rounds: int) -> It
         "timestamp": bytes_of(directory, {"timestamp": (early, late)}),
     }
     whole_bytes = sum(path.stat().st_size for path in (directory / "filtered" / "data").iterdir())
+
+    def read_some(name: str) -> None:
+        programs.drop(read().where(conditions[name]))
+
+    works: dict[str, Callable[[], object]] = {
+        "whole": lambda: programs.drop(read()),
+        "counted": lambda: read(rows="blocks").agg({"items": "sum"}).collect(),
+        "alone": lambda: count_alone(directory, rows),
+        **{name: partial(read_some, name) for name in conditions},
+    }
+    times: dict[str, list[float]] = {name: [] for name in works}
     spark.conf.set(PUSHDOWN, "true")
     try:
-        times: dict[str, list[float]] = {"whole": [], **{name: [] for name in conditions}}
         for _ in range(rounds + 1):
-            for name, found in times.items():
-                some = read() if name == "whole" else read().where(conditions[name])
+            for name, work in works.items():
                 begun = time.perf_counter()
-                programs.drop(some)
-                found.append((time.perf_counter() - begun) * 1000)
+                work()
+                times[name].append((time.perf_counter() - begun) * 1000)
     finally:
         spark.conf.unset(PUSHDOWN)
+    whole = {"a full read": times["whole"][1:]}
+    counted = f"{rows:,} rows counted by rows=blocks"
+    tasks = count_alone(directory, rows)
+    yield programs.compared(
+        f"{counted}, in {tasks} task{'s' * (tasks > 1)}: time", "ms", times["counted"][1:], whole, None, False
+    )
+    yield programs.compared(f"{counted}, without Spark: time", "ms", times["alone"][1:], whole, None, False)
     for name, read_bytes in taken.items():
         said = f"1 % of {rows:,} rows, by {name}"
         share = read_bytes / whole_bytes
@@ -230,6 +251,18 @@ def filtered(spark: SparkSession, directory: Path, rows: int, rounds: int) -> It
         yield programs.compared(
             f"{said}: time", "ms", times[name][1:], {"a full read": times["whole"][1:]}, None, False
         )
+
+
+def count_alone(directory: Path, rows: int) -> int:
+    """Count the rows as the tasks of Spark do, in this process; return the number of tasks."""
+    from persistentqueue.spark import partition_reader, source
+    from persistentqueue.spark.options import BLOCK_COLUMNS, read_options
+
+    options = read_options({"path": str(directory), "queue": "filtered", "rows": "blocks"})
+    reader = source.BatchReader(options, partition_reader.schema_of(BLOCK_COLUMNS))
+    tasks = reader.partitions()
+    assert rows == sum(sum(batch["items"].to_pylist()) for each in tasks for batch in reader.read(each))
+    return len(tasks)
 
 
 def bytes_of(directory: Path, bounds: dict[str, tuple[Any, Any]]) -> int:

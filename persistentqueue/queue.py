@@ -761,7 +761,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
                 raise TypeError(f"dead_letter must be a queue's name, or an open queue, not {dead_letter!r}")
             self._dead_letters = dead_letter
             dead = dead_letter._open()
-            require_neighbours([open_queue.directory, dead.directory])
+            require_neighbours(open_queue.directory, dead.directory)
             introduce([open_queue, dead])
             require_fitting(open_queue, dead)
             assert self._retries is not None

@@ -43,7 +43,7 @@ from ..storage.log import Log
 from ..storage.log_reader import read_log
 from ..storage.pool import Pool
 from ..storage.segment_files import SEGMENT_BYTES_FIRST, Segments
-from ..system.disk import NO_SPACE, Disk, StatResult
+from ..system.disk import NO_SPACE, Disk, StatResult, basename
 from ..system.event_log import LOGGER
 from ..system.quota import OverLimitError, Quota
 from ..system.signal_shield import T, is_interruption
@@ -125,6 +125,7 @@ class Store:
         self.disk = disk = self.quota.disk
         self.places = places
         self.directory = places.directory
+        self.name = basename(places.directory)
         self.settings = settings
         self.state = state
         self.recovery = NOTHING_FOUND

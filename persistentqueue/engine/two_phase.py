@@ -33,7 +33,7 @@ from typing import NamedTuple
 
 from ..core.operations import Decision, Operation, Prepare
 from ..errors import QueueNotFoundError
-from ..system.disk import Disk, basename, join
+from ..system.disk import Disk, join
 from .commit import Written
 from .store import Store
 from .transaction import Transaction
@@ -52,7 +52,7 @@ class Part(NamedTuple):
     @property
     def name(self) -> str:
         """Name of the queue's directory."""
-        return basename(self.store.directory)
+        return self.store.name
 
 
 class _Half(NamedTuple):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import partial
+from functools import lru_cache, partial
 
 from ..engine.transaction import Transaction
 from ..engine.two_phase import Part, commit_several
@@ -31,7 +31,7 @@ def commit_jointly(works: Sequence[Work], timeout_seconds: float | None = 0.0) -
         open_queue, transaction = works[0]
         open_queue.commit(transaction, timeout_seconds)
         return
-    works = sorted(works, key=lambda work: basename(work[0].directory))
+    works = sorted(works, key=lambda work: work[0].directory)  # they have the same parent
     open_queues = [open_queue for open_queue, _ in works]
     introduce(open_queues)
     for open_queue in open_queues:
@@ -72,7 +72,8 @@ def _commit(works: Sequence[Work]) -> None:
         raise errors[0]
 
 
-def require_neighbours(directories: Sequence[str]) -> None:
+@lru_cache
+def require_neighbours(*directories: str) -> None:
     """Raise ``ValueError`` unless these are directories of different queues with the same parent."""
     if len(set(directories)) < len(directories):
         raise ValueError(

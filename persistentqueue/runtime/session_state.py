@@ -24,7 +24,6 @@ from ..engine.reader import Reader
 from ..engine.segment_use import Hold
 from ..engine.transaction import SPILL_BYTES, Transaction
 from ..errors import ClosedError, CodecError, SessionInUseError
-from ..system.disk import basename
 from ..system.signal_shield import shielded
 from ..system.uncopyable import Uncopyable
 from .multi_queue import introduce, require_neighbours
@@ -394,7 +393,7 @@ class _JointFlush:
     """The flush of the sessions of one transaction over several queues. For one thread at a time."""
 
     def __init__(self, sessions: Sequence[SessionState[Any]]) -> None:
-        self._sessions = sorted(sessions, key=lambda session: basename(session._open_queue.directory))
+        self._sessions = sorted(sessions, key=lambda session: session._open_queue.directory)
 
     def flush(
         self, asked: SessionState[Any], marker: tuple[str, int] | None, timeout: float | None, wait: bool
@@ -453,7 +452,7 @@ def flush_together(sessions: Sequence[SessionState[Any]]) -> None:
     Raises ``ValueError`` if their queues do not go together.
     """
     open_queues = [session._open_queue for session in sessions]
-    require_neighbours([open_queue.directory for open_queue in open_queues])
+    require_neighbours(*(open_queue.directory for open_queue in open_queues))
     introduce(open_queues)
     for open_queue in open_queues:
         if not open_queue.settings.sync:

@@ -766,7 +766,7 @@ def flush_together(sessions: Sequence[WorkerSession[Any]]) -> None:
 
     Raises ``ValueError`` if their queues do not go together.
     """
-    require_neighbours([session._path for session in sessions])
+    require_neighbours(*(session._path for session in sessions))
     joint = _JointFlush(sessions)
     for session in sessions:
         session._together = joint

@@ -252,9 +252,24 @@ def test_a_schedule_runs_once_in_each_period(flow: Flow, monkeypatch: pytest.Mon
     """A stage with ``every`` runs once in each period of the clock, also after the pipeline was opened again."""
     expected = []
     for now, number in ((1000, 1), (1019, 0), (1081, 1), (1010, 0)):
-        monkeypatch.setattr("persistentqueue.spark.pipelines.stage.time.time", lambda now=now: float(now))
+        monkeypatch.setattr("persistentqueue.spark.pipelines.stage.time.time_ns", lambda now=now: now * 10**9)
         pipeline = flow.make()
         pipeline.stage(target="a", every=60, name="tick")(lambda now=now: flow.rows(now))
+        assert pipeline.run(until="drained")
+        expected += [[now]] * number
+        pipeline.close()
+    pipeline = flow.make()
+    pipeline.stage(target="a", every=60, name="tick")(lambda: pytest.fail("it ran"))
+    assert take(pipeline, "a") == expected
+
+
+def test_a_schedule_with_another_period_goes_on(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If ``every`` changes, the stage runs again when a period of the new length begins."""
+    expected = []
+    for now, every, number in ((7000, 60, 1), (7100, 3600, 0), (7201, 3600, 1), (7202, 60, 0), (7260, 60, 1)):
+        monkeypatch.setattr("persistentqueue.spark.pipelines.stage.time.time_ns", lambda now=now: now * 10**9)
+        pipeline = flow.make()
+        pipeline.stage(target="a", every=every, name="tick")(lambda now=now: flow.rows(now))
         assert pipeline.run(until="drained")
         expected += [[now]] * number
         pipeline.close()

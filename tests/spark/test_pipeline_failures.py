@@ -133,6 +133,24 @@ def test_a_failed_commit(flow: Flow, monkeypatch: pytest.MonkeyPatch, error: Exc
     assert take(pipeline, "b") == [[1]]
 
 
+@pytest.mark.parametrize("step", ["_begin", "_give_up"])
+def test_an_attempt_that_cannot_be_counted_or_given_up_ends_the_run(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """If the disk is full when an attempt begins, or when a letter is written, the run ends, and the inputs wait."""
+    pipeline, flaws = flawed(flow, max_attempts=1)
+    flaws.append(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(OpenStage, step, lambda *_: (_ for _ in ()).throw(DiskFullError("here", 28, "injected")))
+        with pytest.raises(StageFailedError, match="injected") as found:
+            pipeline.run(until="drained")
+    assert isinstance(found.value.__cause__, DiskFullError)
+    assert (waiting(pipeline), pipeline.dead_letters("work")) == ({"a": 1}, [])
+    assert pipeline.run(until="drained")
+    assert [each.message for each in pipeline.dead_letters("work")] == ["flaw 1"]
+    assert (flaws, waiting(pipeline)) == ([], {})
+
+
 def test_attempts_have_delays_and_keep_the_order(flow: Flow, caplog: pytest.LogCaptureFixture) -> None:
     """A stage with ``max_attempts`` tries again after its delay, which may depend on the number of failures.
 
@@ -214,6 +232,24 @@ def test_inputs_that_were_given_back_fail_again(flow: Flow) -> None:
     pipeline.run(until="drained")
     assert ([each.message for each in pipeline.dead_letters("work")], flaws) == (["flaw 4"], [])
     assert (flow.payloads(), waiting(pipeline)) == ({"a": 1}, {})
+
+
+def test_inputs_that_were_given_back_need_the_sources_of_their_stage(flow: Flow) -> None:
+    """If the sources change after ``requeue``, no function gets the inputs, and they can be discarded as a letter."""
+    pipeline, flaws = flawed(flow, max_attempts=1)
+    flaws.append(1)
+    pipeline.run(until="drained")
+    assert pipeline.requeue("work") == 1
+    pipeline.close()
+    pipeline = flow.make()
+    pipeline.stage(source=["a", "c"], target="b", name="work", max_attempts=1)(lambda *_: pytest.fail("it ran"))
+    assert pipeline.run(until="drained")
+    (letter,) = pipeline.dead_letters("work")
+    assert letter.error == "PipelineDefinitionError"
+    assert "gave up inputs of a, but now it takes from a, c: restore its sources, or" in letter.message
+    with pytest.raises(PipelineDefinitionError, match="or discard the letters"):
+        pipeline.requeue("work")
+    assert (flow.payloads(), pipeline.discard("work"), flow.payloads()) == ({"a": 1}, 1, {})
 
 
 def test_a_letter_keeps_the_payload_that_another_stage_takes(flow: Flow) -> None:
@@ -345,9 +381,7 @@ def test_letters_of_other_sources_are_not_given_back(flow: Flow) -> None:
     pipeline.run(until="drained")
     pipeline = flow.make()
     pipeline.stage(source="c", target="b", name="work")(echo)
-    with pytest.raises(
-        PipelineDefinitionError, match="a letter of stage 'work' has inputs of a, but the stage takes from c"
-    ):
+    with pytest.raises(PipelineDefinitionError, match="stage 'work' gave up inputs of a, but now it takes from c"):
         pipeline.requeue("work")
     assert len(pipeline.dead_letters("work")) == 1
     assert pipeline.discard("work") == 1

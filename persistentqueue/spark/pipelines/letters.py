@@ -1,4 +1,4 @@
-"""Letters: each has the inputs that a stage gave up, and the last error. Pure bytes.
+"""Letters: each has the inputs that a stage gave up, and the last error. No Spark, no queues.
 
 A letter is the item of a queue of its stage. Its manifests keep the payloads of the inputs.
 """
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from .. import stages
 from ..stages import Manifest, NotAStageError
+from .graph import PipelineDefinitionError, StageDefinition
 
 _FORMAT = "persistentqueue stage letter 1"
 _TEXT_CHARACTERS_MAX = 16_000
@@ -106,6 +107,19 @@ def decode_failure(item: bytes) -> Failure:
         return Failure(*json.loads(item))
     except (ValueError, TypeError) as error:
         raise NotAStageError(f"an item is no failure of a stage ({error!r}): keep other items out") from error
+
+
+def need_sources(stage: StageDefinition, inputs: Sequence[Input], otherwise: str) -> None:
+    """Raise ``PipelineDefinitionError`` if the stage has other sources than the stage that gave these inputs up.
+
+    ``otherwise`` says what the user can do instead of restoring the sources.
+    """
+    found = tuple(each.edge for each in inputs)
+    if found != stage.sources:
+        raise PipelineDefinitionError(
+            f"stage {stage.name!r} gave up inputs of {', '.join(found) or 'no edge'}, but now it takes from "
+            f"{', '.join(stage.sources) or 'no edge'}: restore its sources, or {otherwise}"
+        )
 
 
 def encode_inputs(inputs: Sequence[Input]) -> bytes:

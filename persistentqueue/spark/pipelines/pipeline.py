@@ -320,7 +320,8 @@ class Pipeline:
             ``until="drained"``, if full targets hold back all stages that have inputs.
 
         Raises:
-            StageFailedError: A stage without ``max_attempts`` has failed. Its inputs wait.
+            StageFailedError: A stage without ``max_attempts`` has failed. Or one with it could not begin an attempt, or
+                could not write its letter: the disk is full, for example. The inputs wait.
             StageResultError: A stage returned no DataFrame, or not one for each target. This is a ``TypeError``.
             ValueError: ``parallel`` or ``until`` is out of range.
             BrokenQueueError: It is unknown whether a stage has put its results: close the pipeline and open it again.

@@ -34,14 +34,17 @@ _LOOK_SECONDS = 0.5
 
 
 class StageFailedError(PersistentQueueError, RuntimeError):
-    """A stage without ``max_attempts`` failed. Its inputs still wait. The cause of this error is that of the stage."""
+    """A stage failed, and no other attempt follows. Its inputs still wait. The cause is the error of the stage.
+
+    With ``max_attempts``, the stage could not begin an attempt, or could not write the letter after the last one.
+    """
 
     def __init__(self, stage: str, error: Exception) -> None:
         self.stage = stage
         """Name of the stage."""
         super().__init__(
             f"stage {stage!r} failed, {type(error).__name__}: {error}: nothing was consumed: correct it and run the "
-            "pipeline again, or pass max_attempts= to set such inputs aside"
+            "pipeline again; max_attempts= sets inputs aside that always fail"
         )
 
 
@@ -218,7 +221,7 @@ def _judge(stage: OpenStage, error: Exception) -> tuple[BaseException | None, fl
     """Return the error that ends the run, or None and the monotonic time of the next attempt."""
     if isinstance(error, FINAL):
         return error, 0.0
-    if stage.definition.max_attempts is None:
+    if not stage.may_retry:
         failure = StageFailedError(stage.name, error)
         failure.__cause__ = error
         return failure, 0.0

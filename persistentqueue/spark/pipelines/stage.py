@@ -46,7 +46,7 @@ from ..progress import Report, reporting
 from ..stages import Manifest
 from .edge import Edge
 from .graph import Marker, StageDefinition
-from .letters import Input, StageLetter, decode_inputs, failure_of
+from .letters import Input, StageLetter, decode_inputs, failure_of, need_sources
 from .store import AbandonedError, Store
 
 _RUNS, _ATTEMPTS, _EVERY = "persistentqueue.runs ", "persistentqueue.attempts ", "persistentqueue.every "
@@ -93,6 +93,8 @@ class OpenStage:
         """Attempts that failed since the last success; with ``max_attempts``, also those of earlier processes."""
         self.error: Exception | None = None
         """The error of the last attempt; None after a success."""
+        self.may_retry = False
+        """Whether an error of ``attempt`` is that of an attempt that another one may follow."""
         self.seconds: float | None = None
         """Seconds of the last attempt."""
 
@@ -131,8 +133,10 @@ class OpenStage:
     def attempt(self, progress: Report | None = None) -> bool:
         """Run the stage once and commit, or give its inputs up; return whether there was anything to do.
 
-        Raises the error of the attempt, unless it was the last one. Then nothing was consumed and nothing was put.
+        Raises the error of the attempt, unless it was the last one. Raises errors of its beginning, such as
+        ``DiskFullError`` when it is counted, and errors of giving up. Then nothing was consumed and nothing was put.
         """
+        self.may_retry = False
         work = self._next()
         if work is None:
             return False
@@ -151,6 +155,7 @@ class OpenStage:
             if most is not None:
                 self._store.record(self.name, failure_of(work.run, error))
             if most is None or number < most:
+                self.may_retry = most is not None
                 raise
             self._give_up(work)
         else:
@@ -175,7 +180,9 @@ class OpenStage:
         marker = self.definition.marker
         if marker is None:
             assert self.definition.every_seconds is not None
-            marker = _EVERY + self.name, int(time.time() // self.definition.every_seconds)
+            # The beginning of the period, and not its number: the number falls if the periods become longer.
+            period_ns = max(round(self.definition.every_seconds * 1e9), 1)
+            marker = _EVERY + self.name, time.time_ns() // period_ns * period_ns
         marker = marker() if callable(marker) else marker
         return None if self._targets[0].is_recorded(marker) else _Work((), self._targets[0].queue, marker)
 
@@ -203,6 +210,8 @@ class OpenStage:
     def _run(self, work: _Work, progress: Report | None) -> None:
         with transaction(*work.takes, *(edge.queue for edge in self._targets), name=f"stage {self.name}") as sessions:
             inputs = self._hold(work, sessions[: len(work.takes)])
+            if work.is_again:
+                need_sources(self.definition, inputs, "pass max_attempts= and discard their letter")
             frames = [self._store.edges[edge].read(manifest) for edge, manifest in inputs]
             spark = self._store.session()
             written: list[tuple[Edge, Manifest]] = []

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from persistentqueue import PersistentQueue, list_queues, transaction
 
 from .edge import Edge
-from .graph import Graph, PipelineDefinitionError, StageDefinition
-from .letters import NO_FAILURE, Failure, Input, StageLetter, decode_failure, decode_inputs, encode_inputs
+from .graph import Graph, StageDefinition
+from .letters import NO_FAILURE, Failure, Input, StageLetter, decode_failure, decode_inputs, encode_inputs, need_sources
 
 Spark = SparkSession | Callable[[], SparkSession] | None
 _LETTERS, _AGAIN, _FAILURE = ".letters", ".again", ".failure"
@@ -149,12 +149,7 @@ class Store:
             count = 0
             while (max_letters is None or count < max_letters) and (item := old.dequeue()) is not None:
                 inputs = StageLetter.decode(item).inputs
-                if tuple(each.edge for each in inputs) != stage.sources:
-                    raise PipelineDefinitionError(
-                        f"a letter of stage {stage.name!r} has inputs of "
-                        f"{', '.join(each.edge for each in inputs) or 'no edge'}, but the stage takes from "
-                        f"{', '.join(stage.sources) or 'no edge'}: restore its sources, or discard the letters"
-                    )
+                need_sources(stage, inputs, "discard the letters")
                 new.enqueue(encode_inputs(inputs))
                 count += 1
             old.flush()

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from persistentqueue.spark import Pipeline, Progress, StageFailedError
+from tests.support.spark_modes import IS_CONNECT
 
 pytestmark = pytest.mark.spark
 
@@ -50,7 +51,8 @@ def test_stages_run_in_parallel_and_report_their_tasks(spark: SparkSession, tmp_
             (["total"], [(202,)]),
         ]
     assert set(seen) == {"split", "join", "total"}
-    assert all(progress.done == progress.total > 0 for progress in seen.values())
+    least = 0 if IS_CONNECT else 1  # Spark Connect says nothing of a job that ends before its first message
+    assert all(progress.done == progress.total >= least for progress in seen.values())
     assert [list(path.iterdir()) for path in tmp_path.glob("flow/*+payload")] == [[]] * 5
 
 

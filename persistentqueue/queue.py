@@ -127,7 +127,8 @@ class PersistentQueue(Uncopyable, Generic[T]):
             one, or an open queue, which several queues may share. Default None. Needs ``sync=True``. Without
             ``max_attempts``, it gets only what ``Session.reject`` gives up.
         retry_delay_seconds: Seconds until an item is ready again after it was rejected or released. Default 0.0; at
-            most ten years. Or a callable from deliveries to seconds, such as ``lambda attempts: 2.0**attempts``.
+            most ten years. Or a callable from deliveries to seconds, such as ``lambda attempts: 2.0**attempts``; more
+            than ten years are ten years.
         compression: ``"zstd"`` compresses each block that becomes smaller. Default None. Needs the extra
             ``compression``.
         encryption: The ``Encryption`` of new and existing blocks. Default None. Needs the extra ``encryption``.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from functools import partial
 from operator import index
 from threading import get_ident
@@ -86,8 +85,11 @@ class Session(SessionState[T]):
             if error is not None:
                 fail_held(self, error)
         finally:  # an interruption must not leave the session open
-            with suppress(*(() if error is None else (PrecedingFlushError,))):  # the error of the block comes first
+            try:
                 self.close()
+            except PrecedingFlushError:
+                if error is None:  # the error of the block comes first
+                    raise
         if unflushed is not None:
             warnings.warn(unflushed, UnflushedWarning, stacklevel=2, source=self)
 

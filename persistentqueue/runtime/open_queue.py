@@ -38,7 +38,7 @@ from operator import attrgetter, itemgetter
 from typing import TypeVar
 
 from ..core.availability import Availability
-from ..core.intervals import Run
+from ..core.intervals import Run, without
 from ..engine.adoption import LOOK_NAMES, STEP_NAMES
 from ..engine.context import Guards
 from ..engine.reader import CountedAvailability, Reader
@@ -643,15 +643,30 @@ class OpenQueue(InspectedQueue):
                 self._wake(count)
 
     @outermost
-    def postpone(self, ready: CountedAvailability, runs: Sequence[Run], seconds: float) -> None:
-        """Release what was held, but only after this number of seconds. Wakes the waiting threads: their sleep may have
-        to be shorter."""
-        self.shielded(partial(self._postpone, ready, runs, seconds))
+    def release_later(
+        self, ready: CountedAvailability, later: list[tuple[int, int, float]], transaction: Transaction | None = None
+    ) -> None:
+        """Release held runs, each after its number of seconds, and empty the list.
 
-    def _postpone(self, ready: CountedAvailability, runs: Sequence[Run], seconds: float) -> None:
+        They leave the transaction, if one is given. An interruption finds all of that done, or nothing of it. Wakes
+        the waiting threads: their sleep may have to be shorter.
+        """
+        if later:
+            self.shielded(partial(self._release_later, ready, later, transaction))
+
+    def _release_later(
+        self, ready: CountedAvailability, later: list[tuple[int, int, float]], transaction: Transaction | None
+    ) -> None:
+        if transaction is not None:
+            transaction.runs = without(transaction.runs, [(first, count) for first, count, _ in later])
         with self.mutex:
-            ready.postpone(runs, seconds)
-            self.counts.given_back += sum(run[1] for run in runs)
+            for first, count, seconds in later:
+                if seconds:
+                    ready.postpone([(first, count)], seconds)
+                else:
+                    ready.release([(first, count)])
+                self.counts.given_back += count
+            later.clear()
             self._waiters.wake_all()
 
     def abandon(self, transaction: Transaction) -> None:

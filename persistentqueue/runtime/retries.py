@@ -38,7 +38,6 @@ from typing import NamedTuple
 from ..core.dead_letter import DeadLetter
 from ..core.intervals import Intervals, Run, join_runs, last_of, within, without
 from ..core.operations import Delayed, Delivered
-from ..core.page_cache import cost
 from ..engine.reader import CountedAvailability, CountedReader, Reader
 from ..engine.transaction import SPILL_BYTES, Transaction
 from ..errors import DeadLetterError, PersistentQueueError, QueueFullError, ResourceError
@@ -86,9 +85,9 @@ class Retries:
         return self.max_attempts is not None and times >= self.max_attempts
 
     def delay_seconds(self, times: int) -> float:
-        """Return the seconds until an item with this number of attempts is ready again. Raises ``ValueError``, and
-        errors of the setting."""
-        return checked_delay(self._delay(times) if callable(self._delay) else self._delay)
+        """Return the seconds until an item with this number of attempts is ready again, ten years at most. Raises
+        ``ValueError``, and errors of the setting."""
+        return checked_delay(min(self._delay(times), DELAY_SECONDS_MAX) if callable(self._delay) else self._delay)
 
     def pieces(self, ready: CountedAvailability, runs: Iterable[Run]) -> list[tuple[int, int, int]]:
         """Return the runs in parts with equal numbers of attempts: the first sequence, the count, and that number."""
@@ -112,7 +111,7 @@ class Retries:
         assert isinstance(ready, CountedAvailability)
         assert self.dead is not None
         letters = [self.letter(ready, sequence, item, reason) for sequence, item in items]
-        _put(grave, letters)
+        grave.add(letters)
         commit_jointly([(self.open_queue, work), (self.dead, grave)])
         self.open_queue.count_failed(0, len(letters))
 
@@ -138,10 +137,16 @@ class Trial:
         self.retries = retries
         self._rejections: dict[int, Rejection] = {}
         """Rejections by sequence, in the order in which they were made."""
-        self._held: list[Run] | None = None
-        """Runs that the transaction held before ``set_apart`` changed them; None if they are unchanged."""
-        self._again: dict[float, list[Run]] = {}
-        """Runs of these that are to be ready again, by the seconds until then."""
+        self._changed: Transaction | None = None
+        """Transaction that ``set_apart`` has changed; None behind ``settle``."""
+        self._held: list[Run] = []
+        """Runs that it held before."""
+        self._again: list[tuple[int, int, float]] = []
+        """Runs of these that are to be ready again, each with the seconds until then."""
+        self._failed = 0
+        """Number of rejected items that are given up."""
+        self._grave: tuple[Transaction, int, int] | None = None
+        """The transaction that the envelopes were added to, with its items and their cost before that."""
 
     def take(
         self, transaction: Transaction, reader: Reader, max_items: int, timeout_seconds: float | None
@@ -271,7 +276,7 @@ class Trial:
     def set_apart(self, transaction: Transaction) -> list[bytes]:
         """Take items that are to be ready again out of the runs that the transaction consumes.
 
-        Returns the envelopes of the items that are given up.
+        Returns the envelopes of the items that are given up. ``settle`` must follow.
         """
         if not self._rejections:
             return []
@@ -284,32 +289,48 @@ class Trial:
                 join_runs(again.setdefault(each.delay_seconds, []), [(each.sequence, 1)])
             else:
                 letters.append(retries.letter(ready, each.sequence, each.item, each.reason))
-        self._held, self._again = transaction.runs, again
-        transaction.runs = without(transaction.runs, chain.from_iterable(again.values()))
+        later = [(*run, seconds) for seconds, runs in again.items() for run in runs]
+        kept = without(transaction.runs, chain.from_iterable(again.values()))
+        # No call in these steps, so no interruption in between.
+        self._held, self._again, self._failed = transaction.runs, later, len(letters)
+        self._changed, transaction.runs = transaction, kept
         transaction.operations = [
             retries.delayed(ready, *run, seconds) for seconds, runs in again.items() if seconds for run in runs
         ]
         return letters
 
-    def settle(self, transaction: Transaction) -> None:
-        """Release the runs that were set apart, if the transaction was committed; otherwise restore what the
-        transaction held."""
-        held, self._held = self._held, None
-        if held is None:
+    def add_letters(self, grave: Transaction, letters: Sequence[bytes]) -> None:
+        """Add the envelopes of ``set_apart`` to the transaction of the dead-letter queue."""
+        self._grave = grave, len(grave.items), grave.cost_bytes
+        grave.add(letters)
+
+    def settle(self) -> None:
+        """Release the runs that were set apart, if their transaction was committed; otherwise restore what the
+        transaction held, and what the dead-letter queue gets.
+
+        It may be called again, after an interruption, and then does the rest.
+        """
+        if self._grave is not None:
+            grave, count, cost_bytes = self._grave
+            if not grave.committed and len(grave.items) > count:
+                del grave.items[count:]
+                grave.cost_bytes = cost_bytes
+            self._grave = None
+        transaction = self._changed
+        if transaction is None:
             return
         if not transaction.committed:
-            transaction.runs, transaction.operations = held, ()
+            # No call in these steps, so no interruption in between.
+            transaction.runs, transaction.operations = self._held, ()
+            self._changed, self._held, self._again = None, [], []
             return
         retries, ready = self.retries, transaction.ready
         assert isinstance(ready, CountedAvailability)
-        again = sum(count for runs in self._again.values() for _, count in runs)
-        at_once = Transaction(ready)
-        at_once.runs = self._again.pop(0, [])
-        retries.open_queue.discard(at_once)
-        for seconds, runs in self._again.items():
-            retries.open_queue.postpone(ready, runs, seconds)
-        retries.open_queue.count_failed(len(self._rejections), len(self._rejections) - again)
-        self._rejections = {}
+        count = len(self._rejections)
+        retries.open_queue.release_later(ready, self._again)
+        # No call in these steps, so no interruption in between.
+        self._changed, self._held, self._rejections = None, [], {}
+        retries.open_queue.count_failed(count, self._failed)
 
     def commit(self, transaction: Transaction, timeout_seconds: float | None = None) -> None:
         """Commit the transaction, as ``OpenQueue.commit`` does, together with its rejections."""
@@ -338,7 +359,9 @@ class Trial:
         pieces = retries.pieces(reader.counted, transaction.runs)
         work.runs = [(first, count) for first, count, times in pieces if retries.is_used_up(times)]
         if work.runs:
-            transaction.runs = without(transaction.runs, work.runs)  # first: consumed items are never released
+            kept, given = without(transaction.runs, work.runs), transaction.given - sum(run[1] for run in work.runs)
+            # First: consumed items are never released. No call until the ``try``, so no interruption in between.
+            transaction.runs, transaction.given = kept, given
             try:
                 with suppress(Exception):  # the user must see the error of the block, not this one
                     retries.bury(work, reader.read(work.runs), f"{type(error).__name__}: {error}")
@@ -360,10 +383,7 @@ class Trial:
         note.operations = [retries.delayed(ready, *each) for each in later]
         with suppress(PersistentQueueError, OSError):  # then the delay is in memory only, until the queue is closed
             retries.open_queue.commit(note)
-        runs = [(first, count) for first, count, _ in later]
-        transaction.runs = without(transaction.runs, runs)
-        for first, count, seconds in later:
-            retries.open_queue.postpone(ready, [(first, count)], seconds)
+        retries.open_queue.release_later(ready, later, transaction)
 
 
 def commit_tried(works: Sequence[tuple[OpenQueue, Transaction, Trial | None]], timeout_seconds: float | None) -> None:
@@ -373,14 +393,12 @@ def commit_tried(works: Sequence[tuple[OpenQueue, Transaction, Trial | None]], t
     not consumed. Otherwise nothing is committed.
     """
     by_queue = {open_queue: transaction for open_queue, transaction, _ in works}
-    graves: list[tuple[Transaction, int]] = []
     try:
         for _, transaction, trial in works:
             letters = trial.set_apart(transaction) if trial is not None else []
             if trial is not None and trial.retries.dead is not None and letters:
                 grave = by_queue.setdefault(trial.retries.dead, Transaction())
-                _put(grave, letters)
-                graves.append((grave, len(letters)))
+                trial.add_letters(grave, letters)
         busy = [(open_queue, transaction) for open_queue, transaction in by_queue.items() if not transaction.is_empty]
         if busy:
             commit_jointly(busy, timeout_seconds)
@@ -388,12 +406,9 @@ def commit_tried(works: Sequence[tuple[OpenQueue, Transaction, Trial | None]], t
             transaction.settled = True
             transaction.skipped = bool(busy) and busy[0][1].skipped
     finally:
-        for grave, count in graves:
-            if not grave.committed:
-                _take_back(grave, count)
-        for _, transaction, trial in works:
+        for _, _, trial in reversed(works):  # two of them may have one dead-letter queue
             if trial is not None:
-                trial.settle(transaction)
+                trial.settle()
 
 
 def requeue(open_queue: OpenQueue, dead: OpenQueue, max_items: int | None) -> int:
@@ -479,12 +494,3 @@ def checked_delay(seconds: float) -> float:
     if not (isfinite(seconds) and 0 <= seconds <= DELAY_SECONDS_MAX):
         raise ValueError(f"a delay must be from 0 to {DELAY_SECONDS_MAX} seconds, got {seconds}")
     return seconds
-
-
-def _put(transaction: Transaction, letters: Sequence[bytes]) -> None:
-    transaction.add(letters)
-
-
-def _take_back(transaction: Transaction, count: int) -> None:
-    transaction.cost_bytes -= cost(transaction.items[-count:])
-    del transaction.items[-count:]

@@ -171,6 +171,8 @@ class SessionState(Uncopyable, Generic[T]):
             self._pipeline.ring()
         transaction = self._transaction
         if transaction is not None:
+            if self._trial is not None:
+                self._trial.settle()
             if transaction.settled:
                 self._finish(transaction)
             else:
@@ -429,25 +431,34 @@ def check_joint(timeout: float | None, wait: bool) -> None:
 
 
 def flush_jointly(
-    sessions: Sequence[SessionState[Any]], origins: Sequence[tuple[bytes, int]], marker: tuple[str, int] | None
+    sessions: Sequence[SessionState[Any]],
+    origins: Sequence[tuple[bytes, int]],
+    marker: tuple[str, int] | None,
+    check: Callable[[], object],
 ) -> bool:
     """Flush sessions of workers as one transaction over their queues, with their origins. The marker is for the first.
 
-    Raises the errors of ``flush``, and ``ValueError`` if the queues do not go together.
+    ``check`` is called while the sessions refuse all other calls, before the flush. Raises its errors, those of
+    ``flush``, and ``ValueError`` if the queues do not go together.
     """
-    flush_together(sessions)
-    try:
+    joint = flush_together(sessions)
+
+    def flush() -> bool:
+        """Flush the sessions, whose transactions nothing else ends."""
+        check()
         for session, origin in zip(sessions, origins, strict=True):
             session._open().origin = origin
-        assert sessions[0]._together is not None
-        return sessions[0]._together.flush(sessions[0], marker, None, True)
+        return joint._flush(sessions[0], marker)
+
+    try:
+        return exclusively(joint._sessions, flush)
     finally:
         for session in sessions:
             session._together = None
 
 
-def flush_together(sessions: Sequence[SessionState[Any]]) -> None:
-    """Make ``flush`` of each of these sessions flush all of them, as one transaction over their queues.
+def flush_together(sessions: Sequence[SessionState[Any]]) -> _JointFlush:
+    """Make ``flush`` of each of these sessions flush all of them, as one transaction over their queues; return it.
 
     Raises ``ValueError`` if their queues do not go together.
     """
@@ -463,6 +474,7 @@ def flush_together(sessions: Sequence[SessionState[Any]]) -> None:
     joint = _JointFlush(sessions)
     for session in sessions:
         session._together = joint
+    return joint
 
 
 def exclusively(sessions: Sequence[SessionState[Any]], call: Callable[[], R]) -> R:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from ..engine.reader import Reader
-from ..errors import PersistentQueueError
+from ..errors import PersistentQueueError, SessionInUseError
 from ..runtime.open_queue import OpenQueue
 from ..runtime.session_state import flush_jointly
 from ..session import Session
@@ -75,9 +75,17 @@ def _flush_jointly(parts: Sequence[tuple[str, str, int]], marker: tuple[str, int
                 "owner, such as the command serve with the names of both queues"
             )
         found.append((server, server.client_of(bytes.fromhex(connection)), int(number)))
-    sessions = [session_for(server.directory, client, number) for server, client, number in found]
+
+    def sessions() -> list[Session[bytes]]:
+        """Return the sessions, unless a hold has ended or a number is an old one."""
+        return [session_for(server.directory, client, number) for server, client, number in found]
+
     origins = [(client.id, number) for _, client, number in found]
-    committed = flush_jointly(sessions, origins, None if marker is None else (marker[0], marker[1]))
+    try:  # they are asked for again when no other thread can end a hold any more
+        committed = flush_jointly(sessions(), origins, None if marker is None else (marker[0], marker[1]), sessions)
+    except SessionInUseError:
+        sessions()  # the end of a hold is the use
+        raise
     for server, client, number in found:
         server.note_flush(client, number)
     return committed

@@ -221,8 +221,8 @@ class Service:
             session.close()
         except SessionInUseError:  # another thread flushes it, together with sessions of other queues
             self._closing.append(session)
-        except (PersistentQueueError, ValueError, OSError) as error:
-            LOGGER.warning("%s: the session of a worker could not be closed: %s", self._queue.directory, error)
+        except Exception as error:  # also one of ``retry_delay_seconds``; the items are released all the same
+            LOGGER.warning("%s: the session of a worker could not be closed: %r", self._queue.directory, error)
 
     def _hello(self, client: Client, call: int, message: Hello) -> None:
         if client.session is not None:
@@ -313,10 +313,12 @@ class Service:
         self._need_hold(client)
         if message.number <= client.number:
             raise ProtocolError(f"a flush with number {message.number} behind number {client.number}")
+        # Before anything can refuse the flush: the worker believes that a failed flush has released these items, too.
+        back, client.back = client.back, 0
+        if back:
+            _session(client).put_back(back)
         if message.wait_milliseconds not in {0, FOR_EVER} and not self._queue.blocks:
             raise ValueError('a timeout above 0 seconds needs a queue with full="block"')
-        if client.back:
-            _session(client).put_back(client.back)
         self._buffer(client, message.items)
         client.flush = call, message
         if message.wait_milliseconds != FOR_EVER:
@@ -429,6 +431,7 @@ class Service:
         def note() -> None:
             """Change the connection, in the thread of the service."""
             client.number = max(client.number, number)
+            client.is_lost = False  # a hold that ends behind the commit has nothing to give back
             self._keep_no_hold(client)
 
         self._ended.append(note)
@@ -516,7 +519,7 @@ class Service:
             return
         client.number, client.marker = flush.number, None
         self._keep_no_hold(client)
-        most, client.back, client.ahead = client.ahead, 0, 0
+        most, client.ahead = client.ahead, 0
         if most and result:
             self._take_ahead(client, call, most)
         else:
@@ -602,12 +605,15 @@ class Service:
         for client in [
             each for each in self._leased if each.expires <= now and each.flush is None and not each.is_busy
         ]:
+            client.is_lost = True  # first: a flush in another thread looks at it when no rollback can come between
             try:
                 _session(client).rollback()
             except SessionInUseError:  # another thread flushes it: the flush is not too late
+                client.is_lost = False
                 continue
+            except Exception as error:  # also one of ``retry_delay_seconds``; the items are released all the same
+                LOGGER.warning("%s: a hold of a worker could not be ended: %r", self._queue.directory, error)
             self._keep_no_hold(client)
-            client.is_lost = True
             waits, client.waits = client.waits, None
             if waits is not None:
                 self._fail(client, waits[0], _hold_lost(self._queue.directory, client))

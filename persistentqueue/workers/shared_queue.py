@@ -125,6 +125,8 @@ class SharedQueue(Generic[T]):
 
     def _begin_anew(self) -> None:
         self._guard = threading.RLock()
+        self._owning = threading.RLock()
+        """Held while the owner is opened or closed."""
         self._owner: PersistentQueue[T] | None = None
         self._sessions = weakref.WeakSet[WorkerSession[T]]()
         self._control: Link | None = None
@@ -231,18 +233,23 @@ class SharedQueue(Generic[T]):
 
         If a sync fails, the queue closes by itself. The next owner recovers, and tells the workers what is committed.
         """
-        chosen = CURRENT_DISK.set(self._disk)  # that of ``connect``, whichever thread takes over
-        try:
-            self._owner = _OwnedQueue(
-                self._path,
-                self._name,
-                codec=self._codec,
-                options=self._options,
-                lock_timeout=0.0,
-                serve=True,
-            )
-        finally:
-            CURRENT_DISK.reset(chosen)
+        with self._owning:
+            if self._closed:  # by another thread: it waits for no owner behind this
+                return
+            chosen = CURRENT_DISK.set(self._disk)  # that of ``connect``, whichever thread takes over
+            try:
+                self._owner = _OwnedQueue(
+                    self._path,
+                    self._name,
+                    codec=self._codec,
+                    options=self._options,
+                    lock_timeout=0.0,
+                    serve=True,
+                )
+            finally:
+                CURRENT_DISK.reset(chosen)
+            if self._closed:  # by a signal handler of this thread
+                self._close_owner()
 
     def _connect(self, hello: dict[str, Any]) -> tuple[Link, dict[str, Any]] | None:
         from ..system import sockets  # noqa: PLC0415  late: a process that only owns queues needs none of it
@@ -535,16 +542,20 @@ class SharedQueue(Generic[T]):
 
         Raises:
             ValueError: ``connect`` got no name of a dead-letter queue.
+            ClosedError: The queue is closed.
         """
         name = self._options.dead_letter
         if name is None or not isinstance(name, str):
             raise ValueError(f"{self!r} has no dead letters that it knows by name: connect again with dead_letter=")
         with self._guard:
+            self._check()
             if self._dead_letters is None or self._dead_letters.closed:
                 shared, parent = for_dead_letters(self._options), dirname(self._directory)
                 queue = SharedQueue(parent, name, BYTES, shared, "never", None)
                 queue.open()
                 self._dead_letters = queue
+                if self._closed:  # meanwhile, by another thread
+                    queue.close()
             return self._dead_letters
 
     def close(self) -> None:
@@ -566,6 +577,10 @@ class SharedQueue(Generic[T]):
         dead_letters, self._dead_letters = self._dead_letters, None
         if dead_letters is not None:
             dead_letters.close()
+        with self._owning:
+            self._close_owner()
+
+    def _close_owner(self) -> None:
         owner, self._owner = self._owner, None
         if owner is not None:
             owner.close()

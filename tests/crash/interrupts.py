@@ -165,6 +165,8 @@ class World:
     queues: dict[str, PersistentQueue[Any]] = field(default_factory=dict)
     sessions: list[Session[Any]] = field(default_factory=list)
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    block: object = None
+    """A block that stays open, since its end would close the sessions."""
 
     @property
     def disk(self) -> Disk:
@@ -491,6 +493,74 @@ def _retries(world: World, what: str) -> Case:
     return Case(session.flush, is_buried, [{"q": [B]}])
 
 
+def _delay(world: World, end: str) -> Case:
+    """End a session whose items are ready again much later."""
+    world.open("q", *_MANY[:6], retry_delay_seconds=3600.0)
+    session = world.session("q")
+    assert len(session.dequeue_many(4)) == 4
+
+    def again() -> None:
+        with suppress(persistentqueue.ClosedError):
+            session.rollback()
+
+    return Case(getattr(session, end), again, [{"q": _MANY[:6]}])
+
+
+def _reject(world: World, delay_seconds: float, dead_letter: str | None) -> Case:
+    """Flush a session that has rejected some of its items."""
+    delays: Any = {"retry_delay_seconds": lambda _: delay_seconds}
+    queue = world.open("q", *_MANY[:6], **delays, dead_letter=dead_letter)
+    session = world.session("q")
+    assert len(session.dequeue_many(4)) == 4
+    session.reject(_MANY[0])
+    session.reject(_MANY[2])
+    if dead_letter is not None:
+        world.queues[dead_letter] = queue.dead_letters
+        session.reject(_MANY[3], retry=False)
+    session.enqueue(C)
+
+    def again() -> None:
+        session.flush()
+        assert dead_letter is None or len(queue.dead_letters) == 1, len(queue.dead_letters)
+        assert len(queue) == (3 if delay_seconds else 5), len(queue)
+
+    return Case(session.flush, again, [{"q": [_MANY[0], _MANY[2], *_MANY[4:6], C]}])
+
+
+def _fail(world: World) -> Case:
+    """Let an exception leave the block of a session that holds an item at its last attempt."""
+    queue = world.open("q", A, B, max_attempts=1, dead_letter="dead")
+    world.queues["dead"] = queue.dead_letters
+    session = world.session("q")
+    assert session.dequeue() == A
+
+    def call() -> None:
+        with suppress(ZeroDivisionError), session:
+            raise ZeroDivisionError
+
+    return Case(call, session.close, [{"q": [B]}, {"q": [A, B]}])
+
+
+def _bury_beside(world: World) -> Case:
+    """Flush a transaction over several queues, one of which gets a letter from another one, and an item."""
+    queue, other = world.open("a", A, B, dead_letter="dead"), world.open("b")
+    dead = world.queues["dead"] = queue.dead_letters
+    block: Any = transaction(queue, other, dead)
+    taking, putting, burying = block.__enter__()
+    world.block = block
+    world.sessions += [taking, putting, burying]
+    assert taking.dequeue() == A
+    taking.reject(A, retry=False)
+    putting.enqueue(C)
+    burying.enqueue(B)
+
+    def again() -> None:
+        taking.flush()
+        assert (len(queue), len(other), len(dead)) == (1, 1, 2), (len(queue), len(other), len(dead))
+
+    return Case(taking.flush, again, [{"a": [B], "b": [C]}])
+
+
 def _adopt(world: World) -> Case:
     queue = world.open("q")
     producer = call_on(world.disk, Producer, PATH, "q")
@@ -560,6 +630,13 @@ SCENARIOS: dict[str, Scenario] = {
     "flush all": _flush_all,
     "deliver": partial(_retries, what="dequeue"),
     "bury": partial(_retries, what="flush"),
+    "rollback with a delay": partial(_delay, end="rollback"),
+    "close with a delay": partial(_delay, end="close"),
+    "reject": partial(_reject, delay_seconds=0.0, dead_letter=None),
+    "reject with a delay": partial(_reject, delay_seconds=3600.0, dead_letter=None),
+    "reject and bury": partial(_reject, delay_seconds=3600.0, dead_letter="dead"),
+    "fail": _fail,
+    "bury beside another item": _bury_beside,
     "adopt": _adopt,
     "requeue": _requeue,
 }

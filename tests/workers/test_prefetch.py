@@ -53,6 +53,22 @@ def test_a_flush_brings_the_next_items(served: Serve, monkeypatch: pytest.Monkey
     assert queue.peek(1) == [b"9"]
 
 
+def test_a_refused_flush_consumes_nothing_that_it_brought(served: Serve) -> None:
+    """If the owner refuses a flush at once, the items that an earlier flush has brought stay, and come next."""
+    queue, join = served()
+    put(queue, *(b"%d" % number for number in range(6)))
+    with join(prefetch=True) as shared, shared.session() as session:
+        assert session.dequeue_many(2) == [b"0", b"1"]
+        session.flush()  # takes 2 and 3
+        session.enqueue(b"6")
+        with pytest.raises(ValueError, match='full="block"'):
+            session.flush(timeout=5)
+        assert session.flush() is True
+        assert session.dequeue_many(9) == [b"2", b"3", b"4", b"5", b"6"]
+        session.flush()
+    assert len(queue) == 0
+
+
 def test_items_that_were_not_asked_for_stay(served: Serve) -> None:
     """Items that a flush has brought stay in the queue until a dequeue returns them.
 

@@ -37,11 +37,12 @@ from persistentqueue.options import Options
 from persistentqueue.serving import calls, server
 from persistentqueue.serving.protocol import ITEM_BYTES_MAX, Call, Message
 from persistentqueue.system.disk import DISK
-from persistentqueue.workers import SharedQueue, WorkerSession, connect_options
+from persistentqueue.workers import SharedQueue, WorkerSession, connect_options, shared_queue
 from persistentqueue.workers.link import Going, Link
 
 from ..conftest import QueueFactory
 from ..support.disks import call_on
+from ..support.queues import wait_for
 
 Connect = Callable[..., SharedQueue[Any]]
 
@@ -581,6 +582,26 @@ def test_a_failed_sync_hands_the_queue_over(tmp_path: Path) -> None:
         assert drained(first) == [b"after"]
 
 
+def test_close_during_a_takeover_leaves_no_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If another thread closes a queue that is about to own its files, nothing stays open, and the lock is free."""
+    owner = PersistentQueue(tmp_path, "q", serve=True)
+    shared = connect(tmp_path, "q")
+    owner.close()
+    own, closing = shared_queue._OwnedQueue, threading.Thread(target=shared.close)
+
+    def slowly(*arguments: Any, **settings: Any) -> Any:
+        closing.start()
+        wait_for(lambda: shared.closed)
+        return own(*arguments, **settings)
+
+    monkeypatch.setattr(shared_queue, "_OwnedQueue", slowly)
+    with pytest.raises(ClosedError):
+        len(shared)
+    closing.join()
+    assert not shared.owns
+    PersistentQueue(tmp_path, "q", lock_timeout=0).close()
+
+
 def test_a_transaction_over_two_connected_queues(served: Serve) -> None:
     """Sessions of two queues of one owner are flushed together, or neither of them is."""
     source, join_source = served(name="source", max_items=3)
@@ -619,6 +640,55 @@ def test_a_transaction_needs_one_owner(tmp_path: Path, monkeypatch: pytest.Monke
         assert (len(a), len(b)) == (0, 0)
         for each in joined:
             each.close()
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+def test_a_hold_that_ends_around_a_flush_of_two_queues(
+    served: Serve, monkeypatch: pytest.MonkeyPatch, is_late: bool
+) -> None:
+    """If the hold of one of two sessions ends just before their flush, nothing is committed, and the worker is told.
+
+    If it ends just behind the commit, the flush has succeeded, and both sessions go on.
+    """
+    source, join_source = served(name="source")
+    target, join_target = served(name="target")
+    put(source, b"1", b"2")
+    put(target, b"a", b"b")
+    flush = calls.flush_jointly
+    owner = server.server_of(target._open().directory)
+    assert owner is not None
+    assert owner._service is not None
+
+    def end_hold() -> None:
+        assert owner is not None
+        assert owner._service is not None
+        (client,) = owner._service.clients
+        client.expires = 0.0
+        owner._ring()
+        wait_for(lambda: client.is_lost)
+
+    def around(*arguments: Any) -> bool:
+        if is_late:
+            end_hold()
+        committed = flush(*arguments)
+        end_hold()
+        return committed
+
+    monkeypatch.setattr(calls, "flush_jointly", around)
+    with join_source() as a, join_target(hold_seconds=3600) as b, transaction(a, b) as (taking, other):
+        assert (taking.dequeue(), other.dequeue()) == (b"1", b"a")
+        if is_late:
+            with pytest.raises(HoldLostError):
+                taking.flush()
+            for session in (taking, other):
+                session.rollback()
+            assert (source.peek(1), target.peek(1)) == ([b"1"], [b"a"])
+        else:
+            assert taking.flush() is True
+            assert (taking.dequeue(), other.dequeue()) == (b"2", b"b")
+            for session in (taking, other):
+                session.rollback()
+            assert (source.peek(1), target.peek(1)) == ([b"2"], [b"b"])
 
 
 def interrupt_joint_flush(monkeypatch: pytest.MonkeyPatch, *, loses_link: bool = False) -> None:

@@ -26,6 +26,7 @@ from persistentqueue import (
     repair,
 )
 from persistentqueue.core.operations import Delayed, Delivered
+from persistentqueue.runtime.retries import DELAY_SECONDS_MAX
 from persistentqueue.storage.log_reader import read_log
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
@@ -231,6 +232,19 @@ def test_others_overtake_what_is_delayed(open_queue: QueueFactory) -> None:
         assert list(queue.browse()) == [b"c", b"d"]
         clock.go_on(1)
         assert [taken(session) for _ in range(4)] == [[b"a"], [b"b"], [b"c"], [b"d"]]
+
+
+def test_a_delay_of_a_callable_ends_at_ten_years(open_queue: QueueFactory) -> None:
+    """A callable may grow for ever: a delay of more than ten years is one of ten years."""
+    clock = Clock()
+    queue = open_queue(disk=clock.disk, retry_delay_seconds=lambda attempts: 2.0 ** (40 * attempts))
+    put(queue, b"a")
+    with queue.session() as session:
+        assert session.dequeue() == b"a"
+        session.rollback()
+    assert queue.stats().delayed == 1
+    clock.go_on(DELAY_SECONDS_MAX)
+    assert queue.peek() == [b"a"]
 
 
 def test_a_batch_is_delayed_as_one(open_queue: QueueFactory) -> None:

@@ -744,6 +744,26 @@ def test_a_session_that_cannot_be_closed_is_logged(bench: Bench, caplog: pytest.
     peer.client.session.close()
 
 
+def test_an_error_of_the_delay_reaches_no_other_connection(
+    make_bench: MakeBench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """If ``retry_delay_seconds`` raises at the end of a session or of a hold, the item is back, and others go on."""
+    bench = make_bench(retry_delay_seconds=lambda _: [][0])
+    bench.put(b"1")
+    for ends_hold in (False, True):
+        peer = Peer(bench, 1 + ends_hold, hold_seconds=5)
+        assert peer.ask(Take(1, 0)) == Taken(0, [b"1"])
+        if ends_hold:
+            bench.seconds += 6
+            bench.turn()
+            assert peer.error(Take(1, 0)) == "HoldLostError"
+        else:
+            peer.leave()
+        assert bench.queue.peek(1) == [b"1"]
+        assert "IndexError" in caplog.text
+        caplog.clear()
+
+
 # --- holds that end --------------------------------------------------------------------------------------------------
 
 

@@ -126,9 +126,8 @@ class PersistentQueue(Uncopyable, Generic[T]):
         dead_letter: Queue for dead letters: the name of a queue beside this one, which is opened and closed with this
             one, or an open queue, which several queues may share. Default None. Needs ``sync=True``. Without
             ``max_attempts``, it gets only what ``Session.reject`` gives up.
-        retry_delay_seconds: Seconds until an item is ready again after it was rejected or released. Default 0.0; at
-            most ten years. Or a callable from deliveries to seconds, such as ``lambda attempts: 2.0**attempts``; more
-            than ten years are ten years.
+        retry_delay_seconds: Seconds until an item is ready again after it was rejected or released, at most ten years.
+            Default 0.0. Or a callable from deliveries to seconds, such as ``lambda attempts: 2.0**attempts``.
         compression: ``"zstd"`` compresses each block that becomes smaller. Default None. Needs the extra
             ``compression``.
         encryption: The ``Encryption`` of new and existing blocks. Default None. Needs the extra ``encryption``.

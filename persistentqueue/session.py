@@ -545,9 +545,9 @@ class Session(SessionState[T]):
                 timeout = checked_timeout(timeout)
                 if timeout and not open_queue.blocks:
                     raise ValueError(f'a timeout of {timeout} seconds needs a queue with full="block"')
-            if marker is not None:
-                transaction.marker = checked_marker(marker)
-            elif not (transaction.items or self._taken or transaction.runs or transaction.pieces):
+            # That of a refused flush counts no more.
+            transaction.marker = None if marker is None else checked_marker(marker)
+            if marker is None and not (transaction.items or self._taken or transaction.runs or transaction.pieces):
                 self._busy = FREE
                 return True
             if self._taken:
@@ -569,8 +569,7 @@ class Session(SessionState[T]):
             transaction = self._open()
             if checked_timeout(timeout) and not self._open_queue.blocks:
                 raise ValueError(f'a timeout of {timeout} seconds needs a queue with full="block"')
-            if marker is not None:
-                transaction.marker = checked_marker(marker)
+            transaction.marker = None if marker is None else checked_marker(marker)
             ticket = self._hand_over(transaction, timeout)
             if ticket is None:
                 self._commit(transaction, timeout)
@@ -782,8 +781,7 @@ def _work_of(session: Session[Any], marker: tuple[str, int] | None) -> Transacti
     if session._pipeline is not None:
         session._pipeline.settle()
     work = session._open()
-    if marker is not None:
-        work.marker = checked_marker(marker)
+    work.marker = None if marker is None else checked_marker(marker)
     return work
 
 

@@ -1,14 +1,16 @@
-"""The facts about an open queue: its settings, its subscriptions, the reason for each segment, its statistics.
+"""The facts about an open queue: its settings, its items, its subscriptions, the reason for each segment, its statistics.
 
 They are for reading only: ``open_queue`` and ``space`` change the queue.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from math import inf
+from operator import itemgetter
 
 from ..core.delivery_counts import Attempts
 from ..core.encryption import Encryption
@@ -20,13 +22,15 @@ from ..engine.reader import Reader
 from ..engine.segment_use import Hold, SegmentUse, explain
 from ..engine.settings import Settings
 from ..engine.store import RecoveryReport
-from ..errors import CorruptionError, MissingExtraError, WrongKeyError, unless_lacking
+from ..errors import CorruptionError, MemoryShortageError, MissingExtraError, WrongKeyError, unless_lacking
 from ..storage.layout import sizes_in
 from ..storage.locations import DATA_DIRECTORY
 from ..storage.pool import SPARE_NAME, Empty
 from ..storage.publication import is_published
 from ..storage.segment import segment_name
 from ..system.call_guard import outermost
+from ..system.disk import basename
+from ..system.progress import Progress, watched
 from .metrics import (
     Counts,
     Histogram,
@@ -277,6 +281,10 @@ class InspectedQueue(SpaceKeeper):
     is_usable: bool
     """True if the queue is open and not broken."""
 
+    @abstractmethod
+    def check_usable(self) -> None:
+        """Raise ``ClosedError`` or ``BrokenQueueError`` if the queue cannot be used."""
+
     def __init__(self) -> None:
         super().__init__()
         self.groups = self.transactions = 0
@@ -380,6 +388,33 @@ class InspectedQueue(SpaceKeeper):
     def of_all(self) -> Reader:
         """Return a reader of all items that at least one subscription has not consumed, only for browsing."""
         return self.look(self._store.subscriptions.of_all)
+
+    def browse(self, reader: Reader, progress: Progress = None) -> Iterator[tuple[int, list[bytes]]]:
+        """Iterate over the ready items of this reader, in order, without holding them. Each list comes with the
+        sequence of its first item."""
+
+        def count() -> int:
+            """Return the number of items that are ready now."""
+            return self.look(reader.ready.__len__)
+
+        return watched(self._browse(reader), progress, f"browse {basename(self.directory)}", count, itemgetter(1))
+
+    def _browse(self, reader: Reader) -> Generator[tuple[int, list[bytes]], None, None]:
+        batches = reader.browse_numbered(self.shielded)
+        while True:
+            self.check_usable()
+            batch = self._next(batches)
+            if batch is None:
+                return
+            yield batch
+
+    @outermost
+    def _next(self, batches: Iterator[tuple[int, list[bytes]]]) -> tuple[int, list[bytes]] | None:
+        try:
+            return next(batches, None)
+        except (CorruptionError, MemoryShortageError):
+            self._room_waiters.tell()
+            raise
 
     def subscription_names(self) -> list[str]:
         """Return the names of the subscriptions, the oldest first."""

@@ -9,7 +9,9 @@ by an eighth. This applies only to a queue with more live bytes than its share, 
 fits into its share triggers nothing, so many small queues cost nothing.
 
 Threads: everything is for any thread, and no thread is started. The lock of a budget is taken before the mutex of a
-queue, never after it. A queue leaves without any lock if it is dropped, or in a forked child.
+queue, never after it. A queue leaves without any lock if it is dropped, or in a forked child. A signal handler may use
+one queue while the code that it interrupts holds the mutex of another one. So ``balance`` waits for a mutex only for a
+moment, and is due again then.
 """
 
 from __future__ import annotations
@@ -20,11 +22,12 @@ from collections.abc import Sequence
 
 from ..core.page_cache import Pages
 from ..core.state import State
-from ..engine.context import Guard
 from ..system.disk import after_fork_in_child
 from ..system.uncopyable import Uncopyable
 
 _BUDGETS: weakref.WeakSet[MemoryBudget] = weakref.WeakSet()
+_PATIENCE_SECONDS = 0.01
+"""Longest wait for the mutex of a queue whose share changes, in seconds."""
 _CHANGE = 8
 """A depth has changed enough if it has changed by one part in so many."""
 
@@ -74,7 +77,7 @@ class MemoryBudget(Uncopyable):
         """Bytes that the items of all queues together may take."""
         return self._total_bytes
 
-    def join(self, state: State, pages: Pages, mutex: Guard) -> Share:
+    def join(self, state: State, pages: Pages, mutex: threading.Lock) -> Share:
         """Make a share for a queue.
 
         The pages of the queue, and those of the other queues, are reduced to their shares at once. Queues call this
@@ -92,7 +95,7 @@ class MemoryBudget(Uncopyable):
         """
         share = Share(self, state, pages, mutex)
         with self._lock:
-            share.resize(0)
+            share.give_up()
             self._shares.append(weakref.ref(share))
             self._balance()
         return share
@@ -109,14 +112,14 @@ class MemoryBudget(Uncopyable):
         """
         with self._lock:
             share.is_left = True
-            share.resize(0)
+            share.give_up()
             self._balance()
 
     def balance(self) -> None:
         """Compute the shares anew.
 
-        A queue with a smaller share drops the exceeding pages from memory at once. Queues call this method; user code
-        has no need to.
+        A queue with a smaller share drops the exceeding pages from memory at once. If the mutex of a queue is not free,
+        the rest is left to the next commit of any of them. Queues call this method; user code has no need to.
 
         Nothing becomes durable by this call. For any thread that does not hold the mutex of a queue.
         """
@@ -129,7 +132,9 @@ class MemoryBudget(Uncopyable):
         self._shares = [weakref.ref(share) for share in shares]
         sizes = split(self._total_bytes, [share.look() for share in shares])
         for size_bytes, share in sorted(zip(sizes, shares, strict=True), key=lambda pair: pair[0] - pair[1].size_bytes):
-            share.resize(size_bytes)
+            if not share.resize(size_bytes):  # those behind it get more only when this one has given it up
+                self.is_due = True
+                return
 
     def _begin_anew(self) -> None:
         # Also in a forked child: the lock may be taken there for ever, and the queues belong to the parent.
@@ -141,7 +146,7 @@ class MemoryBudget(Uncopyable):
 class Share:
     """The share of one queue in a memory budget."""
 
-    def __init__(self, budget: MemoryBudget, state: State, pages: Pages, mutex: Guard) -> None:
+    def __init__(self, budget: MemoryBudget, state: State, pages: Pages, mutex: threading.Lock) -> None:
         self.budget = budget
         self.is_left = False
         """True if the queue has left the budget."""
@@ -156,11 +161,21 @@ class Share:
         """Bytes of the share."""
         return self._pages.memory_bytes
 
-    def resize(self, size_bytes: int) -> None:
-        """Change the share. For the budget."""
+    def resize(self, size_bytes: int) -> bool:
+        """Change the share, and return True; return False if the mutex of the queue is not free. For the budget."""
         if size_bytes != self._pages.memory_bytes:
-            with self._mutex:
+            if not self._mutex.acquire(timeout=_PATIENCE_SECONDS):
+                return False
+            try:
                 self._pages.resize(size_bytes)
+            finally:
+                self._mutex.release()
+        return True
+
+    def give_up(self) -> None:
+        """Reduce the share to nothing. For the budget."""
+        with self._mutex:
+            self._pages.resize(0)
 
     def look(self) -> int:
         """Return the depth of the queue and remember it. For the budget, which computes the shares anew."""

@@ -30,15 +30,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from math import inf
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import TypeVar
 
 from ..core.availability import Availability
 from ..core.intervals import Run, without
+from ..core.state import StateError
 from ..engine.adoption import LOOK_NAMES, STEP_NAMES
 from ..engine.context import Guards
 from ..engine.reader import CountedAvailability, Reader
@@ -56,9 +57,8 @@ from ..errors import (
 )
 from ..storage.publication import LATEST
 from ..system.call_guard import outermost
-from ..system.disk import DISK, Disk, basename
+from ..system.disk import DISK, Disk
 from ..system.event_log import telling
-from ..system.progress import Progress, watched
 from ..system.signal_shield import is_exposed
 from ..system.stalls import stalled
 from ..system.wakeup import LONGEST_SECONDS
@@ -211,9 +211,9 @@ class OpenQueue(InspectedQueue):
             if going:
                 self._commit(self._group_commit.commit_all, going)
         finally:
-            for each in behind:
-                each.error = limits.refuse_for_ever(each) or limits.refuse(each, limits.nearest)
             with self.mutex:
+                for each in behind:
+                    each.error = limits.refuse_for_ever(each) or limits.refuse(each, limits.nearest)
                 self.counts.refused += sum(isinstance(each.error, QueueFullError) for each in transactions)
         seconds = _now() - began
         for each in transactions:
@@ -401,16 +401,25 @@ class OpenQueue(InspectedQueue):
         if reader.ready.is_closed:
             raise SubscriptionNotFoundError(reader.ready.name, self._store.subscriptions.names())
         reads, began = reader.page_reads, _now()
-        _, taken = reader.take(max_items, runs, self.shielded)
+        taken = self._take_from(reader, max_items, runs)
         if reader.page_reads > reads:
             self.meters.read_seconds.note(_now() - began)
             with self.mutex:
                 self.meters.read_seconds.count()
         if not taken and max_items and self._look_for(reader, deadline):
-            _, taken = reader.take(max_items, runs, self.shielded)
+            taken = self._take_from(reader, max_items, runs)
         if not taken and self._store.adopter.damage:
             raise self._store.adopter.damage.popleft()
         return taken
+
+    def _take_from(self, reader: Reader, max_items: int, runs: list[Run]) -> list[bytes]:
+        try:
+            return reader.take(max_items, runs, self.shielded)[1]
+        except StateError:
+            if not reader.ready.is_closed:
+                raise
+            # Another thread has removed the subscription while this one waited to read a file.
+            raise SubscriptionNotFoundError(reader.ready.name, self._store.subscriptions.names()) from None
 
     def _look_by_the_way(self, insists: bool = False) -> None:
         """Call ``_look``, and ignore errors of the inbox except ``QueueDeletedError``: they must not fail an unrelated
@@ -575,33 +584,6 @@ class OpenQueue(InspectedQueue):
         with suppress(ResourceError):  # then a later trim frees what only this subscription needed
             self._trim()
 
-    def browse(self, reader: Reader, progress: Progress = None) -> Iterator[tuple[int, list[bytes]]]:
-        """Iterate over the ready items of this reader, in order, without holding them. Each list comes with the
-        sequence of its first item."""
-
-        def count() -> int:
-            """Return the number of items that are ready now."""
-            return self.look(reader.ready.__len__)
-
-        return watched(self._browse(reader), progress, f"browse {basename(self.directory)}", count, itemgetter(1))
-
-    def _browse(self, reader: Reader) -> Generator[tuple[int, list[bytes]], None, None]:
-        batches = reader.browse_numbered(self.shielded)
-        while True:
-            self.check_usable()
-            batch = self._next(batches)
-            if batch is None:
-                return
-            yield batch
-
-    @outermost
-    def _next(self, batches: Iterator[tuple[int, list[bytes]]]) -> tuple[int, list[bytes]] | None:
-        try:
-            return next(batches, None)
-        except (CorruptionError, MemoryShortageError):
-            self._room_waiters.tell()
-            raise
-
     def discard(self, transaction: Transaction) -> None:
         """Release what the transaction holds, drop what it enqueues, and wake threads that wait for an item."""
         if self.closed is not None:
@@ -687,7 +669,7 @@ class OpenQueue(InspectedQueue):
             self._close_whole(reason)
         finally:
             if self.closed is not None:
-                for pipeline in pipelines_of(self.directory):
+                for pipeline in pipelines_of(self):
                     pipeline.end()
                     pipeline.join()
 
@@ -696,7 +678,7 @@ class OpenQueue(InspectedQueue):
 
         With ``may_wait`` off, none of them waits for room any more, and an error is left to its session.
         """
-        pipelines = pipelines_of(self.directory)
+        pipelines = pipelines_of(self)
         for pipeline in pipelines:
             pipeline.drain(may_wait=may_wait)
         failures = [pipeline.failure for pipeline in pipelines]
@@ -778,16 +760,17 @@ class OpenQueue(InspectedQueue):
         ``error`` is the refusal of an earlier attempt; None if there was none.
         """
         limits = self._store.limits
-        lasting = limits.refuse_for_ever(transaction)
+        with self.mutex:
+            lasting = limits.refuse_for_ever(transaction)
         if lasting is not None:
             raise lasting
 
         def refuse() -> QueueFullError:
-            """Return the error for a wait that is over without any attempt."""
+            """Return the error for a wait that is over without any attempt. The mutex is held."""
             return error or limits.refuse(transaction, limits.nearest)
 
         def check() -> None:
-            """Raise the error that ends the wait: the queue is closed, or the transaction gives up."""
+            """Raise the error that ends the wait, if it ends: the queue is closed, or the transaction gives up."""
             self.check()
             if transaction.gives_up:
                 transaction.gives_up = False

@@ -116,6 +116,8 @@ class Committing(NamedTuple):
     """The calls that a pipeline needs of its queue."""
 
     directory: str
+    owner: object
+    """The open queue, whose end ends the pipeline."""
     commit: Callable[[Transaction, float | None], None]
     discard: Callable[[Transaction], None]
     """Releases what a transaction holds, as a rollback does. Called in the session's thread while there is one."""
@@ -137,7 +139,7 @@ class Pipeline:
 
     def __init__(self, committing: Committing) -> None:
         self._committing = committing
-        self.directory = committing.directory
+        self.directory, self.owner = committing.directory, committing.owner
         self.waiting: list[Handed] = []
         """Flushes that the thread has not taken. The session's thread appends, the other one removes from the front."""
         self.given_bytes = 0
@@ -441,9 +443,9 @@ _ALIVE: set[Pipeline] = set()
 """Pipelines that have a thread."""
 
 
-def pipelines_of(directory: str) -> list[Pipeline]:
-    """Return the pipelines of the open queue in this directory."""
-    return [each for each in tuple(_ALIVE) if each.directory == directory]
+def pipelines_of(owner: object) -> list[Pipeline]:
+    """Return the pipelines of this open queue."""
+    return [each for each in tuple(_ALIVE) if each.owner is owner]
 
 
 def _finish_all() -> None:

@@ -282,6 +282,7 @@ class SessionState(Uncopyable, Generic[T]):
             pipeline = Pipeline(
                 Committing(
                     open_queue.directory,
+                    open_queue,
                     open_queue.commit,
                     self._discard,
                     open_queue.discard,

@@ -65,7 +65,8 @@ class _Helper:
 
     def __init__(self) -> None:
         self._jobs: SimpleQueue[_Job[Any] | None] = SimpleQueue()
-        self._starting = threading.Lock()
+        self._starting = threading.RLock()
+        """A signal handler may submit a call while the code that it interrupts starts the thread for another one."""
         self._is_running = False
         self.main = threading.main_thread().ident
         """The only thread in which signal handlers run."""
@@ -102,6 +103,7 @@ class _Helper:
         with self._starting:
             if self._is_running:
                 return
+            # No call until the thread is started, so a handler finds it started, or starts it itself.
             self._is_running = True
             try:
                 _thread.start_new_thread(self._begin, ())  # one call of C; Thread.start() can be interrupted

@@ -234,7 +234,7 @@ class SharedQueue(Generic[T]):
         If a sync fails, the queue closes by itself. The next owner recovers, and tells the workers what is committed.
         """
         with self._owning:
-            if self._closed:  # by another thread: it waits for no owner behind this
+            if self.closed:  # by another thread: it waits for no owner behind this
                 return
             chosen = CURRENT_DISK.set(self._disk)  # that of ``connect``, whichever thread takes over
             try:

@@ -16,6 +16,7 @@ from persistentqueue import (
     ItemTooLargeError,
     PersistentQueue,
     PersistentQueueError,
+    QueueFullError,
     QueueLockedError,
     QueueNotFoundError,
     check,
@@ -560,6 +561,23 @@ def test_markers(open_queue: QueueFactory) -> None:
     queue = open_queue()
     assert (queue.marker("app"), queue.marker("other")) == (6, 0)
     assert drain(queue) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_the_marker_of_a_refused_flush_is_not_that_of_the_next(open_queue: QueueFactory, wait: bool) -> None:
+    """A flush without a marker records none, also if a flush with one was refused before."""
+    queue = open_queue(max_items=1)
+    put(queue, b"a")
+    with queue.session() as session:
+        session.enqueue(b"b")
+        with pytest.raises(QueueFullError):
+            session.flush(marker=("app", 5))
+        assert queue.clear() == 1
+        if wait:
+            session.flush()
+        else:
+            session.flush(wait=False).result()
+    assert (queue.marker("app"), drain(queue)) == (None, [b"b"])
 
 
 @pytest.mark.parametrize(

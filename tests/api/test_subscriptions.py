@@ -36,7 +36,9 @@ from persistentqueue.core.operations import (
     encode_transaction,
 )
 from persistentqueue.core.state import State, StateError
+from persistentqueue.engine.admission import Limits
 from persistentqueue.options import Start
+from persistentqueue.runtime.waiting import RoomWaiter
 from persistentqueue.subscription import Subscription
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
@@ -188,6 +190,23 @@ def test_who_waits_for_a_removed_one_is_told(open_queue: QueueFactory) -> None:
             waiting.result(60)
 
 
+def test_who_reads_for_a_removed_one_is_told(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
+    """A dequeue that waits for the read of another one raises ``SubscriptionNotFoundError`` if its own is removed."""
+    queue = open_queue(fan_out=True, memory_bytes=0, segment_bytes=64 * 1024)
+    subscription = queue.subscribe("a")
+    session = subscription.session()
+    put(queue, bytes(40_000))
+    queue.subscribe("b", "latest")  # it needs later items only
+    put(queue, bytes(40_000))  # in another segment
+    with queue._open()._reading:
+        found = threads.submit(session.dequeue)
+        wait_for(lambda: len(subscription) == 1)
+        queue.unsubscribe("a")
+    with pytest.raises(SubscriptionNotFoundError, match="'a'"):
+        found.result(60)
+    session.close()
+
+
 def test_all_who_wait_are_woken(open_queue: QueueFactory) -> None:
     """One item wakes a waiting consumer of each subscription, and a rollback wakes a consumer of its own
     subscription."""
@@ -295,6 +314,33 @@ def test_a_blocked_flush_goes_on_when_the_last_one_has_it(open_queue: QueueFacto
             make_room()
             waiting.result(60)
             drain(queue)
+
+
+def test_limits_are_looked_at_while_subscriptions_stay(
+    open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flush that finds no room counts the items while no other thread can add or remove a subscription."""
+    queue = open_queue(max_items=1, full="block")
+    put(queue, b"1")
+    refuse, mutex, were_held = Limits.refuse_for_ever, queue._open().mutex, []
+
+    def noted(*arguments: Any) -> QueueFullError | None:
+        were_held.append(mutex.locked())
+        return refuse(*arguments)
+
+    monkeypatch.setattr(Limits, "refuse_for_ever", noted)
+    with queue.session() as session, queue.session() as other:
+        for each in (session, other):
+            each.enqueue(b"2")
+        with pytest.raises(QueueFullError):
+            session.flush(timeout=0)
+        waiting = RoomWaiter()
+        queue._open()._room_waiters.taken.append(waiting)
+        assert isinstance(queue.flush_all([other])[0], QueueFullError)
+        queue._open()._room_waiters.taken.remove(waiting)
+        session.rollback()
+        other.rollback()
+    assert were_held == [True, True]
 
 
 def test_a_segment_tells_for_whom_it_is_kept(open_queue: QueueFactory) -> None:

@@ -438,8 +438,29 @@ def test_a_close_that_raises_ends_the_thread(open_queue: QueueFactory) -> None:
     assert session.dequeue() == b"a"
     with pytest.raises(KeyError):
         session.close()
-    assert session.closed and not pipeline.pipelines_of(queue._open().directory)
+    assert session.closed and not pipeline.pipelines_of(queue._open())
     assert len(queue) == 1
+
+
+def test_the_end_of_an_older_object_ends_no_thread(open_queue: QueueFactory) -> None:
+    """To close a closed queue again does nothing, also if the queue was opened again and a flush waits for room."""
+    older = open_queue()
+    older.close()
+    queue = open_queue(max_items=1, full="block")
+    with queue.session() as session, queue.session() as other:
+        give(session, b"a")[0].result(SECONDS)
+        (ticket,) = give(session, b"b")
+        older.close()
+        assert not ticket.done()
+        assert other.dequeue() == b"a"
+        other.flush()
+        assert ticket.result(SECONDS)
+        (last,) = pipeline.pipelines_of(queue._open())
+        assert other.dequeue() == b"b"
+        other.flush()
+        give(session, b"c")[0].result(SECONDS)
+        assert pipeline.pipelines_of(queue._open()) == [last]
+    drain(queue)
 
 
 def test_tickets_of_several_sessions(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
@@ -582,7 +603,7 @@ def test_a_dropped_session_finishes_its_flushes(open_queue: QueueFactory) -> Non
     ticket = give(queue.session(), b"a", b"b")[-1]
     assert ticket.result(SECONDS)
     assert drain(queue) == [b"a", b"b"]
-    wait_for(lambda: not pipeline.pipelines_of(queue._open().directory))
+    wait_for(lambda: not pipeline.pipelines_of(queue._open()))
 
 
 def test_a_flush_after_the_end_of_the_thread(open_queue: QueueFactory) -> None:

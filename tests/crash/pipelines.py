@@ -46,6 +46,7 @@ class PipelinesExplorer(Explorer):
         pipeline = Pipeline(
             Committing(
                 DIRECTORY,
+                store,
                 partial(_commit, store),
                 store.discard,
                 store.discard,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import logging
 import signal
 import sys
@@ -29,6 +30,7 @@ from persistentqueue import (
 )
 from persistentqueue.core.state import State, StateError
 from persistentqueue.errors import PersistentQueueError
+from persistentqueue.system import signal_shield
 from persistentqueue.system.disk import DISK, PORTABLE, Disk
 from persistentqueue.system.signal_shield import end_helper, shielded
 from tests.conftest import QueueFactory
@@ -480,8 +482,6 @@ def test_a_shielded_call_of_another_thread_is_made_there() -> None:
 
 def test_without_threads_a_shielded_call_is_made_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """If no thread can be started, the main thread makes the shielded call itself."""
-    from persistentqueue.system import signal_shield
-
     end_helper()
     wait_for(lambda: not signal_shield._HELPER._is_running)
 
@@ -490,6 +490,23 @@ def test_without_threads_a_shielded_call_is_made_all_the_same(monkeypatch: pytes
 
     monkeypatch.setattr("_thread.start_new_thread", refuse)
     assert shielded(threading.get_ident) == threading.get_ident()
+
+
+def test_a_handler_makes_a_shielded_call_while_the_helper_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal handler may use one queue while a call of another one has just started the helper thread."""
+    end_helper()
+    wait_for(lambda: not signal_shield._HELPER._is_running)
+    start, answers = _thread.start_new_thread, []
+
+    def interrupted(*arguments: Any) -> int:
+        monkeypatch.setattr("_thread.start_new_thread", start)
+        thread = start(*arguments)
+        answers.append(shielded(lambda: "that of the handler"))
+        return thread
+
+    monkeypatch.setattr("_thread.start_new_thread", interrupted)
+    assert shielded(lambda: "that of the interrupted call") == "that of the interrupted call"
+    assert answers == ["that of the handler"]
 
 
 def test_the_scenarios_are_of_all_calls() -> None:

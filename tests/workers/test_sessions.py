@@ -34,6 +34,7 @@ from persistentqueue import (
     transaction,
 )
 from persistentqueue.options import Options
+from persistentqueue.runtime import session_state
 from persistentqueue.serving import calls, server
 from persistentqueue.serving.protocol import ITEM_BYTES_MAX, Call, Message
 from persistentqueue.system.disk import DISK
@@ -582,14 +583,17 @@ def test_a_failed_sync_hands_the_queue_over(tmp_path: Path) -> None:
         assert drained(first) == [b"after"]
 
 
-def test_close_during_a_takeover_leaves_no_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If another thread closes a queue that is about to own its files, nothing stays open, and the lock is free."""
+@pytest.mark.parametrize("closes", ["another thread", "a signal handler"])
+def test_close_during_a_takeover_leaves_no_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closes: str) -> None:
+    """If a queue is closed that is about to own its files, nothing stays open, and the lock is free."""
     owner = PersistentQueue(tmp_path, "q", serve=True)
     shared = connect(tmp_path, "q")
     owner.close()
     own, closing = shared_queue._OwnedQueue, threading.Thread(target=shared.close)
 
     def slowly(*arguments: Any, **settings: Any) -> Any:
+        if closes == "a signal handler":
+            shared.close()
         closing.start()
         wait_for(lambda: shared.closed)
         return own(*arguments, **settings)
@@ -654,7 +658,7 @@ def test_a_hold_that_ends_around_a_flush_of_two_queues(
     target, join_target = served(name="target")
     put(source, b"1", b"2")
     put(target, b"a", b"b")
-    flush = calls.flush_jointly
+    flush = session_state.flush_jointly
     owner = server.server_of(target._open().directory)
     assert owner is not None
     assert owner._service is not None

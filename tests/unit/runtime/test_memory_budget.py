@@ -190,6 +190,22 @@ def test_a_forked_child_has_the_budget_to_itself(open_queue: QueueFactory, tmp_p
     assert shares(parent) == [TOTAL_BYTES]
 
 
+def test_a_mutex_that_is_held_delays_the_shares(open_queue: QueueFactory) -> None:
+    """A commit of one queue waits for no other one that is in the middle of a call: its share changes later.
+
+    A signal handler may use a queue while the code that it interrupts holds the mutex of another one.
+    """
+    budget = MemoryBudget(TOTAL_BYTES)
+    deep, other = (open_queue(name=name, memory_bytes=budget) for name in ("deep", "other"))
+    with watched(deep, other) as sums:
+        with other._open().mutex:
+            put(deep, *[ITEM] * 200)
+            assert shares(deep) == [TOTAL_BYTES // 2]
+        put(deep, ITEM)
+        assert shares(deep, other) == [TOTAL_BYTES * 3 // 4, TOTAL_BYTES // 4]
+        assert max(sums) <= TOTAL_BYTES
+
+
 def test_resizing_checks_like_the_constructor(open_queue: QueueFactory) -> None:
     """A budget below 0 or of a wrong type is refused, and a queue that refuses one setting changes none."""
     with pytest.raises(ValueError, match="total_bytes must be at least 0, got -1"):

@@ -19,7 +19,7 @@ class NotedQueue:
         self.discarded: list[Transaction] = []
         self.error: BaseException | None = None
         self.pipeline = Pipeline(
-            Committing("q", self.commit, self.discard, self.discarded.append, lambda each: None, lambda: None)
+            Committing("q", self, self.commit, self.discard, self.discarded.append, lambda each: None, lambda: None)
         )
 
     def commit(self, transaction: Transaction, timeout_seconds: float | None) -> None:

@@ -748,7 +748,7 @@ def test_an_error_of_the_delay_reaches_no_other_connection(
     make_bench: MakeBench, caplog: pytest.LogCaptureFixture
 ) -> None:
     """If ``retry_delay_seconds`` raises at the end of a session or of a hold, the item is back, and others go on."""
-    bench = make_bench(retry_delay_seconds=lambda _: [][0])
+    bench = make_bench(retry_delay_seconds=lambda attempts: [1.0][attempts])
     bench.put(b"1")
     for ends_hold in (False, True):
         peer = Peer(bench, 1 + ends_hold, hold_seconds=5)

@@ -54,7 +54,7 @@
     ``SourceChangedError`` (pass ``again=True``). It also adds ``ImportMismatchError`` (check the disk).
     ``persistentqueue.rows`` adds ``SchemaMismatchError`` (change the rows) and ``SchemaNotFoundError`` (give a schema).
 
-``UnflushedWarning`` is a ``ResourceWarning``. It is raised as an error only if a filter of ``warnings`` says so.
+``UnflushedWarning`` is a ``RuntimeWarning``. It is raised as an error only if a filter of ``warnings`` says so.
 
 A call can also raise:
 
@@ -88,7 +88,7 @@ _ADVICE: Final = {
     _errno.EROFS: "mount the file system for writing, or read the queue with a View",
     _errno.ENAMETOOLONG: "give a shorter path",
     _errno.ELOOP: "remove the symbolic links that lead to each other",
-    _errno.ENOENT: "make its parent, or give a path on a file system that can be written",
+    _errno.ENOENT: "correct the path, or make its parent on a file system that can be written",
 }
 """Advice for each error number that the operating system reports about the path of a queue."""
 
@@ -142,7 +142,10 @@ class QueueLockedError(PersistentQueueError):
         owner = "an owner that has not named itself"
         if pid is not None:
             owner = f"process {pid} on {printable(str(host))} since {printable(str(since))}"
-        super().__init__(f"{path}: the queue is open in {owner}; close it there, or wait with lock_timeout=")
+        super().__init__(
+            f"{path}: the queue is open in {owner}: close it there, wait with lock_timeout=, or let all processes use "
+            "it by connect()"
+        )
 
 
 class UntrustedError(PersistentQueueError):
@@ -767,14 +770,14 @@ class UnsupportedFormatError(PersistentQueueError):
         )
 
 
-class UnflushedWarning(ResourceWarning):
+class UnflushedWarning(RuntimeWarning):
     """A ``with`` block of a session or a producer ended without an exception, and with work that was not flushed.
 
     The work is lost: the session is rolled back and closed, even if a filter turns the warning into an error. Call
     ``flush`` before the end of the block. To drop the work without a warning, call ``rollback`` or ``close``. There is
     no warning if an exception leaves the block.
 
-    Python hides every ``ResourceWarning`` by default. To raise it as an error, run ``python -W error::ResourceWarning``
+    Python shows it once for each place in a program. To raise it as an error, run ``python -W error::RuntimeWarning``
     or call ``warnings.simplefilter("error", UnflushedWarning)``.
     """
 

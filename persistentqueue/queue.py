@@ -161,7 +161,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
     child, methods raise ``ClosedError``. A re-entrant call raises ``ReentrantUseError``.
     """
 
-    _elsewhere = "pass its path, and open a Producer there to enqueue, or a View to look"
+    _elsewhere = "pass a handle() of connect(), or its path for a Producer that enqueues or a View that looks"
     _open_queue: OpenQueue | None = None
     _retries: Retries | None = None
     _dead_letters: PersistentQueue[bytes] | None = None
@@ -184,6 +184,8 @@ class PersistentQueue(Uncopyable, Generic[T]):
         name = None if isinstance(name, Unnamed) else name
         directory = abspath(queue_directory(path, name))  # the working directory may change while the queue is open
         chosen = chosen_options(options, arguments)
+        if chosen.dead_letter == basename(directory):  # before anything is made
+            raise ValueError(f"{directory}: its dead letters must go to another queue, not to itself")
         place = None if chosen.data_path is None else place_path(directory, name, chosen.data_path)
         settings = settings_of(chosen, threading.Lock())
         self._path, self._name, self._disk = fspath(path), name, current_disk()
@@ -751,8 +753,6 @@ class PersistentQueue(Uncopyable, Generic[T]):
             return
         try:
             open_queue = self._open()
-            if dead_letter == basename(open_queue.directory):
-                raise ValueError(f"{open_queue.directory}: its dead letters must go to another queue, not to itself")
             if isinstance(dead_letter, str):
                 parent, shared = dirname(open_queue.directory), for_dead_letters(options)
                 dead_letter = PersistentQueue(parent, dead_letter, options=shared, serve=serve)

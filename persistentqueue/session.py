@@ -49,8 +49,8 @@ class Session(SessionState[T]):
     gets them.
 
     If the block ends without a flush, the session rolls back. Dequeued items go back to the front of the queue, in
-    their old order, and enqueued items are dropped. Python then issues an ``UnflushedWarning``, which it hides by
-    default. There is no warning after ``rollback`` or ``close``, or if an exception leaves the block.
+    their old order, and enqueued items are dropped. Python then shows an ``UnflushedWarning``. There is no warning
+    after ``rollback`` or ``close``, or if an exception leaves the block.
 
     If an ``Exception`` leaves the block, held items that have no delivery attempts left become dead letters. This needs
     a queue with ``max_attempts``.

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FunctionType
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -103,7 +103,7 @@ class Encryption:
         key: The function that returns the key for an id.
 
     Raises:
-        TypeError: ``key_id`` is not text.
+        TypeError: ``key_id`` is not text, or ``key`` is not callable.
         ValueError: ``key_id`` has a length outside of 1 to 255 bytes.
 
     Example::
@@ -113,9 +113,13 @@ class Encryption:
     """
 
     key_id: str
-    key: Callable[[str], bytes]
+    key: Callable[[str], bytes] = field(repr=False)
+    """Not in the ``repr``, which ends in logs: it may be the key by mistake, or an object that shows its keys."""
 
     def __post_init__(self) -> None:
+        if not callable(self.key):
+            kind = type(self.key).__name__
+            raise TypeError(f"key must be a function that returns the key for an id, not an object of type {kind}")
         if type(self.key_id) is not str:
             raise TypeError(f"key_id must be text, not {self.key_id!r}")
         if not 0 < len(self.key_id.encode()) <= KEY_ID_BYTES_MAX:

@@ -84,6 +84,9 @@ class Table(Source):
                 count += 1
                 if type(item) is bytes:
                     yield item
+                elif count == 1 and isinstance(item, int | float):  # no damage, but another column
+                    advice = "name the column of the items"
+                    raise SourceError(self._where, "bytes or text", f"the number {item}", advice)
                 else:
                     what = f"a {type(item).__name__}" if item is not None else "NULL"
                     damaged(SourceDamagedError(self._where, count - 1, "bytes or text", what, "the row behind row"))

@@ -47,6 +47,7 @@ class RowCodec:
     Raises:
         SchemaMismatchError: The queue has another schema, which may not change in this way.
         SchemaNotFoundError: The queue has no schema, and ``schema`` is None.
+        QueueNotFoundError: There is no queue, and ``schema`` is None.
         MissingExtraError: ``avro`` needs the extra ``avro``, and ``arrow`` the extra ``arrow``.
         CorruptionError: A schema of the queue is damaged.
         ResourceError: The operating system lacks disk space, descriptors or memory.

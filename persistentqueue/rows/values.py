@@ -71,8 +71,11 @@ def check_value(value: Any, kind: Kind) -> Any:
         if isinstance(value, date) and not isinstance(value, datetime):
             return value
     elif kind in {"timestamp", "timestamp_ntz"}:
-        if isinstance(value, datetime) and (value.utcoffset() is not None) == (kind == "timestamp"):
-            return value
+        if isinstance(value, datetime):
+            if (value.utcoffset() is not None) == (kind == "timestamp"):
+                return value
+            zone = "with a time zone" if kind == "timestamp" else "without a time zone"
+            raise ValueError(f"expected {kind} {zone}, found {value!r}")
     elif isinstance(kind, str) and type(value) in _PLAIN_TYPES[kind]:
         return bytes(value) if kind == "binary" else float(value) if kind in {"float", "double"} else value
     raise _unfit(value, kind)

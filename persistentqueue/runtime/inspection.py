@@ -1,4 +1,4 @@
-"""The facts about an open queue: its settings, its items, its subscriptions, the reason for each segment, its statistics.
+"""The facts about an open queue: settings, items, subscriptions, the reason for each segment, statistics.
 
 They are for reading only: ``open_queue`` and ``space`` change the queue.
 """

@@ -631,9 +631,13 @@ def require_no_handlers(error: IndexError) -> None:
 
 def checked_timeout(timeout: float | None) -> float | None:
     """Return the timeout, cut to the longest that can be added to a time. Raises ``ValueError`` if it is negative or
-    not a number."""
+    NaN, and ``TypeError`` if it is no number."""
     if timeout is None:
         return None
-    if not timeout >= 0:
+    try:
+        is_possible = timeout >= 0
+    except TypeError:
+        raise TypeError(f"timeout must be None or a number of seconds, not {timeout!r}") from None
+    if not is_possible:
         raise ValueError(f"timeout must be None or at least 0 seconds, got {timeout}")
     return min(timeout, _LONGEST_SECONDS)

@@ -75,20 +75,27 @@ class HoldLostError(PersistentQueueError):
 class NotServedError(PersistentQueueError):
     """No owner serves the queue to this process, and this process cannot own it.
 
-    Raised when ``connect`` has waited for ``lock_timeout`` seconds. Nothing was changed. Open the queue with
-    ``serve=True`` in the process that owns it, or start one with ``connect`` or ``persistentqueue serve``.
+    Raised when ``connect``, or a call of a queue or a session, has waited for ``lock_timeout`` seconds. The call has
+    changed nothing, with one exception: if the owner ended during a ``flush``, the next owner will know whether it was
+    committed. Then call ``flush`` of the same session once more. Open the queue with ``serve=True`` in the process that
+    owns it, or start one with ``connect`` or ``persistentqueue serve``.
 
     Attributes:
         path: The path of the queue.
         pid: The process id of the owner that does not serve; None if there is no owner.
+        in_doubt: True if a flush was under way, whose outcome is unknown until an owner serves.
     """
 
-    def __init__(self, path: str, pid: int | None) -> None:
-        self.path, self.pid = path, pid
+    def __init__(self, path: str, pid: int | None, in_doubt: bool = False) -> None:
+        self.path, self.pid, self.in_doubt = path, pid, in_doubt
         owner = "no process owns it" if pid is None else f"process {pid} owns it without serve=True"
+        outcome = (
+            "; whether the flush that was under way is committed is unknown until then: call flush() of this session "
+            "again, which tells it"
+        )
         super().__init__(
             f"{path}: the queue is not served: {owner}: open it there with serve=True, or start an owner by connect() "
-            "or by the command serve"
+            f"or by the command serve{outcome if in_doubt else ''}"
         )
 
 

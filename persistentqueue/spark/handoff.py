@@ -149,7 +149,7 @@ class StageHandoff:
             True if the stage was handed over; False if the marker was recorded before, and nothing was handed over.
 
         Raises:
-            TypeError: The marker is not a pair of str and int. Spark was not run.
+            TypeError: ``df`` is no DataFrame, or the marker is not a pair of str and int. Spark was not run.
             ValueError: The name of the marker is empty, or its version is out of range. Spark was not run.
             FileNotFoundError: This process sees no file of what Spark has written: they share no file system.
             ResourceError: The queue has no resources for the manifest. Nothing was handed over, and the payload was

@@ -83,7 +83,7 @@ def registered_schema(place: Place, format_name: str, columns: Sequence[str]) ->
     Raises ``SchemaNotFoundError``, ``SchemaMismatchError`` for another format, and ``ValueError`` for an unknown name.
     """
     newest = Registry(place.path, place.queue).newest()
-    _need_format(place, newest.format, format_name)
+    need_format(place, newest.format, format_name)
     found = {column.name: column for column in newest.schema.columns}
     unknown = [name for name in columns if name not in found]
     if unknown:
@@ -105,12 +105,13 @@ def rows_to_read(options: ReadOptions | StreamOptions, schema: StructType) -> Ro
         raise ValueError(f"the schema has the columns {', '.join(schema.fieldNames())}: leave the option columns out")
     registry, wanted = Registry(place.path, place.queue), schema_from_json(schema.jsonValue())
     for registered in registry.all()[-1:]:
-        _need_format(place, registered.format, options.format)
+        need_format(place, registered.format, options.format)
         need_readable(place.directory, registered.schema, wanted)
     return RowBatches(registry, options.format, None, wanted)
 
 
-def _need_format(place: Place, stored: str, asked: str) -> None:
+def need_format(place: Place, stored: str, asked: str) -> None:
+    """Raise ``SchemaMismatchError`` if the rows of the queue are stored in another format than the options ask for."""
     if stored != asked:
         raise SchemaMismatchError(place.directory, None, stored, asked, f"set the option format to {stored}")
 

@@ -136,8 +136,11 @@ def write(
 ) -> Manifest | None:
     """Let Spark write a payload, make it durable, and return its manifest. After an error, the payload is removed.
 
-    Without ``keeps_empty``, a payload without rows is removed, and the result is None.
+    Without ``keeps_empty``, a payload without rows is removed, and the result is None. Raises ``TypeError`` if ``df``
+    is no DataFrame of Spark.
     """
+    if not isinstance(df, DataFrame):
+        raise TypeError(f"a stage is a DataFrame of Spark, not an object of type {type(df).__name__}")
     address = root.make(name)
     try:
         # 1. Spark writes the payload. 2. The payload is made durable, files first, then the names that lead to it.

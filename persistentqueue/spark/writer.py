@@ -36,6 +36,7 @@ from persistentqueue.rows.registry import Registry
 from persistentqueue.rows.schema import Column, Schema, schema_from_json, with_nulls
 
 from .options import Place, WriteOptions, stream_write_options, write_options
+from .partition_reader import need_format
 from .workers import QUERY_ID, settle
 
 _HAS_ARROW_STREAMS = hasattr(datasource, "DataSourceStreamArrowWriter")
@@ -152,6 +153,8 @@ def _check(schema: StructType, overwrite: bool, options: WriteOptions) -> RowBat
             "instance by selectExpr('to_json(struct(*)) AS value'), or write all columns with option('format', 'arrow')"
         )
     Producer(place.path, place.queue, network_disk=place.network_disk).close()
+    for registered in Registry(place.path, place.queue, place.network_disk).all()[-1:]:
+        need_format(place, registered.format, options.format)  # plain values would fail each read of the rows
     return None
 
 

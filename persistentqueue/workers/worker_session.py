@@ -24,7 +24,7 @@ from ..errors import (
 from ..runtime.multi_queue import require_neighbours
 from ..runtime.pipeline import Ticket, done
 from ..runtime.session_state import BUSY, FREE, TORN, check_joint, checked_timeout, decode_held, is_meant
-from ..serving.errors import OutcomeUnknownError, SessionLostError, decode_error
+from ..serving.errors import NotServedError, OutcomeUnknownError, SessionLostError, decode_error
 from ..serving.protocol import (
     FOR_EVER,
     ITEM_BYTES_MAX,
@@ -365,7 +365,8 @@ class WorkerSession(Uncopyable, Generic[T]):
             SessionLostError: If the owner ended before the flush was committed, and held items for this session.
             OutcomeUnknownError: If the owner ended, and no later one knows the outcome.
             HoldLostError: If the session held items for longer than ``hold_seconds``. Nothing was committed.
-            NotServedError: If no owner serves the queue in time. The next call of the session learns the outcome.
+            NotServedError: If no owner serves the queue in time. If it is ``in_doubt``, the owner ended during the
+                flush: call ``flush`` again, which learns the outcome.
 
         The errors of ``Session.flush`` can occur as well. On return the transaction is durable, also if the owner dies.
         For one thread at a time.
@@ -453,6 +454,8 @@ class WorkerSession(Uncopyable, Generic[T]):
             except LinkLostError:
                 self._link = None
                 continue
+            except NotServedError as error:
+                raise NotServedError(error.path, error.pid, in_doubt=True) from None
             if isinstance(answer, Failed):
                 self._clear()
                 raise OutcomeUnknownError(self._path, "and too many sessions were lost since")

@@ -755,6 +755,14 @@ def test_key_ids() -> None:
         Encryption(b"k", KEYS.__getitem__)  # type: ignore[arg-type]
 
 
+def test_a_key_is_never_shown() -> None:
+    """A key in place of the function is refused at once, without its bytes, and the ``repr`` has no key."""
+    with pytest.raises(TypeError, match=r"key must be a function .*, not an object of type bytes$"):
+        Encryption("k", b"x" * 32)  # type: ignore[arg-type]
+    keys = {"k": b"x" * 32}
+    assert repr(Encryption("k", keys.__getitem__)) == "Encryption(key_id='k')"
+
+
 def test_libraries_are_imported_by_who_needs_them() -> None:
     """Neither the package nor a queue without compression and encryption imports the optional libraries."""
     code = (

@@ -540,6 +540,9 @@ def test_rows_that_are_no_bytes(tmp_path: Path, path: Path, open_queue: QueueFac
     named: Any = {"origin": "sqlite", "table": "my jobs", "column": "bad", "order": "at"}
     with pytest.raises(SourceDamagedError, match="the row behind row 0: expected bytes or text, found NULL"):
         import_queue(tmp_path / "jobs.db", path, "orders", **named)
+    for skips in (False, True):
+        with pytest.raises(SourceError, match="found the number 1: name the column of the items"):
+            import_queue(tmp_path / "jobs.db", path, "orders", skip_damaged=skips, **named | {"column": "at"})
     done = import_queue(tmp_path / "jobs.db", path, "orders", skip_damaged=True, **named)
     assert [each.found for each in done.damaged] == ["NULL", "a float", "a int"]
     assert drain(open_queue()) == [b"good"]

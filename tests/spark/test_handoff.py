@@ -285,6 +285,13 @@ def test_a_wrong_marker_is_refused_before_the_job(spark: SparkSession, tmp_path:
         handoff.put(failing(spark), marker=marker)
 
 
+def test_what_is_no_frame_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """An object that is no DataFrame raises ``TypeError``, and leaves no payload."""
+    with StageHandoff(spark, tmp_path, "q") as handoff, pytest.raises(TypeError, match="not an object of type list"):
+        handoff.put([1, 2])  # type: ignore[arg-type]
+    assert payloads(tmp_path / "q+payload") == set()
+
+
 @pytest.mark.parametrize("marker", [("app", -1), ("app", 2**64), ("", 1)])
 def test_a_marker_out_of_range_is_refused_before_the_job(spark: SparkSession, tmp_path: Path, marker: Any) -> None:
     """A version that no queue can record raises ``ValueError`` before any job of Spark."""

@@ -177,6 +177,9 @@ def test_what_cannot_be_read_or_written(tmp_path: Path) -> None:
     RowCodec(tmp_path, "q", format="json", schema={"id": "long"})
     with pytest.raises(SchemaMismatchError, match="has json, the rows have avro: set the option format to json"):
         source(tmp_path, format="avro").schema()
+    for kind in ("writer", "streamWriter"):
+        with pytest.raises(SchemaMismatchError, match="has json, the rows have value: set the option format to json"):
+            getattr(source(tmp_path), kind)(columns("value binary"), False)
     with pytest.raises(SchemaMismatchError, match=r"'id' of the rows.*read it as long"):
         source(tmp_path, format="json").reader(columns("id int"))
     with pytest.raises(ValueError, match="no column 'x': they have id"):

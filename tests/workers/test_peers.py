@@ -13,12 +13,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from persistentqueue import ItemTooLargeError, NotServedError, PersistentQueue, SessionLostError, connect
-from persistentqueue.serving import service
+from persistentqueue.serving import server, service
 from persistentqueue.serving.client import Client
 from persistentqueue.serving.protocol import (
     FOR_EVER,
@@ -231,6 +232,28 @@ def test_peer_that_does_not_wait_for_answers(
     bad.send(*(message for _ in range(10_000)))
     assert bad.is_ended()
     wait_for(lambda: len(shared) == 50)
+
+
+def test_long_answer_is_not_copied_for_each_part(queue: PersistentQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long answer is sent in parts, and each rest is a view of the same bytes."""
+    parts: list[memoryview] = []
+
+    class Narrow:
+        def send(self, data: memoryview) -> int:
+            parts.append(data)
+            return min(len(data), 1000)
+
+    owner = queue._server
+    assert owner is not None
+    slow = server._Peer(Narrow(), Client([]))  # type: ignore[arg-type]
+    slow.client.out.append(bytes(10_000))
+    monkeypatch.setattr(owner, "_selector", SimpleNamespace(modify=lambda *_: None))
+    owner._send(slow)
+    while slow.left:
+        owner._send(slow)
+    monkeypatch.undo()
+    assert [len(part) for part in parts] == list(range(10_000, 0, -1000))
+    assert all(part.obj is parts[0].obj for part in parts)
 
 
 def _has_answers(queue: PersistentQueue) -> bool:

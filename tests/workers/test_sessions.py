@@ -36,7 +36,7 @@ from persistentqueue import (
 from persistentqueue.options import Options
 from persistentqueue.runtime import session_state
 from persistentqueue.serving import calls, server
-from persistentqueue.serving.protocol import ITEM_BYTES_MAX, Call, Message
+from persistentqueue.serving.protocol import ITEM_BYTES_MAX, Call, Flush, Message
 from persistentqueue.system.disk import DISK
 from persistentqueue.workers import SharedQueue, WorkerSession, connect_options, shared_queue
 from persistentqueue.workers.link import Going, Link
@@ -581,6 +581,37 @@ def test_a_failed_sync_hands_the_queue_over(tmp_path: Path) -> None:
             session.enqueue(b"after")
             session.flush()
         assert drained(first) == [b"after"]
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_flush_without_a_next_owner_is_in_doubt(
+    served: Serve, open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch, is_committed: bool
+) -> None:
+    """If the owner ends during a flush and none follows, the error says so; the next flush commits once in any case."""
+    queue, join = served()
+    call = Link.call
+
+    def lose(link: Link, message: Message, *before: bytes) -> Message:
+        if not isinstance(message, Flush):
+            return call(link, message, *before)
+        monkeypatch.setattr(Link, "call", call)
+        if is_committed:
+            call(link, message, *before)
+        queue.close()
+        raise link._lost()
+
+    with join() as shared, shared.session() as session:
+        session.enqueue(b"once")
+        monkeypatch.setattr(Link, "call", lose)
+        with pytest.raises(NotServedError, match="call flush") as found:
+            session.flush()
+        assert found.value.in_doubt
+        with pytest.raises(NotServedError, match=r"command serve$") as found:
+            len(shared)
+        assert not found.value.in_doubt
+        queue = open_queue(serve=True)
+        assert session.flush() is True
+        assert queue.peek(9) == [b"once"]
 
 
 @pytest.mark.parametrize("closes", ["another thread", "a signal handler"])

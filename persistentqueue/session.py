@@ -91,7 +91,7 @@ class Session(SessionState[T]):
                 if error is None:  # the error of the block comes first
                     raise
         if unflushed is not None:
-            warnings.warn(unflushed, UnflushedWarning, stacklevel=2, source=self)
+            warnings.warn(unflushed, UnflushedWarning, stacklevel=2)
 
     @property
     def closed(self) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict
@@ -12,12 +14,19 @@ from persistentqueue import (
     Encryption,
     NetworkDiskError,
     PersistentQueue,
+    PersistentQueueError,
     QueueLockedError,
+    QueueNotFoundError,
+    SubscriptionNotFoundError,
     UntrustedError,
+    View,
     WrongKeyError,
+    list_queues,
 )
+from persistentqueue.storage.layout import holds_queue
+from persistentqueue.system.disk import current_disk
 
-from .parser import Number, UsageError, parameter
+from .parser import Number, UsageError, parameter, suggestion
 
 WELL, PROBLEMS = 0, 1
 """Exit statuses: 0 for success, 1 for problems or no item. ``FAILED``, 2, and ``INTERRUPTED``, 130, are in ``streams``.
@@ -25,6 +34,19 @@ WELL, PROBLEMS = 0, 1
 STATUS = "Exit status: 0 success, 1 problems found or no item, 2 the command failed, 130 interrupted by Ctrl-C."
 LOCK_SECONDS = 0.1
 """Seconds to wait for a lock, by default: ``put`` and ``load`` of other processes hold it only for a moment."""
+ANSWER_SECONDS = 0.5
+"""Longest wait for the answer of an owner, in seconds."""
+_SHOWN = 10
+"""Most names that an error lists."""
+_NOT_THERE = ": no queue here "
+"""Words of each error about a path without a queue; other errors of that type tell of an open queue that was renamed.
+"""
+_HINTS: Mapping[type[Exception], str] = {
+    CorruptionError: "persistentqueue repair keeps what is intact; persistentqueue dump writes it to a file",
+    UntrustedError: "on the command line: --trust",
+    NetworkDiskError: "on the command line: --network-disk",
+}
+"""The option or the command that helps, by the type of the error."""
 
 own = partial(PersistentQueue, wipe=True)
 """Opens a queue with its lock. It wipes each file that it frees: the queue's maker may rely on that, and no verb knows.
@@ -91,23 +113,99 @@ def settings_of(access: Access) -> dict[str, Any]:
     return {"encryption": encryption_of(settings.pop("keys")), **settings}
 
 
-def explanation(error: BaseException) -> str:
-    """Return the error's message, with the option or the command that helps."""
+def reported(error: Exception) -> Exception:
+    """Return the error to report: for a key file that cannot be read, the ``UsageError`` that names this file.
+
+    The library asks for a key when it needs one, and wraps the error of that call.
+    """
+    cause = error.__cause__
+    return cause if isinstance(error, WrongKeyError) and isinstance(cause, UsageError) else error
+
+
+def explanation(error: BaseException, values: Mapping[str, Any]) -> str:
+    """Return the error's message, with the option or the command that helps.
+
+    ``values`` are those of the verb's parameters. With them, a message has the words of the command line in place of
+    arguments of Python. If the directory cannot be read, the message is the error's own one.
+    """
+    if isinstance(error, QueueLockedError):
+        return _locked_text(error, values)
+    with suppress(PersistentQueueError, OSError):
+        if isinstance(error, QueueNotFoundError) and _NOT_THERE in str(error):
+            return _no_queue_text(error, values)
+        if isinstance(error, SubscriptionNotFoundError):
+            return _no_subscription_text(error, values)
     if isinstance(error, WrongKeyError):
         return f"{error} (on the command line: --key {error.key_id}=FILE)"
-    if isinstance(error, CorruptionError):
-        return f"{error} (persistentqueue repair keeps what is intact; persistentqueue dump writes it to a file)"
-    if isinstance(error, UntrustedError):
-        return f"{error} (on the command line: --trust)"
-    if isinstance(error, NetworkDiskError):
-        return f"{error} (on the command line: --network-disk)"
-    if not isinstance(error, QueueLockedError):
-        return str(error)
+    hint = next((each for kind, each in _HINTS.items() if isinstance(error, kind)), "")
+    return f"{error} ({hint})" if hint else str(error)
+
+
+def _locked_text(error: QueueLockedError, values: Mapping[str, Any]) -> str:
+    """Return the owner of the lock, and the ways to do without it."""
     who = f"process {error.pid} on {error.host} opened it at {error.since}" if error.pid else "a process has it open"
-    return (
-        f"{error.path}: {who}; this command needs the queue's lock: end that process, or wait for it with "
-        "--lock-timeout, which repair does not have (put, load and the commands that only read need no lock)"
+    may_wait = "lock_timeout" in values
+    wait = ", or wait for it with --lock-timeout" if may_wait else ", since this command has no --lock-timeout"
+    text = (
+        f"{error.path}: {who}; this command needs the queue's lock: end that process{wait} (put, load and the commands "
+        "that only read need no lock)"
     )
+    if may_wait and _is_served(os.path.dirname(error.path)):
+        text += (
+            "; that process serves the queue: persistentqueue worker, or persistentqueue.connect in a program, takes "
+            "items beside it"
+        )
+    return text
+
+
+def _is_served(directory: str) -> bool:
+    """Return whether the owner of the queue in this directory serves it, and answers soon."""
+    return View(directory).connections(ANSWER_SECONDS) is not None
+
+
+def _names_in(values: Mapping[str, Any]) -> list[str]:
+    """Return the names of the queues that the verb was to find. A target of ``move`` is made if it is missing."""
+    names = [values.get("name"), *values.get("names", ()), values.get("dead_letter")]
+    return [each for each in names if each not in {None, "."}]
+
+
+def _no_queue_text(error: QueueNotFoundError, values: Mapping[str, Any]) -> str:
+    """Return which queue is missing, and the names of those that exist. Raises ``UnusablePathError``."""
+    path, names = values["path"], _names_in(values)
+    if not os.path.isdir(path):
+        problem, found = "there is no such directory", []
+    else:
+        problem, found = "there is no queue in this directory", list_queues(path)
+    missing = [each for each in names if each not in found]
+    is_queue = holds_queue(current_disk(), path)
+    listed = ", ".join(found[:_SHOWN]) + (", …" if len(found) > _SHOWN else "")
+    if missing and found:
+        what = ", ".join(map(repr, missing))
+        return f"{path}: there is no queue {what} in this directory{suggestion(missing[0], found)} Its queues: {listed}"
+    if missing and is_queue:
+        return f"{path}: this directory is itself a queue, and has none of the name {missing[0]!r}: give . as the name"
+    if is_queue or (names and not missing):  # the queue was made meanwhile
+        return str(error)
+    if found:
+        return f"{path}: this directory is no queue itself: name one of its queues: {listed}"
+    if values.get("create") and "names" in values:
+        return f"{path}: {problem}: name the queues to make: persistentqueue serve {path} NAME"
+    return f"{path}: {problem}: check the path"
+
+
+def _no_subscription_text(error: SubscriptionNotFoundError, values: Mapping[str, Any]) -> str:
+    """Return the names of the subscriptions, and the option for them. Raises errors of a look at the queue."""
+    # The other queue of a verb only gets items, or is a dead-letter queue, which has a plain consumer.
+    seen = View(values["path"], next(iter(_names_in(values)), None)).look()
+    names = ", ".join(each for each, _ in seen.subscriptions)
+    what = f"no subscription {error.subscription!r}" if error.subscription else "only subscriptions"
+    if not names:
+        advice = "none exists: a program makes one by queue.subscribe(name)"
+    elif "subscription" in values:
+        advice = f"name one of these with --subscription: {names}"
+    else:
+        advice = f"this command takes none of their items: use persistentqueue get --subscription with one of: {names}"
+    return f"{seen.directory}: the queue has {what}: {advice}"
 
 
 def encryption_of(keys: Sequence[str] | None) -> Encryption | None:
@@ -128,8 +226,10 @@ def encryption_of(keys: Sequence[str] | None) -> Encryption | None:
             data = files[key_id].read_bytes()
             return data if len(data) in {16, 24, 32} else bytes.fromhex(data.decode())
         except OSError as error:
-            raise UsageError(f"{files[key_id]}: {error.strerror}") from None
+            raise UsageError(f"--key {key_id}={files[key_id]}: {error.strerror}") from None
         except ValueError:  # its message would show the bytes
-            raise UsageError(f"{files[key_id]}: expected a key of 16, 24 or 32 bytes, raw or in hex") from None
+            raise UsageError(
+                f"--key {key_id}={files[key_id]}: expected a key of 16, 24 or 32 bytes, raw or in hex"
+            ) from None
 
     return Encryption(next(iter(files)), key) if files else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -178,6 +179,8 @@ def bench(path: str, seconds: float, as_json: bool) -> int:
 
     Disk: a directory in PATH is made, and deleted again. Lock: only of the queue in that directory.
     """
+    if not os.path.isdir(path):
+        raise UsageError(f"{path}: there is no such directory: name one on the disk to measure")
     with progress("bench") as at:
         rows = measure(path, seconds, lambda done: at(done, seconds))
     if as_json:

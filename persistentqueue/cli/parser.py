@@ -169,7 +169,7 @@ class Verb(NamedTuple):
             if word.startswith("-") and word != "-":
                 names = [name for each in (*self.options, HELP) for name in each.names]
                 raise UsageError(
-                    f"{self.name}: no such option: {word}{_suggestion(word.partition('=')[0], names)} "
+                    f"{self.name}: no such option: {word}{suggestion(word.partition('=')[0], names)} "
                     "An argument that begins with a hyphen stands behind --."
                 )
         return vars(options) | dict(self._assigned([*words, *behind]))
@@ -186,7 +186,7 @@ class Verb(NamedTuple):
                 if choices and word not in choices:
                     raise UsageError(
                         f"{self.name}: {each.title}: expected {', '.join(choices)}; found {word!r}"
-                        f"{_suggestion(word, choices)}"
+                        f"{suggestion(word, choices)}"
                     )
                 yield each.key, word
             elif nargs == "?":
@@ -258,9 +258,10 @@ def verb_named(name: str) -> Verb:
         return VERBS[name]
     what = "option" if name.startswith("-") else "command"
     names = [each for option in COMMON for each in option.names] if what == "option" else list(VERBS)
-    raise UsageError(f"no such {what}: {name}{_suggestion(name, names)} {PROGRAM} --help lists all.")
+    raise UsageError(f"no such {what}: {name}{suggestion(name, names)} {PROGRAM} --help lists all.")
 
 
-def _suggestion(word: str, names: Iterable[str]) -> str:
+def suggestion(word: str, names: Iterable[str]) -> str:
+    """Return the end of a sentence about a wrong word: a question with the most similar name, or a full stop."""
     near = get_close_matches(word, list(names), 1)
     return f"; did you mean {near[0]}?" if near else "."

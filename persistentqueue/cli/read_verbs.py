@@ -260,6 +260,8 @@ def explain(path: str, name: str | None, as_json: bool) -> int:
             f"{size_text(segment.live_bytes)} of {size_text(segment.size_bytes)} live ({share_text(share_of(segment))})"
         )
         say(f"segment {segment.number}: {size}: {'; '.join(reasons)}")
+    if not snapshot.segments:
+        say("no segment holds items: none is left")
     for finding in found:
         say(f"{'!' if finding.is_urgent else '-'} {finding.what} {finding.advice}")
     return WELL

@@ -25,14 +25,13 @@ from persistentqueue import (
 )
 from persistentqueue.drawing.charts import SPARSE, is_sparse, positions, share_of
 
+from .app import ANSWER_SECONDS
 from .formatting import many, printable, share_text, size_text, span_text
 
 AGES = 48
 """Number of positions among the items left at which the age is read."""
 OLD_SECONDS = 60.0
 """Age in seconds beyond which a hold, or an overtaken item, is urgent."""
-ANSWER_SECONDS = 0.5
-"""Longest wait for the answer of an owner, in seconds."""
 _LISTED = 5
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from persistentqueue import MissingExtraError, __version__
 
 from . import maintenance_verbs, read_verbs, write_verbs  # noqa: F401 - their import declares the verbs
-from .app import STATUS, WELL, explanation
+from .app import STATUS, WELL, explanation, reported
 from .output import answer, logged, note, write_text
 from .parser import (
     COMMON,
@@ -80,8 +81,10 @@ end
 def run(arguments: Sequence[str]) -> int:
     """Run the verb that these arguments name, and return the exit status."""
     before, behind, as_json = split(arguments)
+    values: Mapping[str, Any] = {}
     try:
         call = _call(before, behind, as_json)
+        values = call.keywords
         with logged(as_json):
             status = call()
         sys.stdout.flush()
@@ -91,12 +94,12 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:  # also unexpected ones: Python ends with 1, as PROBLEMS, after a traceback
         if came_of_an_interrupt(error):
             return INTERRUPTED
-        _report(error, as_json)
+        _report(reported(error), values, as_json)
         return FAILED
     return status
 
 
-def _call(before: Sequence[str], behind: Sequence[str], as_json: bool) -> Callable[[], int]:
+def _call(before: Sequence[str], behind: Sequence[str], as_json: bool) -> partial[int]:
     """Return the call that the words before and behind ``--`` ask for. Raises ``UsageError``."""
     if as_json and not before:
         raise UsageError(f"a command is missing. {PROGRAM} --help lists all.")
@@ -116,9 +119,9 @@ def _tell(text: str, status: int = WELL) -> int:
     return status
 
 
-def _report(error: Exception, as_json: bool) -> None:
-    """Report an error on stderr."""
-    kind, message = type(error).__name__, explanation(error)
+def _report(error: Exception, values: Mapping[str, Any], as_json: bool) -> None:
+    """Report an error of a verb that got these values on stderr."""
+    kind, message = type(error).__name__, explanation(error, values)
     if as_json:
         tell(json.dumps({"error": {"type": kind, "message": message}}))  # ASCII: stderr may encode nothing else
     else:

@@ -387,6 +387,8 @@ def move(
         return _move_segments(path, names or ["."], data_path or None, access, as_json)
     if len(names) != 1:
         raise UsageError("--to moves the items of one queue: expected exactly one NAME")
+    if to == names[0]:
+        raise UsageError(f"--to {to}: this is the queue itself: name another one")
     opened = partial(own, path, **settings_of(access))
     return _move_items(opened, names[0], to, 2**62 if count is None else count, as_json)
 
@@ -465,6 +467,8 @@ def requeue(
 
     Disk: both queues. Lock: needed, for both.
     """
+    if dead_letter == name:
+        raise UsageError(f"--from {dead_letter}: this is the queue itself: name the queue of its dead letters")
     opened = partial(own, path, create=False, **settings_of(access))
     with opened(dead_letter) as dead, opened(named(name), dead_letter=dead) as queue:
         moved = queue.requeue(count)

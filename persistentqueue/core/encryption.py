@@ -117,8 +117,9 @@ class Encryption:
     """Not in the ``repr``, which ends in logs: it may be the key by mistake, or an object that shows its keys."""
 
     def __post_init__(self) -> None:
-        if not callable(self.key):
-            kind = type(self.key).__name__
+        key: object = self.key
+        if not callable(key):
+            kind = type(key).__name__
             raise TypeError(f"key must be a function that returns the key for an id, not an object of type {kind}")
         if type(self.key_id) is not str:
             raise TypeError(f"key_id must be text, not {self.key_id!r}")

@@ -177,7 +177,7 @@ class Producer(Uncopyable, Generic[T]):
         if dropped:
             message = f"{self._directory}: the block of a producer ended without a flush: {dropped} items are dropped"
             advice = "call flush(), or rollback() if this is meant"
-            warnings.warn(f"{message}: {advice}", UnflushedWarning, stacklevel=2, source=self)
+            warnings.warn(f"{message}: {advice}", UnflushedWarning, stacklevel=2)
 
     def __del__(self) -> None:
         """Warn with ``ResourceWarning`` if items were not flushed, and close the producer."""

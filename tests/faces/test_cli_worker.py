@@ -270,13 +270,60 @@ def test_a_killed_owner_is_replaced_by_the_parent(tasks: Path) -> None:
     assert rest(tasks) == []
 
 
-def test_the_owner_decides_about_attempts(tasks: Path) -> None:
-    """If the owner counts no attempts, a worker that asks for them says so, and tries the item again."""
+def test_an_owner_without_dead_letters_is_refused(tasks: Path) -> None:
+    """A worker that asks for dead letters ends at once with status 2 if the owner has none, and does no item."""
     enqueue(tasks, *numbers(10))
     attempts = ["--max-attempts", 1, "--dead-letter", "dead"]
     with Command("serve", tasks / "queues", directory=tasks) as owner:
         assert owner.line().startswith("serving orders")
-        with worker(tasks, "once", *attempts, "--until-empty") as command:
+        with worker(tasks, "record", *attempts, "--until-empty") as command:
+            status, out, err = command.finish()
+        assert (status, out) == (2, "")
+        assert err.startswith(
+            f"UsageError: --dead-letter dead: the owner of the queue, process {owner.process.pid} on "
+        )
+        assert "give the options about attempts to the command of that process, such as persistentqueue serve" in err
+        owner.send(signal.SIGTERM)
+        assert owner.finish()[0] == 0
+    assert lines(tasks) == Counter()
+    assert rest(tasks) == numbers(10)
+
+
+def test_an_owner_with_dead_letters_serves_a_worker_that_asks_for_them(tasks: Path) -> None:
+    """A worker and the owner that serves it may both have the options about attempts."""
+    enqueue(tasks, *numbers(6))
+    attempts = ["--max-attempts", 2, "--dead-letter", "dead"]
+    with Command("serve", tasks / "queues", "orders", *attempts, directory=tasks) as owner:
+        assert owner.line().startswith("serving orders")
+        with worker(tasks, "odd", *attempts, "--codec", "json", "--until-empty", "--json") as command:
+            assert command.result() == {"done": 3, "failed": 6, "restarted": 0}
+        owner.send(signal.SIGTERM)
+        assert owner.finish()[0] == 0
+    assert [letter.item for letter in dead_letters(tasks)] == [b"1", b"3", b"5"]
+
+
+def test_an_item_that_always_fails_holds_up_those_behind_it(tasks: Path) -> None:
+    """Without attempts and delay no item behind one that fails is done; with a delay, the others overtake it."""
+    enqueue(tasks, b"1", *(b"%d" % number for number in range(2, 20, 2)))
+    with worker(tasks, "odd", "--codec", "json") as command:
+        assert command.process.stderr is not None
+        said = [command.process.stderr.readline() for _ in range(3)]
+        command.send(signal.SIGTERM)
+        assert command.finish()[0] == 0
+    assert all("1 is odd" in line for line in said)
+    assert lines(tasks) == Counter()
+    with worker(tasks, "odd", "--codec", "json", "--retry-delay", 1000) as command:
+        wait_for(lambda: len(lines(tasks)) == 9)
+        command.send(signal.SIGTERM)
+        assert command.finish()[:2] == (0, "9 items done, 1 call failed, 0 restarts\n")
+
+
+def test_the_owner_decides_about_delays(tasks: Path) -> None:
+    """If the owner counts no attempts, a worker that asks for a delay says so, and tries the item again."""
+    enqueue(tasks, *numbers(10))
+    with Command("serve", tasks / "queues", directory=tasks) as owner:
+        assert owner.line().startswith("serving orders")
+        with worker(tasks, "once", "--retry-delay", 1000, "--until-empty") as command:
             status, out, err = command.finish()
         assert (status, out) == (0, "10 items done, 1 call failed, 0 restarts\n")
         assert "this queue does not count attempts" in err
@@ -312,6 +359,14 @@ def test_a_function_that_is_not_there(tasks: Path, monkeypatch: pytest.MonkeyPat
     assert done.err.startswith("UsageError: ")
     assert said in done.err
     assert not (tasks / "queues").exists()
+
+
+def test_the_help_says_what_an_item_that_fails_holds_up() -> None:
+    """The help tells that an item which always fails stops the queue, and names the options that prevent it."""
+    told = " ".join(cli("worker", "--help").text.split())
+    assert "one item that always fails stops the queue, with any number of processes" in told
+    assert "With --retry-delay, others overtake the item" in told
+    assert "With --max-attempts and --dead-letter it is given up" in told
 
 
 def test_pauses_are_bounded() -> None:

@@ -191,7 +191,8 @@ def main(arguments: Sequence[str]) -> int:
         try:
             Loop(job, place, function_at(job.function), signals).run()
         except (PersistentQueueError, UsageError, OSError) as error:
-            _LOG.warning("worker %d: it ends: %s: %s", place.number, type(error).__name__, explanation(error))
+            words = explanation(error, {"path": job.path, "name": job.name})
+            _LOG.warning("worker %d: it ends: %s: %s", place.number, type(error).__name__, words)
             return finish(FAILED)
     return finish(0)
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from persistentqueue import Options, PersistentQueue, ResourceError, connect
+from persistentqueue import Options, OutcomeUnknownError, PersistentQueue, ResourceError, connect
 from persistentqueue.options import for_dead_letters
 from persistentqueue.workers import SharedQueue
 
@@ -19,7 +19,7 @@ from ..formatting import many
 from ..output import answer, say
 from ..parser import USE, Number, UsageError, parameter, verb
 from ..streams import INTERRUPTED
-from ..summary import named, queues_in
+from ..summary import named, owner_text, queues_in
 from .crew import LOOK_SECONDS, Crew
 from .function import function_at
 from .loop import CODECS, Job
@@ -202,16 +202,21 @@ def worker(
 ) -> int:
     """Call a function for each item, in several processes. An item is consumed when its call has returned.
 
-    If the call raises, the item is tried again: at once, or after --retry-delay. With --max-attempts and --dead-letter
-    it becomes a dead letter after so many attempts, with the error as its reason. The result of the call is ignored. A
-    process that dies is started again, and its item is done by another one.
+    If the call raises, the item goes back to its place, and its process pauses, up to 5 seconds. Every process then
+    takes this item first: nothing behind it is done until its call returns. So one item that always fails stops the
+    queue, with any number of processes. With --retry-delay, others overtake the item until it is ready again. With
+    --max-attempts and --dead-letter it is given up: after so many attempts it becomes a dead letter, with the error as
+    its reason.
+
+    The result of the call is ignored. A process that dies is started again, and its item is done by another one.
 
     SIGTERM or Ctrl-C ends the processes when each has finished its item; a second signal kills them. The last line has
     the number of items done, of calls that failed, and of processes that were started again. Status 130: they were
     killed.
 
     Disk: items are durably consumed; a queue that does not exist is made. Lock: needed, unless another process serves
-    the queue; the options about attempts are then those of that owner.
+    the queue. The options about attempts are then those of that owner: give them to its command serve. The command is
+    refused if it has --dead-letter, and that owner has no dead letters.
     """
     options = _options(
         access, max_attempts=max_attempts, dead_letter=dead_letter, retry_delay=retry_delay, create=create
@@ -223,6 +228,8 @@ def worker(
         path, named(name), function, codec, batch, until_empty, counts, lock_timeout, trust, network_disk, as_json
     )
     with Signals(signal.SIGCHLD) as signals, connect(path, named(name), options=options) as queue:
+        if dead_letter is not None:
+            _need_dead_letters(queue, dead_letter)
         result = Crew(job, processes, signals.ready(), partial(_need_usable, queue)).run()
     if as_json:
         answer({"done": result.done, "failed": result.failed, "restarted": result.restarted})
@@ -230,3 +237,16 @@ def worker(
         failed, restarted = many(result.failed, "call"), many(result.restarted, "restart")
         say(f"{many(result.done, 'item')} done, {failed} failed, {restarted}")
     return INTERRUPTED if result.killed else WELL
+
+
+def _need_dead_letters(queue: SharedQueue[bytes], dead_letter: str) -> None:
+    """Raise ``UsageError`` if another process owns the queue without dead letters: its options count, not ours."""
+    try:
+        with suppress(OutcomeUnknownError):  # that owner has just ended
+            queue.requeue(0)  # it moves nothing, and only an owner with dead letters allows it
+    except ValueError:
+        owner = owner_text(queue.view().look())
+        raise UsageError(
+            f"--dead-letter {dead_letter}: the owner of the queue, process {owner}, has no dead letters: give the "
+            "options about attempts to the command of that process, such as persistentqueue serve"
+        ) from None

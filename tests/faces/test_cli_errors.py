@@ -1,0 +1,237 @@
+"""Errors of the command line that say what helps: about missing queues, locks, subscriptions and keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from persistentqueue import Encryption, PersistentQueue, QueueNotFoundError, View
+from persistentqueue.cli.app import explanation
+from tests.conftest import QueueFactory
+from tests.faces.test_cli import cli
+from tests.support.queues import put
+
+MISSING = "/queues/q: no queue here to read"
+"""An error of the library about a path without a queue."""
+
+
+@pytest.fixture
+def queues(path: Path) -> Path:
+    """Return a directory with the queues ``mails`` and ``orders``; the second one has an item."""
+    PersistentQueue(path, "mails").close()
+    with PersistentQueue(path, "orders") as queue:
+        put(queue, b"item")
+    return path
+
+
+# --- queues that are missing, or named twice -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words", [["move", "PATH", "orders", "--to", "orders"], ["requeue", "PATH", "a", "--from", "a"]]
+)
+def test_a_queue_is_not_its_own_target(queues: Path, words: list[str]) -> None:
+    """A command that is to move items of a queue to that queue itself is refused as a wrong use, and opens nothing."""
+    done = cli(*(str(queues) if each == "PATH" else each for each in words))
+    assert (done.status, done.out) == (2, b"")
+    assert done.err.startswith(f"UsageError: {words[3]} {words[4]}: this is the queue itself: ")
+    assert View(queues, "orders").look().depth == 1
+    assert not (queues / "a").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["stat", "PATH", "ordrs"],
+        ["peek", "PATH", "ordrs"],
+        ["check", "PATH", "ordrs"],
+        ["repair", "PATH", "ordrs"],
+        ["pool", "show", "PATH", "ordrs"],
+        ["compact", "PATH", "ordrs"],
+        ["report", "PATH", "ordrs"],
+        ["top", "PATH", "ordrs", "--once"],
+        ["get", "PATH", "ordrs"],
+        ["put", "PATH", "ordrs", "item", "--no-create"],
+        ["load", "PATH", "ordrs", "--no-create"],
+        ["move", "PATH", "ordrs", "--to", "new"],
+        ["move", "PATH", "ordrs", "--back"],
+        ["requeue", "PATH", "ordrs", "--from", "mails"],
+        ["requeue", "PATH", "mails", "--from", "ordrs"],
+        ["serve", "PATH", "mails", "ordrs", "--no-create"],
+        ["worker", "PATH", "ordrs", "os:getpid", "--no-create", "--lock-timeout", "0"],
+    ],
+)
+def test_a_mistyped_name_is_answered_with_the_names_that_exist(queues: Path, words: list[str]) -> None:
+    """The error for a missing queue has the name, the most similar one and all others, and no argument of Python."""
+    done = cli(*(str(queues) if each == "PATH" else each for each in words))
+    assert (done.status, done.out) == (2, b"")
+    assert done.err == (
+        f"QueueNotFoundError: {queues}: there is no queue 'ordrs' in this directory; did you mean orders? Its queues: "
+        "mails, orders\n"
+    )
+    assert sorted(each.name for each in queues.iterdir()) == ["mails", "orders"]
+
+
+def test_only_the_first_names_are_listed(path: Path) -> None:
+    """The error for a missing queue lists ten names at most, and says if there are more."""
+    for number in range(11):
+        PersistentQueue(path, f"q{number:02}").close()
+    said = cli("get", path, "x").err
+    assert said.endswith(
+        f"there is no queue 'x' in this directory. Its queues: {', '.join(f'q0{n}' for n in range(10))}, …\n"
+    )
+
+
+def test_a_directory_without_queues(queues: Path, tmp_path: Path) -> None:
+    """The error for a missing queue says whether the directory is missing, is empty, or is a queue itself."""
+    (tmp_path / "empty").mkdir()
+    nowhere, empty, orders = tmp_path / "nowhere", tmp_path / "empty", queues / "orders"
+    for words, said in (
+        (["get", nowhere, "q"], f"{nowhere}: there is no such directory: check the path"),
+        (["list", nowhere], f"{nowhere}: there is no such directory: check the path"),
+        (["get", empty, "q"], f"{empty}: there is no queue in this directory: check the path"),
+        (["get", empty], f"{empty}: there is no queue in this directory: check the path"),
+        (["get", queues], f"{queues}: this directory is no queue itself: name one of its queues: mails, orders"),
+        (["get", queues, "."], f"{queues}: this directory is no queue itself: name one of its queues: mails, orders"),
+        (["get", orders, "orders"], f"{orders}: this directory is itself a queue, and has none of the name 'orders': "),
+    ):
+        done = cli(*words)
+        assert (done.status, done.out) == (2, b"")
+        assert done.err.startswith(f"QueueNotFoundError: {said}"), done.err
+        assert cli(*words, "--json").error["type"] == "QueueNotFoundError"
+    assert (list(empty.iterdir()), nowhere.exists()) == ([], False)
+
+
+def test_serve_without_queues_says_that_it_makes_named_ones(tmp_path: Path) -> None:
+    """``serve`` in a directory without queues asks for names of queues to make, unless it may make none."""
+    making = f"name the queues to make: persistentqueue serve {tmp_path} NAME"
+    assert cli("serve", tmp_path).err == (
+        f"QueueNotFoundError: {tmp_path}: there is no queue in this directory: {making}\n"
+    )
+    assert "check the path" in cli("serve", tmp_path, "--no-create").err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_open_queue_that_was_renamed_keeps_its_error(queues: Path) -> None:
+    """If the directory of an open queue is renamed, the error says so, and does not ask for another name."""
+    with PersistentQueue(queues, "orders") as queue:
+        (queues / "orders").rename(queues / "sent")
+        with pytest.raises(QueueNotFoundError) as raised:
+            queue.view()
+        values = {"path": str(queues), "name": "orders"}
+        assert explanation(raised.value, values) == str(raised.value)
+        assert "its directory was renamed" in str(raised.value)
+
+
+def test_a_queue_that_was_made_meanwhile_keeps_its_error(queues: Path) -> None:
+    """If all queues of the command exist when an error tells of a missing one, its words stay."""
+    for values in ({"path": str(queues), "name": "orders"}, {"path": str(queues / "orders"), "name": None}):
+        assert explanation(QueueNotFoundError(MISSING), values) == MISSING
+
+
+def test_a_directory_that_cannot_be_read_leaves_an_error_its_words(
+    queues: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the names of the queues cannot be read, the error of a missing queue has its own words."""
+
+    def refuse(_path: object) -> list[str]:
+        raise PermissionError("not for you")
+
+    monkeypatch.setattr("persistentqueue.cli.app.list_queues", refuse)
+    assert explanation(QueueNotFoundError(MISSING), {"path": str(queues), "name": "q"}) == MISSING
+
+
+def test_bench_needs_a_directory(tmp_path: Path) -> None:
+    """``bench`` of a directory that does not exist is refused with the path that was given."""
+    done = cli("bench", tmp_path / "nowhere")
+    assert (done.status, done.out) == (2, b"")
+    assert done.err == (
+        f"UsageError: {tmp_path / 'nowhere'}: there is no such directory: name one on the disk to measure\n"
+    )
+
+
+# --- locks, subscriptions and keys ---------------------------------------------------------------------------------
+
+
+class Beside(NamedTuple):
+    """The advice of a command beside an owner."""
+
+    waits: bool
+    is_served: bool
+
+
+@pytest.mark.parametrize("serves", [False, True])
+def test_who_needs_the_lock_learns_how_to_do_without(queues: Path, serves: bool) -> None:
+    """Beside an owner that serves, the error points to workers. Only a command without ``--lock-timeout`` says so."""
+    with PersistentQueue(queues, "orders", serve=serves):
+        for words, expected in (
+            (["get", queues, "orders"], Beside(True, serves)),
+            (["move", queues, "orders", "--to", "new"], Beside(True, serves)),
+            (["serve", queues, "orders"], Beside(True, serves)),
+            (["repair", queues, "orders"], Beside(False, False)),
+        ):
+            said = cli(*words).err
+            assert said.startswith("QueueLockedError: ")
+            found = Beside("or wait for it with --lock-timeout" in said, "persistentqueue worker" in said)
+            assert (found, "repair" in said) == (expected, False), said
+            assert ("has no --lock-timeout" in said) == (not expected.waits)
+            assert ("persistentqueue.connect" in said) == expected.is_served
+
+
+def test_the_names_of_subscriptions_are_told(open_queue: QueueFactory, path: Path) -> None:
+    """If a command cannot take items from a queue, its error names the subscriptions, and the option for them."""
+    with open_queue("fan", fan_out=True) as queue:
+        for name in ("audit", "bills"):
+            queue.subscribe(name)
+    open_queue("none", fan_out=True).close()
+    open_queue("plain").close()
+    fan, none = (f"SubscriptionNotFoundError: {path / name}: the queue has" for name in ("fan", "none"))
+    option = "name one of these with --subscription: audit, bills\n"
+    assert cli("get", path, "fan").err == f"{fan} only subscriptions: {option}"
+    assert cli("get", path / "fan").err == f"{fan} only subscriptions: {option}"
+    for verb in ("get", "peek", "dump"):
+        assert cli(verb, path, "fan", "--subscription", "bill").err == f"{fan} no subscription 'bill': {option}"
+    assert cli("get", path, "none").err.startswith(f"{none} only subscriptions: none exists: ")
+    assert cli("move", path, "fan", "--to", "plain").err == (
+        f"{fan} only subscriptions: this command takes none of their items: use persistentqueue get --subscription "
+        "with one of: audit, bills\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["put", "PATH", "q", "item"],
+        ["load", "PATH", "q"],
+        ["peek", "PATH", "q"],
+        ["dump", "PATH", "q"],
+        ["get", "PATH", "q"],
+        ["move", "PATH", "q", "--to", "other"],
+        ["compact", "PATH", "q", "--below", "1"],
+        ["worker", "PATH", "q", "os:getpid", "--until-empty"],
+    ],
+)
+def test_a_key_file_that_is_missing_is_a_wrong_use(
+    open_queue: QueueFactory, path: Path, tmp_path: Path, words: list[str]
+) -> None:
+    """The error for a key file that cannot be read is that of the option, not that of the key."""
+    with open_queue("q", encryption=Encryption("k", lambda _: bytes(32))) as queue:
+        put(queue, b"secret")
+    file = tmp_path / "none.key"
+    given = b'{"text": "loaded"}\n'
+    done = cli(*(str(path) if each == "PATH" else each for each in words), "--key", f"k={file}", given=given)
+    assert (done.status, done.out) == (2, b"")
+    assert done.err == f"UsageError: --key k={file}: No such file or directory\n"
+    assert View(path, "q").look().depth == 1
+
+
+# --- answers -------------------------------------------------------------------------------------------------------
+
+
+def test_an_empty_queue_is_explained(queues: Path) -> None:
+    """``explain`` says of a queue without data files that no item is left; it is silent about that for others."""
+    assert cli("explain", queues, "mails").text == "no segment holds items: none is left\n"
+    assert cli("explain", queues, "mails", "--json").json == {"name": "mails", "segments": [], "findings": []}
+    assert "no segment" not in cli("explain", queues, "orders").text

@@ -161,7 +161,7 @@ class WorkerSession(Uncopyable, Generic[T]):
                 f"{self._path}: the block of the session {self.name!r} ended without a flush: what it enqueued is "
                 "dropped, and what it dequeued is given back: call flush(), or rollback() if that is intended"
             )
-            warnings.warn(message, UnflushedWarning, stacklevel=2, source=self)
+            warnings.warn(message, UnflushedWarning, stacklevel=2)
 
     def __del__(self) -> None:
         link = getattr(self, "_link", None)

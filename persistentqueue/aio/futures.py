@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
@@ -14,6 +15,12 @@ T = TypeVar("T")
 Job = Callable[[], None]
 LINGER_SECONDS = 1.0
 """Seconds that a thread waits for its next job before it ends."""
+_BATCH_ITEMS = 256
+"""Number of items that browsing reads at a time."""
+_GIVE_UP_SECONDS = 0.01
+"""Time between two attempts to end the wait of a call that its thread has not begun yet, in seconds."""
+_CHUNK_ITEMS = 8192
+"""Number of items that a thread gets at a time from an iterable."""
 
 
 class Landing(asyncio.Future[T]):
@@ -95,6 +102,10 @@ class Worker:
         if thread is not None:
             thread.join()
 
+    async def ended(self) -> None:
+        """Wait as ``end`` does, without a wait in the event loop."""
+        await asyncio.get_running_loop().run_in_executor(None, self.end)
+
     def _run(self) -> None:
         while True:
             try:
@@ -109,3 +120,62 @@ class Worker:
                 return
             job()
             del job  # the thread must not keep a reference to a queue that the user has dropped
+
+
+async def patiently(landing: Landing[T], give_up: Callable[[], object]) -> T:
+    """Return the result of a call that may wait, for an item or for room. A cancellation ends the wait."""
+    try:
+        return await asyncio.shield(landing)
+    except asyncio.CancelledError as cancelled:
+        return await impatiently(landing, give_up, cancelled)
+
+
+async def impatiently(
+    landing: Landing[T], give_up: Callable[[], object], cancelled: asyncio.CancelledError | None = None
+) -> T:
+    """End the wait of a call, and return its result when it has ended. Then raise the error of a cancellation."""
+    while not landing.done():
+        give_up()
+        try:
+            await asyncio.wait([landing], timeout=_GIVE_UP_SECONDS)
+        except asyncio.CancelledError as error:
+            cancelled = cancelled or error
+    if cancelled is not None:
+        raise cancelled from landing.exception()
+    return landing.result()
+
+
+async def apart(name: str, call: Callable[[], T], give_up: Callable[[], object] | None = None) -> T:
+    """Make a call in a thread of its own, and return its result. A cancellation ends its wait by ``give_up``."""
+    thread = Worker(name)
+    landing = launch(asyncio.get_running_loop(), thread.submit, call)
+    try:
+        return await (over(landing) if give_up is None else patiently(landing, give_up))
+    finally:
+        await thread.ended()
+
+
+def read_some(items: Iterator[T]) -> tuple[list[T], Exception | None]:
+    """Return the next items of the iterator, and the error that follows them, if any."""
+    found: list[T] = []
+    try:
+        found.extend(islice(items, _BATCH_ITEMS))
+    except Exception as error:
+        return found, error
+    return found, None
+
+
+def chunks(items: Iterable[T]) -> Iterator[list[T] | tuple[T, ...]]:
+    """Yield a list or a tuple as a whole, anything else in parts. Parts are made in the event loop, not in a thread."""
+    if isinstance(items, list | tuple):
+        yield items
+        return
+    iterator = iter(items)
+    while chunk := list(islice(iterator, _CHUNK_ITEMS)):
+        yield chunk
+
+
+def task_name() -> str:
+    """Return the name of the running task; an empty text if none runs."""
+    task = asyncio.current_task()
+    return task.get_name() if task is not None else ""

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
-from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
@@ -28,7 +27,7 @@ from persistentqueue.system.disk import StrPath, fspath
 from persistentqueue.system.uncopyable import Uncopyable
 
 from .flush_batcher import Flushes, Marker
-from .futures import Landing, launch, over
+from .futures import Landing, launch, over, read_some, task_name
 from .item_waiter import Watch
 from .opening import not_open, prepare
 from .session import Session, check_timeout
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 _THREADS = 4
 """Number of threads for calls such as opening, reading and compaction."""
-_BATCH_ITEMS = 256
-"""Number of items that browsing reads at a time."""
 
 
 class OptionArguments(PlainOptionArguments, total=False):
@@ -246,7 +243,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
             name: Name of the session in ``explain``. Default None: the name of the running task.
         """
         core = self._open()
-        return Session(self, core.session(name or _task_name()), self._watch, core.__len__)
+        return Session(self, core.session(name or task_name()), self._watch, core.__len__)
 
     @asynccontextmanager
     async def transaction(self, name: str | None = None) -> AsyncIterator[Session[T]]:
@@ -512,7 +509,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
         items = browse()
         while True:
             self._open()
-            found, error = await over(self.in_thread(_some, items))
+            found, error = await over(self.in_thread(read_some, items))
             for item in found:
                 yield item
             if error is not None:
@@ -579,7 +576,7 @@ class Subscription(Uncopyable, Generic[T]):
             name: Name of the session in ``explain``. Default None: the name of the running task.
         """
         self._queue.check()
-        return Session(self._queue, self._core.session(name or _task_name()), self._watch, self._core.__len__)
+        return Session(self._queue, self._core.session(name or task_name()), self._watch, self._core.__len__)
 
     @asynccontextmanager
     async def transaction(self, name: str | None = None) -> AsyncIterator[Session[T]]:
@@ -618,18 +615,3 @@ def adopted(core: persistentqueue.PersistentQueue[T]) -> PersistentQueue[T]:
     queue = PersistentQueue[T](core.path, core.name)
     queue._adopt(core)
     return queue
-
-
-def _some(items: Iterator[T]) -> tuple[list[T], Exception | None]:
-    """Return the next items of the iterator, and the error that follows them, if any."""
-    found: list[T] = []
-    try:
-        found.extend(islice(items, _BATCH_ITEMS))
-    except Exception as error:
-        return found, error
-    return found, None
-
-
-def _task_name() -> str:
-    task = asyncio.current_task()
-    return task.get_name() if task is not None else ""

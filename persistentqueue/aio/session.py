@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import islice
 from types import TracebackType
 from typing import Any, Generic, Literal, Protocol, TypeVar, overload
 
@@ -17,11 +16,10 @@ from persistentqueue.codecs import T
 from persistentqueue.system.uncopyable import Uncopyable
 
 from .flush_batcher import Marker
-from .futures import Landing, over
+from .futures import Landing, chunks, over
 from .item_waiter import Watch
 
 R = TypeVar("R")
-_CHUNK_ITEMS = 8192
 
 
 class Host(Protocol):
@@ -93,7 +91,7 @@ class Session(Uncopyable, Generic[T]):
             with self._using(checks=False):
                 await self._end(partial(self._core.__exit__, kind, error, trace))
         if unflushed is not None:
-            warnings.warn(unflushed, UnflushedWarning, stacklevel=2, source=self)
+            warnings.warn(unflushed, UnflushedWarning, stacklevel=2)
 
     @property
     def name(self) -> str:
@@ -137,7 +135,7 @@ class Session(Uncopyable, Generic[T]):
                 names.
         """
         with self._using():
-            for chunk in _chunks(items):
+            for chunk in chunks(items):
                 await over(self._host.in_thread(self._core.enqueue_many, chunk))
 
     async def dequeue(self, timeout: float | None = 0.0) -> T | None:
@@ -335,13 +333,3 @@ def check_timeout(timeout: float | None) -> None:
     """Raise ``ValueError`` if the timeout is negative, or no number of seconds."""
     if timeout is not None and not timeout >= 0:
         raise ValueError(f"timeout must be None or at least 0 seconds, got {timeout}")
-
-
-def _chunks(items: Iterable[T]) -> Iterator[list[T] | tuple[T, ...]]:
-    """Yield a list or a tuple as a whole, anything else in parts. Parts are made in the event loop, not in a thread."""
-    if isinstance(items, list | tuple):
-        yield items
-        return
-    iterator = iter(items)
-    while chunk := list(islice(iterator, _CHUNK_ITEMS)):
-        yield chunk

@@ -1,35 +1,50 @@
 """``connect`` for ``asyncio``: a queue that any number of processes use, with its calls as coroutines.
 
-Each session has a thread of its own while a call of it is under way. So tasks that wait for an item do not hold up each
-other. The thread that serves other processes, if this one owns the queue, needs nothing of the event loop.
+Each session has a thread of its own while a call of it is under way. Each ``wait`` and each long call of a queue has
+one, too. So tasks that wait do not hold up each other. The thread that serves other processes, if this one owns the
+queue, needs nothing of the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
-from persistentqueue import UnflushedWarning
+from persistentqueue import (
+    ClosedError,
+    CodecError,
+    Compacted,
+    Maintained,
+    PersistentQueueError,
+    SegmentUse,
+    Session,
+    SessionInUseError,
+    Stats,
+    Ticket,
+    UnflushedWarning,
+)
 from persistentqueue.codecs import BYTES, Codec, T
-from persistentqueue.options import OptionArguments, Options, Start, Unnamed
-from persistentqueue.system.disk import StrPath, abspath
+from persistentqueue.options import OptionArguments, Options, Start, Unnamed, for_dead_letters
+from persistentqueue.storage.layout import queue_directory
+from persistentqueue.system.disk import StrPath, abspath, dirname
 from persistentqueue.system.uncopyable import Uncopyable
 from persistentqueue.workers import SharedQueue, SharedSubscription, WorkerSession, connect_options
 
-from .futures import Landing, Worker, launch, over
+from .futures import Landing, Worker, apart, chunks, impatiently, launch, over, patiently, read_some, task_name
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+P = ParamSpec("P")
 R = TypeVar("R")
 _THREAD_NAME = "persistentqueue-shared"
-_GIVE_UP_SECONDS = 0.01
-"""Time between two attempts to end the wait of a call that its thread has not begun yet, in seconds."""
+_POLL_SECONDS = 0.01
+"""Pause between two attempts to close a session that is flushed with that of another queue, in seconds."""
 
 
 async def connect(
@@ -39,6 +54,7 @@ async def connect(
     codec: Codec[T] = cast(Any, BYTES),  # noqa: B008 - a constant
     serve: Literal["auto", "never"] = "auto",
     hold_seconds: float | None = None,
+    prefetch: bool = False,
     options: Options | None = None,
     **arguments: Unpack[OptionArguments],
 ) -> ConnectedQueue[T]:
@@ -55,18 +71,26 @@ async def connect(
         serve: ``"auto"`` (default) to own the queue if no process does, ``"never"`` to wait for an owner.
         hold_seconds: Seconds for which a session may hold items without a flush. Default None: no limit. It counts also
             if this process owns the queue.
+        prefetch: True if ``flush`` also brings the next items; see ``persistentqueue.connect``. Default False. It has
+            an effect also if this process owns the queue.
         options: The settings of the queue as one value. Default None.
         **arguments: The other keyword arguments of ``persistentqueue.connect``.
 
+    Returns:
+        The queue. Use it in an ``async with`` block, or await ``close``.
+
     Raises:
         NotServedError, RefusedError: On the conditions that ``persistentqueue.connect`` names.
-        TypeError, ValueError: A setting has the wrong type or range.
+        TypeError, ValueError: A setting has the wrong type or range, or ``prefetch`` and ``hold_seconds`` are both set.
+
+    Everything that was committed before is durable on return. A cancelled call waits for its thread, and then closes
+    the queue.
     """
     chosen = connect_options(options, arguments)
-    core = SharedQueue(abspath(path), name, codec, chosen, serve, hold_seconds, has_local_sessions=False)
-    queue = ConnectedQueue(core)
+    core = SharedQueue(abspath(path), name, codec, chosen, serve, hold_seconds, prefetch, has_local_sessions=False)
+    queue = ConnectedQueue(core, chosen)
     try:
-        await over(queue.in_thread(core.open))
+        await queue._ask(core.open)
     except BaseException:
         await queue.close()
         raise
@@ -76,20 +100,32 @@ async def connect(
 class ConnectedQueue(Uncopyable, Generic[T]):
     """A queue for ``asyncio`` that any number of processes use; ``aio.connect`` makes it.
 
-    Use it in an ``async with`` block, in one event loop. For calls of the synchronous queue that are not here, use a
-    thread: ``await asyncio.to_thread(queue.core.stats)``.
+    It has the methods of ``aio.PersistentQueue``. Each one that asks the owner is a coroutine, also ``marker`` and
+    ``subscriptions``. In place of ``len(queue)`` there is ``size``. For calls of the synchronous queue that are not
+    here, use a thread: ``await asyncio.to_thread(queue.core.connections)``.
+
+    Use it in an ``async with`` block, in one event loop. The methods raise what those of the synchronous queue raise,
+    and ``ClosedError`` after ``close``. If the owner has ended, a call finds the next one, or makes this process the
+    owner. A call that finds none in ``lock_timeout`` seconds raises ``NotServedError``. If the owner ends during
+    ``clear`` or ``requeue``, the call raises ``OutcomeUnknownError``.
+
+    A cancelled call waits until its thread has finished, and has its effect. Only ``wait`` ends at once.
 
     Args:
         core: The synchronous queue.
+        options: The options that it was connected with. Default None: those of a queue that was opened without any.
     """
 
     _elsewhere = "call aio.connect() in the other process"
 
-    def __init__(self, core: SharedQueue[T]) -> None:
+    def __init__(self, core: SharedQueue[T], options: Options | None = None) -> None:
         self.core = core
         """The synchronous queue."""
+        self._options = options or Options()
         self._calls = Worker(_THREAD_NAME)
         self._sessions: set[ConnectedSession[T]] = set()
+        self._graves: ConnectedQueue[bytes] | None = None
+        """The dead-letter queue, once it was asked for."""
 
     async def __aenter__(self) -> ConnectedQueue[T]:
         return self
@@ -99,23 +135,51 @@ class ConnectedQueue(Uncopyable, Generic[T]):
     ) -> None:
         await self.close()
 
-    def in_thread(self, call: Callable[[], R]) -> Landing[R]:
-        """Make this call in a thread."""
-        return launch(asyncio.get_running_loop(), self._calls.submit, call)
+    def __repr__(self) -> str:
+        return f"<aio.ConnectedQueue of {self.core!r}>"
+
+    @property
+    def path(self) -> str:
+        """Path that the queue was connected with, as an absolute path."""
+        return self.core.path
+
+    @property
+    def name(self) -> str | None:
+        """Name of the queue; None without a name."""
+        return self.core.name
+
+    @property
+    def closed(self) -> bool:
+        """True if the queue was closed."""
+        return self.core.closed
+
+    async def _ask(self, call: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
+        """Make a call in a thread, behind the earlier ones, and return its result."""
+        self._check()
+        job = partial(call, *arguments, **named)
+        return await over(launch(asyncio.get_running_loop(), self._calls.submit, job))
+
+    def _check(self) -> None:
+        if self.core.closed:  # no thread may begin any more
+            raise ClosedError(f"{self!r} is closed: call aio.connect() again")
 
     def session(self, name: str | None = None) -> ConnectedSession[T]:
         """Return a new session, for one task at a time.
 
         Args:
-            name: Name of the session in ``explain``. Default None: the name of the calling thread.
+            name: Name of the session in ``explain``. Default None: the name of the running task.
 
         Raises:
             ClosedError: The queue is closed.
         """
-        return self._session(self.core, name)
+        return self.session_of(self.core.session(name or task_name()))
 
-    def _session(self, source: SharedQueue[T] | SharedSubscription[T], name: str | None) -> ConnectedSession[T]:
-        core = source.session(name)
+    def session_of(self, core: Session[T] | WorkerSession[T]) -> ConnectedSession[T]:
+        """Return a session for a synchronous one. For the subscriptions of the queue, and for ``aio.transaction``.
+
+        Args:
+            core: The synchronous session.
+        """
         assert isinstance(core, WorkerSession)  # the core has no local sessions
         session = ConnectedSession(core, self._sessions.discard)
         self._sessions.add(session)
@@ -126,66 +190,345 @@ class ConnectedQueue(Uncopyable, Generic[T]):
         """Return an ``async with`` block that is one transaction: flushed if it ends well, rolled back if it raises.
 
         Args:
-            name: Name of the session in ``explain``.
+            name: Name of the session in ``explain``. Default None: the name of the running task.
 
         Yields:
-            A new session. Its work is durable when the block has ended.
+            A new session. Its work is durable when the block has ended. It is also rolled back if its flush raises.
         """
         async with self.session(name) as session:
             yield session
             await session.flush()
 
     async def subscribe(self, name: str, start: Start = "earliest") -> ConnectedSubscription[T]:
-        """Return the subscription of this name; make it if it does not exist. Durable on return."""
-        core = await over(self.in_thread(partial(self.core.subscribe, name, start)))
-        return ConnectedSubscription(self._session, core)
+        """Return the subscription of this name; make it if it does not exist. Durable on return.
+
+        Args:
+            name: Name of the subscription, 1 to 65,535 bytes in UTF-8.
+            start: Where a new subscription begins: ``"earliest"`` (default) or ``"latest"``.
+
+        Raises:
+            TypeError, ValueError: ``name`` or ``start`` is not valid.
+            ResourceError, BrokenQueueError: On the conditions that ``persistentqueue.PersistentQueue.subscribe`` names.
+        """
+        return ConnectedSubscription(self, await self._ask(self.core.subscribe, name, start))
+
+    async def unsubscribe(self, name: str) -> None:
+        """Remove a subscription, and the items that only it still needed; durable on return.
+
+        Args:
+            name: Name of the subscription.
+
+        Raises:
+            SubscriptionNotFoundError: There is no subscription of this name.
+            ResourceError, BrokenQueueError: On the conditions that ``persistentqueue.PersistentQueue.clear`` names.
+        """
+        await self._ask(self.core.unsubscribe, name)
+
+    async def subscriptions(self) -> list[str]:
+        """Return the names of the subscriptions, oldest first."""
+        return await self._ask(self.core.subscriptions)
 
     async def size(self) -> int:
-        """Return the number of ready items."""
-        return await over(self.in_thread(self.core.__len__))
+        """Return the number of ready items.
+
+        Raises:
+            SubscriptionNotFoundError: The queue was made with ``fan_out``.
+        """
+        return await self._ask(self.core.__len__)
+
+    async def wait(self, timeout: float | None = None) -> bool:
+        """Wait until an item is ready, without holding it; return False if there is none in time.
+
+        A cancellation ends the wait.
+
+        Args:
+            timeout: Seconds to wait; at least 0. Default None: no limit.
+
+        Raises:
+            ValueError: ``timeout`` is negative.
+            ClosedError: The queue is closed, or was closed during the wait.
+            SubscriptionNotFoundError: The queue was made with ``fan_out``, or the subscription was removed.
+        """
+        return await _wait(self.core, self.core.wait, timeout)
+
+    def browse(self) -> AsyncIterator[T]:
+        """Return an asynchronous iterator over the ready items, in order, without holding or consuming them.
+
+        Its rules are those of ``aio.PersistentQueue.browse``. It raises ``ClosedError`` if the owner ends meanwhile.
+        """
+        return self._iterate(self.core.browse)
+
+    def browse_all(self) -> AsyncIterator[T]:
+        """Return an asynchronous iterator over the items that any subscription has not consumed, held ones included.
+
+        Its rules are those of ``browse``, except that a queue that was made with ``fan_out`` can be browsed, too.
+        """
+        return self._iterate(self.core.browse_all)
+
+    async def _iterate(self, browse: Callable[[], Iterator[T]]) -> AsyncIterator[T]:
+        """Yield what ``browse`` yields, read in parts by a thread."""
+        items = await self._ask(browse)
+        try:
+            while True:
+                found, error = await self._ask(read_some, items)
+                for item in found:
+                    yield item
+                if error is not None:
+                    raise error
+                if not found:
+                    return
+        finally:
+            del items  # ends its connection; the traceback of an error would keep it
+
+    async def peek(self, n: int = 1) -> list[T]:
+        """Return the first ready items, in order, without holding or consuming them.
+
+        Args:
+            n: Upper bound for the number of items; at least 0. Default 1.
+
+        Returns:
+            Up to ``n`` items; an empty list if none is ready.
+
+        Raises:
+            ValueError: ``n`` is negative.
+            PersistentQueueError: An item cannot be read; see ``persistentqueue.PersistentQueue.browse``.
+        """
+        return await self._ask(self.core.peek, n)
+
+    async def marker(self, name: str) -> int | None:
+        """Return the version that a marker has reached, or None if it was never set.
+
+        Args:
+            name: Name of the marker.
+        """
+        return await self._ask(self.core.marker, name)
+
+    async def clear(self) -> int:
+        """Consume all ready items in one transaction, durable on return, and return their number.
+
+        Raises:
+            SubscriptionNotFoundError: The queue was made with ``fan_out``.
+            OutcomeUnknownError: The owner ended during the call.
+            ResourceError, BrokenQueueError: On the conditions that ``persistentqueue.PersistentQueue.clear`` names.
+        """
+        return await self._ask(self.core.clear)
+
+    @property
+    def dead_letters(self) -> ConnectedQueue[bytes]:
+        """The dead-letter queue. Its items are envelopes (see ``persistentqueue.DeadLetter``).
+
+        It connects at its first call, and is closed with this queue.
+
+        Raises:
+            ValueError: ``connect`` got no name of a dead-letter queue.
+            ClosedError: The queue is closed.
+        """
+        name = self._options.dead_letter
+        if name is None or not isinstance(name, str):
+            raise ValueError(f"{self!r} has no dead letters that it knows by name: connect again with dead_letter=")
+        self._check()
+        if self._graves is None or self._graves.closed:
+            shared, parent = for_dead_letters(self._options), dirname(queue_directory(self.path, self.name))
+            core = SharedQueue(parent, name, BYTES, shared, "never", None, has_local_sessions=False)
+            self._graves = ConnectedQueue(core, shared)
+        return self._graves
+
+    async def requeue(self, max_items: int | None = None) -> int:
+        """Move dead letters that came from this queue back to its end, in one transaction, durable on return.
+
+        Its rules are those of ``persistentqueue.PersistentQueue.requeue``. A cancelled call waits until they are moved.
+
+        Args:
+            max_items: Upper bound for the number of moved items; at least 0. Default None: no limit.
+
+        Returns:
+            The number of moved items.
+
+        Raises:
+            ValueError: ``max_items`` is negative, or the owner has opened the queue without ``dead_letter``.
+            OutcomeUnknownError: The owner ended during the call.
+            CorruptionError, ResourceError, QueueFullError, BrokenQueueError: As the synchronous method describes.
+        """
+        return await self._ask(self.core.requeue, max_items)
+
+    async def sync(self) -> None:
+        """Wait until everything flushed before this call is durable; see ``persistentqueue.PersistentQueue.sync``.
+
+        Raises:
+            BrokenQueueError: The sync failed.
+        """
+        await self._ask(self.core.sync)
+
+    async def trim(self) -> None:
+        """Begin a new generation of the log, and delete drained segments. Everything committed is durable on return.
+
+        Raises:
+            ResourceError, BrokenQueueError: On the conditions that ``persistentqueue.PersistentQueue.trim`` names.
+        """
+        await self._ask(self.core.trim)
+
+    async def compact(self, **how: float) -> Compacted:
+        """Copy the live items of sparse segments to new segments, and delete the old ones.
+
+        Args:
+            **how: ``below`` and ``bytes_per_second`` of ``persistentqueue.PersistentQueue.compact``.
+
+        Returns:
+            The number of segments that were emptied, and the bytes copied.
+
+        Raises:
+            ValueError: An argument is out of range.
+            ResourceError, BrokenQueueError, OSError: As ``persistentqueue.PersistentQueue.compact`` describes.
+        """
+        return await apart(_THREAD_NAME, partial(self.core.compact, **how))
+
+    async def maintain(self) -> Maintained:
+        """Run now what maintenance does by itself, and return what it did.
+
+        Raises:
+            ResourceError, BrokenQueueError, OSError: On the conditions that ``compact`` names.
+        """
+        return await apart(_THREAD_NAME, self.core.maintain)
+
+    async def resize(self, *, memory_bytes: int | None = None, segment_bytes: int | None = None) -> None:
+        """Change options of the open queue at its owner, for all processes.
+
+        Args:
+            memory_bytes: Upper bound in bytes for the items in memory. Default None: no change.
+            segment_bytes: Size in bytes of data files, from the next one on. Default None: no change.
+
+        Raises:
+            TypeError, ValueError: An option has the wrong type or range. Nothing was changed.
+        """
+        await self._ask(self.core.resize, memory_bytes=memory_bytes, segment_bytes=segment_bytes)
+
+    async def explain(self) -> list[SegmentUse]:
+        """Return why each data file exists, oldest first."""
+        return await self._ask(self.core.explain)
+
+    async def stats(self) -> Stats:
+        """Return the state of the queue at this moment, and what was measured since its owner has opened it.
+
+        Raises:
+            TooManyFilesError: No file descriptor is free to list a directory.
+        """
+        return await self._ask(self.core.stats)
 
     async def close(self) -> None:
-        """Roll back the sessions of this queue. If this process owns the queue, close it: another one takes over."""
-        for session in list(self._sessions):
-            await session.close()
-        await over(self.in_thread(self.core.close))
-        await asyncio.get_running_loop().run_in_executor(None, self._calls.end)
+        """Roll back the sessions of this queue. If this process owns the queue, close it: another one takes over.
+
+        Flushes that have begun end first, but wait for no more room. Tasks that wait for an item get ``ClosedError``,
+        or ``SessionLostError`` if their session held items. Everything committed is durable on return. The queue is
+        closed also if the call is cancelled. Closing again does nothing.
+
+        Raises:
+            ResourceError, BrokenQueueError: The log could not be sealed. The queue is closed, and the next owner
+                recovers.
+        """
+        async with AsyncExitStack() as stack:  # the last one that is pushed comes first
+            stack.push_async_callback(self._calls.ended)
+            stack.push_async_callback(apart, _THREAD_NAME, self.core.close)
+            if self._graves is not None:
+                stack.push_async_callback(self._graves.close)
+            for session in list(self._sessions):
+                stack.push_async_callback(session.leave)
 
 
 class ConnectedSubscription(Uncopyable, Generic[T]):
     """One named consumer of a connected queue; ``ConnectedQueue.subscribe`` makes it.
 
+    It has the methods of ``aio.Subscription``. Each one that asks the owner is a coroutine, also ``removed``. In place
+    of ``len(subscription)`` there is ``size``. For the tasks of the event loop of its queue.
+
     Args:
-        session: Makes a session.
+        queue: The queue.
         core: The synchronous subscription.
     """
 
     _elsewhere = "pass its name, and call subscribe() there"
 
-    def __init__(
-        self,
-        session: Callable[[SharedSubscription[T], str | None], ConnectedSession[T]],
-        core: SharedSubscription[T],
-    ) -> None:
-        self._make = session
+    def __init__(self, queue: ConnectedQueue[T], core: SharedSubscription[T]) -> None:
+        self._queue = queue
         self.core = core
         """The synchronous subscription."""
+        self.session_of = queue.session_of
+        """Makes a session for a synchronous one."""
+
+    def __repr__(self) -> str:
+        return f"<aio.ConnectedSubscription {self.name!r} of {self._queue.core!r}>"
 
     @property
     def name(self) -> str:
         """Name of the subscription."""
         return self.core.name
 
+    async def size(self) -> int:
+        """Return the number of items that are ready for this subscription; 0 if it was removed."""
+        return await self._queue._ask(self.core.__len__)
+
+    async def removed(self) -> bool:
+        """Return True if the subscription was removed."""
+        return await self._queue._ask(lambda: self.core.removed)
+
     def session(self, name: str | None = None) -> ConnectedSession[T]:
-        """Return a new session that dequeues for this subscription, for one task at a time."""
-        return self._make(self.core, name)
+        """Return a new session that dequeues for this subscription, for one task at a time.
+
+        Args:
+            name: Name of the session in ``explain``. Default None: the name of the running task.
+
+        Raises:
+            ClosedError: The queue is closed.
+        """
+        return self.session_of(self.core.session(name or task_name()))
+
+    @asynccontextmanager
+    async def transaction(self, name: str | None = None) -> AsyncIterator[ConnectedSession[T]]:
+        """Return an ``async with`` block that is one transaction: flushed if it ends well, rolled back if it raises.
+
+        Args:
+            name: Name of the session in ``explain``. Default None: the name of the running task.
+
+        Yields:
+            A new session. Its work is durable when the block has ended. It is also rolled back if its flush raises.
+        """
+        async with self.session(name) as session:
+            yield session
+            await session.flush()
+
+    async def wait(self, timeout: float | None = None) -> bool:
+        """Wait until there is an item for this subscription, without holding it; see ``ConnectedQueue.wait``.
+
+        Args:
+            timeout: Seconds to wait; at least 0. Default None: no limit.
+
+        Returns:
+            False if there was none in time.
+
+        Raises:
+            ValueError, ClosedError, SubscriptionNotFoundError: On the conditions that ``ConnectedQueue.wait`` names.
+        """
+        return await _wait(self._queue.core, self.core.wait, timeout)
+
+    def browse(self) -> AsyncIterator[T]:
+        """Return an asynchronous iterator over the items that are ready for this subscription, without holding them.
+
+        Its rules and errors are those of ``ConnectedQueue.browse``.
+        """
+        return self._queue._iterate(self.core.browse)
 
 
 class ConnectedSession(Uncopyable, Generic[T]):
     """A session for ``asyncio`` of a queue that many processes use, with the methods of ``WorkerSession``.
 
+    Use it in an ``async with`` block, in one task at a time: a second task gets ``RuntimeError``. Any number of
+    sessions work in parallel. If the block ends without a flush, the session is rolled back, with an
+    ``UnflushedWarning`` unless an exception leaves the block.
+
     A cancellation ends a wait for an item or for room. Then ``CancelledError`` is raised: an item that was dequeued
     meanwhile is released, and a flush may be committed.
+
+    Each method raises ``ClosedError`` if the session or the queue is closed. It raises ``SessionLostError`` if the
+    owner has ended and had anything of the session, which begins anew. ``rollback`` and ``close`` are exceptions.
 
     Args:
         core: The synchronous session.
@@ -198,6 +541,9 @@ class ConnectedSession(Uncopyable, Generic[T]):
         self._core = core
         self._forget = forget
         self._thread = Worker(_THREAD_NAME)
+        self._is_busy = False
+        self._is_taking = False
+        """True while a dequeue is under way."""
 
     async def __aenter__(self) -> ConnectedSession[T]:
         return self
@@ -206,10 +552,14 @@ class ConnectedSession(Uncopyable, Generic[T]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         unflushed = kind is None and not self.closed and self._core.has_work
-        await self._end(partial(self._core.__exit__, kind or asyncio.CancelledError, error, trace))
+        with self._using():
+            await self._finish(partial(self._core.__exit__, kind or asyncio.CancelledError, error, trace))
         if unflushed:
             message = f"the block of the session {self.name!r} ended without a flush: call flush(), or rollback()"
-            warnings.warn(message, UnflushedWarning, stacklevel=2, source=self)
+            warnings.warn(message, UnflushedWarning, stacklevel=2)
+
+    def __repr__(self) -> str:
+        return f"<aio.ConnectedSession of {self._core!r}>"
 
     @property
     def name(self) -> str:
@@ -218,87 +568,225 @@ class ConnectedSession(Uncopyable, Generic[T]):
 
     @property
     def closed(self) -> bool:
-        """True if the session was closed."""
+        """True if the session was closed, by its user or with its queue."""
         return self._core.closed
 
+    @contextmanager
+    def _using(self) -> Iterator[None]:
+        if self._is_busy:
+            raise RuntimeError("the session is in another call: use a session in one task at a time")
+        self._is_busy = True
+        try:
+            yield
+        finally:
+            self._is_busy = False
+
+    def in_thread(self, call: Callable[[], R]) -> Landing[R]:
+        """Make a call in the thread of the session, behind the earlier ones. For ``aio.transaction``.
+
+        Args:
+            call: The call.
+        """
+        return launch(asyncio.get_running_loop(), self._thread.submit, call)
+
     async def _call(self, call: Callable[[], R]) -> R:
-        """Make the call in the thread of the session."""
-        return await over(launch(asyncio.get_running_loop(), self._thread.submit, call))
+        with self._using():
+            return await over(self.in_thread(call))
 
     async def enqueue(self, item: T) -> None:
-        """Buffer an item until the next flush. Raises the errors of ``Session.enqueue``."""
+        """Buffer an item, also if the call is cancelled. Nothing is durable before ``flush``.
+
+        Args:
+            item: Up to 64 MiB - 1 KiB, or an object that the codec of the queue can encode.
+
+        Raises:
+            TypeError, ItemTooLargeError, CodecError: The item has the wrong type, is too large, or cannot be encoded.
+            ResourceError, QueueFullError: The session has outgrown its memory, and its owner found no room on disk.
+        """
         await self._call(partial(self._core.enqueue, item))
 
     async def enqueue_many(self, items: Iterable[T]) -> None:
-        """Buffer several items, in order, until the next flush. Raises the errors of ``Session.enqueue_many``."""
-        await self._call(partial(self._core.enqueue_many, items))
+        """Buffer items, in order. Nothing is durable before ``flush``.
+
+        Of an iterable that is no list or tuple, the items before an error or a cancellation stay in the session.
+
+        Args:
+            items: Items, as for ``enqueue``. The event loop iterates over them, in parts.
+
+        Raises:
+            TypeError, ItemTooLargeError, CodecError, ResourceError, QueueFullError: As ``enqueue`` describes.
+        """
+        with self._using():
+            for chunk in chunks(items):
+                await over(self.in_thread(partial(self._core.enqueue_many, chunk)))
 
     async def dequeue(self, timeout: float | None = 0.0) -> T | None:
-        """Hold the first ready item and return it; None if there is none in time. A cancellation ends the wait.
+        """Return the first ready item, and hold it; return None if there is none in time.
 
-        Raises the errors of ``Session.dequeue``.
+        Waiting costs no CPU. After a cancellation, no item is held: one that was taken meanwhile is back in its place.
+
+        Args:
+            timeout: Seconds to wait for an item; at least 0. Default 0.0: no wait. None: no limit.
+
+        Raises:
+            ValueError: ``timeout`` is negative.
+            CodecError: The item cannot be decoded. It is on hold.
+            CorruptionError: A block is damaged; raised once per block. Its items are set aside.
+            SubscriptionNotFoundError: The subscription was removed, or the queue has only named subscriptions.
+            HoldLostError: The session held items for longer than ``hold_seconds``: roll it back.
         """
         return await self._taken(partial(self._core.dequeue, timeout))
 
     async def dequeue_many(self, max_items: int, timeout: float | None = 0.0) -> list[T]:
-        """Hold up to ``max_items`` ready items and return them, in order. A cancellation ends the wait.
+        """Return up to ``max_items`` ready items, in order, and hold them; an empty list if there are none in time.
 
-        Raises the errors of ``Session.dequeue_many``.
+        It waits only for the first item. A cancellation has the effect that ``dequeue`` describes.
+
+        Args:
+            max_items: Upper bound for the number of items; at least 0.
+            timeout: Seconds to wait for the first item; at least 0. Default 0.0: no wait. None: no limit.
+
+        Raises:
+            ValueError: ``max_items`` or ``timeout`` is negative.
+            CodecError, CorruptionError, SubscriptionNotFoundError, HoldLostError: As ``dequeue`` describes.
         """
         return await self._taken(partial(self._core.dequeue_many, max_items, timeout))
 
     async def _taken(self, take: Callable[[], R]) -> R:
-        held = self._core.held
-        try:
-            return await self._waited(take)
-        except asyncio.CancelledError:
-            if self._core.held > held:
-                await self._call(partial(self._core.put_back, self._core.held - held))
-            raise
+        with self._using():
+            held = self._core.held
+            self._is_taking = True
+            try:
+                return await patiently(self.in_thread(take), self._core.give_up)
+            except asyncio.CancelledError:
+                if self._core.held > held:
+                    with suppress(PersistentQueueError):  # the owner that has ended has released them
+                        await over(self.in_thread(partial(self._core.put_back, self._core.held - held)))
+                raise
+            finally:
+                self._is_taking = False
 
-    async def _waited(self, call: Callable[[], R]) -> R:
-        """Make a call that may wait, for an item or for room. A cancellation ends the wait."""
-        landing = launch(asyncio.get_running_loop(), self._thread.submit, call)
-        try:
-            return await asyncio.shield(landing)
-        except asyncio.CancelledError as cancelled:
-            while not landing.done():
-                self._core.give_up()
-                await asyncio.wait([landing], timeout=_GIVE_UP_SECONDS)
-            raise cancelled from landing.exception()
+    @overload
+    async def flush(
+        self, marker: tuple[str, int] | None = None, timeout: float | None = None, *, wait: Literal[True] = True
+    ) -> bool: ...
 
-    async def flush(self, marker: tuple[str, int] | None = None, timeout: float | None = None) -> bool:
-        """Commit everything since the last flush as one durable transaction, as ``WorkerSession.flush`` does.
+    @overload
+    async def flush(
+        self, marker: tuple[str, int] | None = None, timeout: float | None = None, *, wait: Literal[False]
+    ) -> Ticket: ...
 
-        A cancellation ends a wait for room. The flush may be committed nevertheless, and the session is then empty.
+    @overload
+    async def flush(
+        self, marker: tuple[str, int] | None = None, timeout: float | None = None, *, wait: bool
+    ) -> bool | Ticket: ...
+
+    async def flush(
+        self, marker: tuple[str, int] | None = None, timeout: float | None = None, *, wait: bool = True
+    ) -> bool | Ticket:
+        """Commit everything since the last flush as one transaction, durable on return.
+
+        It shares its sync with the flushes of other tasks and processes. A cancellation ends a wait for room. The flush
+        may be committed nevertheless, and the session is then empty. If not, the session keeps its operations.
+
+        Args:
+            marker: Name and version that the transaction records. Default None. If the version was reached before,
+                nothing is committed, and the session is rolled back.
+            timeout: Seconds to wait for room; needs ``full="block"``. Default None: no limit.
+            wait: True (the default) to return whether the transaction was committed. False to return a ticket. It is
+                done: the call waits nevertheless.
+
+        Returns:
+            False if the marker was reached before, otherwise True. With ``wait=False`` a ticket with that result.
+
+        Raises:
+            TypeError, ValueError: ``marker`` or ``timeout`` is not valid.
+            QueueFullError, ResourceError: There is no room. Nothing was committed, and the session keeps its
+                operations.
+            OutcomeUnknownError: The owner ended, and no later one knows the outcome.
+            HoldLostError: The session held items for longer than ``hold_seconds``. Nothing was committed.
+            BrokenQueueError: A sync failed. It is unknown whether the transaction was committed.
         """
-        return await self._waited(partial(self._core.flush, marker, timeout))
+        with self._using():
+            flushing = self.in_thread(partial(self._core.flush, marker, timeout, wait=wait))
+            return await patiently(flushing, self._core.give_up)
 
     async def reject(
-        self, item: Any, reason: str = "", *, retry: bool = True, delay_seconds: float | None = None
+        self, item: T | CodecError, reason: str = "", *, retry: bool = True, delay_seconds: float | None = None
     ) -> None:
-        """Mark a held item as failed, as ``Session.reject`` does."""
+        """Mark a held item as failed, also if the call is cancelled. The next ``flush`` handles it.
+
+        Args:
+            item: The item as ``dequeue`` returned it. For an item that the codec could not decode, its ``CodecError``.
+            reason: Why the item failed, for its dead letter. Default: empty, or the text of the ``CodecError``.
+            retry: True (the default) to deliver the item again if it has attempts left. False to make it a dead letter.
+            delay_seconds: Seconds until the item is ready again, from 0 to ten years. Default None:
+                ``retry_delay_seconds`` of the queue.
+
+        Raises:
+            TypeError, ValueError, CorruptionError: On the conditions that ``persistentqueue.Session.reject`` names.
+        """
         await self._call(partial(self._core.reject, item, reason, retry=retry, delay_seconds=delay_seconds))
 
     async def put_back(self, count: int = 1) -> None:
-        """Release the items that were dequeued last."""
+        """Release the items that were dequeued last: they are ready again, in their old places.
+
+        Args:
+            count: Number of items, from 0 to that of the held ones. Default 1.
+
+        Raises:
+            ValueError: ``count`` is out of range.
+            HoldLostError: The time of ``hold_seconds`` is over: roll the session back.
+        """
         await self._call(partial(self._core.put_back, count))
 
     async def extend(self) -> None:
-        """Begin the time of ``hold_seconds`` anew. Raises ``HoldLostError`` if it is over."""
+        """Begin the time of ``hold_seconds`` anew for the items that the session holds. Nothing becomes durable.
+
+        Raises:
+            HoldLostError: The time is over, and the items are back in the queue: roll the session back.
+        """
         await self._call(self._core.extend)
 
     async def rollback(self) -> None:
-        """Drop what was enqueued and release what was dequeued since the last flush."""
+        """Release what was dequeued and drop what was enqueued since the last flush."""
         await self._call(self._core.rollback)
 
     async def close(self) -> None:
-        """Roll back what was not flushed, and end the session. Closing again does nothing."""
-        await self._end(self._core.close)
+        """Roll back what was not flushed, and end the session; closing again does nothing."""
+        with self._using():
+            await self._finish(self._core.close)
 
-    async def _end(self, call: Callable[[], None]) -> None:
+    async def leave(self) -> None:
+        """Close the session with its queue, also during a call of its task, whose wait ends. For ``ConnectedQueue``."""
+        if self._is_taking:
+            self._core.end()
+        while True:
+            with suppress(SessionInUseError):  # it is being flushed with the session of another queue
+                await self._finish(self._core.close, is_patient=False)
+                return
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def _finish(self, call: Callable[[], None], *, is_patient: bool = True) -> None:
+        """Make the last call of the session, and end its thread."""
         self._forget(self)
+        landing = self.in_thread(call)
         try:
-            await self._call(call)
+            await (over(landing) if is_patient else impatiently(landing, self._end_wait))
         finally:
-            await asyncio.get_running_loop().run_in_executor(None, self._thread.end)
+            await self._thread.ended()
+
+    def _end_wait(self) -> None:
+        if self._is_busy:
+            self._core.give_up()
+
+
+async def _wait(core: SharedQueue[Any], wait: Callable[..., bool], timeout: float | None) -> bool:
+    """Wait for an item, in a thread of its own. A cancellation ends the wait."""
+    given_up: list[bool] = []
+
+    def give_up() -> None:
+        given_up.append(True)
+        core.wake()
+
+    return await apart(_THREAD_NAME, partial(wait, timeout, stop=lambda: bool(given_up)), give_up)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar, overload
 
 import persistentqueue
 
 from .flush_batcher import Marker
-from .futures import Job, Landing, launch, over
+from .futures import Job, Landing, launch, over, task_name
 from .persistent_queue import Part, PersistentQueue, Subscription
 from .session import Session
+from .shared_queue import ConnectedQueue, ConnectedSession, ConnectedSubscription
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -50,7 +51,13 @@ def transaction(
 ) -> AbstractAsyncContextManager[tuple[Session[Any], ...]]: ...
 
 
-def transaction(*queues: PersistentQueue[Any] | Subscription[Any], name: str | None = None) -> Any:
+@overload
+def transaction(
+    *queues: ConnectedQueue[Any] | ConnectedSubscription[Any], name: str | None = None
+) -> AbstractAsyncContextManager[tuple[ConnectedSession[Any], ...]]: ...
+
+
+def transaction(*queues: Any, name: str | None = None) -> Any:
     """Make a session of each queue, for an ``async with`` block that flushes all of them as one transaction.
 
     The sessions are flushed together at the end of the block, and rolled back if the block raises::
@@ -62,12 +69,15 @@ def transaction(*queues: PersistentQueue[Any] | Subscription[Any], name: str | N
     ``persistentqueue.transaction`` about directories, ``sync=True``, markers, room and broken queues. ``flush`` of any
     session flushes all of them.
 
+    Queues that ``aio.connect`` has opened can take part, too, and their subscriptions. One process must own all of
+    them, and they do not mix with queues that ``aio.PersistentQueue`` has opened.
+
     A cancellation in the block rolls all sessions back. A cancelled flush, also that of the end of the block, ends when
     the transaction is durable or refused in all queues. Then ``CancelledError`` is raised.
 
     Args:
         *queues: Open queues of this event loop, or subscriptions in place of their queues. At least one; no queue
-            twice.
+            twice. Or connected queues and their subscriptions.
         name: Name of the sessions in ``PersistentQueue.explain``. The default is the name of the running task.
 
     Yields:
@@ -76,7 +86,7 @@ def transaction(*queues: PersistentQueue[Any] | Subscription[Any], name: str | N
     Raises:
         TypeError: If an argument is neither a queue nor a subscription of ``aio``.
         ValueError: If there is no queue, or one of several queues has ``sync=False``. If a queue comes twice, or two
-            directories have different parents.
+            directories have different parents. If several processes own the queues, or only some of them are connected.
         ClosedError: If one of the queues is not open.
         RuntimeError: If a queue belongs to another event loop.
         QueueFullError, ResourceError: If there is no room. Nothing was committed in any queue.
@@ -89,16 +99,22 @@ def transaction(*queues: PersistentQueue[Any] | Subscription[Any], name: str | N
     """
     if not queues:
         raise ValueError("a transaction needs a queue: pass at least one open queue or subscription")
-    for queue in queues:
-        if not isinstance(queue, PersistentQueue | Subscription):
+    connected = [isinstance(queue, ConnectedQueue | ConnectedSubscription) for queue in queues]
+    for queue, is_connected in zip(queues, connected, strict=True):
+        if not (is_connected or isinstance(queue, PersistentQueue | Subscription)):
             raise TypeError(f"a transaction takes open queues and subscriptions of aio, not {queue!r}")
-    return _alone(queues[0], name) if len(queues) == 1 else _together(queues, name)
+    if any(connected) and not all(connected):
+        raise ValueError(
+            f"a transaction needs queues that are opened alike, but aio.connect has opened {sum(connected)} of "
+            f"{len(connected)}: open all of them by aio.connect, or all by aio.PersistentQueue"
+        )
+    if len(queues) == 1:
+        return _alone(queues[0], name)
+    return _connected(queues, name) if all(connected) else _together(queues, name)
 
 
 @asynccontextmanager
-async def _alone(
-    queue: PersistentQueue[Any] | Subscription[Any], name: str | None
-) -> AsyncIterator[tuple[Session[Any]]]:
+async def _alone(queue: Any, name: str | None) -> AsyncIterator[tuple[Any]]:
     async with queue.transaction(name) as session:
         yield (session,)
 
@@ -107,11 +123,8 @@ async def _alone(
 async def _together(
     queues: Sequence[PersistentQueue[Any] | Subscription[Any]], name: str | None
 ) -> AsyncIterator[tuple[Session[Any], ...]]:
-    task = asyncio.current_task()
     parts = [queue.part() for queue in queues]
-    block = persistentqueue.transaction(
-        *(part.core for part in parts), name=name or (task.get_name() if task is not None else "")
-    )
+    block = persistentqueue.transaction(*(part.core for part in parts), name=name or task_name())
     cores = block.__enter__()
     try:
         yield tuple(
@@ -122,6 +135,24 @@ async def _together(
         await _end(parts, block, error)
         raise
     await _end(parts, block, None)
+
+
+@asynccontextmanager
+async def _connected(
+    queues: Sequence[ConnectedQueue[Any] | ConnectedSubscription[Any]], name: str | None
+) -> AsyncIterator[tuple[ConnectedSession[Any], ...]]:
+    block = persistentqueue.transaction(*(queue.core for queue in queues), name=name or task_name())
+    cores = block.__enter__()
+    sessions = tuple(queue.session_of(core) for queue, core in zip(queues, cores, strict=True))
+    async with AsyncExitStack() as stack:
+        for session in sessions:
+            stack.push_async_callback(session.leave)
+        try:
+            yield sessions
+        except BaseException as error:
+            await over(sessions[0].in_thread(partial(block.__exit__, type(error), error, error.__traceback__)))
+            raise
+        await over(sessions[0].in_thread(partial(block.__exit__, None, None, None)))
 
 
 async def _end(parts: Sequence[Part], block: AbstractContextManager[object], error: BaseException | None) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Generic, Literal, NamedTuple, cast
 from ..codecs import BYTES, Codec, T, checked_codec, decode_each
 from ..engine.segment_use import SegmentUse
 from ..engine.settings import Settings
-from ..errors import ClosedError, PersistentQueueError, QueueLockedError
+from ..errors import ClosedError, PersistentQueueError, QueueLockedError, SubscriptionNotFoundError
 from ..interprocess.snapshot_view import View
 from ..options import Options, Start, Unnamed, for_dead_letters
 from ..queue import PersistentQueue
@@ -609,7 +609,10 @@ class SharedSubscription(Generic[T]):
 
     def __len__(self) -> int:
         """Return the number of items that the subscription can dequeue now; 0 if it was removed."""
-        return int(self._queue._call_owner("subscription_length", name=self.name))
+        try:
+            return int(self._queue._call_owner("subscription_length", name=self.name))
+        except SubscriptionNotFoundError:
+            return 0
 
     def __bool__(self) -> bool:
         """Return True, also if there is nothing to dequeue."""

@@ -4,15 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from persistentqueue import HoldLostError, SessionLostError, UnflushedWarning, aio, codecs, connect
-from persistentqueue.workers import WorkerSession
+from persistentqueue import (
+    ClosedError,
+    CodecError,
+    DeadLetter,
+    HoldLostError,
+    QueueFullError,
+    SessionInUseError,
+    SessionLostError,
+    SubscriptionNotFoundError,
+    Ticket,
+    UnflushedWarning,
+    aio,
+    codecs,
+    connect,
+)
+from persistentqueue.runtime import session_state
+from persistentqueue.serving import calls
+from persistentqueue.workers import SharedQueue, WorkerSession
 
 from ..conftest import QueueFactory
+from .test_prefetch import calls_of
 
 
 def test_two_loops_share_a_queue(tmp_path: Path) -> None:
@@ -173,5 +192,529 @@ def test_a_cancelled_dequeue_releases_any_item(tmp_path: Path, monkeypatch: pyte
                 with pytest.raises(asyncio.CancelledError):
                     await task
                 assert await queue.size() == 1
+
+    asyncio.run(main())
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the other tasks run until the condition holds."""
+    end_seconds = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end_seconds
+        await asyncio.sleep(0)
+
+
+async def put(queue: aio.ConnectedQueue[Any], *items: object) -> None:
+    """Enqueue the items durably."""
+    async with queue.transaction() as session:
+        await session.enqueue_many(items)
+
+
+async def drained(queue: aio.ConnectedQueue[Any] | aio.ConnectedSubscription[Any]) -> list[Any]:
+    """Return all ready items, and consume them."""
+    async with queue.transaction() as session:
+        return await session.dequeue_many(1000)
+
+
+def is_taking(session: aio.ConnectedSession[Any]) -> bool:
+    """Return True if the thread of the session waits for the answer to a call."""
+    link = session._core._link
+    return link is not None and link.going is not None
+
+
+def test_prefetch_in_a_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ``prefetch`` a flush brings the next items, also in the process that owns the queue."""
+
+    async def main() -> None:
+        async with await aio.connect(tmp_path, "q", prefetch=True) as queue:
+            await put(queue, *(b"%d" % number for number in range(4)))
+            async with queue.session() as session:
+                assert await session.dequeue() == b"0"
+                made = calls_of(monkeypatch)
+                for number in range(1, 4):
+                    assert await session.flush() is True
+                    assert await session.dequeue() == b"%d" % number
+                assert made == ["Flush"] * 3
+                await session.rollback()
+            assert await drained(queue) == [b"3"]
+        with pytest.raises(ValueError, match="exclude each other"):
+            await aio.connect(tmp_path, "q", prefetch=True, hold_seconds=1)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("serve", ["auto", "never"])
+def test_calls_beside_sessions(tmp_path: Path, serve: Any) -> None:
+    """The looks and calls of a queue have their effect at its owner, in the owner and elsewhere."""
+
+    async def main() -> None:
+        async with (
+            await aio.connect(tmp_path, "q", serve="auto") as owner,
+            await aio.connect(tmp_path, "q", serve=serve) as other,
+        ):
+            queue = owner if serve == "auto" else other
+            await put(queue, b"1", b"2", b"3")
+            async with queue.session() as session:
+                await session.enqueue(b"4")
+                assert await session.flush(("moved", 7)) is True
+            assert (await queue.marker("moved"), await queue.marker("other")) == (7, None)
+            stats = await queue.stats()
+            assert (await queue.size(), stats.ready, stats.enqueued) == (4, 4, 4)
+            assert (await queue.peek(), await queue.peek(9)) == ([b"1"], [b"1", b"2", b"3", b"4"])
+            with pytest.raises(ValueError, match="negative"):
+                await queue.peek(-1)
+            assert [use.live for use in await queue.explain()] == [4]
+            assert await queue.wait() is True
+            await queue.sync()
+            await queue.trim()
+            assert (await queue.compact(below=0.5)).segments == 0
+            assert (await queue.maintain()).copied_bytes == 0
+            await queue.resize(memory_bytes=1024, segment_bytes=1 << 20)
+            assert (await queue.stats()).memory_bytes == 1024
+            async with queue.session() as session:
+                assert await session.dequeue() == b"1"
+                assert [item async for item in queue.browse()] == [b"2", b"3", b"4"]
+                assert [item async for item in queue.browse_all()] == [b"1", b"2", b"3", b"4"]
+                await session.rollback()
+            assert await queue.clear() == 4
+            assert await queue.wait(0.01) is False
+            assert (queue.name, queue.path, queue.closed) == ("q", str(tmp_path), False)
+        assert queue.closed
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("serve", ["auto", "never"])
+def test_calls_of_a_subscription(tmp_path: Path, serve: Any) -> None:
+    """A subscription has a size, transactions, looks and waits of its own, until it is removed."""
+
+    async def main() -> None:
+        async with (
+            await aio.connect(tmp_path, "q", serve="auto") as owner,
+            await aio.connect(tmp_path, "q", serve=serve) as other,
+        ):
+            queue = owner if serve == "auto" else other
+            await put(queue, b"old")
+            billing = await queue.subscribe("billing", start="latest")
+            assert await billing.wait(0.01) is False
+            await put(queue, b"1", b"2")
+            assert (await billing.size(), await queue.size(), await billing.wait()) == (2, 3, True)
+            assert [item async for item in billing.browse()] == [b"1", b"2"]
+            async with billing.transaction("bills") as session:
+                assert (session.name, await session.dequeue()) == ("bills", b"1")
+            assert (await billing.size(), await billing.removed()) == (1, False)
+            assert await queue.subscriptions() == ["billing"]
+            await queue.unsubscribe("billing")
+            assert (await billing.removed(), await billing.size()) == (True, 0)
+            with pytest.raises(SubscriptionNotFoundError):
+                await queue.unsubscribe("billing")
+
+    asyncio.run(main())
+
+
+def test_looks_at_many_items(tmp_path: Path) -> None:
+    """A look returns all items, however many there are, and ends its connection if it is left early."""
+
+    async def main() -> None:
+        async with (
+            await aio.connect(tmp_path, "q", codec=codecs.JSON) as owner,
+            await aio.connect(tmp_path, "q", codec=codecs.JSON, serve="never") as queue,
+        ):
+            threads = set()
+
+            def numbers() -> Iterator[int]:
+                threads.add(threading.current_thread())
+                yield from range(10_000)
+
+            async with queue.transaction() as session:
+                await session.enqueue_many(numbers())
+            assert threads == {threading.current_thread()}
+            assert [item async for item in queue.browse()] == list(range(10_000))
+            looking = queue.browse()
+            assert await anext(looking) == 0
+            assert "browse" in {each.session for each in await asyncio.to_thread(owner.core.connections)}
+            await looking.aclose()  # type: ignore[attr-defined]
+            while "browse" in {each.session for each in await asyncio.to_thread(owner.core.connections)}:
+                pass
+            async with await aio.connect(tmp_path, "q") as plain:
+                assert await plain.clear() == 10_000
+                await put(plain, b"1", b"no json", b"2")
+            found = []
+            with pytest.raises(CodecError):
+                async for item in queue.browse():
+                    found.append(item)  # noqa: PERF401 - the items before the error
+            assert found == [1]
+
+    asyncio.run(main())
+
+
+def test_dead_letters_in_a_loop(tmp_path: Path) -> None:
+    """The dead-letter queue of a connected queue is one object, which is read, emptied, and closed with its queue."""
+
+    async def main() -> None:
+        settings: Any = {"max_attempts": 1, "dead_letter": "q.dead"}
+        owner = await aio.connect(tmp_path, "q", **settings)
+        queue = await aio.connect(tmp_path, "q", serve="never", **settings)
+        async with owner, queue:
+            await put(queue, b"bad", b"worse")
+            for item in (b"bad", b"worse"):
+                async with queue.transaction() as session:
+                    assert await session.dequeue() == item
+                    await session.reject(item, "no use")
+            dead = queue.dead_letters
+            assert dead is queue.dead_letters
+            letters = [DeadLetter.decode(letter) async for letter in dead.browse()]
+            assert [(each.item, each.reason) for each in letters] == [(b"bad", "no use"), (b"worse", "no use")]
+            assert await queue.requeue(1) == 1
+            assert [DeadLetter.decode(letter).item for letter in await drained(dead)] == [b"worse"]
+            assert [DeadLetter.decode(letter).item for letter in await owner.dead_letters.peek()] == []
+            assert await drained(queue) == [b"bad"]
+        assert dead.closed
+        with pytest.raises(ClosedError):
+            _ = queue.dead_letters
+        async with await aio.connect(tmp_path / "single") as single:
+            with pytest.raises(ValueError, match="dead_letter="):
+                _ = single.dead_letters
+
+    asyncio.run(main())
+
+
+def test_dead_letters_of_a_queue_without_a_name(tmp_path: Path) -> None:
+    """The dead-letter queue of a queue without a name stands beside its directory."""
+
+    async def main() -> None:
+        async with await aio.connect(tmp_path / "q", max_attempts=1, dead_letter="dead") as queue:
+            await put(queue, b"bad")
+            async with queue.transaction() as session:
+                assert await session.dequeue() == b"bad"
+                await session.reject(b"bad", "no use")
+            assert await queue.dead_letters.size() == 1
+            assert queue.dead_letters.path == str(tmp_path)
+
+    asyncio.run(main())
+
+
+def test_a_flush_returns_a_ticket(tmp_path: Path) -> None:
+    """``flush(wait=False)`` returns a ticket that is done, with the result of the flush."""
+
+    async def main() -> None:
+        async with await aio.connect(tmp_path, "q") as queue, queue.session() as session:
+            for version, is_new in ((1, True), (1, False)):
+                await session.enqueue(b"1")
+                ticket = await session.flush(("moved", version), wait=False)
+                assert isinstance(ticket, Ticket)
+                assert ticket.done()
+                assert await asyncio.wrap_future(ticket) is is_new
+            assert await queue.size() == 1
+
+    asyncio.run(main())
+
+
+def test_a_session_is_for_one_task_at_a_time(tmp_path: Path) -> None:
+    """A second call of a session during a call is refused, and the first one goes on."""
+
+    async def main() -> None:
+        async with await aio.connect(tmp_path, "q") as queue, queue.session() as session:
+            taking = asyncio.create_task(session.dequeue(timeout=None))
+            await until(lambda: is_taking(session))
+            calls: list[Callable[[], Coroutine[Any, Any, object]]] = [
+                lambda: session.enqueue(b"1"),
+                lambda: session.enqueue_many([b"1"]),
+                session.dequeue,
+                session.flush,
+                session.rollback,
+                session.close,
+            ]
+            for call in calls:
+                with pytest.raises(RuntimeError, match="one task"):
+                    await call()
+            await put(queue, b"2")
+            assert await taking == b"2"
+            await session.flush()
+            for _ in range(2):
+                await session.close()
+            assert session.closed
+
+    asyncio.run(main())
+
+
+def test_names_and_reprs(tmp_path: Path) -> None:
+    """Sessions have the name of their task, and each object shows what it is."""
+
+    async def main() -> None:
+        async with await aio.connect(tmp_path, "q") as queue:
+            billing = await queue.subscribe("billing")
+            task = asyncio.current_task()
+            assert task is not None
+            async with queue.session() as session, billing.session() as bills, queue.session("mine") as mine:
+                assert [each.name for each in (session, bills, mine)] == [task.get_name()] * 2 + ["mine"]
+                await mine.enqueue(b"1")
+                assert "'mine'" in repr(mine)
+                assert "1 enqueued" in repr(mine)
+                await mine.rollback()
+            assert "closed" in repr(mine)
+            assert repr(queue) == f"<aio.ConnectedQueue of <owned shared queue in {str(tmp_path / 'q')!r}>>"
+            assert "'billing'" in repr(billing)
+        assert "closed" in repr(queue)
+
+    asyncio.run(main())
+
+
+def test_a_wait_ends_with_its_task(tmp_path: Path) -> None:
+    """A cancellation ends a wait at once, other waits go on, and the closing of the queue ends them."""
+
+    async def main() -> None:
+        async with await aio.connect(tmp_path, "q") as queue:
+            billing = await queue.subscribe("billing")
+            waits = [asyncio.create_task(each.wait()) for each in (queue, billing, queue, billing)]
+            await until(lambda: len(queue.core._waiting) == 4)
+            for wait in waits[:2]:
+                wait.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await wait
+            assert not any(wait.done() for wait in waits[2:])
+            await put(queue, b"1")
+            assert [await wait for wait in waits[2:]] == [True, True]
+            await queue.clear()
+            last = asyncio.create_task(queue.wait())
+            await until(lambda: queue.core._waiting)
+        with pytest.raises(ClosedError):
+            await last
+        for call in (queue.size(), queue.peek(), queue.wait(), queue.maintain(), anext(queue.browse())):
+            with pytest.raises(ClosedError):
+                await call
+        await queue.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("holds", [False, True])
+def test_closing_ends_waits_for_items(tmp_path: Path, holds: bool) -> None:
+    """The closing of a queue, also a cancelled one, ends the wait of a task, and what it held is ready again."""
+
+    async def main() -> None:
+        async with await aio.connect(tmp_path, "q") as owner:
+            queue = await aio.connect(tmp_path, "q", serve="never")
+            session = queue.session()
+            if holds:
+                await put(owner, b"1")
+                assert await session.dequeue() == b"1"
+            taking = asyncio.create_task(session.dequeue(timeout=None))
+            await until(lambda: is_taking(session))
+            closing = asyncio.create_task(queue.close())
+            await asyncio.sleep(0)
+            closing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await closing
+            with pytest.raises(SessionLostError if holds else ClosedError):
+                await taking
+            assert (queue.closed, session.closed) == (True, True)
+            if holds:
+                assert await owner.wait(60) is True
+                assert await drained(owner) == [b"1"]
+
+    asyncio.run(main())
+
+
+def test_closing_ends_waits_for_room(tmp_path: Path) -> None:
+    """A flush that waits for room when its queue is closed is refused, and commits nothing."""
+
+    async def main() -> None:
+        queue = await aio.connect(tmp_path, "q", max_items=1, full="block")
+        await put(queue, b"1")
+        session = queue.session()
+        await session.enqueue(b"2")
+        flushing = asyncio.create_task(session.flush())
+        await until(lambda: is_taking(session))
+        await queue.close()
+        with pytest.raises(QueueFullError):
+            await flushing
+        async with await aio.connect(tmp_path, "q", max_items=1, full="block") as queue:
+            assert await queue.peek(9) == [b"1"]
+
+    asyncio.run(main())
+
+
+def test_a_task_that_is_cancelled_twice_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second cancellation does not end the call before its thread: the item is released all the same."""
+
+    async def main() -> None:
+        async with await aio.connect(tmp_path, "q") as queue:
+            await put(queue, b"1")
+            async with queue.session() as session:
+                take, taken, go_on = session._core.dequeue, threading.Event(), threading.Event()
+
+                def slow(timeout: float | None) -> Any:
+                    item = take(timeout)
+                    taken.set()
+                    assert go_on.wait(60)
+                    return item
+
+                monkeypatch.setattr(WorkerSession, "dequeue", lambda _, timeout: slow(timeout))
+                task = asyncio.create_task(session.dequeue())
+                await asyncio.to_thread(taken.wait, 60)
+                for _ in range(3):
+                    task.cancel()
+                    await asyncio.sleep(0)
+                assert not task.done()
+                go_on.set()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                assert session._core.held == 0
+                assert await queue.size() == 1
+
+    asyncio.run(main())
+
+
+def test_a_transaction_over_connected_queues(tmp_path: Path) -> None:
+    """``aio.transaction`` flushes sessions of connected queues and subscriptions together, or none of them."""
+
+    async def main() -> None:
+        async with (
+            await aio.connect(tmp_path, "a") as a,
+            await aio.connect(tmp_path, "b", max_items=2) as b,
+            await aio.connect(tmp_path, "b", serve="never") as worker,
+        ):
+            await put(a, b"1", b"2", b"3")
+            async with aio.transaction(a, worker, name="mover") as (taking, putting):
+                await putting.enqueue(b"%s!" % await taking.dequeue())
+                assert (taking.name, putting.name, await b.size()) == ("mover", "mover", 0)
+            assert (await a.peek(9), await b.peek(9), taking.closed) == ([b"2", b"3"], [b"1!"], True)
+            with pytest.raises(RuntimeError, match="stop"):
+                async with aio.transaction(a, b) as (taking, putting):
+                    await putting.enqueue(b"%s!" % await taking.dequeue())
+                    raise RuntimeError("stop")
+            with pytest.raises(QueueFullError):
+                async with aio.transaction(a, b) as (taking, putting):
+                    await putting.enqueue_many([await taking.dequeue(), b"more"])
+            with pytest.raises(ValueError, match="wait=True"):
+                async with aio.transaction(a, b) as (taking, putting):
+                    await taking.flush(wait=False)
+            assert (await a.peek(9), await b.peek(9)) == ([b"2", b"3"], [b"1!"])
+            everything = await a.subscribe("all")
+            async with aio.transaction(everything, b) as (taking, putting):
+                await putting.enqueue(b"%s!" % await taking.dequeue())
+                assert await putting.flush(("moved", 1)) is True
+                assert await taking.dequeue() == b"3"
+                assert await putting.flush(("moved", 1)) is False
+            assert (await everything.size(), await b.peek(9)) == (1, [b"1!", b"2!"])
+            async with aio.transaction(everything) as (alone,):
+                assert await alone.dequeue() == b"3"
+            assert await everything.size() == 0
+            assert await b.marker("moved") == 1
+
+    asyncio.run(main())
+
+
+def test_a_transaction_over_connected_queues_is_cancelled(tmp_path: Path) -> None:
+    """A cancellation in the block rolls back the sessions of all connected queues at once."""
+
+    async def main() -> None:
+        async with await aio.connect(tmp_path, "a") as a, await aio.connect(tmp_path, "b") as b:
+            await put(a, b"1")
+
+            async def move() -> None:
+                async with aio.transaction(a, b) as (taking, putting):
+                    await putting.enqueue(b"%s!" % await taking.dequeue())
+                    await putting.dequeue(timeout=None)
+
+            task = asyncio.create_task(move())
+            await until(lambda: b._sessions and is_taking(next(iter(b._sessions))))
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert not (a._sessions or b._sessions)
+            assert (await a.size(), await b.size()) == (1, 0)
+
+    asyncio.run(main())
+
+
+def test_a_queue_is_closed_during_a_flush_of_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If one of two queues is closed during their flush, the flush ends first, and both have it."""
+    begun, go_on, refused = threading.Event(), threading.Event(), threading.Event()
+    flush, close = session_state.flush_jointly, WorkerSession.close
+
+    def slow(*arguments: Any) -> bool:
+        begun.set()
+        assert go_on.wait(60)
+        return flush(*arguments)
+
+    def refusing(session: WorkerSession[Any]) -> None:
+        try:
+            close(session)
+        except SessionInUseError:
+            refused.set()
+            raise
+
+    async def main() -> None:
+        async with await aio.connect(tmp_path, "a") as a, await aio.connect(tmp_path, "b") as b:
+            worker = await aio.connect(tmp_path, "b", serve="never")
+
+            async def move() -> None:
+                async with aio.transaction(a, worker) as (first, second):
+                    await first.enqueue(b"1")
+                    await second.enqueue(b"2")
+
+            with monkeypatch.context() as patched:
+                patched.setattr(calls, "flush_jointly", slow)
+                patched.setattr(WorkerSession, "close", refusing)
+                task = asyncio.create_task(move())
+                await asyncio.to_thread(begun.wait, 60)
+                closing = asyncio.create_task(worker.close())
+                assert await asyncio.to_thread(refused.wait, 60)
+                assert not closing.done()
+                go_on.set()
+                await asyncio.gather(closing, task)
+            assert (await a.peek(), await b.peek()) == ([b"1"], [b"2"])
+
+    asyncio.run(main())
+
+
+def test_transactions_that_do_not_go_together(tmp_path: Path) -> None:
+    """A transaction refuses queues that are opened differently, that come twice, or that are no queues."""
+
+    async def main() -> None:
+        async with (
+            await aio.connect(tmp_path, "a") as a,
+            await aio.connect(tmp_path / "other", "b") as b,
+            aio.PersistentQueue(tmp_path, "c") as c,
+        ):
+            for mixed in ((a, c), (c, a), (await a.subscribe("all"), await c.subscribe("all"))):
+                with pytest.raises(ValueError, match="opened 1 of 2"):
+                    aio.transaction(*mixed)
+            with pytest.raises(ValueError, match="twice"):
+                await aio.transaction(a, a).__aenter__()
+            with pytest.raises(ValueError, match="beside each other"):
+                await aio.transaction(a, b).__aenter__()
+            with pytest.raises(TypeError, match="of aio"):
+                aio.transaction(a, a.core)  # type: ignore[call-overload]
+            assert not a._sessions
+        with pytest.raises(ClosedError):
+            await aio.transaction(a, b).__aenter__()
+
+    asyncio.run(main())
+
+
+def test_a_connection_that_is_refused_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If ``connect`` is cancelled, the queue is closed again, and its lock is free."""
+    opened, go_on = threading.Event(), threading.Event()
+    open_queue = SharedQueue.open
+
+    def slow(queue: SharedQueue[Any]) -> None:
+        open_queue(queue)
+        opened.set()
+        assert go_on.wait(60)
+
+    async def main() -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(SharedQueue, "open", slow)
+            task = asyncio.create_task(aio.connect(tmp_path, "q"))
+            await asyncio.to_thread(opened.wait, 60)
+            task.cancel()
+            go_on.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        async with aio.PersistentQueue(tmp_path, "q", lock_timeout=0):
+            pass
 
     asyncio.run(main())

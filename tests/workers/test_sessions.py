@@ -349,6 +349,7 @@ def test_subscriptions_of_a_worker(served: Serve) -> None:
         assert session.dequeue() is None
         shared.unsubscribe("billing")
         assert billing.removed
+        assert len(billing) == 0
         with pytest.raises(SubscriptionNotFoundError):
             session.dequeue()
         session.close()

@@ -161,7 +161,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
     child, methods raise ``ClosedError``. A re-entrant call raises ``ReentrantUseError``.
     """
 
-    _elsewhere = "pass its path, and open a Producer there to enqueue, or a View to look; or pass the handle() of connect()"
+    _elsewhere = "pass its path, and open a Producer there to enqueue, or a View to look; or pass connect().handle()"
     _open_queue: OpenQueue | None = None
     _retries: Retries | None = None
     _dead_letters: PersistentQueue[bytes] | None = None

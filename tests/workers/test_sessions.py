@@ -729,6 +729,35 @@ def test_a_hold_that_ends_around_a_flush_of_two_queues(
             assert (source.peek(1), target.peek(1)) == ([b"2"], [b"b"])
 
 
+@pytest.mark.parametrize(("is_lost", "error"), [(True, HoldLostError), (False, SessionInUseError)])
+def test_a_flush_of_two_queues_meets_the_end_of_a_hold(
+    served: Serve, monkeypatch: pytest.MonkeyPatch, is_lost: bool, error: type[Exception]
+) -> None:
+    """If the owner ends a hold in the moment of the flush, the worker is told so, and not of a session in use."""
+    source, join_source = served(name="source")
+    _, join_target = served(name="target")
+    put(source, b"1")
+    owner = server.server_of(source._open().directory)
+    assert owner is not None
+    assert owner._service is not None
+
+    def meet(*_: Any) -> bool:
+        assert owner is not None
+        assert owner._service is not None
+        for client in owner._service.clients:
+            client.is_lost = is_lost
+        raise SessionInUseError("the hold ends now")
+
+    monkeypatch.setattr(calls, "flush_jointly", meet)
+    with join_source(hold_seconds=3600) as a, join_target() as b, transaction(a, b) as (taking, other):
+        assert taking.dequeue() == b"1"
+        with pytest.raises(error):
+            taking.flush()
+        for session in (taking, other):
+            session.rollback()
+    assert source.peek() == [b"1"]
+
+
 def interrupt_joint_flush(monkeypatch: pytest.MonkeyPatch, *, loses_link: bool = False) -> None:
     """Let a signal handler raise once a flush of several queues was sent; perhaps the owner ends in that moment."""
     call, settle = Link.call, Link.settle

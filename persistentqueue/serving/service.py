@@ -172,6 +172,7 @@ class Service:
 
     def receive(self, client: Client, data: bytes) -> None:
         """Take bytes that the worker has sent. Raises ``ProtocolError``: then call ``disconnect``."""
+        self._note_ended()  # first: the worker may know of a flush of several queues by the owner of another one
         for call, message in client.incoming.feed(data):
             kind = type(message)
             if kind is Cancel:
@@ -437,6 +438,10 @@ class Service:
         self._ended.append(note)
         self._ring()
 
+    def _note_ended(self) -> None:
+        while self._ended:
+            self._ended.popleft()()
+
     # --- turns -------------------------------------------------------------------------------------------------------
 
     def turn(self) -> float:
@@ -445,8 +450,7 @@ class Service:
 
         Raises ``OwnerFailedError``: then end all connections without their answers.
         """
-        while self._ended:
-            self._ended.popleft()()
+        self._note_ended()
         self._check()
         now = self._now()
         if self._closing:

@@ -56,7 +56,7 @@ MODELS := tests/models
 # of any size; moves of files, interrupted at every call; files flipped at every bit; kills at every step, of one process, of many and of imports; disks that are
 # full, fail, and lack something at every call; streams of Spark, the code of the documentation, and rehearsals of
 # make perf.
-LONG := tests/project/test_documents_spark.py tests/peers/test_cpython.py tests/workers/test_simulated_network.py tests/faces/test_compat_shared.py tests/faces/test_scrapy.py tests/faces/test_cli.py tests/faces/test_cli_looks.py tests/faces/test_cli_report.py \
+LONG := tests/project/test_documents_spark.py tests/peers/test_cpython.py tests/workers/test_simulated_network.py tests/faces/test_compat_shared.py tests/faces/test_scrapy.py tests/faces/test_cli.py tests/faces/test_cli_errors.py tests/faces/test_cli_looks.py tests/faces/test_cli_report.py \
 	tests/faces/test_cli_top.py tests/faces/test_cli_serve.py tests/faces/test_cli_worker.py tests/faces/test_importers.py tests/examples/test_fan_out.py \
 	tests/peers/test_persistqueue.py tests/peers/test_queuelib.py tests/peers/test_asked.py tests/peers/test_coming_from.py \
 	tests/peers/test_asyncio.py tests/durability/test_compat_killed.py tests/examples/test_async_workers.py \

@@ -29,9 +29,8 @@ from persistentqueue import (
     UnflushedWarning,
 )
 from persistentqueue.codecs import BYTES, Codec, T
-from persistentqueue.options import OptionArguments, Options, Start, Unnamed, for_dead_letters
-from persistentqueue.storage.layout import queue_directory
-from persistentqueue.system.disk import StrPath, abspath, dirname
+from persistentqueue.options import OptionArguments, Options, Start, Unnamed
+from persistentqueue.system.disk import StrPath, abspath
 from persistentqueue.system.uncopyable import Uncopyable
 from persistentqueue.workers import SharedQueue, SharedSubscription, WorkerSession, connect_options
 
@@ -88,7 +87,7 @@ async def connect(
     """
     chosen = connect_options(options, arguments)
     core = SharedQueue(abspath(path), name, codec, chosen, serve, hold_seconds, prefetch, has_local_sessions=False)
-    queue = ConnectedQueue(core, chosen)
+    queue = ConnectedQueue(core)
     try:
         await queue._ask(core.open)
     except BaseException:
@@ -113,15 +112,13 @@ class ConnectedQueue(Uncopyable, Generic[T]):
 
     Args:
         core: The synchronous queue.
-        options: The options that it was connected with. Default None: those of a queue that was opened without any.
     """
 
     _elsewhere = "call aio.connect() in the other process"
 
-    def __init__(self, core: SharedQueue[T], options: Options | None = None) -> None:
+    def __init__(self, core: SharedQueue[T]) -> None:
         self.core = core
         """The synchronous queue."""
-        self._options = options or Options()
         self._calls = Worker(_THREAD_NAME)
         self._sessions: set[ConnectedSession[T]] = set()
         self._graves: ConnectedQueue[bytes] | None = None
@@ -323,14 +320,8 @@ class ConnectedQueue(Uncopyable, Generic[T]):
             ValueError: ``connect`` got no name of a dead-letter queue.
             ClosedError: The queue is closed.
         """
-        name = self._options.dead_letter
-        if name is None or not isinstance(name, str):
-            raise ValueError(f"{self!r} has no dead letters that it knows by name: connect again with dead_letter=")
-        self._check()
         if self._graves is None or self._graves.closed:
-            shared, parent = for_dead_letters(self._options), dirname(queue_directory(self.path, self.name))
-            core = SharedQueue(parent, name, BYTES, shared, "never", None, has_local_sessions=False)
-            self._graves = ConnectedQueue(core, shared)
+            self._graves = ConnectedQueue(self.core.make_dead_letters())
         return self._graves
 
     async def requeue(self, max_items: int | None = None) -> int:

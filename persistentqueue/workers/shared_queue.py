@@ -544,19 +544,27 @@ class SharedQueue(Generic[T]):
             ValueError: ``connect`` got no name of a dead-letter queue.
             ClosedError: The queue is closed.
         """
-        name = self._options.dead_letter
-        if name is None or not isinstance(name, str):
-            raise ValueError(f"{self!r} has no dead letters that it knows by name: connect again with dead_letter=")
         with self._guard:
             self._check()
             if self._dead_letters is None or self._dead_letters.closed:
-                shared, parent = for_dead_letters(self._options), dirname(self._directory)
-                queue = SharedQueue(parent, name, BYTES, shared, "never", None)
+                queue = self.make_dead_letters()
                 queue.open()
                 self._dead_letters = queue
                 if self._closed:  # meanwhile, by another thread
                     queue.close()
             return self._dead_letters
+
+    def make_dead_letters(self) -> SharedQueue[bytes]:
+        """Return a dead-letter queue that connects at its first call, for a caller that closes it.
+
+        Raises what ``dead_letters`` raises. Nothing becomes durable by this call. For any thread.
+        """
+        self._check()
+        name = self._options.dead_letter
+        if name is None or not isinstance(name, str):
+            raise ValueError(f"{self!r} has no dead letters that it knows by name: connect again with dead_letter=")
+        shared, parent = for_dead_letters(self._options), dirname(self._directory)
+        return SharedQueue(parent, name, BYTES, shared, "never", None, has_local_sessions=self._has_local_sessions)
 
     def close(self) -> None:
         """Roll back the sessions of this process. If it owns the queue, close it: another process takes over.

@@ -248,25 +248,24 @@ def test_a_marker_that_another_thread_puts_meanwhile(flow: Flow) -> None:
     assert take(pipeline, "a") == [[1]]
 
 
-def test_a_schedule_runs_once_in_each_period(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stage with ``every`` runs once in each period of the clock, also after the pipeline was opened again."""
-    expected = []
-    for now, number in ((1000, 1), (1019, 0), (1081, 1), (1010, 0)):
-        monkeypatch.setattr("persistentqueue.spark.pipelines.stage.time.time_ns", lambda now=now: now * 10**9)
-        pipeline = flow.make()
-        pipeline.stage(target="a", every=60, name="tick")(lambda now=now: flow.rows(now))
-        assert pipeline.run(until="drained")
-        expected += [[now]] * number
-        pipeline.close()
-    pipeline = flow.make()
-    pipeline.stage(target="a", every=60, name="tick")(lambda: pytest.fail("it ran"))
-    assert take(pipeline, "a") == expected
+@pytest.mark.parametrize(
+    "runs",
+    [
+        pytest.param([(1000, 60, 1), (1019, 60, 0), (1081, 60, 1), (1010, 60, 0)], id="once in each period"),
+        pytest.param(
+            [(7000, 60, 1), (7100, 3600, 0), (7201, 3600, 1), (7202, 60, 0), (7260, 60, 1)], id="another period"
+        ),
+    ],
+)
+def test_a_schedule_runs_once_in_each_period(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch, runs: list[tuple[int, int, int]]
+) -> None:
+    """A stage with ``every`` runs once in each period of the clock, also after the pipeline was opened again.
 
-
-def test_a_schedule_with_another_period_goes_on(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If ``every`` changes, the stage runs again when a period of the new length begins."""
+    If ``every`` changes, it runs again when a period of the new length begins.
+    """
     expected = []
-    for now, every, number in ((7000, 60, 1), (7100, 3600, 0), (7201, 3600, 1), (7202, 60, 0), (7260, 60, 1)):
+    for now, every, number in runs:
         monkeypatch.setattr("persistentqueue.spark.pipelines.stage.time.time_ns", lambda now=now: now * 10**9)
         pipeline = flow.make()
         pipeline.stage(target="a", every=every, name="tick")(lambda now=now: flow.rows(now))

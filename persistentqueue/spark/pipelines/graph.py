@@ -35,6 +35,11 @@ class StageDefinition:
     every_seconds: float | None = None
     marker: Marker | Callable[[], Marker] | None = None
 
+    @property
+    def period_ns(self) -> int | None:
+        """The period of the schedule in nanoseconds; None without one."""
+        return None if self.every_seconds is None else max(round(self.every_seconds * 1e9), 1)
+
     def retry_seconds(self, failures: int) -> float:
         """Return the seconds to the next attempt after this number of failures. Raises ``ValueError``."""
         seconds = self.retry_delay(failures) if callable(self.retry_delay) else self.retry_delay

@@ -242,9 +242,9 @@ def _judge(stage: OpenStage, error: Exception) -> tuple[BaseException | None, fl
 
 
 def _next_schedule(stage: OpenStage) -> float:
-    """Return the monotonic time of the next multiple of the period; without a period, the stage runs once in a run."""
-    every = stage.definition.every_seconds
-    return inf if every is None else time.monotonic() + every - time.time() % every
+    """Return the monotonic time at which the next period begins; without a period, the stage runs once in a run."""
+    period_ns = stage.definition.period_ns
+    return inf if period_ns is None else time.monotonic() + (period_ns - time.time_ns() % period_ns) / 1e9
 
 
 def _is_over(until: Until, seconds: float) -> bool:

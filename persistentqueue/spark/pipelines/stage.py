@@ -179,9 +179,9 @@ class OpenStage:
             return _Work(takes, lead, (_RUNS + self.name, _count(lead, _RUNS + self.name) + 1))
         marker = self.definition.marker
         if marker is None:
-            assert self.definition.every_seconds is not None
+            period_ns = self.definition.period_ns
+            assert period_ns is not None
             # The beginning of the period, and not its number: the number falls if the periods become longer.
-            period_ns = max(round(self.definition.every_seconds * 1e9), 1)
             marker = _EVERY + self.name, time.time_ns() // period_ns * period_ns
         marker = marker() if callable(marker) else marker
         return None if self._targets[0].is_recorded(marker) else _Work((), self._targets[0].queue, marker)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -243,16 +244,19 @@ def test_prefetch_in_a_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     asyncio.run(main())
 
 
+@asynccontextmanager
+async def connected(path: Path, serve: Any) -> AsyncIterator[aio.ConnectedQueue[bytes]]:
+    """Yield a queue whose owner is this object, or for ``never`` another one."""
+    async with await aio.connect(path, "q") as owner, await aio.connect(path, "q", serve=serve) as other:
+        yield owner if serve == "auto" else other
+
+
 @pytest.mark.parametrize("serve", ["auto", "never"])
 def test_calls_beside_sessions(tmp_path: Path, serve: Any) -> None:
     """The looks and calls of a queue have their effect at its owner, in the owner and elsewhere."""
 
     async def main() -> None:
-        async with (
-            await aio.connect(tmp_path, "q", serve="auto") as owner,
-            await aio.connect(tmp_path, "q", serve=serve) as other,
-        ):
-            queue = owner if serve == "auto" else other
+        async with connected(tmp_path, serve) as queue:
             await put(queue, b"1", b"2", b"3")
             async with queue.session() as session:
                 await session.enqueue(b"4")
@@ -289,11 +293,7 @@ def test_calls_of_a_subscription(tmp_path: Path, serve: Any) -> None:
     """A subscription has a size, transactions, looks and waits of its own, until it is removed."""
 
     async def main() -> None:
-        async with (
-            await aio.connect(tmp_path, "q", serve="auto") as owner,
-            await aio.connect(tmp_path, "q", serve=serve) as other,
-        ):
-            queue = owner if serve == "auto" else other
+        async with connected(tmp_path, serve) as queue:
             await put(queue, b"old")
             billing = await queue.subscribe("billing", start="latest")
             assert await billing.wait(0.01) is False

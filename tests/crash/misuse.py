@@ -28,7 +28,7 @@ from random import Random
 from types import FrameType
 from typing import Any
 
-from persistentqueue import DeadLetter, PersistentQueue, View, check
+from persistentqueue import DeadLetter, PersistentQueue, UnflushedWarning, View, check
 
 from .exploring import ViolationError
 from .faces import FACES, run_face
@@ -189,6 +189,7 @@ def directed() -> list[Program]:
         ),
         # Threads share one session: without its guard, two of its commits contradict each other within a few rounds.
         _directed("core", *[*right, ("dequeue", "0.0"), ("flush", "None/")] * 60, threads=4),
+        _directed("core", *right, ("session", "with"), *right),  # a block that ends without a flush is only warned of
         *(_directed("together", ("together", how), *right) for how in dict.fromkeys(_HOWS["together"])),
     ]
 
@@ -204,7 +205,8 @@ def run_program(program: Program) -> None:
     sys.setswitchinterval(program.switches)
     try:
         with _watched(program), warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)  # programs drop sessions and queues on purpose
+            for kind in (ResourceWarning, UnflushedWarning):  # programs drop work on purpose
+                warnings.simplefilter("ignore", kind)
             if program.style in FACES:
                 run_face(program, root)
             else:

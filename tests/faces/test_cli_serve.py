@@ -76,6 +76,10 @@ def test_nothing_to_serve(path: Path, tmp_path: Path) -> None:
         assert (done.status, done.out) == (2, b"")
         assert done.err.startswith("QueueNotFoundError: "), done.err
     assert "--max-attempts needs --dead-letter" in cli("serve", path, "orders", "--max-attempts", 3).err
+    done = cli("serve", path, "orders", "--dead-letter", "orders")
+    assert done.err == (
+        "UsageError: --dead-letter orders: no queue is left to serve: name another queue for dead letters\n"
+    )
     assert os.listdir(tmp_path) == ["empty"]
     assert os.listdir(tmp_path / "empty") == []
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from persistentqueue import DeadLetter, PersistentQueue, View
+from persistentqueue import DeadLetter, PersistentQueue, View, connect
 from persistentqueue.cli.workers import crew, loop
 from tests.faces.test_cli import cli
 from tests.support.commands import Command
@@ -150,6 +150,37 @@ def test_each_item_is_done_once(tasks: Path, batch: int) -> None:
         assert command.result() == {"done": 300, "failed": 0, "restarted": 0}
     assert lines(tasks) == Counter(numbers(300))
     assert rest(tasks) == []
+
+
+def test_a_subscription_has_workers_of_its_own(tasks: Path) -> None:
+    """With ``--subscription``, the processes take the items of that subscription, and end when it is drained."""
+    with PersistentQueue(tasks / "queues", "orders", fan_out=True) as queue:
+        bills, audit = queue.subscribe("bills"), queue.subscribe("audit")
+        put(queue, *numbers(30))
+    options = ["--processes", 2, "--subscription", "bills", "--until-empty", "--json"]
+    with worker(tasks, "record", *options) as command:
+        assert command.result() == {"done": 30, "failed": 0, "restarted": 0}
+    assert lines(tasks) == Counter(numbers(30))
+    with PersistentQueue(tasks / "queues", "orders") as queue:
+        left = {each.name: len(queue.subscribe(each.name)) for each in (bills, audit)}
+    assert left == {"bills": 0, "audit": 30}
+
+
+def test_a_subscription_that_does_not_exist_ends_the_command(tasks: Path) -> None:
+    """A missing subscription is not made: the command ends with its name, at once, or when a program removes it."""
+    with PersistentQueue(tasks / "queues", "orders", fan_out=True) as queue:
+        queue.subscribe("bills")
+    for options, missing in ([], "has only subscriptions"), (["--subscription", "bill"], "has no subscription 'bill'"):
+        with worker(tasks, "record", *options) as command:
+            status, _, err = command.finish()
+        assert (status, err.count("\n")) == (2, 1)
+        assert f"the queue {missing}: name one of these with --subscription: bills" in err
+    with worker(tasks, "record", "--subscription", "bills") as command:
+        with connect(tasks / "queues", "orders", serve="never", lock_timeout=60.0) as queue:
+            wait_for(lambda: bool(queue.connections()))
+            queue.unsubscribe("bills")
+        status, _, err = command.finish()
+    assert (status, "no subscription 'bills': none exists" in err.splitlines()[-1]) == (2, True), err
 
 
 def test_an_item_of_a_killed_process_is_done_by_another(tasks: Path) -> None:

@@ -34,6 +34,7 @@ from persistentqueue import (
     codecs,
     connect,
 )
+from persistentqueue.workers import SharedSubscription
 
 from ..app import explanation
 from ..output import logged
@@ -63,6 +64,8 @@ class Job(NamedTuple):
 
     path: str
     name: str | None
+    subscription: str
+    """Name of the subscription to consume; empty for the plain queue."""
     function: str
     codec: str
     batch: int
@@ -100,13 +103,13 @@ class Loop:
         look_seconds = DRAINED_LOOK_SECONDS if job.until_empty else LOOK_SECONDS
         with (
             connect(job.path, job.name, serve="never", options=options) as queue,
-            queue.session(f"worker {self._place.number}") as session,
+            consumer_of(queue, job.subscription).session(f"worker {self._place.number}") as session,
         ):
             while not self._must_end():
                 items = session.dequeue_many(job.batch, look_seconds)
                 if items:
                     self._work(session, items)
-                elif job.until_empty and is_drained(queue):
+                elif job.until_empty and is_drained(queue, job.subscription):
                     self._report(DRAINED)
                     break
 
@@ -164,10 +167,19 @@ class Loop:
         _LOG.warning("worker %d: %s", self._place.number, text)
 
 
-def is_drained(queue: SharedQueue[bytes]) -> bool:
-    """Return whether the queue has no items: ready, held by another process, delayed or published."""
-    stats = queue.stats()
-    return not (stats.ready or stats.held or stats.delayed or stats.published)
+def consumer_of(queue: SharedQueue[bytes], subscription: str) -> SharedQueue[bytes] | SharedSubscription[bytes]:
+    """Return the subscription of this name, or the queue itself if the name is empty.
+
+    A subscription that does not exist is not made: its calls raise ``SubscriptionNotFoundError``.
+    """
+    return SharedSubscription(queue, subscription) if subscription else queue
+
+
+def is_drained(queue: SharedQueue[bytes], subscription: str) -> bool:
+    """Return whether the consumer has no items: ready, held by another process, delayed or published."""
+    if queue.stats().published:  # looked at first: an item that is adopted between the looks is seen by the second one
+        return False
+    return not consumer_of(queue, subscription).sizes().unconsumed
 
 
 def pause_seconds(failures: int) -> float:
@@ -191,7 +203,7 @@ def main(arguments: Sequence[str]) -> int:
         try:
             Loop(job, place, function_at(job.function), signals).run()
         except (PersistentQueueError, UsageError, OSError) as error:
-            words = explanation(error, {"path": job.path, "name": job.name})
+            words = explanation(error, {"path": job.path, "name": job.name, "subscription": job.subscription})
             _LOG.warning("worker %d: it ends: %s: %s", place.number, type(error).__name__, words)
             return finish(FAILED)
     return finish(0)

@@ -14,7 +14,7 @@ from persistentqueue import Options, OutcomeUnknownError, PersistentQueue, Resou
 from persistentqueue.options import for_dead_letters
 from persistentqueue.workers import SharedQueue
 
-from ..app import ACCESS, CREATE, NAME_NEEDED, NAMES, OWNING, PATH, WELL, Owning, settings_of
+from ..app import ACCESS, CREATE, NAME_NEEDED, NAMES, OWNING, PATH, SUBSCRIPTION, WELL, Owning, settings_of
 from ..formatting import many
 from ..output import answer, say
 from ..parser import USE, Number, UsageError, parameter, verb
@@ -22,7 +22,7 @@ from ..streams import INTERRUPTED
 from ..summary import named, owner_text, queues_in
 from .crew import LOOK_SECONDS, Crew
 from .function import function_at
-from .loop import CODECS, Job
+from .loop import CODECS, Job, consumer_of
 from .signals import Signals
 
 if TYPE_CHECKING:
@@ -131,6 +131,8 @@ def serve(
         wipe=wipe,
     )
     found = [each for each in queues_in(path, names) if each != dead_letter]
+    if not found:
+        raise UsageError(f"--dead-letter {dead_letter}: no queue is left to serve: name another queue for dead letters")
     with Signals() as signals, ExitStack() as opened:
         queues = list(_opened(opened, path, found, options))
         signals.ready()  # before the line: a reader of it may send a signal at once
@@ -174,7 +176,8 @@ def _opened(opened: ExitStack, path: str, names: Sequence[str], options: Options
     parameter("--batch", type=Number(int, 1), default=1, metavar="COUNT", help="Most items for each flush."),
     parameter("--codec", choices=tuple(CODECS), default="bytes", help="What the function gets of an item."),
     *ATTEMPTS,
-    parameter("--until-empty", action="store_true", help="End when the queue has no item left, held ones included."),
+    SUBSCRIPTION,
+    parameter("--until-empty", action="store_true", help="End when no item is left, held ones included."),
     *CREATE,
     parameter(
         "--lock-timeout",
@@ -195,12 +198,16 @@ def worker(
     max_attempts: int | None,
     dead_letter: str | None,
     retry_delay: float,
+    subscription: str,
     until_empty: bool,
     create: bool,
     as_json: bool,
     **access: Unpack[Owning],
 ) -> int:
     """Call a function for each item, in several processes. An item is consumed when its call has returned.
+
+    Without --subscription, the items are those of the plain queue. With it, they are those of that subscription, which
+    must exist: a program makes it.
 
     If the call raises, the item goes back to its place, and its process pauses, up to 5 seconds. Every process then
     takes this item first: nothing behind it is done until its call returns. So one item that always fails stops the
@@ -223,20 +230,38 @@ def worker(
     )
     function_at(function)
     counts = dead_letter is not None or retry_delay > 0
-    lock_timeout, trust, network_disk = access["lock_timeout"], access["trust"], access["network_disk"]
     job = Job(
-        path, named(name), function, codec, batch, until_empty, counts, lock_timeout, trust, network_disk, as_json
+        path=path,
+        name=named(name),
+        subscription=subscription,
+        function=function,
+        codec=codec,
+        batch=batch,
+        until_empty=until_empty,
+        counts=counts,
+        lock_timeout=access["lock_timeout"],
+        trust=access["trust"],
+        network_disk=access["network_disk"],
+        as_json=as_json,
     )
     with Signals(signal.SIGCHLD) as signals, connect(path, named(name), options=options) as queue:
         if dead_letter is not None:
             _need_dead_letters(queue, dead_letter)
-        result = Crew(job, processes, signals.ready(), partial(_need_usable, queue)).run()
+        look = partial(_need_consumer, queue, subscription)
+        look()
+        result = Crew(job, processes, signals.ready(), look).run()
     if as_json:
         answer({"done": result.done, "failed": result.failed, "restarted": result.restarted})
     else:
         failed, restarted = many(result.failed, "call"), many(result.restarted, "restart")
         say(f"{many(result.done, 'item')} done, {failed} failed, {restarted}")
     return INTERRUPTED if result.killed else WELL
+
+
+def _need_consumer(queue: SharedQueue[bytes], subscription: str) -> None:
+    """Raise the error of a queue that is broken here, or of a consumer that does not exist."""
+    _need_usable(queue)
+    consumer_of(queue, subscription).sizes()
 
 
 def _need_dead_letters(queue: SharedQueue[bytes], dead_letter: str) -> None:

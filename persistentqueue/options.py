@@ -9,10 +9,10 @@ from enum import Enum
 from typing import Any, Literal, Protocol, TypedDict
 
 from .core.encryption import Compression, Encryption, Envelopes, check_kinds
-from .engine.admission import LOGS_LEAST
 from .engine.settings import Full, Settings
 from .runtime.memory_budget import MemoryBudget
 from .runtime.retries import Delay, counts_attempts
+from .storage.inbox_limits import LIMITS, LOGS_LEAST
 from .system.disk import StrPath
 
 Start = Literal["earliest", "latest"]
@@ -60,6 +60,7 @@ class PlainOptionArguments(TypedDict, total=False):
     max_items: int | None
     max_bytes: int | None
     max_disk_bytes: int | None
+    keep_limits: bool
     min_free_bytes: int
     full: Full
     trust: bool
@@ -109,6 +110,7 @@ class Options:
     max_items: int | None = None
     max_bytes: int | None = None
     max_disk_bytes: int | None = None
+    keep_limits: bool = Settings.keep_limits
     min_free_bytes: int = Settings.min_free_bytes
     full: Full = "raise"
     trust: bool = Settings.trust
@@ -126,6 +128,9 @@ class Options:
             raise ValueError(f"compact_below must be a share from 0 to 1, got {self.compact_below}")
         if self.full not in {"raise", "block"}:
             raise ValueError(f'full must be "raise" or "block", got {self.full!r}')
+        for name in LIMITS:
+            if self.keep_limits and getattr(self, name) is not None:
+                raise ValueError(f"keep_limits keeps the limits of an earlier opening: omit it, or {name}")
         if high_bytes is not None and high_bytes < low_bytes:
             raise ValueError(f"pool_max_bytes must be at least pool_min_bytes, {low_bytes}, got {high_bytes}")
         check_kinds(self.compression, self.encryption)

@@ -113,6 +113,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
             ``log_bytes``. An eighth is reserved for the growth of the log and its spare, or their size if that is more.
             So consumers can go on. Log and spare alone may exceed the limit: when many small items are consumed out of
             order, and the gaps need more.
+        keep_limits: Whether the limits above are those that the last opening set, for tools. Default False.
         min_free_bytes: Bytes of the file system that enqueues leave free. Default 0: off; at least 0. It is checked
             when a file is made or grows: for the log on its file system, for segments on theirs. Dequeuing goes on.
         full: The behaviour of ``flush`` if a limit leaves no room: ``"raise"`` (default) raises ``QueueFullError``,
@@ -199,9 +200,8 @@ class PersistentQueue(Uncopyable, Generic[T]):
             data_path=place,
             others=_OTHERS,
         )
-        metered = metering(progress, f"open {basename(directory)}")
         try:
-            with metered as meter:
+            with metering(progress, f"open {basename(directory)}") as meter:
                 opening = partial(opening, meter=meter)
                 open_queue = self._open_store(opening, chosen.lock_timeout, chosen.memory_bytes)
             self._open().check_key(chosen.encryption)

@@ -266,6 +266,16 @@ def _split_exactly(first: int, ends: Sequence[int]) -> list[tuple[int, int, int]
     return parts
 
 
+def most_block_bytes(count: int, payload_bytes: int, envelope_bytes: int) -> int:
+    """Return an upper bound of the bytes of the blocks of ``count`` items, each block with an envelope of that size."""
+    # Two adjacent blocks: either one of them has BLOCK_ITEMS items, or both together exceed BLOCK_BYTES.
+    blocks = min(count, 1 + 2 * (count // BLOCK_ITEMS + payload_bytes // BLOCK_BYTES))
+    body_bytes = LENGTH_BYTES * count + payload_bytes
+    if envelope_bytes:
+        body_bytes += envelope_bytes * blocks + TAG_BYTES * (body_bytes // PIECE_BYTES)
+    return BLOCK_HEADER_BYTES * blocks + body_bytes
+
+
 class Encode(Protocol):
     """A callable that encodes blocks, as ``encode_block`` does."""
 

@@ -13,18 +13,15 @@ The module ``quota`` enforces ``max_disk_bytes`` and ``min_free_bytes``. This mo
 
 from __future__ import annotations
 
-from ..core.block import BLOCK_BYTES, BLOCK_HEADER_BYTES, BLOCK_ITEMS, LENGTH_BYTES, PIECE_BYTES, TAG_BYTES
+from ..core.block import most_block_bytes
 from ..core.header import HEADER_BYTES
 from ..errors import QueueFullError, ResourceError
+from ..storage.inbox_limits import empty_bytes, reserve_bytes
 from ..system.quota import OverLimitError
 from .context import Context
 from .subscriptions import Subscriptions
 from .transaction import Transaction
 
-LOGS_LEAST = 5
-"""Least ratio of ``max_disk_bytes`` to ``log_bytes``: for the log, its spare, the reserve for both, and items."""
-_RESERVED = 8
-"""Divisor of ``max_disk_bytes``: this part is reserved for the log and its spare to grow."""
 _LOGS_PER_LIMIT = 16
 """Divisor of ``max_disk_bytes``: a log that grows with the rate of commits, or a frame with blocks, stays below this
 part."""
@@ -32,14 +29,8 @@ part."""
 
 def measure_bytes(transaction: Transaction, envelope_bytes: int = 0) -> int:
     """Return an upper bound of the bytes of the transaction's blocks, each with an envelope of ``envelope_bytes``."""
-    count, payload_bytes = len(transaction.items), transaction.payload_bytes
-    # Two adjacent blocks: either one of them has BLOCK_ITEMS items, or both together exceed BLOCK_BYTES.
-    blocks = min(count, 1 + 2 * (count // BLOCK_ITEMS + payload_bytes // BLOCK_BYTES))
     pieces_bytes = sum(piece.length_bytes for piece in transaction.pieces)
-    body_bytes = LENGTH_BYTES * count + payload_bytes
-    if envelope_bytes:
-        body_bytes += envelope_bytes * blocks + TAG_BYTES * (body_bytes // PIECE_BYTES)
-    return pieces_bytes + BLOCK_HEADER_BYTES * blocks + body_bytes
+    return pieces_bytes + most_block_bytes(len(transaction.items), transaction.payload_bytes, envelope_bytes)
 
 
 class Limits:
@@ -82,7 +73,7 @@ class Limits:
 
     def reserve_bytes(self, log_bytes: int) -> int:
         """Return the bytes of the quota that only dequeues may use, for a log of this length and its spare to grow."""
-        return max(2 * log_bytes, (self._settings.max_disk_bytes or 0) // _RESERVED)
+        return reserve_bytes(log_bytes, self._settings.max_disk_bytes)
 
     def bounded_bytes(self, log_bytes: int) -> int:
         """Return this length of a log or of a frame with blocks, or a part of ``max_disk_bytes`` if that is less.
@@ -141,8 +132,7 @@ class Limits:
     @property
     def _least_bytes(self) -> int:
         """Bytes of the disk that an empty queue takes, with one segment that has no block yet."""
-        log_bytes = self._settings.log_bytes
-        return 2 * log_bytes + self.reserve_bytes(log_bytes) + HEADER_BYTES
+        return empty_bytes(self._settings.log_bytes, self._settings.max_disk_bytes) + HEADER_BYTES
 
 
 class Tally:

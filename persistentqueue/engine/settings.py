@@ -29,6 +29,8 @@ class Settings:
     max_items: int | None = None
     max_bytes: int | None = None
     max_disk_bytes: int | None = None
+    keep_limits: bool = False
+    """Whether the three limits are the recorded ones (see ``inbox_limits``); an opening then records none."""
     min_free_bytes: int = 0
     full: Full = "raise"
     """Reaction of a flush that a limit leaves no room for: ``"raise"`` an error, or ``"block"`` until there is room."""

@@ -73,7 +73,8 @@ class PartWriter:
     ) -> None:
         disk = current_disk()
         self._disk = disk
-        self._encode = Envelopes(compression, encryption).encoder(disk)
+        envelopes = Envelopes(compression, encryption)
+        self._encode, self._envelope_bytes = envelopes.encoder(disk), envelopes.most_bytes
         self._directory = abspath(queue_directory(path, name))  # absolute: the process may change its working directory
         self._inbox = find_inbox(disk, self._directory)
         self._bounds = Bounds(disk, self._directory)
@@ -159,9 +160,11 @@ class PartWriter:
     def _spill(self) -> None:
         """Write what is in memory: items or columns, never both."""
         items, columns = self._batch, self._columns
-        more = load_of(len(items.items) + columns.count, items.payload_bytes + columns.payload_bytes)
+        count, payload_bytes = len(items.items) + columns.count, items.payload_bytes + columns.payload_bytes
+        more = load_of(count, payload_bytes, self._envelope_bytes)
+        written_bytes = self._draft.length_bytes if self._draft is not None else 0
         # Only the size of the file counts here. The items and their bytes count when the part is published.
-        self._bounds.check(self._inbox, more._replace(items=0, length_bytes=0))
+        self._bounds.check(self._inbox, more._replace(items=0, length_bytes=0), written_bytes)
         with self._explaining():
             if self._draft is None:
                 producer, time_ns = self._disk.urandom(8).hex(), self._disk.time_ns()
@@ -239,7 +242,8 @@ def publish_parts(
             return False
         raise
     count, length_bytes = sum(part.count for part in parts), sum(part.length_bytes for part in parts)
-    Bounds(disk, directory).check(inbox, Load(count, length_bytes, 0))  # the files already exist, so they add no bytes
+    # The files already exist, so they add no bytes.
+    Bounds(disk, directory).check(inbox, Load(count, length_bytes, 0), length_bytes + HEADER_BYTES * len(parts))
     draft: Draft | None = None
     try:
         draft, time_ns = _begin_manifest(disk, inbox, producer)

@@ -38,6 +38,7 @@ from ..storage.inbox_limits import Bounds, Load, load_of
 from ..storage.layout import believed, find_generations, names_in, no_queue, queue_directory
 from ..storage.locations import INBOX_DIRECTORY, read_places
 from ..storage.publication import Draft, is_published, read_publication, time_behind
+from ..storage.relocation import need_own_location
 from ..system.disk import LACKING, Disk, StrPath, abspath, current_disk, dirname, join, sync_directory
 from ..system.trust import need_trusted
 from ..system.uncopyable import Uncopyable
@@ -113,6 +114,7 @@ class Producer(Uncopyable, Generic[T]):
         "_disk",
         "_draft",
         "_encode",
+        "_envelope_bytes",
         "_id",
         "_inbox",
         "_is_busy",
@@ -144,7 +146,8 @@ class Producer(Uncopyable, Generic[T]):
         self._codec = checked_codec(codec)
         self._time_ns = 0
         self._disk = disk
-        self._encode = Envelopes(compression, encryption).encoder(disk)
+        envelopes = Envelopes(compression, encryption)
+        self._encode, self._envelope_bytes = envelopes.encoder(disk), envelopes.most_bytes
         self._pid: int | None = disk.getpid()
         self._id = disk.urandom(8).hex()
         self._directory = abspath(queue_directory(path, name))  # absolute: the process may change its working directory
@@ -155,11 +158,14 @@ class Producer(Uncopyable, Generic[T]):
             if create:
                 _create(disk, self._directory, Settings(trust=trust, network_disk=network_disk))
             self._inbox = find_inbox(disk, self._directory)
-            if not network_disk:
-                need_local(disk, self._inbox)
-            if not trust and not is_shared(disk, self._inbox):
-                roots = dict.fromkeys((self._directory, dirname(self._inbox)))
-                need_trusted(disk, chain.from_iterable(believed(disk, root) for root in roots))
+            try:
+                if not network_disk:
+                    need_local(disk, self._inbox)
+                if not trust and not is_shared(disk, self._inbox):
+                    roots = dict.fromkeys((self._directory, dirname(self._inbox)))
+                    need_trusted(disk, chain.from_iterable(believed(disk, root) for root in roots))
+            except FileNotFoundError as error:
+                raise explained(error, self._directory, self._inbox, None, "", "make the producer again") from error
         self._versions = Versions(disk, self._directory)
         self._bounds = Bounds(disk, self._directory)
 
@@ -347,7 +353,7 @@ class Producer(Uncopyable, Generic[T]):
         if self._draft is not None and self._batch.items:
             self._spill()
         draft, before = self._draft, self.pending
-        self._bounds.check(self._inbox, self._load())
+        self._bounds.check(self._inbox, *self._load())
         try:
             if draft is None:
                 draft = self._begin()
@@ -369,12 +375,15 @@ class Producer(Uncopyable, Generic[T]):
 
         Raises:
             SessionInUseError: Another call of the producer has not ended.
+            ClosedError: The producer was made before a fork.
 
         The producer can be used afterwards. Nothing that was flushed is affected. A producer is for one thread at a
         time.
         """
         if self._is_busy:
             raise _in_use()
+        if self._pid is not None:
+            self._check()  # a child must not delete what its parent has spilled
         self._is_busy = True
         try:
             self._roll_back()
@@ -397,7 +406,7 @@ class Producer(Uncopyable, Generic[T]):
         """
         if self._pid == self._disk.getpid():
             self.rollback()
-        self._pid = None
+        self._pid, self._draft = None, None  # in a forked child, the draft is the parent's
 
     def _check(self) -> None:
         if self._pid is None:
@@ -420,14 +429,12 @@ class Producer(Uncopyable, Generic[T]):
             self._fall_back(draft, error)
             raise self._explained(draft, error, self.pending > 0) from error
 
-    def _load(self) -> Load:
-        """Return the upper bound of what the next flush adds to the inbox, besides the bytes that were spilled
-        already."""
-        count, payload_bytes = len(self._batch.items), self._batch.payload_bytes
+    def _load(self) -> tuple[Load, int]:
+        """Return an upper bound of what the next flush adds to the inbox, and the bytes that were spilled already."""
         ahead = self._draft
         if ahead is not None:
-            return Load(ahead.count, ahead.length_bytes, 0)
-        return load_of(count, payload_bytes)
+            return Load(ahead.count, ahead.length_bytes, 0), ahead.length_bytes
+        return load_of(len(self._batch.items), self._batch.payload_bytes, self._envelope_bytes), 0
 
     def _write(self, draft: Draft) -> None:
         draft.write(self._batch.items, self._batch.payload_bytes, self._disk.time_ns())
@@ -492,13 +499,15 @@ def explained(
 def find_inbox(disk: Disk, directory: str) -> str:
     """Return the inbox of the queue in this directory.
 
-    Raises ``QueueNotFoundError``, ``DataMissingError``, and ``InboxAccessError`` if this process may not publish
-    there.
+    Raises ``QueueNotFoundError``, ``DataMissingError``, ``DataPathError`` for a copy without segments of its own, and
+    ``InboxAccessError`` if this process may not publish there.
     """
     try:
         if not find_generations(disk, directory):
             raise no_queue(disk, directory, "to publish to")
-        inbox = read_places(disk, directory).path(INBOX_DIRECTORY)
+        places = read_places(disk, directory)
+        need_own_location(disk, places)
+        inbox = places.path(INBOX_DIRECTORY)
         with suppress(FileNotFoundError):  # the segments are being moved
             publication_mode(disk, inbox)
     except InboxAccessError:

@@ -7,6 +7,7 @@ The write order of a deletion is described at the top of ``layout``. Step 1 is i
 from __future__ import annotations
 
 from contextlib import suppress
+from stat import S_ISLNK
 
 from ..errors import InDoubtError, naming_paths, unless_lacking
 from ..storage.layout import (
@@ -23,7 +24,7 @@ from ..storage.layout import (
 )
 from ..storage.locations import LOG_DIRECTORY, OWN, read_places
 from ..storage.lock import LOCK_NAME, Lock
-from ..storage.relocation import require_own_location
+from ..storage.relocation import own_location
 from ..system.disk import Disk, StrPath, abspath, current_disk, dirname, fspath, join, sync_directory
 from ..system.trust import need_trusted
 from .in_doubt import find_unsettled
@@ -37,7 +38,8 @@ def list_queues(path: StrPath) -> list[str]:
         path: The directory that holds the queues.
 
     Returns:
-        The names, sorted. A queue without a name, which lies in ``path`` itself, is not among them.
+        The names, sorted. A queue without a name, which lies in ``path`` itself, is not among them. Neither is a
+        symbolic link to a queue, which no opening accepts.
 
     Raises:
         PathMissingError, PathNotADirectoryError: There is no directory at the path. A wrong path is not taken for an
@@ -49,7 +51,14 @@ def list_queues(path: StrPath) -> list[str]:
     """
     disk = current_disk()
     path = fspath(path)
-    return [name for name in sorted(disk.listdir(path)) if is_name(name) and holds_queue(disk, join(path, name))]
+    return [name for name in sorted(disk.listdir(path)) if is_name(name) and _is_queue(disk, join(path, name))]
+
+
+def _is_queue(disk: Disk, directory: str) -> bool:
+    """Return whether the directory holds a queue, and is no link to it."""
+    with suppress(FileNotFoundError):  # it was deleted meanwhile
+        return holds_queue(disk, directory) and not S_ISLNK(disk.lstat(directory).st_mode)
+    return False
 
 
 @naming_paths()
@@ -105,8 +114,7 @@ def _delete_queue(disk: Disk, directory: str, name: str | None, lock_timeout: fl
         places = read_places(disk, directory)
         found = find_generations(disk, directory, places)  # again: the queue may have been deleted during the wait
         if found:
-            if lock.is_copied:
-                require_own_location(places)
+            own_location(disk, places, lock)
             _refuse_unsettled(disk, directory)
             disk.failpoint("delete.1 rename log")
             disk.rename(join(directory, LOG_DIRECTORY), join(directory, DELETED_DIRECTORY))

@@ -21,6 +21,7 @@ from ..engine.settings import Settings
 from ..errors import (
     CorruptionError,
     DataMissingError,
+    DataPathError,
     MemoryShortageError,
     PersistentQueueError,
     UnsupportedFormatError,
@@ -52,7 +53,7 @@ from ..storage.locations import (
 from ..storage.log import parse_log_name
 from ..storage.log_reader import SNAPSHOT, read_steadily
 from ..storage.publication import Part, is_published, parse_name, read_publication
-from ..storage.relocation import require_own_location
+from ..storage.relocation import need_own_location
 from ..storage.schema_files import check_schemas, parse_schema_name
 from ..storage.segment import PUBLISHED, Segment, parse_segment_name, segment_name
 from ..system.disk import Disk, StrPath, abspath, basename, current_disk, dirname, join
@@ -139,11 +140,12 @@ def _check(disk: Disk, directory: str, meter: Meter = SILENT) -> CheckReport:
         if not find_generations(disk, directory):
             raise no_queue(disk, directory, "to check")
         places = read_places(disk, directory)
+        need_own_location(disk, places)
         # An owner may replace the log meanwhile.
         recovered = read_steadily(
             lambda: find_generations(disk, directory, places), lambda _: recover(disk, places, None, meter), SNAPSHOT
         )
-    except (CorruptionError, DataMissingError) as damage:
+    except (CorruptionError, DataMissingError, DataPathError) as damage:
         untrusted = tuple(map(str, _distrusted(disk, directory)))
         return CheckReport((str(damage),), False, 0, 0, 0, 0, (), untrusted=untrusted)
     assert recovered is not None
@@ -424,9 +426,9 @@ def _repair(disk: Disk, directory: str, given: str | None, renew: bool, trust: b
     if not names_in(disk, places.path(LOG_DIRECTORY)) and not names_in(disk, places.path(DATA_DIRECTORY)):
         raise no_queue(disk, directory, "to repair")
     before = _damaged_files(disk, places)
-    with take(disk, directory, Settings(trust=trust, network_disk=True), create=True, data_path=given) as taken:
-        if renew and taken.lock.is_copied and taken.places == places:
-            require_own_location(places)  # a queue of its own has segments of its own
+    with take(
+        disk, directory, Settings(keep_limits=True, trust=trust, network_disk=True), create=True, data_path=given
+    ) as taken:
         salvaged = salvage(taken.lock.disk, taken.places, asking(disk, directory, UNKNOWN, trust), meter)
         if renew:
             salvaged.recovered.state.identity = b""  # an opening gives a new identity to a queue without one

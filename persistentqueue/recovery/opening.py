@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from logging import ERROR, WARNING
@@ -42,7 +43,7 @@ from ..errors import (
     ResourceError,
     unless_lacking,
 )
-from ..storage.inbox_limits import record_limits
+from ..storage.inbox_limits import kept_limits, record_limits
 from ..storage.layout import (
     believed,
     delete_all,
@@ -203,10 +204,12 @@ def take(
         try:
             own = lock.disk
             _need_trusted(own, settings, directory, None)  # again: under the lock no other process replaces it
-            places = open_places(own, directory, data_path, lock.is_copied)
+            places = open_places(own, directory, data_path, lock)
             _need_trusted(own, settings, places.data_root, None)
             if places.data_root != directory:
                 _need_local(own, settings, places.data_root, None)
+            if settings.keep_limits:
+                settings = replace(settings, **kept_limits(own, directory))
             yield Taken(disk, directory, settings, data_path, lock, places)
         except BaseException:
             lock.release()
@@ -244,7 +247,8 @@ def begin(
         _begin_log(store, recovered, meter)
         lock.settle()
         if adopts:
-            record_limits(own, directory, vars(settings))
+            if not settings.keep_limits:
+                record_limits(own, directory, vars(settings))
             _adopt(store, meter)
     except BaseException:
         store.abandon()

@@ -1,11 +1,13 @@
 """Limits for producers: they bound the inbox while no owner adopts.
 
-At each opening the owner records ``max_items``, ``max_bytes`` and ``max_disk_bytes`` in ``queue.limits``, in the format
-of the files in ``locations``. Without limits there is no such file. If the file is there, a producer is refused in
-two cases:
+At each opening the owner records ``max_items``, ``max_bytes`` and ``max_disk_bytes`` in ``queue.limits``, with
+``log_bytes``, in the format of the files in ``locations``. Without limits there is no such file. An opening with
+``keep_limits`` records nothing: the recorded limits count for it. If the file is there, a producer is refused in three
+cases:
 
 - The published files in the inbox would exceed ``max_items`` or ``max_bytes``.
 - The files of the queue, with the inbox, would exceed ``max_disk_bytes``.
+- The flush would not even fit into the empty queue. The owner could never adopt it, or what was published behind it.
 
 So the queue and its inbox together hold at most twice ``max_items`` and ``max_bytes``. A producer never exceeds
 ``max_disk_bytes``.
@@ -22,7 +24,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from ..core.block import BLOCK_HEADER_BYTES, LENGTH_BYTES
+from ..core.block import most_block_bytes
 from ..core.header import HEADER_BYTES
 from ..errors import CorruptionError, MemoryShortageError, PersistentQueueError, QueueFullError, UnsupportedFormatError
 from ..system.disk import Disk, dirname, join
@@ -31,6 +33,12 @@ from .locations import LIMITS_NAME, Places, read_fields, remove_file, write_fiel
 from .publication import is_published, read_publication
 
 LIMITS = ("max_items", "max_bytes", "max_disk_bytes")
+LOGS_LEAST = 5
+"""Least ratio of ``max_disk_bytes`` to ``log_bytes``: for the log, its spare, the reserve for both, and items."""
+_RESERVED = 8
+"""Divisor of ``max_disk_bytes``: this part is reserved for the log and its spare to grow."""
+_LOG_BYTES = "log_bytes"
+"""The name of the recorded length of a log. Older versions did not record it."""
 _PART = 64
 """Divisor of the room that a look has found: a producer publishes this part of it before it looks again."""
 
@@ -43,10 +51,20 @@ class Load(NamedTuple):
     size_bytes: int
 
 
-def load_of(count: int, payload_bytes: int) -> Load:
-    """Return the load of ``count`` items that are published in a file of their own."""
-    length_bytes = BLOCK_HEADER_BYTES + LENGTH_BYTES * count + payload_bytes if count else 0
+def load_of(count: int, payload_bytes: int, envelope_bytes: int) -> Load:
+    """Return an upper bound of the load of ``count`` items that are published in a file of their own."""
+    length_bytes = most_block_bytes(count, payload_bytes, envelope_bytes)
     return Load(count, length_bytes, HEADER_BYTES + length_bytes)
+
+
+def reserve_bytes(log_bytes: int, max_disk_bytes: int | None) -> int:
+    """Return the bytes that only dequeues may use, for a log of this length and its spare to grow."""
+    return max(2 * log_bytes, (max_disk_bytes or 0) // _RESERVED)
+
+
+def empty_bytes(log_bytes: int, max_disk_bytes: int | None) -> int:
+    """Return the bytes of ``max_disk_bytes`` that an empty queue takes, without a segment."""
+    return 2 * log_bytes + reserve_bytes(log_bytes, max_disk_bytes)
 
 
 def record_limits(disk: Disk, directory: str, settings: Mapping[str, Any]) -> None:
@@ -55,6 +73,8 @@ def record_limits(disk: Disk, directory: str, settings: Mapping[str, Any]) -> No
     Never raises ``OSError``: only producers need the record, and the owner enforces its limits in any case.
     """
     limits = {name: value for name in LIMITS if (value := settings[name]) is not None}
+    if limits:
+        limits[_LOG_BYTES] = settings[_LOG_BYTES]
     path = join(directory, LIMITS_NAME)
     with suppress(OSError):
         if limits != read_limits(disk, directory):
@@ -65,12 +85,27 @@ def record_limits(disk: Disk, directory: str, settings: Mapping[str, Any]) -> No
 
 
 def read_limits(disk: Disk, directory: str) -> dict[str, int]:
-    """Return the recorded limits; an empty dictionary if there is no record, or it cannot be read."""
+    """Return the recorded limits, and ``log_bytes``; an empty dictionary if there is no record, or it cannot be read.
+
+    A number that no option can be counts as not recorded: a person may have edited the file.
+    """
     with suppress(PersistentQueueError, OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         fields = read_fields(disk, join(directory, LIMITS_NAME))
         if fields is not None:
-            return {name: value for name, value in fields["limits"].items() if name in LIMITS and type(value) is int}
+            names = (*LIMITS, _LOG_BYTES)
+            found = {name: value for name, value in fields["limits"].items() if name in names and type(value) is int}
+            return {name: value for name, value in found.items() if 0 < value < 2**63}
     return {}
+
+
+def kept_limits(disk: Disk, directory: str) -> dict[str, Any]:
+    """Return the recorded limits as settings of an opening, with a ``log_bytes`` that ``max_disk_bytes`` allows."""
+    limits = read_limits(disk, directory)
+    log_bytes, disk_bytes = limits.pop(_LOG_BYTES, None), limits.get("max_disk_bytes")
+    if disk_bytes is None:
+        return limits
+    most_bytes = disk_bytes // LOGS_LEAST
+    return {**limits, _LOG_BYTES: most_bytes if log_bytes is None else min(log_bytes, most_bytes)}
 
 
 class Bounds:
@@ -83,28 +118,34 @@ class Bounds:
         self._room = Load(0, 0, 0)
         """Load that may be published before the next look."""
 
-    def check(self, inbox: str, asked: Load) -> None:
-        """Count the load that is about to be published.
+    def check(self, inbox: str, asked: Load, written_bytes: int = 0) -> None:
+        """Count the load that is about to be published, beside files of ``written_bytes`` that it belongs to.
 
         Raises ``QueueFullError`` if it does not fit. Then nothing was counted or published.
         """
         limits = read_limits(self._disk, self._directory)
         if not limits:
             return
-        if any(more > room for more, room in zip(asked, self._room, strict=True)):
-            held = self._look(inbox, "max_disk_bytes" in limits)
-            room = []
-            for name, holds, more in zip(LIMITS, held, asked, strict=True):
-                most = limits.get(name)
-                if most is None:
-                    room.append(2**63)
-                    continue
-                if holds + more > most:
-                    raise QueueFullError(self._directory, name, most, holds, more, more > most)
-                room.append((most - holds - more) // _PART)
-            self._room = Load(*room)
-        else:
+        most_bytes = limits.get("max_disk_bytes")
+        whole_bytes = asked.size_bytes + written_bytes
+        if most_bytes is not None:
+            whole_bytes += empty_bytes(limits.get(_LOG_BYTES, 0), most_bytes)
+        fits = most_bytes is None or whole_bytes <= most_bytes
+        if fits and not any(more > room for more, room in zip(asked, self._room, strict=True)):
             self._room = Load(*(room - more for more, room in zip(asked, self._room, strict=True)))
+            return
+        held = self._look(inbox, most_bytes is not None)
+        whole = asked._replace(size_bytes=whole_bytes)
+        room = []
+        for name, holds, more, least in zip(LIMITS, held, asked, whole, strict=True):
+            most = limits.get(name)
+            if most is None:
+                room.append(2**63)
+                continue
+            if holds + more > most or least > most:
+                raise QueueFullError(self._directory, name, most, holds, more, least > most)
+            room.append((most - holds - more) // _PART)
+        self._room = Load(*room)
 
     def _look(self, inbox: str, counts_files: bool) -> Load:
         """Return the load of the inbox, and the size of all files of the queue if ``counts_files``.

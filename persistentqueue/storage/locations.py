@@ -12,7 +12,8 @@ empty id is the queue's own directory. A queue without ``data.path`` has that, t
 
 ``others`` may hold files of this queue that do not count: a move has left them, or was copying them. ``queue`` tells
 people which queue a location belongs to. By it, a queue also recognizes a location that it took and never recorded,
-because its process was killed in between.
+because its process was killed in between. ``lock`` beside it is the inode of that queue's lock, if the directory was a
+copy when its opening was given this location. So only this copy uses it from then on.
 
 A location is taken durably before ``data.path`` names it. It loses its id only when ``data.path`` durably names it no
 more. So a location without the recorded id is not mounted, or belongs to another queue, and nothing is made there.
@@ -157,9 +158,22 @@ def write_id(disk: Disk, directory: str, root: str) -> Place:
     return place
 
 
-def renew_id(disk: Disk, directory: str, place: Place) -> None:
-    """Write the location's id again, for the queue in this directory, durably except for the names above it."""
-    write_fields(disk, join(place.path, ID_NAME), {"id": place.id, "queue": abspath(directory)})
+def renew_id(disk: Disk, directory: str, place: Place, lock: str = "") -> None:
+    """Write the location's id again, for the queue in this directory, durably except for the names above it.
+
+    With the inode of the queue's ``lock``, the location belongs to this directory, and to no copy of it.
+    """
+    fields = {"id": place.id, "queue": abspath(directory)}
+    write_fields(disk, join(place.path, ID_NAME), {**fields, "lock": lock} if lock else fields)
+
+
+def read_claim(disk: Disk, place: Place) -> tuple[str, str]:
+    """Return the directory of the location's queue, and the inode of its lock if it was recorded; else empty texts.
+
+    Raises ``CorruptionError``.
+    """
+    fields = read_fields(disk, join(place.path, ID_NAME)) or {}
+    return str(fields.get("queue", "")), str(fields.get("lock", ""))
 
 
 def remove_file(disk: Disk, path: str) -> None:

@@ -119,6 +119,11 @@ class Lock:
         """The directories that are held as long as the lock: that of the queue, and those that its owner adds."""
 
     @property
+    def inode(self) -> str:
+        """The inode of the lock file, as the file records it."""
+        return self._inode
+
+    @property
     def disk(self) -> Disk:
         """The interface of the owner: it reaches the held directories by their descriptors."""
         return self.roots.disk
@@ -156,7 +161,7 @@ class Lock:
         recorded = _signed(self._disk, self._fd).get("inode")
         self.note = _note_in(self._disk, self._fd)
         self.is_moved = recorded != self._inode
-        self.is_copied = self.is_moved and _INODE.fullmatch(str(recorded)) is not None
+        self.is_copied = _is_copied(recorded, self._inode)
         self._sign(str(recorded) if self.is_copied else "" if self.is_moved else self._inode)
 
     def settle(self) -> None:
@@ -193,7 +198,7 @@ class Lock:
             if self._disk.lock(fd) and self._is_named(fd) and self.is_named():
                 found = self._disk.fstat(fd)
                 _need_plain(self.path, found)
-                self._inode = f"{found.st_ino:016x}"
+                self._inode = _inode_of(found)
                 self._fd, fd = fd, -1  # last: an error before this frees the lock
                 return True
         finally:
@@ -250,6 +255,27 @@ def _need_plain(path: str, found: StatResult) -> None:
 def _untrusted(path: str, found: str) -> UntrustedError:
     advice = "nothing was written to it: inspect it, close the queue everywhere, and remove the file"
     return UntrustedError(path, "a plain file with one name as the lock", found, advice)
+
+
+def _inode_of(found: StatResult) -> str:
+    return f"{found.st_ino:016x}"
+
+
+def _is_copied(recorded: object, inode: str) -> bool:
+    """Return whether a lock file with this inode records another one."""
+    return recorded != inode and _INODE.fullmatch(str(recorded)) is not None
+
+
+def read_inode(disk: Disk, path: str) -> tuple[str, bool]:
+    """Return the inode of the lock file, and whether it was copied, as ``Lock.is_copied`` tells.
+
+    An empty text and False if the file cannot be read.
+    """
+    try:
+        inode = _inode_of(disk.lstat(path))
+        return inode, _is_copied((_read(disk, path, _signed) or {}).get("inode"), inode)
+    except OSError:
+        return "", False
 
 
 def read_owner(disk: Disk, path: str) -> Owner | None:

@@ -29,6 +29,7 @@ from ..errors import (
     DataMissingError,
     DataPathError,
     InvalidNameError,
+    PersistentQueueError,
     lacking,
     naming_paths,
 )
@@ -40,6 +41,7 @@ from ..system.disk import (
     basename,
     copy_file,
     current_disk,
+    dirname,
     join,
     make_directory,
     sync_directory,
@@ -74,13 +76,15 @@ from .locations import (
     PATH_NAME,
     Place,
     Places,
+    read_claim,
     read_id,
     read_places,
     read_record,
+    renew_id,
     write_id,
     write_places,
 )
-from .lock import LOCK_NAME, Lock
+from .lock import LOCK_NAME, Lock, read_inode
 
 
 @dataclass(frozen=True)
@@ -189,8 +193,7 @@ def _move_data(
         places = read_places(disk, directory)
         if not find_generations(disk, directory, places):
             raise no_queue(disk, directory, "to move")
-        if lock.is_copied:
-            require_own_location(places)
+        own_location(disk, places, lock)
         places = sweep_others(disk, reopen_inbox(disk, places))
         source, files, copied_bytes = places.data_root, 0, 0
         if target != places.place.path:
@@ -205,32 +208,86 @@ def _move_data(
         lock.release()
 
 
-def open_places(disk: Disk, directory: str, data_path: str | None, is_copied: bool) -> Places:
+def open_places(disk: Disk, directory: str, data_path: str | None, lock: Lock) -> Places:
     """Return the locations of the parts of a queue that is being opened with this ``data_path``, if one was given.
 
     A location that is not where it was recorded, but at this path, is recorded anew, since it bears the id. If the
-    queue was being deleted, the deletion is finished. ``is_copied`` is that of the lock. Raises ``DataMissingError``,
-    and the error of ``require_own_location``.
+    queue was being deleted, the deletion is finished. Raises ``DataMissingError``, and the errors of ``own_location``.
     """
     names = names_in(disk, directory)  # one call, which nearly always finds that no more is needed
-    places = _found_places(disk, directory, data_path, is_copied) if PATH_NAME in names else Places(directory)
-    if is_copied and data_path is None:
-        require_own_location(places)
+    places = _found_places(disk, directory, data_path, lock.is_copied) if PATH_NAME in names else Places(directory)
+    own_location(disk, places, lock, data_path)
     if CLOSED_DIRECTORY in names or places.place != OWN:
         places = reopen_inbox(disk, places)
     return finish_deletion(disk, places) if DELETED_DIRECTORY in names else places
 
 
-def require_own_location(places: Places) -> None:
-    """Raise ``DataPathError`` if a copied directory names a location that may belong to the original."""
+def own_location(disk: Disk, places: Places, lock: Lock, data_path: str | None = None) -> None:
+    """Make sure that the recorded location is this directory's own, and no other copy's.
+
+    The caller of an opening may give the location of a copied directory as ``data_path``. The location then records
+    that it belongs to this directory. Raises ``DataPathError`` if the location may belong to the original.
+    """
+    if places.place == OWN:
+        return
+    queue, owner = read_claim(disk, places.place)
+    if owner == lock.inode or not (owner or lock.is_copied):
+        return
+    if data_path is not None and (data_path == places.place.path or _is_same(disk, places, data_path)):
+        _need_left(disk, places, queue, lock)
+    else:
+        _need_ours(places, queue, owner, lock.inode, lock.is_copied)
+    renew_id(disk, places.directory, places.place, lock.inode)
+
+
+def need_own_location(disk: Disk, places: Places) -> None:
+    """Raise ``DataPathError`` if the recorded location may belong to another directory, of which this one is a copy.
+
+    Reads the lock file, and takes no lock.
+    """
     if places.place != OWN:
-        root = places.data_root
+        inode, is_copied = read_inode(disk, join(places.directory, LOCK_NAME))
+        _need_ours(places, *read_claim(disk, places.place), inode, is_copied)
+
+
+def _need_ours(places: Places, queue: str, owner: str, inode: str, is_copied: bool) -> None:
+    """Raise ``DataPathError`` if the location, which names its ``queue`` and ``owner``, may be another directory's."""
+    root = places.data_root
+    given, name = f"data_path={root!r}", basename(root)
+    if name == basename(places.directory):
+        given = f"data_path={dirname(root)!r} and the name {name!r} (or {given} without a name)"
+    if owner and owner == inode:
+        return
+    if is_copied:
         raise DataPathError(
             places.directory,
             "a queue that is where it was last opened",
             f"a copy, or a queue that was moved, with its segments at {root}",
-            f"if the original is gone, open this one once with data_path={root!r} (or repair it with --data-path "
-            "PATH); else copy the segments, too, and pass the path of their copy",
+            f"if the original is gone, open this one once with {given}, or repair it with --data-path PATH; else copy "
+            "the segments, too, and pass the path of their copy",
+        )
+    if owner and queue != abspath(places.directory):
+        raise DataPathError(
+            places.directory,
+            f"segments of its own at {root}",
+            f"those of a copy, {queue}, which was opened with their path",
+            f"use that queue; or remove its directory by hand, and open this one once with {given}",
+        )
+
+
+def _need_left(disk: Disk, places: Places, queue: str, lock: Lock) -> None:
+    """Raise ``DataPathError`` if the queue that the location names is another one, and still has its segments there."""
+    try:
+        other = read_record(disk, queue)
+        is_left = lock.is_on(disk.lstat(queue)) or other.place == OWN or not _is_same(disk, places, other.place.path)
+    except (OSError, PersistentQueueError):  # there is no queue any more, or it cannot be opened
+        return
+    if not is_left:
+        raise DataPathError(
+            places.directory,
+            f"no other queue with its segments at {places.data_root}",
+            f"the queue in {queue}",
+            "copy the segments, too, and pass the path of their copy",
         )
 
 

@@ -25,7 +25,6 @@ from itertools import chain, combinations, count
 
 from persistentqueue.core.encryption import Encryption, Envelopes
 from persistentqueue.core.header import HEADER_BYTES
-from persistentqueue.engine.admission import LOGS_LEAST
 from persistentqueue.engine.compaction import Copy
 from persistentqueue.engine.reader import Reader
 from persistentqueue.engine.settings import Settings
@@ -42,6 +41,7 @@ from persistentqueue.errors import (
 )
 from persistentqueue.recovery import check
 from persistentqueue.recovery.catalog import delete_queue
+from persistentqueue.storage.inbox_limits import LOGS_LEAST
 from tests.support.disks import call_on
 
 from .content import SUBSCRIBES, Content

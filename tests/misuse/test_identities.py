@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from persistentqueue import DataPathError, PersistentQueue, delete_queue, move_data, repair
+from persistentqueue import DataPathError, PersistentQueue, Producer, check, delete_queue, move_data, repair
 from persistentqueue.core.operations import Decision
 from persistentqueue.errors import CopiedQueueError, InDoubtError
+from persistentqueue.interprocess.multi_writer import PartWriter
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
 from tests.support.disks import call_on
@@ -233,6 +234,49 @@ def test_a_restored_queue_names_its_segments_once(tmp_path: Path, open_queue: Qu
     open_queue("a", data_path=media).close()
     with open_queue("a") as a:
         assert contents(a) == [[b"1"]]
+    with pytest.raises(DataPathError, match=r"those of a copy, .* which was opened with their path"):
+        open_queue(None, path=tmp_path / "gone")
+    (path / "a" / "lock").unlink()  # by a person: the next opening makes another one
+    for _ in range(2):
+        open_queue("a").close()
+    shutil.rmtree(tmp_path / "gone")
+
+
+def test_a_copy_never_uses_the_segments_of_its_original(tmp_path: Path, open_queue: QueueFactory) -> None:
+    """A copy without segments of its own is not sound, gets no items, and is not opened with those of its original."""
+    path, media, copy = tmp_path / "queues", tmp_path / "media", tmp_path / "backup" / "a"
+    with open_queue("a", data_path=media) as a:
+        put(a, b"1")
+    shutil.copytree(path / "a", copy)
+    (problem,) = check(copy).problems
+    assert f"a copy, or a queue that was moved, with its segments at {media / 'a'}" in problem
+    assert f"data_path={str(media)!r} and the name 'a' (or data_path={str(media / 'a')!r} without a name)" in problem
+    for call in (Producer, PartWriter):
+        with pytest.raises(DataPathError, match="copy the segments, too"):
+            call(copy)
+    with pytest.raises(DataPathError, match=f"found the queue in {path / 'a'}: copy the segments, too"):
+        open_queue("a", path=tmp_path / "backup", data_path=media)
+    with pytest.raises(DataPathError, match="copy the segments, too"):
+        repair(copy, renew=True, data_path=media / "a")
+    with open_queue("a") as a:
+        assert contents(a) == [[b"1"]]
+    shutil.rmtree(copy)
+
+
+def test_a_copy_with_segments_of_its_own_is_renewed_at_any_time(tmp_path: Path, open_queue: QueueFactory) -> None:
+    """Once a copy has segments of its own, it is repaired with or without their path, also after a refused opening."""
+    path, media = tmp_path / "queues", tmp_path / "media"
+    with open_queue("a", data_path=media) as a:
+        put(a, b"1")
+    for root in (path, media):
+        shutil.copytree(root / "a", root / "trial")
+    with pytest.raises(CopiedQueueError, match="run repair --renew on the copy"):
+        open_queue("trial", data_path=media)
+    for data_path in (media, None, media):
+        assert repair(path, "trial", renew=True, data_path=data_path).items == 1
+    with open_queue("trial") as trial, open_queue("a") as a:
+        assert trial.data_path != a.data_path
+        assert contents(trial) == contents(a) == [[b"1"]]
 
 
 def test_a_queue_that_was_made_only_half_is_no_copy(tmp_path: Path, open_queue: QueueFactory) -> None:

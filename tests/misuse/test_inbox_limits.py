@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from persistentqueue import CorruptionError, Producer, QueueFullError, delete_queue
+from persistentqueue import CorruptionError, Encryption, Options, Producer, QueueFullError, delete_queue, repair
 from persistentqueue.core.checksum import crc32
 from persistentqueue.engine.adoption import LOOK_NAMES, STEP_NAMES
 from persistentqueue.interprocess.multi_writer import PartWriter, publish_parts
 from persistentqueue.runtime import open_queue as runtime_of_queue
 from persistentqueue.storage.inbox_limits import read_limits
+from persistentqueue.storage.locations import write_fields
 from persistentqueue.storage.publication import Part
 from persistentqueue.system.disk import DISK, Disk
 from tests.conftest import QueueFactory
@@ -153,6 +154,79 @@ def test_row_24_what_waits_is_limited(open_queue: QueueFactory, directory: Path,
     assert not (directory / "queue.limits").exists()
 
 
+@pytest.mark.parametrize(
+    ("limits", "encrypts", "items"),
+    [
+        ({"max_bytes": 1000}, True, [bytes(940)]),
+        ({"max_bytes": 44 + 4 * 1000 + 1000 * 1000}, False, [bytes(1000)] * 1000),
+        ({"max_disk_bytes": 6 * 1024 * 1024}, False, [bytes(2_500_000)]),
+        ({"max_disk_bytes": 16 * 1024 * 1024}, False, [bytes(1024)] * 13_000),
+    ],
+    ids=["envelopes", "several blocks", "the reserve", "spilled before"],
+)
+def test_row_24_what_never_fits_is_not_published(
+    open_queue: QueueFactory, directory: Path, limits: dict[str, int], encrypts: bool, items: list[bytes]
+) -> None:
+    """A producer refuses what its owner could never adopt, as a session does. The next flush is adopted."""
+    encryption = Encryption("k", lambda _: bytes(32)) if encrypts else None
+    queue = open_queue(encryption=encryption, **limits)
+    with Producer(directory, encryption=encryption) as producer, queue.session() as session:
+        for flushes in (session, producer):
+            with pytest.raises(QueueFullError) as caught:
+                flushes.enqueue_many(items)
+                flushes.flush()
+            flushes.rollback()
+        assert caught.value.lasting
+        producer.enqueue(b"small")
+        assert producer.flush()
+        assert session.dequeue(timeout=10.0) == b"small"
+        session.flush()
+
+
+def test_row_24_parts_that_never_fit_are_not_published(open_queue: QueueFactory, directory: Path) -> None:
+    """Parts that are small enough for ``max_disk_bytes`` one by one are refused together."""
+    queue, parts = open_queue(max_disk_bytes=16 * 1024 * 1024), list[Part]()
+    for _ in range(4):
+        writer = PartWriter(directory)
+        writer.write([bytes(1024 * 1024)] * 2)
+        part = writer.end()
+        assert part is not None
+        parts.append(part)
+    with pytest.raises(QueueFullError, match="max_disk_bytes=") as caught:
+        publish_parts(directory, None, parts * 2)
+    assert caught.value.lasting
+    assert publish_parts(directory, None, parts)
+    assert len(drain(queue)) == 8
+
+
+def test_an_opening_can_keep_the_limits(open_queue: QueueFactory, directory: Path) -> None:
+    """With ``keep_limits``, an opening has the limits that the last one recorded, and its log fits into them. They
+    stay recorded, also behind a repair. Numbers that no option can be are no limits."""
+    limits = {"max_items": 3, "max_bytes": 1000, "max_disk_bytes": 6 * 4096}
+    open_queue(log_bytes=4096, **limits).close()
+    recorded = read_limits(DISK, str(directory))
+    assert recorded == {**limits, "log_bytes": 4096}
+    repair(directory)
+    for _ in range(2):
+        with open_queue(keep_limits=True) as queue, queue.session() as session:
+            session.enqueue_many([b"x"] * 4)
+            with pytest.raises(QueueFullError, match="max_items=3"):
+                session.flush()
+            settings = queue._open()._store.settings
+            assert (settings.log_bytes, settings.max_bytes, settings.max_disk_bytes) == (4096, 1000, 6 * 4096)
+            session.rollback()
+        assert read_limits(DISK, str(directory)) == recorded
+    for damaged in ({"max_items": 0, "max_bytes": -1, "max_disk_bytes": 2**70}, {"max_items": True}):
+        write_fields(DISK, str(directory / "queue.limits"), {"limits": damaged}, 0o644)
+        with open_queue(keep_limits=True) as queue:
+            assert queue.stats().fill == 0.0
+    write_fields(DISK, str(directory / "queue.limits"), {"limits": {"max_disk_bytes": 5 * 4096}}, 0o644)
+    with open_queue(keep_limits=True) as queue:  # as an older version recorded it, without the length of the log
+        assert queue._open()._store.settings.log_bytes == 4096
+    with pytest.raises(ValueError, match="keep_limits keeps the limits of an earlier opening: omit it, or max_bytes"):
+        Options(keep_limits=True, max_bytes=1)
+
+
 @pytest.mark.parametrize("limit", ["max_items", "max_bytes"])
 def test_row_24_parts_that_wait_are_limited(open_queue: QueueFactory, directory: Path, limit: str) -> None:
     """A manifest is refused at the limits of the queue; its parts stay, and can be published when there is room."""
@@ -219,5 +293,5 @@ def test_row_24_damaged_limits_are_none(open_queue: QueueFactory, directory: Pat
         producer.enqueue_many([b"a", b"b"])
         assert producer.flush()
     queue = open_queue(max_items=5)
-    assert read_limits(DISK, str(directory)) == {"max_items": 5}
+    assert read_limits(DISK, str(directory)) == {"max_items": 5, "log_bytes": Options().log_bytes}
     assert drain(queue) == [b"a", b"b"]

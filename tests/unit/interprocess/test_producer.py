@@ -9,6 +9,7 @@ import time
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for_futures
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from persistentqueue import (
     BrokenQueueError,
     ClosedError,
     CorruptionError,
+    DataPathError,
     DiskFullError,
     ItemTooLargeError,
     PersistentQueue,
@@ -26,6 +28,7 @@ from persistentqueue import (
     UnflushedWarning,
     check,
     delete_queue,
+    move_data,
 )
 from persistentqueue.core.block import SEGMENT_MAGIC
 from persistentqueue.core.header import HEADER_BYTES, VERSION, decode_header, encode_header
@@ -342,16 +345,38 @@ def test_a_forked_child_is_refused(directory: Path) -> None:
         producer.enqueue_many([bytes(1024 * 1024)] * 6)
         pid = os.fork()
         if not pid:  # pragma: no cover - another process
-            try:
-                producer.enqueue(b"a")
-            except ClosedError:
-                producer.close()
-                os._exit(0)
-            os._exit(1)
+            refused = 0
+            for call in (partial(producer.enqueue, b"a"), producer.rollback):
+                try:
+                    call()
+                except ClosedError:
+                    refused += 1
+            producer.close()
+            producer.rollback()  # of a closed one, which has nothing
+            os._exit(refused != 2)
         assert os.waitpid(pid, 0)[1] == 0
         producer.flush()
     with PersistentQueue(directory) as queue:
         assert len(drain(queue)) == 6
+
+
+def test_made_while_the_segments_move(open_queue: QueueFactory, directory: Path, tmp_path: Path) -> None:
+    """A producer that is made while the segments are moved is refused with the reason, or it works."""
+    with open_queue() as queue:
+        put(queue, *[bytes(100_000)] * 100)
+    made, refused = 0, set[str]()
+
+    def meanwhile(_done: int, _total: int) -> None:
+        nonlocal made
+        try:
+            Producer(directory).close()
+            made += 1
+        except DataPathError as error:
+            refused.add(str(error).rpartition(": ")[2])
+
+    move_data(directory, data_path=tmp_path / "media", progress=meanwhile)
+    assert made
+    assert refused == {"make the producer again"}
 
 
 def test_dropped_with_work(directory: Path) -> None:

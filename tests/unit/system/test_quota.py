@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from persistentqueue import DiskFullError, PersistentQueue, QueueFullError
-from persistentqueue.engine.admission import LOGS_LEAST
 from persistentqueue.engine.transaction import Transaction
+from persistentqueue.storage.inbox_limits import LOGS_LEAST
 from persistentqueue.storage.layout import open_pool
 from persistentqueue.system.disk import CREATE, CREATE_NEW, DISK, READ
 from persistentqueue.system.quota import OverLimitError, Quota

@@ -48,9 +48,9 @@ _HINTS: Mapping[type[Exception], str] = {
 }
 """The option or the command that helps, by the type of the error."""
 
-own = partial(PersistentQueue, wipe=True)
-"""Opens a queue with its lock. It wipes each file that it frees: the queue's maker may rely on that, and no verb knows.
-"""
+own = partial(PersistentQueue, wipe=True, keep_limits=True)
+"""Opens a queue with its lock, under the limits that the queue's maker has set. It wipes each file that it frees: the
+maker may rely on that, and no verb knows."""
 PATH = parameter("path", completes="directory", help="A queue's directory, or the parent directory of queues.")
 NAME = parameter("name", nargs="?", completes="queue", help="The queue's name; omit it if PATH is the queue.")
 NAME_NEEDED = parameter("name", completes="queue", help="The queue's name, or . if PATH is the queue.")
@@ -65,7 +65,7 @@ KEYS = parameter(
     action="append",
     dest="keys",
     metavar="ID=FILE",
-    help="A key of an encrypted queue; FILE holds its bytes, raw or in hex. Repeatable: the first key encrypts.",
+    help="A key of an encrypted queue; FILE holds it raw, or as a line of hex. Repeatable: the first key encrypts.",
 )
 LOCK_TIMEOUT = parameter(
     "--lock-timeout",

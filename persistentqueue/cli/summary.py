@@ -83,6 +83,11 @@ def named(name: str | None) -> str | None:
     return None if name == "." else name
 
 
+def beside(path: str, name: str) -> str:
+    """Return the directory that holds the queue of this name and its neighbours."""
+    return os.path.dirname(os.path.abspath(path)) if named(name) is None else path
+
+
 def queues_in(path: str, names: Sequence[str] = ()) -> list[str]:
     """Return the given names; without any, all queues in the directory; without any there, the directory itself."""
     with suppress(UnusablePathError):  # the verb tells that there is no queue

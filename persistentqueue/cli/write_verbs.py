@@ -45,7 +45,7 @@ from .formatting import item_json, item_of, many
 from .output import answer, note, progress, say, write
 from .parser import USE, Number, UsageError, parameter, verb
 from .streams import await_reader, is_piped
-from .summary import named
+from .summary import beside, named
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -57,6 +57,8 @@ The batches depend on the lines alone, so that a repeated load with a marker mee
 """
 BATCH_ITEMS = 1000
 """Most items in one transaction of a get or of a move."""
+Open = Callable[[], PersistentQueue[bytes]]
+"""Opens a queue."""
 
 
 @verb(
@@ -191,7 +193,9 @@ def _taken_in(
     waits = ""
     keyless = settings_of({**access, "keys": None})  # the producer has used the keys; to adopt, none is needed
     try:
-        own(path, named(name), create=False, lock_timeout=LOCK_SECONDS, **keyless).close()
+        with own(path, named(name), create=False, lock_timeout=LOCK_SECONDS, **keyless) as queue:
+            if queue.stats().published:
+                waits = "published: the queue is at its limit, and its owner adopts them when there is room"
     except QueueLockedError as locked:
         who = f"process {locked.pid} on {locked.host}" if locked.pid is not None else "another process"
         waits = f"published: {who} owns the queue, and adopts them"
@@ -357,7 +361,7 @@ def _session(queue: PersistentQueue, subscription: str) -> Session:
     "move",
     PATH,
     parameter("names", nargs="*", metavar="NAME", completes="queue", help="The queues' names."),
-    parameter("--to", default="", metavar="TARGET", completes="queue", help="Move items to this queue in PATH."),
+    parameter("--to", default="", metavar="TARGET", completes="queue", help="Move items to this queue beside NAME."),
     parameter("-n", "--count", type=Number(int, 0), help="With --to: most items to move; default: all."),
     parameter("--data-path", default="", metavar="NEW", completes="directory", help="Move segments to NEW/NAME."),
     parameter("--back", action="store_true", help="Move segments back into the queues' directories."),
@@ -389,19 +393,14 @@ def move(
         raise UsageError("--to moves the items of one queue: expected exactly one NAME")
     if to == names[0]:
         raise UsageError(f"--to {to}: this is the queue itself: name another one")
-    opened = partial(own, path, **settings_of(access))
-    return _move_items(opened, names[0], to, 2**62 if count is None else count, as_json)
+    source = partial(own, path, named(names[0]), create=False, **settings_of(access))
+    target = partial(own, beside(path, names[0]), to, **settings_of(access))
+    return _move_items(source, target, (names[0], to), 2**62 if count is None else count, as_json)
 
 
-def _move_items(
-    opened: Callable[..., PersistentQueue[bytes]], name: str, target: str, count: int, as_json: bool
-) -> int:
-    moved = 0
-    with (
-        opened(name, create=False) as source,
-        opened(target) as other,
-        progress("move") as at,
-    ):
+def _move_items(opened: Open, opened_target: Open, names: tuple[str, str], count: int, as_json: bool) -> int:
+    moved, (name, target) = 0, names
+    with opened() as source, opened_target() as other, progress("move") as at:
         total = min(count, len(source))
         while moved < count:
             with transaction(source, other) as (taker, giver):
@@ -447,7 +446,7 @@ def _move_segments(path: str, names: Sequence[str], data_path: str | None, acces
         required=True,
         metavar="DEAD",
         completes="queue",
-        help="The queue of the dead letters.",
+        help="The queue of the dead letters, beside NAME.",
     ),
     parameter("-n", "--count", type=Number(int, 0), help="Most items to move; default: all."),
     *OWNING,
@@ -469,8 +468,11 @@ def requeue(
     """
     if dead_letter == name:
         raise UsageError(f"--from {dead_letter}: this is the queue itself: name the queue of its dead letters")
-    opened = partial(own, path, create=False, **settings_of(access))
-    with opened(dead_letter) as dead, opened(named(name), dead_letter=dead) as queue:
+    opened = partial(own, create=False, **settings_of(access))
+    with (
+        opened(beside(path, name), dead_letter) as dead,
+        opened(path, named(name), dead_letter=dead) as queue,
+    ):
         moved = queue.requeue(count)
     if as_json:
         answer({"items": moved, "source": dead_letter, "target": name})

@@ -356,6 +356,14 @@ class State:
             raise StateError(f"an extent with sequence {sequence}", "none")
         return self.extents[at]
 
+    def last_remaining(self) -> int:
+        """Return the highest sequence that is not gone; 0 if there is none."""
+        if not self.extents:
+            return 0
+        last = self.extents[-1]  # with a live item, as every extent
+        first, count = self.gone.unconsumed(last.first, last.end)[-1]
+        return first + count - 1
+
     def extents_from(self, sequence: int) -> Iterator[Extent]:
         """Yield the extents, from the one that holds the sequence on, or from the last one before it."""
         for at in range(max(bisect_right(self._firsts, sequence) - 1, 0), len(self.extents)):

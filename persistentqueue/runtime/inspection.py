@@ -355,18 +355,21 @@ class InspectedQueue(SpaceKeeper):
         return self.look(sizes)
 
     def check_key(self, encryption: Encryption | None) -> None:
-        """Raise ``WrongKeyError`` if the first remaining block names this key id, but was encrypted with another key.
+        """Raise ``WrongKeyError`` if the first or the last remaining block names this key id, but was encrypted with
+        another key.
 
-        Two keys under one id would make new items unreadable later.
+        Two keys under one id would make new items unreadable later. During a rotation only the last block has the new
+        key.
         """
         if encryption is None:
             return
-        try:
-            with suppress(CorruptionError, MissingExtraError):  # the dequeue of this block raises it
-                next(self.of_all().browse(), None)
-        except WrongKeyError as error:
-            if error.key_id == encryption.key_id:
-                raise
+        for sequence in (0, self.look(self._store.state.last_remaining)):
+            try:
+                with suppress(CorruptionError, MissingExtraError):  # the dequeue of this block raises it
+                    next(self.of_all().browse(sequence=sequence), None)
+            except WrongKeyError as error:
+                if error.key_id == encryption.key_id:
+                    raise
 
     def has_item(self, reader: Reader) -> bool:
         """Return whether a dequeue of this reader would return an item, or raise an error."""

@@ -262,6 +262,24 @@ def test_one_name_for_two_keys(open_queue: QueueFactory) -> None:
     assert drain(queue) == [b"d"]
 
 
+def test_one_name_for_two_keys_during_a_rotation(open_queue: QueueFactory) -> None:
+    """While the first blocks need the old key, another key under the id of the new one is refused as well."""
+    keys = KEYS | {"new": bytes(32)}
+    for key_id, items in (("one", [b"a"]), ("new", [b"b", b"c"])):
+        with open_queue(encryption=Encryption(key_id, keys.__getitem__)) as queue:
+            put(queue, *items)
+    new = Encryption("new", keys.__getitem__)
+    with open_queue(encryption=new) as queue, queue.session() as session, queue.session() as other:
+        assert session.dequeue_many(2) == [b"a", b"b"]
+        assert other.dequeue() == b"c"
+        other.flush()  # the last item that remains is before the last one of its block
+        session.rollback()
+    with pytest.raises(WrongKeyError, match="another key was given, or the block was changed"):
+        open_queue(encryption=Encryption("new", (keys | {"new": bytes(range(32))}).__getitem__))
+    with open_queue(encryption=new) as queue:
+        assert drain(queue) == [b"a", b"b"]
+
+
 def test_what_can_be_opened_comes_out_first(open_queue: QueueFactory) -> None:
     """``dequeue_many`` returns the items before a block that has no key; the next call raises ``WrongKeyError``."""
     queue = open_queue()

@@ -731,6 +731,32 @@ def test_dead_letters_go_back(path: Path) -> None:
         assert (drain(rows), drain(dead)) == ([b"a", b"b", b"c"], [])
 
 
+def test_the_neighbours_of_a_queue_that_is_the_path(path: Path) -> None:
+    """If PATH is the queue itself, ``requeue`` and ``move`` find and make the other queue beside it."""
+    with PersistentQueue(path, "rows", max_attempts=1, dead_letter="dead") as queue:
+        put(queue, b"a")
+        with pytest.raises(ValueError, match="bad"), queue.transaction() as session:
+            raise ValueError(f"bad {session.dequeue()!r}")
+    assert cli("requeue", path / "rows", ".", "--from", "dead").out == b"requeued: 1 item from dead to .\n"
+    assert cli("move", path / "rows", ".", "--to", "other").out == b"moved: 1 item from . to other\n"
+    assert sorted(each.name for each in path.iterdir()) == ["dead", "other", "rows"]
+
+
+def test_limits_are_kept(path: Path) -> None:
+    """The command line works under the limits that the queue's program has set, and keeps them."""
+    PersistentQueue(path, "q", max_items=2).close()
+    said = [cli("put", path, "q", str(number)) for number in range(5)]
+    assert [each.status for each in said] == [0, 0, 0, 0, 2]
+    assert said[1].err == "1 item: in the queue\n"
+    assert said[2].err == "1 item: published: the queue is at its limit, and its owner adopts them when there is room\n"
+    assert "max_items=2 leaves no room for 1 more" in said[4].err
+    assert cli("put", path, "other", "x", "--json").json == {"items": 1, "published": False}
+    for words in (["get", path, "q"], ["compact", path, "q"], ["repair", path, "q"]):
+        assert cli(*words).status == 0
+    with PersistentQueue(path, "q", keep_limits=True) as queue:
+        assert queue.stats().fill == 1.0
+
+
 @pytest.mark.damages
 def test_what_is_put_into_a_queue_that_does_not_open_is_durable(path: Path) -> None:
     """Items that are put into a queue that cannot be opened are published, and the answer says why they are not adopted

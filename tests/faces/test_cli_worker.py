@@ -7,11 +7,12 @@ import os
 import signal
 import sys
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from persistentqueue import DeadLetter, PersistentQueue, View, connect
+from persistentqueue import DeadLetter, Encryption, PersistentQueue, View, connect
 from persistentqueue.cli.workers import crew, loop
 from tests.faces.test_cli import cli
 from tests.support.commands import Command
@@ -261,6 +262,24 @@ def test_a_second_signal_kills(tasks: Path) -> None:
         status, out, _ = command.finish()
         assert (status, out) == (130, "0 items done, 0 calls failed, 0 restarts\n")
     assert rest(tasks) == numbers(5)
+
+
+@pytest.mark.parametrize("is_served", [False, True])
+def test_a_key_that_the_owner_lacks_ends_the_command(tasks: Path, is_served: bool) -> None:
+    """If the owner cannot open the next item, all processes end, and the command says which key the owner needs."""
+    with PersistentQueue(tasks / "queues", "orders", encryption=Encryption("one", lambda _: bytes(32))) as queue:
+        put(queue, *numbers(5))
+    (tasks / "key").write_bytes(bytes(32))
+    with ExitStack() as stack:
+        if is_served:
+            owner = stack.enter_context(Command("serve", tasks / "queues", directory=tasks))
+            assert owner.line().startswith("serving orders")
+        keys = ["--key", f"one={tasks / 'key'}"] if is_served else []
+        with worker(tasks, "record", "--processes", 2, *keys) as command:
+            status, out, err = command.finish()
+    assert (status, out) == (2, "0 items done, 0 calls failed, 0 restarts\n")
+    assert "(on the command line: --key one=FILE, for the command that owns the queue)" in err
+    assert lines(tasks) == Counter()
 
 
 def test_processes_end_without_their_parent(tasks: Path) -> None:

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from persistentqueue import NotServedError
 
-from .loop import DRAINED, Job, Place
+from .loop import DRAINED, HOPELESS, Job, Place
 from .signals import Signals
 
 LOOK_SECONDS = 1.0
@@ -44,6 +44,8 @@ class Counts(NamedTuple):
     restarted: int
     killed: bool
     """True if a second signal has killed the workers."""
+    hopeless: bool
+    """True if a worker has ended because the owner cannot open the next item."""
 
 
 class Worker:
@@ -64,6 +66,8 @@ class Worker:
         """Time at which to start the process; ``inf`` for never."""
         self.is_drained = False
         """True if the process has reported that the queue is drained, and ends."""
+        self.is_hopeless = False
+        """True if the process has reported that the owner cannot open the next item, and ends."""
 
     def start(self, job: Job) -> None:
         """Start the process."""
@@ -99,6 +103,8 @@ class Worker:
     def _take(self, line: bytes) -> None:
         if line == DRAINED.strip():
             self.is_drained = True
+        elif line == HOPELESS.strip():
+            self.is_hopeless = True
         else:
             done, failed = line.split()
             self.done += int(done)
@@ -160,7 +166,8 @@ class Crew:
         finally:
             self._kill()
         done, failed = (sum(getattr(each, what) for each in self._workers) for what in ("done", "failed"))
-        return Counts(done, failed, self._restarted, self._signals_seen > 1)
+        hopeless = any(each.is_hopeless for each in self._workers)
+        return Counts(done, failed, self._restarted, self._signals_seen > 1, hopeless)
 
     def _is_wanted(self) -> bool:
         """Return whether a worker runs, or will be started."""
@@ -200,8 +207,11 @@ class Crew:
         assert worker.process is not None
         status = worker.process.returncode
         worker.close()
-        if worker.is_drained:
+        if worker.is_drained or worker.is_hopeless:
             self._start_none()
+        if worker.is_hopeless:
+            for each in self._workers:
+                each.send(signal.SIGTERM)
         if not self._is_ending:
             if worker.done > worker.done_before:
                 worker.deaths = -1

@@ -12,7 +12,7 @@ The effects on an item:
 
 After each flush the process writes a line to the pipe of its parent: the number of items done, and of failures. So the
 parent knows the counts of a process that was killed. If the process ends because the queue is drained, it writes
-``DRAINED``.
+``DRAINED``, and ``HOPELESS`` if the owner lacks the key of the next item.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from persistentqueue import (
+    MissingExtraError,
     Options,
     OutcomeUnknownError,
     PersistentQueueError,
     SessionLostError,
+    WrongKeyError,
     codecs,
     connect,
 )
@@ -51,6 +53,8 @@ CODECS: dict[str, codecs.Codec[Any]] = {"bytes": codecs.BYTES, "text": codecs.TE
 """Codecs by the words of the command line."""
 DRAINED = b"drained\n"
 """The line of a process that ends because the queue is drained."""
+HOPELESS = b"hopeless\n"
+"""The line of a process that ends because the owner cannot open the next item: another process could not, either."""
 LOOK_SECONDS, DRAINED_LOOK_SECONDS = 0.5, 0.1
 """Longest time between two looks for a signal, in seconds; and the time until it is asked whether the queue is drained.
 """
@@ -106,7 +110,11 @@ class Loop:
             consumer_of(queue, job.subscription).session(f"worker {self._place.number}") as session,
         ):
             while not self._must_end():
-                items = session.dequeue_many(job.batch, look_seconds)
+                try:
+                    items = session.dequeue_many(job.batch, look_seconds)
+                except (WrongKeyError, MissingExtraError):
+                    self._report(HOPELESS)
+                    raise
                 if items:
                     self._work(session, items)
                 elif job.until_empty and is_drained(queue, job.subscription):
@@ -204,6 +212,8 @@ def main(arguments: Sequence[str]) -> int:
             Loop(job, place, function_at(job.function), signals).run()
         except (PersistentQueueError, UsageError, OSError) as error:
             words = explanation(error, {"path": job.path, "name": job.name, "subscription": job.subscription})
+            if isinstance(error, WrongKeyError):  # the processes themselves never open an item
+                words = f"{error} (on the command line: --key {error.key_id}=FILE, for the command that owns the queue)"
             _LOG.warning("worker %d: it ends: %s: %s", place.number, type(error).__name__, words)
             return finish(FAILED)
     return finish(0)

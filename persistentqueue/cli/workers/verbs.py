@@ -18,7 +18,7 @@ from ..app import ACCESS, CREATE, NAME_NEEDED, NAMES, OWNING, PATH, SUBSCRIPTION
 from ..formatting import many
 from ..output import answer, say
 from ..parser import USE, Number, UsageError, parameter, verb
-from ..streams import INTERRUPTED
+from ..streams import FAILED, INTERRUPTED
 from ..summary import named, owner_text, queues_in
 from .crew import LOOK_SECONDS, Crew
 from .function import function_at
@@ -219,7 +219,7 @@ def worker(
 
     SIGTERM or Ctrl-C ends the processes when each has finished its item; a second signal kills them. The last line has
     the number of items done, of calls that failed, and of processes that were started again. Status 130: they were
-    killed.
+    killed. Status 2: the owner of the queue has no key for the next item, for example.
 
     Disk: items are durably consumed; a queue that does not exist is made. Lock: needed, unless another process serves
     the queue. The options about attempts are then those of that owner: give them to its command serve. The command is
@@ -228,6 +228,7 @@ def worker(
     options = _options(
         access, max_attempts=max_attempts, dead_letter=dead_letter, retry_delay=retry_delay, create=create
     )
+    options = replace(options, keep_limits=True)
     function_at(function)
     counts = dead_letter is not None or retry_delay > 0
     job = Job(
@@ -255,7 +256,9 @@ def worker(
     else:
         failed, restarted = many(result.failed, "call"), many(result.restarted, "restart")
         say(f"{many(result.done, 'item')} done, {failed} failed, {restarted}")
-    return INTERRUPTED if result.killed else WELL
+    if result.killed:
+        return INTERRUPTED
+    return FAILED if result.hopeless else WELL
 
 
 def _need_consumer(queue: SharedQueue[bytes], subscription: str) -> None:

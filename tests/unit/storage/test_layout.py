@@ -51,6 +51,7 @@ def test_queues_are_listed_by_name(open_queue: QueueFactory, tmp_path: Path) -> 
     (root / "foreign").mkdir()
     (root / "file").write_text("")
     (root / ".hidden").mkdir()
+    (root / "latest").symlink_to("a")  # which no opening accepts
     assert list_queues(root) == ["a", "a2", "b", "c.d"]
 
 

@@ -206,13 +206,13 @@ class Server:
                 self._drop(peer, by_worker=False)
 
     def _hear(self, fd: int) -> None:
-        """Take a wake-up. If it may come from a published file, look at the inbox for those that wait."""
+        """Take a wake-up. If it may come from a published file, look at the inbox: for those that wait, and for readers
+        in other processes, which see only what is adopted."""
         assert self._bell is not None
-        assert self._service is not None
         is_file = self._bell.take(fd)
         if fd not in self._bell.descriptors:  # the system has ended the watch
             self._selector.unregister(fd)
-        if is_file and self._service.waits:
+        if is_file:
             self._look()
 
     def _look(self) -> None:

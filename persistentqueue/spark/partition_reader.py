@@ -24,7 +24,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType, TimestampType
 
-from persistentqueue import PersistentQueue, PersistentQueueError
+from persistentqueue import Options, PersistentQueue, PersistentQueueError
 from persistentqueue.interprocess import Columns, FoundRun, Split, count_published, partition, read_columns
 from persistentqueue.rows import SchemaMismatchError
 from persistentqueue.rows.codec import RowBatches
@@ -264,6 +264,7 @@ def adopt(place: Place) -> None:
 
     If another process owns the queue, it adopts them itself, so that every error is ignored here.
     """
+    options = Options(create=False, keep_limits=True, wipe=True, network_disk=place.network_disk)
     with suppress(PersistentQueueError, OSError):
         if count_published(place.path, place.queue):
-            PersistentQueue(place.path, place.queue, create=False, network_disk=place.network_disk).close()
+            PersistentQueue(place.path, place.queue, options=options).close()

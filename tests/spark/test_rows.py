@@ -19,13 +19,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import datasource as spark_datasource
 from pyspark.sql import functions as F  # noqa: N812
 
-from persistentqueue import Encryption, PersistentQueue
+from persistentqueue import Encryption, PersistentQueue, Producer
 from persistentqueue.core.block import BLOCK_BYTES
 from persistentqueue.interprocess import PartWriter
 from persistentqueue.spark import filters, partition_reader
 from persistentqueue.spark import writer as writers
 from persistentqueue.spark.options import Place
-from persistentqueue.spark.partition_reader import SCHEMA, schema_of
+from persistentqueue.spark.partition_reader import SCHEMA, adopt, schema_of
 from persistentqueue.spark.source import BatchReader, FilteringReader, QueueDataSource
 from persistentqueue.system.disk import DISK
 from tests.support.disks import using_disk
@@ -328,3 +328,16 @@ def test_a_hundredth_of_the_rows_touches_two_hundredths_of_the_bytes(
         offsets = [row["offset"] for row in rows_of(reader)]
     assert offsets == list(range(low, high))
     assert read_bytes[0] <= stored_bytes * 2 // 100
+
+
+def test_a_read_keeps_the_limits_of_the_queue(tmp_path: Path) -> None:
+    """A read of a queue without an owner adopts what is published, under the limits that its program has set."""
+    PersistentQueue(tmp_path, "q", max_items=2).close()
+    for number in range(2):
+        with Producer(tmp_path, "q") as producer:
+            producer.enqueue_many([b"%d" % number] * 2)
+            producer.flush()
+            adopt(Place(str(tmp_path), "q"))
+    with PersistentQueue(tmp_path, "q", keep_limits=True) as queue:
+        assert (len(queue), queue.stats().published, queue.stats().fill) == (2, 1, 1.0)
+        assert queue.clear() == 2

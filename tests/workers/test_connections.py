@@ -20,6 +20,7 @@ from persistentqueue import (
     HoldLostError,
     NotServedError,
     PersistentQueue,
+    Producer,
     View,
     connect,
     prometheus,
@@ -378,3 +379,15 @@ def test_prometheus_gets_the_numbers(open_queue: QueueFactory, join: Join) -> No
         assert (metric.type, [sample.value for sample in metric.samples]) == ("gauge", [count])
     lines = repr(queue.stats()).splitlines()
     assert any(line.split()[0] == "connections_waiting" for line in lines)
+
+
+def test_a_serving_owner_adopts_what_is_published(open_queue: QueueFactory, directory: Path) -> None:
+    """An owner that serves adopts what other processes publish, although nobody waits for an item: readers from outside
+    see only what is adopted."""
+    open_queue(serve=True)
+    for number in range(1, 3):
+        with Producer(directory) as producer:
+            producer.enqueue(b"1")
+            producer.flush()
+        wait_for(lambda number=number: View(directory).look().depth == number)  # type: ignore[misc]
+    assert View(directory).look().published == 0

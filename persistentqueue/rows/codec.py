@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +45,8 @@ class RowCodec:
             False.
 
     Raises:
-        SchemaMismatchError: The queue has another schema, which may not change in this way.
+        SchemaMismatchError: The queue has another schema, which may not change in this way. Or it has no schema, but
+            items, which ``arrow`` and ``avro`` could not read.
         SchemaNotFoundError: The queue has no schema, and ``schema`` is None.
         QueueNotFoundError: There is no queue, and ``schema`` is None.
         MissingExtraError: ``avro`` needs the extra ``avro``, and ``arrow`` the extra ``arrow``.
@@ -196,7 +197,7 @@ class RowBatches:
             return []
         if self._format == "arrow":
             return [self._rows.encode(batch)]
-        return list(map(self._rows.encode, batch.to_pylist()))
+        return list(map(self._rows.encode, _python_rows(batch)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what makes the object again in another process."""
@@ -222,6 +223,19 @@ class RowBatches:
 
     def _decoded(self, data: Any, path: str, sequence: int) -> Any:
         return decode(self._rows, data, path, sequence)
+
+
+def _python_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """Return the rows of a batch. Raises ``ValueError``, which names the column, for a time that Python cannot have."""
+    names, columns = batch.schema.names, []
+    for name, column in zip(names, batch.columns, strict=True):
+        try:
+            columns.append(column.to_pylist())
+        except OverflowError as error:
+            raise ValueError(
+                f"the column {name!r}: {error}: Python has the years 1 to 9999: use the format arrow"
+            ) from error
+    return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
 
 
 def _local(value: Any, kind: Kind) -> Any:

@@ -6,12 +6,15 @@ already keeps its number. So a program with an earlier schema works on beside on
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final, NamedTuple
 
-from ..errors import CorruptionError, InvalidNameError, naming_paths, unless_lacking
+from ..errors import CorruptionError, InvalidNameError, UnsupportedFormatError, naming_paths, unless_lacking
 from ..interprocess.producer import Producer
-from ..storage.layout import find_generations, is_queue, no_queue, queue_directory
-from ..storage.locations import SCHEMAS_DIRECTORY
+from ..interprocess.splits import look
+from ..storage.layout import find_generations, is_queue, names_in, no_queue, queue_directory
+from ..storage.locations import INBOX_DIRECTORY, SCHEMAS_DIRECTORY, read_places
+from ..storage.publication import is_published, read_publication
 from ..storage.schema_files import SchemaFile, read_schemas, schema_name, sync_schemas, write_schema
 from ..system.disk import StrPath, abspath, current_disk, join
 from .errors import SchemaMismatchError, SchemaNotFoundError
@@ -86,8 +89,9 @@ class Registry:
         Columns of the newest schema come first. A schema that the queue has already, in any order of its columns, is
         returned with its number. On return, the schema is durable.
 
-        Raises ``SchemaMismatchError`` if the change is not allowed, ``ValueError`` for types that the format cannot
-        have, ``ResourceError``, and like ``Producer`` and ``all``.
+        Raises ``SchemaMismatchError`` if the change is not allowed. Also if the schema is the first one, and items wait
+        that the format cannot read. Raises ``ValueError`` for types that the format cannot have, ``ResourceError``, and
+        like ``Producer``, ``look`` and ``all``.
         """
         if format not in FORMATS:
             raise ValueError(f"the format of rows is {', '.join(FORMATS)}, not {format!r}")
@@ -107,10 +111,30 @@ class Registry:
                 if found.number <= len(known):
                     sync_schemas(self._disk, self.directory)
                     return found
+                # Any object of JSON is a row. In another format, a mistaken schema would refuse all further items.
+                waiting = 0 if known or format == "json" else self._count_items()
+                if waiting and not self.all():  # otherwise another process has just registered a schema for them
+                    found_items = f"{waiting} items without a schema"
+                    advice = "write these rows to another queue, or consume the items first"
+                    raise SchemaMismatchError(self.directory, None, found_items, format, advice)
                 file = SchemaFile(found.number, format, found.schema.to_json())
                 if write_schema(self._disk, self.directory, file):
                     self._known = (*known, found)
                     return found
+
+    def _count_items(self) -> int:
+        """Return the number of items that are not consumed, with those that wait in the inbox."""
+        # The inbox first: files that the owner adopts meanwhile are then in the state.
+        inbox = read_places(self._disk, self.directory).path(INBOX_DIRECTORY)
+        published = [join(inbox, name) for name in names_in(self._disk, inbox) if is_published(name)]
+        state = look(self._disk, self.directory)[1].state
+        return sum(map(self._count_published, published)) + state.next_sequence - state.gone_count
+
+    def _count_published(self, path: str) -> int:
+        """Return the number of items in a published file; 0 if the owner has adopted it, or will set it aside."""
+        with suppress(CorruptionError, UnsupportedFormatError, FileNotFoundError):
+            return read_publication(self._disk, path).items
+        return 0
 
 
 def _fitting(path: str, known: tuple[Registered, ...], format_name: str, schema: Schema) -> Registered:

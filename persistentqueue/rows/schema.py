@@ -193,6 +193,9 @@ def evolved(path: str, old: Schema, new: Schema) -> Schema:
 
     Raises ``SchemaMismatchError`` otherwise. ``path`` is the directory of the queue, for the error.
     """
+    added = [column for column in new.columns if old.find(column.name) is None]
+    for column in added:
+        _need_new_name(path, old, column)
     for column in old.columns:
         found = new.find(column.name)
         if found is None:
@@ -207,20 +210,19 @@ def evolved(path: str, old: Schema, new: Schema) -> Schema:
         if found.nullable and not column.nullable:
             advice = f"replace the nulls, and declare that the column has none, {_OTHER_QUEUE}"
             raise SchemaMismatchError(path, column.name, column.text(), found.text(), advice)
-    added = [column for column in new.columns if old.find(column.name) is None]
     for column in added:
         if not column.nullable:
             advice = f"declare that the column can be null, since earlier rows do not have it, {_OTHER_QUEUE}"
             raise SchemaMismatchError(path, column.name, "no such column", column.text(), advice)
-        _need_new_name(path, old, column)
     return Schema((*old.columns, *added))
 
 
-def _need_new_name(path: str, old: Schema, column: Column) -> None:
+def _need_new_name(path: str, stored: Schema, column: Column) -> None:
+    """Raise ``SchemaMismatchError`` if the name is that of a stored column, in another case."""
     folded = column.name.casefold()
-    other = next((each for each in old.columns if each.name.casefold() == folded), None)
+    other = next((each for each in stored.columns if each.name.casefold() == folded), None)
     if other is not None:
-        advice = f"rename it to {other.name!r}, or to another name"
+        advice = f"name it {other.name!r}"
         raise SchemaMismatchError(path, column.name, f"{other.name!r}, which differs in case", column.text(), advice)
 
 
@@ -231,9 +233,11 @@ def need_readable(path: str, stored: Schema, wanted: Schema) -> None:
     """
     for column in wanted.columns:
         found = stored.find(column.name)
-        if found is None and not column.nullable:
-            advice = "leave the column out, or declare that it can be null"
-            raise SchemaMismatchError(path, column.name, "no such column", column.text(), advice)
-        if found is not None and (found.kind != column.kind or (found.nullable and not column.nullable)):
+        if found is None:
+            _need_new_name(path, stored, column)
+            if not column.nullable:
+                advice = "leave the column out, or declare that it can be null"
+                raise SchemaMismatchError(path, column.name, "no such column", column.text(), advice)
+        elif found.kind != column.kind or (found.nullable and not column.nullable):
             advice = f"read it as {found.text()}, and cast it then"
             raise SchemaMismatchError(path, column.name, found.text(), column.text(), advice)

@@ -19,6 +19,7 @@ A column that is missing, or that is None, is null.
 
 from __future__ import annotations
 
+import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, timezone
@@ -33,6 +34,8 @@ Convert = Callable[[Any], Any]
 Leaf = Callable[[Any, Kind], Any]
 """Callable that checks and converts a value of a type without types in it. It raises ``ValueError`` and others."""
 _PAIR = 2
+_FRACTION = re.compile(r"\.(\d+)")
+"""Digits behind the second."""
 _UNUSUAL = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 _PLAIN_TYPES: dict[str, tuple[type, ...]] = {
     "boolean": (bool,),
@@ -103,8 +106,14 @@ def _number_to_json(value: float) -> float | str:
 
 
 def _moment(text: str) -> datetime:
-    found = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    found = _local(text.replace("Z", "+00:00"))
     return found if found.tzinfo is None else found.astimezone(timezone.utc)
+
+
+def _local(text: str) -> datetime:
+    """Return the moment of a text in ISO 8601. Digits below a microsecond are cut."""
+    # Python 3.10 takes three or six digits of a second, and no other number of them.
+    return datetime.fromisoformat(_FRACTION.sub(lambda found: f".{found[1]:0<6.6}", text, count=1))
 
 
 _TO_TEXT: dict[str, Convert] = {
@@ -121,7 +130,7 @@ _FROM_TEXT: dict[str, Convert] = {
     "double": _UNUSUAL.__getitem__,
     "date": date.fromisoformat,
     "timestamp": _moment,
-    "timestamp_ntz": datetime.fromisoformat,
+    "timestamp_ntz": _local,
 }
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from persistentqueue.interprocess import LATEST
+from persistentqueue.storage.layout import queue_directory
 
 FORMATS = ("value", "arrow", "avro", "json")
 """The formats of items: bytes in the column ``value``, or typed rows."""
@@ -204,7 +205,10 @@ def stream_write_options(options: Mapping[str, str]) -> WriteOptions:
 
 
 def _place(options: Mapping[str, str], known: tuple[str, ...], what: str) -> Place:
-    """Return the queue that the options name. Raises ``ValueError`` without a path, and for an unknown option."""
+    """Return the queue that the options name.
+
+    Raises ``ValueError`` without a path, and for an unknown option, and ``InvalidNameError``.
+    """
     unknown = sorted({name.lower() for name in options} - {name.lower() for name in known} - _SPARKS_OWN)
     if unknown:
         raise ValueError(f"{what} of persistentqueue has no option {', '.join(unknown)}: it has {', '.join(known)}")
@@ -214,7 +218,9 @@ def _place(options: Mapping[str, str], known: tuple[str, ...], what: str) -> Pla
             f"{what} of persistentqueue needs a path: the queue's directory, or its parent with the option queue"
         )
     accepts = _truth("networkDisk", options.get("networkDisk", "false"))
-    return Place(os.path.abspath(_local(path)), options.get("queue"), accepts)
+    place = Place(os.path.abspath(_local(path)), options.get("queue"), accepts)
+    queue_directory(place.path, place.queue)  # a name such as ../q would lead to a queue elsewhere
+    return place
 
 
 def _local(path: str) -> str:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 from pyspark.sql import SparkSession
 
 from persistentqueue import PersistentQueueError
@@ -19,3 +23,24 @@ def is_connect(spark: SparkSession) -> bool:
 def is_one_machine(spark: SparkSession) -> bool:
     """Return whether all tasks of a session run on one machine, as far as its master tells."""
     return str(spark.conf.get("spark.master", "")).startswith("local")
+
+
+@contextmanager
+def active(spark: Any) -> Iterator[None]:
+    """Make a classic session the active one of this thread: there Spark looks for the data source and registers it.
+
+    A thread of Python has no active session at first, except for the one that has made the session. Behind the block,
+    the session that was active before is so again. If there was none, this one stays active.
+    """
+    if not isinstance(spark, SparkSession):  # under Spark Connect, each call names its session
+        yield
+        return
+    java: Any = spark._jvm
+    sessions = java.org.apache.spark.sql.classic.SparkSession
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())

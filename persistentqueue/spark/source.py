@@ -52,6 +52,7 @@ from .partition_reader import (
     schema_of,
     typed_batches,
 )
+from .sessions import active
 from .stream import stream_reader
 from .workers import settle
 from .writer import batch_writer, stream_writer
@@ -144,10 +145,15 @@ def register(spark: SparkSession) -> None:
 
     The options of the format are described at ``QueueDataSource`` in ``persistentqueue.spark.source``.
 
+    Classic Spark finds the format only in a thread that has an active session. So each thread of the program that uses
+    the format calls this function first. If the thread has no active session, ``spark`` becomes the active one. Stages
+    of a pipeline and functions of ``foreachBatch`` need no call.
+
     Args:
         spark: The session whose ``read``, ``write``, ``readStream`` and ``writeStream`` then know the format.
     """
-    spark.dataSource.register(QueueDataSource)
+    with active(spark):
+        spark.dataSource.register(QueueDataSource)
 
 
 class BatchReader(DataSourceReader):

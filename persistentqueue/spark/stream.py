@@ -5,6 +5,9 @@ the first sequence and the number of items of the batch that ends there. So a ba
 or fails. A committed batch is acknowledged by a request in the inbox, for which the query does not wait. The owner
 answers it when it next looks at its inbox: the items are then consumed, and freed if no other consumer needs them.
 
+An offset also names its queue and its subscription, for ``acknowledge``. If the offset of a checkpoint names another
+place, the next look at the queue ends a batch, even without rows. Then the last offset names the queue that is read.
+
 Spark tells a source that a batch is committed when it plans the next one. So the last batch of a query stays in the
 queue until the query goes on, or until ``acknowledge`` is called after its end.
 """
@@ -107,7 +110,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
             return self._offset(end, _UNKNOWN)
         begin = self._resumed(last, inbox, state)
         if not state.gone.live_between(begin, end):
-            return last
+            return last if self._is_here(last) else self._offset(begin, 0)
         if limits is None or not isinstance(limit, limits.ReadAllAvailable):
             end = self._limited(begin, end)
         return self._offset(end, state.gone.live_between(begin, end)) | {"begin": begin}
@@ -154,9 +157,14 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
         return batches(options.place, partition.value or [], skips, Wanted(options.columns))
 
     def commit(self, end: Offset) -> None:
-        """Acknowledge all items before this offset. An error fails no query: the next batch acknowledges them again."""
+        """Acknowledge all items before this offset. An error fails no query: the next batch acknowledges them again.
+
+        The request goes to the queue and the subscription of the options. ``end`` may come from the checkpoint of a
+        copy, and then names those of the original.
+        """
+        options = self._options
         with suppress(PersistentQueueError, OSError):
-            _acknowledge(end, self._onlooker.look()[1].identity)
+            _acknowledge(options.place, options.subscription, end, self._onlooker.look()[1].identity)
 
     def _look(self) -> tuple[str, Any]:
         """Return the path of the inbox, and the durable state of the queue.
@@ -216,15 +224,16 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
         self._is_asked, self._was_there = True, False
 
     def _offset(self, sequence: int, items: int) -> Offset:
+        return {**self._consumer(), "offset": sequence, "items": items, "identity": self._identity}
+
+    def _consumer(self) -> Offset:
+        """Return the fields of an offset that name the queue and the subscription."""
         place = self._options.place
-        return {
-            "path": place.path,
-            "queue": place.queue or "",
-            "subscription": self._options.subscription,
-            "offset": sequence,
-            "items": items,
-            "identity": self._identity,
-        }
+        return {"path": place.path, "queue": place.queue or "", "subscription": self._options.subscription}
+
+    def _is_here(self, offset: Offset) -> bool:
+        """Return whether the offset names the queue and the subscription of this query."""
+        return self._consumer().items() <= offset.items()
 
     def _limited(self, begin: int, end: int) -> int:
         """Return the end of a batch that begins at ``begin``, within both limits of the options."""
@@ -257,6 +266,9 @@ def acknowledge(query: StreamingQuery) -> int:
     the last batch stay in the queue until the query goes on. On return, the request to each queue is durable; the owner
     consumes the items when it next looks at its inbox. It may be called from any thread.
 
+    The last offset of the query names the queue. A query that goes on elsewhere with its checkpoint may repeat its last
+    batch, whose offset names the old place. So call this function when a later batch has ended.
+
     Args:
         query: The query, which must have ended, so that its last batch is committed.
 
@@ -265,7 +277,8 @@ def acknowledge(query: StreamingQuery) -> int:
         was replaced by another one gets none.
 
     Raises:
-        QueueNotFoundError: A queue does not exist any more. Queues before it have got their requests.
+        QueueNotFoundError: A queue is not where its last batch was read. Queues before it have got their requests. If
+            the directory was moved, run the query there once more.
         DataPathError: The segments of a queue are being moved: call it again later.
         ResourceError: A request cannot be written; free resources, and call it again.
         BrokenQueueError: It is unknown whether a request is durable. It may be called again.
@@ -279,8 +292,18 @@ def acknowledge(query: StreamingQuery) -> int:
     for offset in offsets:
         if offset is not None:
             place = Place(offset["path"], offset["queue"] or None)
-            told += _acknowledge(offset, look(DISK, place.directory)[1].identity)
+            told += _acknowledge(place, offset["subscription"], offset, _identity(place))
     return told
+
+
+def _identity(place: Place) -> str:
+    try:
+        return look(DISK, place.directory)[1].identity
+    except QueueNotFoundError as error:
+        raise QueueNotFoundError(
+            f"{error}, where the query read its last batch: if the directory was moved, run the query there once more, "
+            "and acknowledge that run"
+        ) from error
 
 
 def _sources(progress: Any) -> Sequence[Any]:
@@ -301,11 +324,11 @@ def _own(offset: Any) -> Offset | None:
     return fields if isinstance(fields, dict) and {"path", "queue", "subscription", "offset"} <= fields.keys() else None
 
 
-def _acknowledge(end: Offset, identity: str) -> bool:
+def _acknowledge(place: Place, subscription: str, end: Offset, identity: str) -> bool:
     """Acknowledge an offset to the queue with this identity; return False, and do nothing, if it is another queue's."""
     if _is_of_another(end, identity):
         return False
-    acknowledge_sequence(end["path"], end["queue"] or None, end["subscription"], end["offset"])
+    acknowledge_sequence(place.path, place.queue, subscription, end["offset"])
     return True
 
 

@@ -18,6 +18,7 @@ The promises of Spark, and the handling of each case:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Any
@@ -29,11 +30,19 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from persistentqueue import BrokenQueueError, Producer
-from persistentqueue.interprocess import Columns, Part, PartWriter, publish_parts, remove_parts
+from persistentqueue import (
+    BrokenQueueError,
+    CorruptionError,
+    MissingExtraError,
+    Producer,
+    QueueNotFoundError,
+    WrongKeyError,
+)
+from persistentqueue.interprocess import Columns, Part, PartWriter, look, plan, publish_parts, read, remove_parts
 from persistentqueue.rows.codec import RowBatches, register_rows
 from persistentqueue.rows.registry import Registry
 from persistentqueue.rows.schema import Column, Schema, schema_from_json, with_nulls
+from persistentqueue.system.disk import DISK
 
 from .options import Place, WriteOptions, stream_write_options, write_options
 from .partition_reader import need_format
@@ -141,6 +150,7 @@ def _check(schema: StructType, overwrite: bool, options: WriteOptions) -> RowBat
         raise ValueError(
             "persistentqueue only appends; only consumers take items out: use mode('append') or outputMode('append')"
         )
+    _need_clear_items(place)
     if options.format != "value":
         registry = Registry(place.path, place.queue, place.network_disk)
         registered = register_rows(registry, options.format, _as_rows(schema, registry))
@@ -156,6 +166,26 @@ def _check(schema: StructType, overwrite: bool, options: WriteOptions) -> RowBat
     for registered in Registry(place.path, place.queue, place.network_disk).all()[-1:]:
         need_format(place, registered.format, options.format)  # plain values would fail each read of the rows
     return None
+
+
+def _need_clear_items(place: Place) -> None:
+    """Raise ``ValueError`` if the oldest or the newest item is encrypted: Spark has no key, and writes in the clear.
+
+    An item that cannot be read, or that is consumed meanwhile, refuses nothing.
+    """
+    try:
+        with suppress(QueueNotFoundError, CorruptionError, MissingExtraError):
+            places, recovered = look(DISK, place.directory)
+            runs = list(recovered.state.gone.unconsumed(0, recovered.state.next_sequence))
+            ends = [(runs[0][0], 1), (sum(runs[-1]) - 1, 1)] if runs else []
+            for split in plan(DISK, places, recovered, ends):
+                list(read(DISK, place.directory, split, skips=True))
+    except WrongKeyError as error:
+        raise ValueError(
+            f"{place.directory}: the queue has items encrypted with the key {error.key_id!r}, but Spark has no key, "
+            "and would write in the clear: write to another queue, or encrypt each value by codecs.Enclosed, in a "
+            "queue that is opened without encryption="
+        ) from error
 
 
 def _as_rows(schema: StructType, registry: Registry) -> Schema:

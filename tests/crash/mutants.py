@@ -264,7 +264,7 @@ MUTANTS = (
     Mutant("holes are bytes", "storage/publication", "        if size_bytes > _HOLES_FACTOR * real_bytes + _HOLES_BYTES:\n", "        if False:\n", "tests/misuse/test_inboxes.py::test_row_10_a_part_of_holes"),
     Mutant("an adoption does not end when the time is over", "runtime/open_queue", "if is_there or not self._store.inbox.is_cut or (deadline is not None and _now() >= deadline):", "if is_there or not self._store.inbox.is_cut:", "tests/misuse/test_inbox_limits.py::test_row_24_a_time_out_ends_the_adoption"),
     Mutant("a producer publishes what its owner can never adopt", "storage/inbox_limits", "whole_bytes += empty_bytes(", "empty_bytes(", "tests/misuse/test_inbox_limits.py::test_row_24_what_never_fits_is_not_published"),
-    Mutant("the command line drops the limits of a queue", "recovery/opening", "if not settings.keep_limits:", "if True:", "tests/misuse/test_inbox_limits.py::test_an_opening_can_keep_the_limits"),
+    Mutant("the command line has no limits", "recovery/opening", "if settings.keep_limits:", "if False:", "tests/misuse/test_inbox_limits.py::test_an_opening_can_keep_the_limits"),
     Mutant("a copy is opened with the segments of its original", "storage/relocation", "        _need_left(disk, places, queue, lock)\n", "        pass\n", f"{IDENTITIES}::test_a_copy_never_uses_the_segments_of_its_original"),
     Mutant("a producer on a copy publishes for the original", "interprocess/producer", "        need_own_location(disk, places)\n", "", f"{IDENTITIES}::test_a_copy_never_uses_the_segments_of_its_original"),
     Mutant("what waits in the inbox is not limited", "storage/inbox_limits", "if holds + more > most or", "if more > most or", "tests/misuse/test_inbox_limits.py::test_row_24_what_waits_is_limited"),
@@ -308,6 +308,11 @@ MUTANTS = (
     Mutant("a cancel goes into the middle of a message", "workers/link", "        if sum(going.sent) == len(going.data):", "        if True:", "tests/workers/test_links.py::test_a_flush_is_given_up_between_messages"),
     Mutant("lengths of a message are not compared", "serving/protocol", "    if ends[-1] != end:\n", "    if False:\n", "tests/unit/serving/test_protocol.py::test_what_no_peer_sends_raises"),
     Mutant("an item above the limit of a message is held", "serving/service", "        if len(items[0]) > ITEM_BYTES_MAX:\n            session.put_back(len(items))\n", "        if len(items[0]) > ITEM_BYTES_MAX:\n", "tests/unit/serving/test_service.py::test_an_item_that_no_message_can_hold_stays"),
+    # --- Spark
+    Mutant("a query acknowledges where its checkpoint says", "spark/stream", "            _acknowledge(options.place, options.subscription, end, self._onlooker.look()[1].identity)\n", "            _acknowledge(Place(end[\"path\"], end[\"queue\"] or None), end[\"subscription\"], end, self._onlooker.look()[1].identity)\n", "tests/spark/test_stream.py::test_a_query_on_a_copy_leaves_the_original_alone"),
+    Mutant("only the first target records a marker", "spark/pipelines/stage", "        if not work.takes:\n            self._record(work.marker)\n", "", "tests/spark/test_pipeline.py::test_a_source_with_other_targets_does_not_run_again"),
+    Mutant("two stages share a marker", "spark/pipelines/graph", "                if other != stage.name:\n", "                if other == edge:\n", "tests/spark/test_pipeline.py::test_a_marker_belongs_to_one_stage"),
+    Mutant("inputs at an edge that is gone are left silently", "spark/pipelines/store", "            for name in others:\n                self._leave_edge(name, forgotten)\n", "", "tests/spark/test_pipeline_failures.py::test_an_edge_that_is_gone_is_not_forgotten_silently"),
     # --- failing calls
     Mutant("who finds no descriptor breaks the queue", "engine/commit", "            if error.errno not in LACKING:\n", "            if error.errno not in NO_SPACE:\n", "faults", 36),
     Mutant("a log that finds no room for its name breaks the queue", "storage/log", "            with unless_lacking(directory, _FOR_ITS_NAME):  # a rename that failed so has not happened\n", "            with ExitStack():\n", "faults"),

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from persistentqueue.core.header import VERSION
+
 from .test_pages import PAGES
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +40,12 @@ def test_modules_that_contributing_names_exist() -> None:
     assert len(paths) > 10
     for path in paths:
         assert any((above / path).exists() for above in (ROOT, ROOT / "persistentqueue")), path
+
+
+def test_the_page_about_versions_has_the_version_of_the_format() -> None:
+    """The version of the format that the page names is the one that is written."""
+    text = (ROOT / "docs" / "explanation" / "compatibility.md").read_text(encoding="utf-8")
+    assert f"; now {VERSION} |" in text
 
 
 def test_make_targets_exist() -> None:

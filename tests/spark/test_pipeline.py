@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import NetworkDiskError, QueueLockedError
-from persistentqueue.spark import Pipeline, PipelineDefinitionError, StageHandoff
+from persistentqueue import DiskFullError, NetworkDiskError, QueueLockedError
+from persistentqueue.spark import Pipeline, PipelineDefinitionError, StageFailedError, StageHandoff
 from persistentqueue.spark.pipelines import stage
+from persistentqueue.spark.pipelines.edge import Edge
 from tests.support.disks import disk_with, using_disk
 from tests.support.pipelines import Flow, echo, noted, take, waiting
 
@@ -232,6 +233,57 @@ def test_a_marker_lets_a_source_run_once(flow: Flow) -> None:
     pipeline.put("a", flow.rows(4), marker=("third", 7))
     assert pipeline.run(until="drained")
     assert sorted(take(pipeline, "a")) == [[1], [2], [2], [4]]
+
+
+@pytest.mark.parametrize("targets", [["b", "a"], ["b"], ["c", "b"]], ids="".join)
+def test_a_source_with_other_targets_does_not_run_again(flow: Flow, targets: list[str]) -> None:
+    """A stage without a source does not run again when its targets come in another order, go, or come."""
+    pipeline = flow.make()
+    pipeline.stage(target=["a", "b"], marker=("m", 1), name="both")(lambda: (flow.rows(1), flow.rows(2)))
+    assert pipeline.run(until="drained")
+    pipeline = flow.make()
+    pipeline.stage(target=targets, marker=("m", 1), name="both")(lambda: pytest.fail("it ran"))
+    assert pipeline.run(until="drained")
+    assert pipeline.stats().edges[targets.index("b")].waiting == 1
+
+
+def test_a_marker_of_one_target_counts_for_all(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A marker that only one target has recorded, as by an older version, is recorded in the other ones, too.
+
+    A target that has no space for the record gets it later.
+    """
+    errors = [DiskFullError("here", 28, "injected")]
+    record = Edge.record
+
+    def record_later(edge: Edge, marker: tuple[str, int]) -> None:
+        if errors:
+            raise errors.pop()
+        record(edge, marker)
+
+    monkeypatch.setattr(Edge, "record", record_later)
+    for targets in (["b", "a"], ["b", "a"], ["b"]):
+        pipeline = flow.make()
+        pipeline.stage(target=targets, marker=("m", 1), name="both")(lambda: pytest.fail("it ran"))
+        if "a" in targets:
+            pipeline.put("a", flow.rows(1), marker=("m", 1))
+        assert pipeline.run(until="drained")
+    assert (errors, waiting(pipeline)) == ([], {})
+
+
+def test_a_marker_belongs_to_one_stage(flow: Flow) -> None:
+    """Two stages without a source cannot have one name of markers at one edge, since one of them would never run.
+
+    A name that a function gives is refused when the function gives it.
+    """
+    pipeline, made = flow.make(), flow.rows(1)
+    pipeline.stage(target=["a", "b"], marker=("m", 1), name="one")(lambda: (made, made))
+    pipeline.stage(target="c", marker=("m", 1), name="elsewhere")(lambda: made)
+    with pytest.raises(PipelineDefinitionError, match="stages 'one' and 'two' have the marker 'm' at edge 'b', so"):
+        pipeline.stage(target=["d", "b"], marker=("m", 2), name="two")(lambda: (made, made))
+    pipeline.stage(target="a", marker=lambda: ("m", 1), name="three")(lambda: made)
+    with pytest.raises(StageFailedError, match="stages 'one' and 'three' have the marker 'm' at edge 'a', so"):
+        pipeline.run(until="drained")
+    assert list(pipeline._graph.stages) == ["one", "elsewhere", "three"]
 
 
 def test_a_marker_that_another_thread_puts_meanwhile(flow: Flow) -> None:

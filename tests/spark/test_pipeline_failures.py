@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import BrokenQueueError, DiskFullError
+from persistentqueue import BrokenQueueError, DiskFullError, Encryption, PersistentQueue
 from persistentqueue.spark import (
     NotAStageError,
     PayloadLostError,
@@ -25,6 +25,7 @@ from persistentqueue.spark import (
 from persistentqueue.spark.pipelines.letters import decode_failure, decode_inputs
 from persistentqueue.spark.pipelines.stage import OpenStage
 from tests.support.pipelines import Flow, echo, noted, take, waiting
+from tests.support.queues import put
 
 
 @pytest.fixture
@@ -541,6 +542,38 @@ def test_a_second_ctrl_c_ends_at_once(flow: Flow, caplog: pytest.LogCaptureFixtu
     assert take(pipeline, "b") == [[1]]
 
 
+@pytest.mark.parametrize("fails", [False, True], ids=["a result", "an error"])
+def test_a_run_behind_an_interrupted_one(flow: Flow, caplog: pytest.LogCaptureFixture, fails: bool) -> None:
+    """A run that begins while a stage of an interrupted run is busy waits for its end, and then takes its input.
+
+    Neither the result nor the error of the interrupted stage counts.
+    """
+    pipeline, calls, may_end = flow.make(), [], threading.Event()
+
+    @pipeline.stage(source="a", target="b")
+    def work(frame: Any) -> Any:
+        calls.append(frame.values)
+        if len(calls) == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+            while "ends after the running stages" not in caplog.text:  # the first one is handled
+                assert not may_end.wait(0.01)
+            os.kill(os.getpid(), signal.SIGINT)
+            assert may_end.wait(60)
+            if fails:
+                raise FlawError("too late")
+        return frame
+
+    def until() -> bool:
+        may_end.set()  # the second run has begun
+        return waiting(pipeline) == {"b": 1}
+
+    pipeline.put("a", flow.rows(1))
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.run(until="drained")
+    assert pipeline.run(until=until)
+    assert (calls, take(pipeline, "b"), flow.payloads()) == ([[1], [1]], [[1]], {})
+
+
 def test_a_run_of_another_thread_leaves_signals_alone(flow: Flow) -> None:
     """A run outside the main thread sets no handler."""
     pipeline, before, seen = flow.make(), signal.getsignal(signal.SIGINT), []
@@ -578,6 +611,74 @@ def test_a_stage_that_is_gone_is_not_forgotten_silently(flow: Flow) -> None:
     assert take(pipeline, "b") == [[1]]
     pipeline, _ = flawed(flow)  # the new name has nothing waiting, and goes silently
     assert pipeline.run(until="drained")
+
+
+@pytest.mark.parametrize("is_named", [True, False], ids=["an edge", "no edge"])
+def test_a_stage_that_takes_from_another_edge(flow: Flow, is_named: bool) -> None:
+    """If inputs wait for a stage where it does not take from now, the opening says so, until ``forget``.
+
+    The inputs then stay for ``take``, also if the edge is gone and comes back later.
+    """
+    flawed(flow)
+    pipeline = flow.make()
+    pipeline.stage(source="c", target=["a", "d"] if is_named else "d", name="work")(echo)
+    with pytest.raises(PipelineDefinitionError, match="edge 'a' keeps 1 DataFrames for stage 'work', which does not"):
+        pipeline.stats()
+    pipeline.forget("work")
+    assert waiting(pipeline) == ({"a": 1} if is_named else {})
+    pipeline = flow.make()
+    pipeline.stage(source="c", target="a", name="work")(echo)
+    assert take(pipeline, "a") == [[1]]
+
+
+def test_an_edge_that_is_gone_is_not_forgotten_silently(flow: Flow) -> None:
+    """If inputs wait for a stage at an edge that the pipeline lacks, the opening says so, and changes nothing.
+
+    DataFrames that wait there for ``take`` are no inputs. Queues of other programs do not count.
+    """
+    pipeline, _ = flawed(flow)
+    pipeline.run(until="drained")
+    pipeline.put("a", flow.rows(2))
+    pipeline.close()
+    for name, encryption in (("plain", None), ("secret", Encryption("k", lambda _: bytes(16)))):
+        with PersistentQueue(flow.root, name, fan_out=True, encryption=encryption) as queue:
+            queue.subscribe("reader")
+            put(queue, b"an item")
+
+    def other() -> Pipeline:
+        pipeline = flow.make()
+        pipeline.stage(source="c", name="other")(lambda _: None)
+        return pipeline
+
+    with pytest.raises(PipelineDefinitionError, match="edge 'a' keeps 1 DataFrames for stage 'work'"):
+        other().stats()
+    with PersistentQueue(flow.root, "a"):  # of a pipeline in the same directory that runs now
+        assert other().run(until="drained")
+    pipeline = flow.make()
+    pipeline.stage(source="a", target="b", name="work")(echo)
+    assert waiting(pipeline) == {"a": 1, "b": 1}
+    pipeline.run(until="drained")
+    assert other().run(until="drained")
+
+
+def test_inputs_to_take_again_are_not_forgotten_silently(flow: Flow) -> None:
+    """If a stage is gone before it has taken what ``requeue`` gave back, the opening says so, until ``forget``."""
+    pipeline, flaws = flawed(flow, max_attempts=1)
+    flaws.append(1)
+    pipeline.run(until="drained")
+    pipeline.requeue("work")
+    for forgets in (False, True, False):
+        pipeline = flow.make()
+        pipeline.stage(source="a", name="renamed")(lambda _: pytest.fail("it ran"))
+        if forgets:
+            pipeline.forget("work")
+        elif not flow.payloads():
+            assert pipeline.run(until="drained")
+        else:
+            with pytest.raises(PipelineDefinitionError, match="1 inputs of requeue wait for stage 'work', which the"):
+                pipeline.stats()
+        if forgets:
+            assert (pipeline.run(until="drained"), flow.payloads()) == (True, {})
 
 
 def test_a_last_edge_gets_a_stage_and_loses_it(flow: Flow) -> None:

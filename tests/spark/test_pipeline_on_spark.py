@@ -70,3 +70,21 @@ def test_a_job_that_fails_names_its_stage(spark: SparkSession, tmp_path: Path) -
             pipeline.run(until="drained")
         assert [(edge.name, edge.waiting) for edge in pipeline.stats().edges] == [("raw", 1), ("wrong", 0)]
     assert list((tmp_path / "flow" / "wrong+payload").iterdir()) == []
+
+
+def test_a_stage_uses_the_data_source(spark: SparkSession, tmp_path: Path) -> None:
+    """A stage, which runs on a thread of its own, writes to a queue by the data source, and reads one."""
+    pipeline = Pipeline(spark, tmp_path / "flow")
+
+    @pipeline.stage(source="raw", target="read")
+    def save(frame: DataFrame) -> DataFrame:
+        writer = frame.selectExpr("CAST(id AS string) AS value").write.format("persistentqueue").mode("append")
+        writer.option("queue", "saved").save(str(tmp_path))
+        return spark.read.format("persistentqueue").option("queue", "saved").load(str(tmp_path)).select("value")
+
+    with pipeline:
+        pipeline.put("raw", spark.range(3))
+        assert pipeline.run(until="drained")
+        with pipeline.take("read") as taken:
+            assert taken is not None
+            assert sorted(bytes(row.value) for row in taken.df.collect()) == [b"0", b"1", b"2"]

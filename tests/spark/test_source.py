@@ -6,6 +6,7 @@ import datetime
 import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from pyspark.sql.types import DataType, IntegerType, LongType, StringType, Struc
 from persistentqueue import CorruptionError, Encryption, InvalidNameError, PersistentQueue, check
 from persistentqueue.engine.adoption import PART_GRACE_SECONDS
 from persistentqueue.errors import BrokenQueueError
-from persistentqueue.spark import partition_reader
+from persistentqueue.spark import partition_reader, register
 from persistentqueue.spark import writer as writers
 from persistentqueue.spark.options import read_options, stream_write_options, write_options
 from persistentqueue.spark.partition_reader import SCHEMA
@@ -119,6 +120,29 @@ def test_beside_an_owner(spark: SparkSession, tmp_path: Path) -> None:
         assert load(spark, tmp_path).count() == 5
         session.flush()
         assert load(spark, tmp_path).count() == 0
+
+
+@pytest.mark.skipif(IS_CONNECT, reason="a session of Spark Connect has no sessions beside it, and no active one")
+def test_each_session_may_have_the_format(spark: SparkSession, tmp_path: Path) -> None:
+    """A second session registers the format, also again, and uses it. The active session of the thread stays."""
+    before, other = SparkSession.getActiveSession(), spark.newSession()
+    register(other)
+    register(other)
+    append(values(other, 1, 2), tmp_path)
+    assert load(other, tmp_path).count() == 2
+    assert before is not None and SparkSession.getActiveSession() is before
+
+
+def test_a_thread_that_registers_writes(spark: SparkSession, tmp_path: Path) -> None:
+    """A thread without an active session uses the format when it has registered it."""
+
+    def work() -> int:
+        register(spark)
+        append(values(spark, 1, 2), tmp_path)
+        return load(spark, tmp_path).count()
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(work).result(300) == 2
 
 
 def test_partitions_and_offsets(spark: SparkSession, tmp_path: Path) -> None:
@@ -224,6 +248,41 @@ def test_options_that_make_no_sense() -> None:
     with pytest.raises(ValueError, match="writeStream of persistentqueue has no option txnappid"):
         stream_write_options({"path": "p", "txnAppId": "x"})
     assert stream_write_options({"path": "p", "checkpointLocation": "c"}).place.directory == os.path.abspath("p")
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["batch", "stream"])
+def test_no_name_leads_out_of_the_directory(tmp_path: Path, stream: bool) -> None:
+    """A name that no queue can have is refused by reads as by writes, also if there is a queue at that path."""
+    PersistentQueue(str(tmp_path), "q").close()
+    options = {"path": str(tmp_path / "queues"), "queue": "../q"}
+    with pytest.raises(InvalidNameError, match="cannot be a queue's name"):
+        if stream:
+            QueueDataSource(options | {"subscription": "s"}).streamReader(SCHEMA)
+        else:
+            QueueDataSource(options).reader(SCHEMA)
+
+
+@pytest.mark.parametrize("chosen", ["value", "json"])
+@pytest.mark.parametrize("encrypted", ["0", "2"])
+def test_clear_items_beside_encrypted_ones_are_refused(tmp_path: Path, chosen: str, encrypted: str) -> None:
+    """If the oldest or the newest item is encrypted, a write is refused before any task, and the error says what to do.
+
+    When the encrypted items are consumed, the write is accepted.
+    """
+    key = Encryption("k", lambda _: bytes(16))
+    for number in "012":
+        with PersistentQueue(tmp_path, "q", encryption=key if number == encrypted else None) as queue:
+            put(queue, number.encode())
+    source = QueueDataSource({"path": str(tmp_path), "queue": "q", "format": chosen})
+    for write in (source.writer, source.streamWriter):
+        with pytest.raises(
+            ValueError, match=r"q: the queue has items encrypted with the key 'k', but .*codecs\.Enclosed"
+        ):
+            write(TEXTS, False)
+    assert not (tmp_path / "q" / "schemas").exists()
+    with PersistentQueue(tmp_path, "q", encryption=key) as queue:
+        assert len(drain(queue)) == 3
+    source.writer(TEXTS, False)
 
 
 @pytest.mark.parametrize("path", ["file:///a b/q", "file:/a b/q", "FILE://localhost/a b/q", "/a b/q"])

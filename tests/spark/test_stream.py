@@ -403,6 +403,58 @@ def test_a_queue_that_was_made_anew(tmp_path: Path) -> None:
     assert goes_on(tmp_path, end, r"the queue ends at 3 \(an older copy") == [0, 1, 2]
 
 
+def test_a_query_on_a_copy_leaves_the_original_alone(tmp_path: Path) -> None:
+    """A query that goes on with a copy of its queue and its checkpoint consumes the items of the copy alone."""
+    enqueue(tmp_path / "first", *numbers(3))
+    planner = reader(tmp_path / "first")
+    start = planner.initialOffset()
+    end = planner.latestOffset(start)
+    with PersistentQueue(str(tmp_path / "first"), "in") as queue:
+        assert queue.subscriptions() == ["spark"]
+    shutil.copytree(tmp_path / "first", tmp_path / "copy")
+    copy = reader(tmp_path / "copy")
+    copy.partitions(start, end)
+    copy.commit(end)
+    assert (left(tmp_path / "first"), left(tmp_path / "copy")) == (numbers(3), [])
+
+
+def test_a_query_at_a_new_place_names_it(tmp_path: Path) -> None:
+    """The first look at a new place ends a batch without rows, whose offset names the new place and subscription.
+
+    So ``acknowledge`` reaches the queue that the query reads now, and not the one of an older offset.
+    """
+    enqueue(tmp_path / "first", *numbers(3))
+    planner = reader(tmp_path / "first")
+    end = planner.latestOffset(planner.initialOffset())
+    with PersistentQueue(str(tmp_path / "first"), "in") as queue:
+        queue.subscribe("again")
+    shutil.copytree(tmp_path / "first", tmp_path / "copy")
+    assert planner.latestOffset(end) == end
+    copy = reader(tmp_path / "copy", subscription="again")
+    moved = copy.latestOffset(end)
+    assert (moved["path"], moved["subscription"]) == (str(tmp_path / "copy"), "again")
+    assert [each.value for each in copy.partitions(end, moved)] in ([], [[]])
+    assert copy.latestOffset(moved) == moved
+    query: Any = SimpleNamespace(lastProgress={"sources": [{"endOffset": moved}]})
+    assert acknowledge(query) == 1
+    assert (left(tmp_path / "first"), left(tmp_path / "copy", "again")) == (numbers(3), [])
+
+
+def test_acknowledging_at_a_place_that_is_left(tmp_path: Path) -> None:
+    """If the directory was moved since the last batch, the error says to run the query at the new place first."""
+    enqueue(tmp_path / "first", *numbers(3))
+    planner = reader(tmp_path / "first")
+    end = planner.latestOffset(planner.initialOffset())
+    os.rename(tmp_path / "first", tmp_path / "moved")
+    query: Any = SimpleNamespace(lastProgress={"sources": [{"endOffset": end}]})
+    with pytest.raises(QueueNotFoundError, match=r"first/in: no queue here.*moved.*run the query there once more"):
+        acknowledge(query)
+    moved = reader(tmp_path / "moved").latestOffset(end)
+    query.lastProgress["sources"][0]["endOffset"] = moved
+    assert acknowledge(query) == 1
+    assert left(tmp_path / "moved") == []
+
+
 def test_a_subscription_that_is_not_the_query_s_alone(tmp_path: Path) -> None:
     """A query does not silently skip items if its subscription was removed, or if another consumer used it."""
     enqueue(tmp_path, *numbers(10))

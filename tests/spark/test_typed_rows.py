@@ -182,6 +182,8 @@ def test_what_cannot_be_read_or_written(tmp_path: Path) -> None:
             getattr(source(tmp_path), kind)(columns("value binary"), False)
     with pytest.raises(SchemaMismatchError, match=r"'id' of the rows.*read it as long"):
         source(tmp_path, format="json").reader(columns("id int"))
+    with pytest.raises(SchemaMismatchError, match=r"'ID' of the rows .*: name it 'id'"):
+        source(tmp_path, format="json").reader(columns("ID bigint"))
     with pytest.raises(ValueError, match="no column 'x': they have id"):
         source(tmp_path, format="json", columns="id,x").schema()
     with pytest.raises(ValueError, match="leave the option columns out"):
@@ -194,6 +196,16 @@ def test_what_cannot_be_read_or_written(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=match):
             source(tmp_path, **options).schema()
+
+
+@pytest.mark.parametrize("format_name", ["arrow", "json"])
+def test_a_collation_is_that_of_the_reader(spark: SparkSession, tmp_path: Path, format_name: str) -> None:
+    """The queue keeps no collation of a column: a read has plain strings, unless its schema gives them a collation."""
+    save(spark.sql("SELECT collate('a', 'UTF8_LCASE') AS name"), tmp_path, format_name)
+    assert load(spark, tmp_path, format_name).where("name = 'A'").count() == 0
+    reader = spark.read.format("persistentqueue").options(queue="q", format=format_name)
+    rows = reader.schema("name string COLLATE UTF8_LCASE").load(str(tmp_path))
+    assert rows.where("name = 'A'").count() == 1
 
 
 @pytest.mark.parametrize("format_name", ["arrow", "json"])

@@ -67,7 +67,7 @@ class Edge(StageHandoff):
         stage gets another name, or when the edge gets its first stage.
 
         Raises:
-            PipelineDefinitionError: A consumer that the pipeline does not have has still something to take.
+            PipelineDefinitionError: A consumer that no stage has any more has still something to take.
         """
         wanted = readers or (TAKER,)
         others = [each for each in self.subscriptions() if each not in wanted]
@@ -76,8 +76,8 @@ class Edge(StageHandoff):
             # The stages begin where the taker is.
             if count and other not in forgotten and not (other == TAKER and readers):
                 raise PipelineDefinitionError(
-                    f"edge {self.name!r} keeps {count} DataFrames for stage {other!r}, which the pipeline does not "
-                    f"have: define it again, or call pipeline.forget({other!r})"
+                    f"edge {self.name!r} keeps {count} DataFrames for stage {other!r}, which does not take from it any "
+                    f"more: define the stage with this source again, or call pipeline.forget({other!r})"
                 )
         for reader in wanted:
             self.subscribe(reader)
@@ -107,6 +107,11 @@ class Edge(StageHandoff):
         Raises ``TypeError`` and ``ValueError`` if it is no marker.
         """
         return self._is_recorded(marker)
+
+    def record(self, marker: Marker) -> None:
+        """Record a marker alone, durably. Raises what ``Session.flush`` raises."""
+        with self._queue.session() as session:
+            session.flush(marker=marker)
 
     def write(self, df: DataFrame) -> Manifest:
         """Write a durable payload that no item names yet. Raises the errors of Spark; then nothing is left."""

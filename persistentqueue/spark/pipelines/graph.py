@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
+from threading import Lock
 from typing import Any
 
 from persistentqueue import PersistentQueueError
@@ -81,11 +82,14 @@ class StageDefinition:
 class Graph:
     """The stages of a pipeline in the order of their definition, and the edges that they name.
 
-    For one thread at a time; it does not change after the first use of the pipeline.
+    For one thread at a time. After the first use of the pipeline only ``claim`` changes it, which is for any thread.
     """
 
     def __init__(self) -> None:
         self.stages: dict[str, StageDefinition] = {}
+        self._claiming = Lock()
+        self._markers: dict[tuple[str, str], str] = {}
+        """For each edge and name of a marker, the stage that records it there."""
 
     @property
     def edges(self) -> list[str]:
@@ -109,7 +113,25 @@ class Graph:
                 f"stage {stage.name!r} closes a circle, {' > '.join([*circle, stage.name, circle[0]])}: let no stage "
                 "take what comes from its own results"
             )
+        if isinstance(stage.marker, tuple):
+            self.claim(stage, stage.marker)
         self.stages[stage.name] = stage
+
+    def claim(self, stage: StageDefinition, marker: Marker) -> None:
+        """Note that a stage records markers of this name. Raises ``PipelineDefinitionError``; then nothing is noted.
+
+        An edge remembers one version for each name. So of two stages with one name, one would never run.
+        """
+        places = [(edge, name) for edge in stage.targets for name in marker[:1]]
+        with self._claiming:
+            for edge, name in places:
+                other = self._markers.get((edge, name), stage.name)
+                if other != stage.name:
+                    raise PipelineDefinitionError(
+                        f"stages {other!r} and {stage.name!r} have the marker {name!r} at edge {edge!r}, so that only "
+                        "one of them would run: give the stage that has not run a marker of another name"
+                    )
+            self._markers.update(dict.fromkeys(places, stage.name))
 
     def readers(self, edge: str) -> list[str]:
         """Return the names of the stages that take from an edge."""

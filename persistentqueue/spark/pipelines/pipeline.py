@@ -127,15 +127,16 @@ class Pipeline:
                 again. Periods are counted from 1970, by the clock of the system. With ``marker``, it looks at the
                 marker when a run begins, and at the beginning of each period.
             marker: A pair ``(name, version)``, or a function that returns one, for a stage without a source. It runs
-                only if the first target has not recorded this version, or a later one, for this name. The transaction
-                of its result records it. So ``marker=("flights", 2013)`` puts the flights once.
+                only if no target has recorded this version, or a later one, for this name. The transaction of its
+                result records it. So ``marker=("flights", 2013)`` puts the flights once. The name belongs to the stage:
+                no other stage with one of its targets may have it.
 
         Returns:
             A decorator, which returns the function unchanged.
 
         Raises:
             PipelineDefinitionError: An argument is out of range. Or the name exists. Or the stage closes a circle. Or
-                the queues are open.
+                another stage has the name of its marker at one of its targets. Or the queues are open.
         """
 
         def define(function: F) -> F:
@@ -163,21 +164,22 @@ class Pipeline:
         return define
 
     def forget(self, stage: str) -> None:
-        """Let the opening remove the place of a stage that is no longer defined, with all that waits there.
+        """Let the opening remove the places of a stage at the edges that it does not take from any more.
 
-        Without this call, the opening raises ``PipelineDefinitionError`` if DataFrames wait for such a stage. Call it
-        before the first use.
+        Without this call, the opening raises ``PipelineDefinitionError`` if DataFrames wait there. A new stage at the
+        edge gets them, or ``take`` if no stage takes from it. If the stage is not defined any more, inputs that
+        ``requeue`` gave back to it are deleted. Call it before the first use.
 
         Args:
-            stage: The name that the stage had.
+            stage: The name of the stage, which may be defined.
 
         Raises:
-            PipelineDefinitionError: The stage is defined, or the queues are open.
+            PipelineDefinitionError: The queues are open.
         """
         with self._opening:
-            if stage in self._graph.stages or self._store is not None:
+            if self._store is not None:
                 raise PipelineDefinitionError(
-                    f"stage {stage!r} cannot be forgotten: it is defined, or the pipeline is open: call forget first"
+                    f"stage {stage!r} cannot be forgotten: the pipeline is open: call forget before its first use"
                 )
             self._forgotten.append(stage)
 
@@ -190,7 +192,8 @@ class Pipeline:
             edge: The name of the edge.
             df: The DataFrame. Spark computes it once.
             marker: A pair ``(name, version)`` that is recorded with it; the default is None. If the edge has recorded
-                this version, or a later one, for this name, nothing is put.
+                this version, or a later one, for this name, nothing is put. If it is the marker of a stage that puts to
+                this edge, the stage does not run for it.
             progress: A function that gets the tasks of Spark as ``Progress``. The default is None.
 
         Returns:

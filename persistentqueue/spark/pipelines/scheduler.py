@@ -23,7 +23,7 @@ from persistentqueue import PersistentQueueError
 
 from ..progress import Progress
 from .stage import FINAL, OpenStage
-from .store import AbandonedError, Store
+from .store import AbandonedError, Permit, Store
 
 Until = Literal["drained"] | float | Callable[[], bool] | None
 """The end of a run: nothing is left to do, seconds, a function that returns true, or never."""
@@ -108,26 +108,24 @@ class Scheduler:
             self._is_active, self._is_stopped, self._failure = True, False, None
             self._retry_at.clear()
             self._schedule_at.clear()
-        self._store.abandon(False)
+        permit = Permit()
         tasks: SimpleQueue[_Task | None] = SimpleQueue()
         threads = [
-            threading.Thread(target=self._work, args=(tasks, progress), name=f"pipeline {number}", daemon=True)
+            threading.Thread(target=self._work, args=(tasks, permit, progress), name=f"pipeline {number}", daemon=True)
             for number in range(parallel)
         ]
         for thread in threads:
             thread.start()
-        is_abandoned = False
         try:
             with _interruptible(self.stop):
                 reached = self._loop(until, tasks, parallel)
         except KeyboardInterrupt:
-            is_abandoned = True
-            self._store.abandon(True)  # the threads end when their jobs do, and commit nothing
+            self._store.withdraw(permit)  # the threads end when their jobs do, and commit nothing
             raise
         finally:
             for _ in threads:
                 tasks.put(None)
-            if not is_abandoned:
+            if not permit.is_withdrawn:
                 for thread in threads:
                     thread.join()
             self._is_active = False
@@ -192,15 +190,19 @@ class Scheduler:
         now = time.monotonic()
         return min([_LOOK_SECONDS, *(at - now for at in times if at > now)])
 
-    def _work(self, tasks: SimpleQueue[_Task | None], progress: Report | None) -> None:
-        """Make attempts, on a thread of the run, until the run ends."""
+    def _work(self, tasks: SimpleQueue[_Task | None], permit: Permit, progress: Report | None) -> None:
+        """Make attempts, on a thread of the run, until the run ends.
+
+        The last attempt may outlive an abandoned run. Until it ends, its stage counts as running in the next run, which
+        its outcome does not concern.
+        """
         while (task := tasks.get()) is not None:
             name = task.stage.name
             report = None if progress is None else partial(progress, name)
             failure: BaseException | None = None
             retry_at = 0.0
             try:
-                task.stage.attempt(report)
+                task.stage.attempt(permit, report)
             except AbandonedError:
                 pass
             except Exception as error:
@@ -210,10 +212,11 @@ class Scheduler:
             with self._changed:
                 self._running.discard(name)
                 self._is_alone = False
-                self._retry_at[name] = retry_at
-                if task.is_scheduled and not retry_at:
-                    self._schedule_at[name] = _next_schedule(task.stage)
-                self._failure = self._failure or failure
+                if not permit.is_withdrawn:
+                    self._retry_at[name] = retry_at
+                    if task.is_scheduled and not retry_at:
+                        self._schedule_at[name] = _next_schedule(task.stage)
+                    self._failure = self._failure or failure
                 self._changed.notify_all()
 
 

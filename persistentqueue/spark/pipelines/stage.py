@@ -14,7 +14,8 @@ attempts are used up, one transaction consumes the inputs and enqueues a letter,
 
 Two markers in the *lead* queue count the runs, and the attempts of the next run. The lead is the queue of the first
 source, or that of the inputs to take again. A stage runs once at a time, so the number of a run identifies its inputs.
-A stage without a source has the marker of its definition instead, in the queue of its first target.
+A stage without a source has the marker of its definition instead, in the queue of its first target. Behind its commit,
+the other targets record it, too, so that they may change. A crash before that leaves it to the next look at the marker.
 
 Commits of a pipeline take turns (``Store.committing``). So no thread looks for the readers of a payload while its
 manifest moves from one queue to another.
@@ -25,6 +26,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
@@ -43,11 +45,12 @@ from persistentqueue import (
 
 from .. import stages
 from ..progress import Report, reporting
+from ..sessions import active
 from ..stages import Manifest
 from .edge import Edge
 from .graph import Marker, StageDefinition
 from .letters import Input, StageLetter, decode_inputs, failure_of, need_sources
-from .store import AbandonedError, Store
+from .store import AbandonedError, Permit, Store
 
 _RUNS, _ATTEMPTS, _EVERY = "persistentqueue.runs ", "persistentqueue.attempts ", "persistentqueue.every "
 """Beginnings of the names of markers that a pipeline records."""
@@ -130,11 +133,12 @@ class OpenStage:
         sources = self.definition.sources
         return _count(self._store.edges[sources[0]].queue, _RUNS + self.name) if sources else 0
 
-    def attempt(self, progress: Report | None = None) -> bool:
+    def attempt(self, permit: Permit, progress: Report | None = None) -> bool:
         """Run the stage once and commit, or give its inputs up; return whether there was anything to do.
 
-        Raises the error of the attempt, unless it was the last one. Raises errors of its beginning, such as
-        ``DiskFullError`` when it is counted, and errors of giving up. Then nothing was consumed and nothing was put.
+        Raises ``AbandonedError`` if the permit was withdrawn meanwhile. Raises the error of the attempt, unless it was
+        the last one. Raises errors of its beginning, such as ``DiskFullError`` when it is counted, and errors of giving
+        up. Then nothing was consumed and nothing was put.
         """
         self.may_retry = False
         work = self._next()
@@ -144,7 +148,7 @@ class OpenStage:
         number = self._begin(work)
         try:
             if number is not None:
-                self._run(work, progress)
+                self._run(work, permit, progress)
         except FINAL as error:
             self.error = None if isinstance(error, AbandonedError) else error
             raise
@@ -157,13 +161,15 @@ class OpenStage:
             if most is None or number < most:
                 self.may_retry = most is not None
                 raise
-            self._give_up(work)
+            self._give_up(work, permit)
         else:
             if number is None:
-                self._give_up(work)
+                self._give_up(work, permit)
         finally:
             self.seconds = time.monotonic() - begun
         self.failures, self.error = 0, None
+        if not work.takes:
+            self._record(work.marker)
         return True
 
     # --- the steps
@@ -184,7 +190,22 @@ class OpenStage:
             # The beginning of the period, and not its number: the number falls if the periods become longer.
             marker = _EVERY + self.name, time.time_ns() // period_ns * period_ns
         marker = marker() if callable(marker) else marker
-        return None if self._targets[0].is_recorded(marker) else _Work((), self._targets[0].queue, marker)
+        recorded = [edge.is_recorded(marker) for edge in self._targets]
+        self._store.graph.claim(self.definition, marker)
+        if any(recorded):
+            self._record(marker)
+            return None
+        return _Work((), self._targets[0].queue, marker)
+
+    def _record(self, marker: Marker) -> None:
+        """Record the marker of a run without inputs in each target that lacks it.
+
+        So the stage does not run again when its targets change. A target without space records it at the next look.
+        """
+        for edge in self._targets:
+            if not edge.is_recorded(marker):
+                with suppress(ResourceError):
+                    edge.record(marker)
 
     def _begin(self, work: _Work) -> int | None:
         """Count an attempt, and return its number; None if there was no attempt left.
@@ -207,7 +228,7 @@ class OpenStage:
         run, attempts = divmod(_count(work.lead, _ATTEMPTS + self.name), _ATTEMPTS_LIMIT)
         return attempts if run == work.marker[1] else 0
 
-    def _run(self, work: _Work, progress: Report | None) -> None:
+    def _run(self, work: _Work, permit: Permit, progress: Report | None) -> None:
         with transaction(*work.takes, *(edge.queue for edge in self._targets), name=f"stage {self.name}") as sessions:
             inputs = self._hold(work, sessions[: len(work.takes)])
             if work.is_again:
@@ -216,7 +237,7 @@ class OpenStage:
             spark = self._store.session()
             written: list[tuple[Edge, Manifest]] = []
             try:
-                with reporting(spark, progress):
+                with active(spark), reporting(spark, progress):
                     results = self._checked(self.definition.function(*frames))
                     for edge, frame in zip(self._targets, results, strict=True):
                         written.append((edge, edge.write(frame)))
@@ -225,7 +246,7 @@ class OpenStage:
                 raise
             # After another error the manifests may be durable. Then the payloads stay, and the next opening decides.
             try:
-                with self._store.committing():
+                with self._store.committing(permit):
                     self._commit(work, sessions, inputs, written)
             except (ResourceError, AbandonedError):
                 _remove(written)
@@ -246,7 +267,7 @@ class OpenStage:
         else:  # another thread has put a DataFrame with the marker meanwhile
             _remove(written)
 
-    def _give_up(self, work: _Work) -> None:
+    def _give_up(self, work: _Work, permit: Permit) -> None:
         """Move the inputs into a letter with the last error, in one transaction; without inputs, write a letter."""
         failure, most = self._store.last_failure(self.name, work.run), self.definition.max_attempts
         letters = self._store.letters(self.name)
@@ -255,7 +276,7 @@ class OpenStage:
             now = datetime.now(timezone.utc)
             letter = StageLetter(self.name, inputs, failure.error, failure.message, failure.traceback, most or 0, now)
             sessions[-1].enqueue(letter.encode())
-            with self._store.committing():
+            with self._store.committing(permit):
                 sessions[0].flush(marker=work.marker)
         _LOGGER.error(
             "stage %r gave up its inputs after %d attempts: %s %s", self.name, most, failure.error, failure.message

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import islice
 from threading import Lock
 
 from pyspark.sql import SparkSession
 
-from persistentqueue import PersistentQueue, list_queues, transaction
+from persistentqueue import PersistentQueue, PersistentQueueError, QueueLockedError, View, list_queues, transaction
 
-from .edge import Edge
-from .graph import Graph, StageDefinition
+from ..stages import decode
+from .edge import TAKER, Edge
+from .graph import Graph, PipelineDefinitionError, StageDefinition
 from .letters import NO_FAILURE, Failure, Input, StageLetter, decode_failure, decode_inputs, encode_inputs, need_sources
 
 Spark = SparkSession | Callable[[], SparkSession] | None
@@ -22,6 +24,12 @@ _LETTERS, _AGAIN, _FAILURE = ".letters", ".again", ".failure"
 
 class AbandonedError(Exception):
     """The run of the pipeline was ended at once, so its stages may not commit any more. Users never see it."""
+
+
+class Permit:
+    """The right of the stages of one run to commit, until it is withdrawn for ever."""
+
+    is_withdrawn = False
 
 
 class Store:
@@ -34,6 +42,9 @@ class Store:
         network_disk: Whether ``path`` may be on a network file system.
         graph: The stages.
         forgotten: Consumers that may be removed with all that waits for them.
+
+    Raises:
+        PipelineDefinitionError: Inputs wait for a stage that does not take them any more.
     """
 
     def __init__(
@@ -45,11 +56,11 @@ class Store:
         graph: Graph,
         forgotten: Sequence[str],
     ) -> None:
-        self.path, self._network_disk = os.fspath(path), network_disk
+        self.path, self._payload_root, self._network_disk = os.fspath(path), payload_root, network_disk
+        self.graph = graph
         self._spark = spark
         self._starting = Lock()
         self._commits = Lock()
-        self._abandoned = False
         self._made = Lock()
         self._queues: dict[str, PersistentQueue[bytes]] = {}
         """Queues of stages beside the edges, by name; also those of stages that the pipeline lacks."""
@@ -57,14 +68,43 @@ class Store:
         os.makedirs(self.path, exist_ok=True)
         with ExitStack() as opened:
             # The letters first: opening an edge sweeps the payloads that nothing names.
+            others = []
             for name in list_queues(self.path):
                 if name.endswith((_LETTERS, _AGAIN, _FAILURE)):
                     opened.enter_context(self._queue(name))
+                elif name not in graph.edges and "." not in name:
+                    others.append(name)
+            self._leave_inputs(forgotten)
+            for name in others:
+                self._leave_edge(name, forgotten)
             for name in graph.edges:
-                edge = opened.enter_context(Edge(self.session, path, name, payload_root, self.kept, network_disk))
-                self.edges[name] = edge
-                edge.connect(graph.readers(name), forgotten)
+                self.edges[name] = opened.enter_context(self._edge(name))
+                self.edges[name].connect(graph.readers(name), forgotten)
             opened.pop_all()
+
+    def _edge(self, name: str) -> Edge:
+        return Edge(self.session, self.path, name, self._payload_root, self.kept, self._network_disk)
+
+    def _leave_inputs(self, forgotten: Sequence[str]) -> None:
+        """Delete the inputs to take again of forgotten stages. Raises ``PipelineDefinitionError`` for other stages."""
+        for name, queue in self._queues.items():
+            stage = name.removesuffix(_AGAIN)
+            if name.endswith(_AGAIN) and stage not in self.graph.stages and len(queue):
+                if stage not in forgotten:
+                    raise PipelineDefinitionError(
+                        f"{len(queue)} inputs of requeue wait for stage {stage!r}, which the pipeline does not have: "
+                        f"define it again, or delete them by pipeline.forget({stage!r})"
+                    )
+                queue.clear()
+
+    def _leave_edge(self, name: str, forgotten: Sequence[str]) -> None:
+        """Connect an edge that the graph lacks, as one from which no stage takes, if inputs of a stage wait there.
+
+        Raises ``PipelineDefinitionError`` unless the stage is forgotten. Queues of other programs are left alone.
+        """
+        if _has_inputs(View(self.path, name)):
+            with suppress(QueueLockedError), self._edge(name) as edge:  # locked: another pipeline runs with it
+                edge.connect((), forgotten)
 
     def close(self) -> None:
         """Close all queues. A second call does nothing."""
@@ -84,17 +124,17 @@ class Store:
     # --- commits
 
     @contextmanager
-    def committing(self) -> Iterator[None]:
-        """Let one commit of the pipeline run at a time. Raises ``AbandonedError`` after ``abandon``."""
+    def committing(self, permit: Permit | None = None) -> Iterator[None]:
+        """Let one commit of the pipeline run at a time. Raises ``AbandonedError`` if the permit is withdrawn."""
         with self._commits:
-            if self._abandoned:
+            if permit is not None and permit.is_withdrawn:
                 raise AbandonedError
             yield
 
-    def abandon(self, ended: bool) -> None:
-        """Let the stages of an ended run commit no more; with False, allow commits again."""
+    def withdraw(self, permit: Permit) -> None:
+        """Let the stages of a run commit no more. A commit that has begun ends first."""
         with self._commits:
-            self._abandoned = ended
+            permit.is_withdrawn = True
 
     def kept(self) -> set[str]:
         """Return the names of the payloads that letters and inputs to take again need."""
@@ -183,3 +223,12 @@ class Store:
             if name not in self._queues:
                 self._queues[name] = PersistentQueue(self.path, name, network_disk=self._network_disk)
             return self._queues[name]
+
+
+def _has_inputs(view: View) -> bool:
+    """Return whether inputs of a stage wait in a queue, as far as its first item tells."""
+    try:
+        waiting = [name for name, count in view.look().subscriptions if count and name != TAKER]
+        return bool(waiting) and any(decode(item.data) for item in islice(view.browse(waiting[0]), 1))
+    except (PersistentQueueError, OSError):  # no manifest, or a key is missing: no pipeline has made the queue
+        return False

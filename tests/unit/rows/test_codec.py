@@ -245,6 +245,16 @@ def test_texts_in_json_that_are_no_values(tmp_path: Path) -> None:
             codec.decode(json.dumps({name: text}).encode())
 
 
+def test_any_number_of_digits_of_a_second(tmp_path: Path) -> None:
+    """A moment in JSON has any number of digits behind the second. Those below a microsecond are cut."""
+    codec = RowCodec(tmp_path, "q", format="json", schema={"t": "timestamp", "z": "timestamp_ntz"})
+    for digits in ("5", "50", "500", "500000", "5000009", "500000999"):
+        text = f"2026-01-31T12:00:00.{digits}"
+        row = codec.decode(json.dumps({"t": f"{text}Z", "z": text}).encode())
+        assert row["z"] == dt.datetime(2026, 1, 31, 12, 0, 0, 500_000)
+        assert row["t"] == row["z"].replace(tzinfo=dt.timezone.utc)
+
+
 @pytest.mark.parametrize("format_name", ["arrow", "avro"])
 def test_items_that_are_no_rows(format_name: str, tmp_path: Path) -> None:
     """An item without a number, of an unknown schema, cut short, or with more behind it raises an error with its
@@ -430,6 +440,30 @@ def test_maps_in_other_types(tmp_path: Path) -> None:
     codec = RowCodec(tmp_path, "q", format="arrow", schema=types)
     row = {"a": [{"k": 1}, None], "m": {"k": {"l": None}}, "s": {"x": {"k": 1}, "y": 2}}
     assert taken(codec, put(codec, [row, dict.fromkeys(row)])) == [row, dict.fromkeys(row)]
+
+
+@pytest.mark.parametrize("format_name", ["avro", "json"])
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.date32(), 3_000_000),
+        (pa.date32(), -1_000_000),
+        (pa.timestamp("us", "UTC"), 2**62),
+        (pa.timestamp("us"), -(2**62)),
+        (pa.list_(pa.date32()), [2**31 - 1]),
+    ],
+    ids=str,
+)
+def test_times_that_python_cannot_have(format_name: str, kind: pa.DataType, value: Any, tmp_path: Path) -> None:
+    """A date or time outside of the years 1 to 9999 is refused by the column, and the error names the other format."""
+    batch = pa.record_batch({"id": pa.array([1]), "due": pa.array([value], kind)})
+    schema = schema_from_arrow(batch.schema)
+    registry = Registry(tmp_path, "q")
+    registry.register(format_name, schema)
+    with pytest.raises(ValueError, match=r"the column 'due': .*: Python has the years 1 to 9999: use the format arrow"):
+        RowBatches(registry, format_name, 1, schema).items_of(batch)
+    (item,) = RowBatches(registry, "arrow", 1, schema).items_of(batch)
+    assert item
 
 
 def test_moments_of_rows_without_a_zone(tmp_path: Path) -> None:

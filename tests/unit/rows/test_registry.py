@@ -11,13 +11,22 @@ from pathlib import Path
 
 import pytest
 
-from persistentqueue import CorruptionError, DiskFullError, InvalidNameError, PersistentQueue, QueueNotFoundError
+from persistentqueue import (
+    CorruptionError,
+    DiskFullError,
+    InvalidNameError,
+    PersistentQueue,
+    Producer,
+    QueueNotFoundError,
+)
+from persistentqueue.interprocess import request_subscription
 from persistentqueue.rows import SchemaMismatchError, SchemaNotFoundError
 from persistentqueue.rows.registry import Registry
 from persistentqueue.rows.schema import Schema, schema_from_types
 from persistentqueue.storage.schema_files import SchemaFile, write_schema
 from persistentqueue.system.disk import DISK
 from tests.support.disks import call_on
+from tests.support.queues import drain, put
 
 ONE = schema_from_types({"id": "long", "name": "string"})
 TWO = schema_from_types({"id": "long", "name": "string", "more": "long"})
@@ -46,6 +55,57 @@ def test_a_queue_has_one_format(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="arrow, avro, json, not 'xml'"):
         registry.register("xml", ONE)
     assert len(registry.all()) == 1
+
+
+@pytest.mark.parametrize("is_adopted", [True, False], ids=["adopted", "published"])
+def test_a_queue_of_other_items_gets_no_schema(tmp_path: Path, is_adopted: bool) -> None:
+    """While items without a schema wait, also published ones, the first schema of arrow or avro is refused.
+
+    No reader of rows could read them. JSON needs no schema, so that its first one is accepted.
+    """
+    if is_adopted:
+        with PersistentQueue(tmp_path, "q") as queue:
+            put(queue, b"{}", b"{}")
+    else:
+        with Producer(tmp_path, "q") as producer:
+            producer.enqueue(b"{}")
+            producer.enqueue(b"{}")
+            producer.flush()
+    registry = Registry(tmp_path, "q")
+    for format_name in ("arrow", "avro"):
+        words = f"the queue has 2 items without a schema, the rows have {format_name}: .* or consume the items"
+        with pytest.raises(SchemaMismatchError, match=words):
+            registry.register(format_name, ONE)
+    assert registry.register("json", ONE).number == 1
+    with PersistentQueue(tmp_path, "q") as queue:
+        assert len(drain(queue)) == 2
+
+
+def test_rows_of_another_first_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of a process that has registered the first schema at the same time refuse no schema."""
+    registry = Registry(tmp_path, "q")
+    count = registry._count_items
+
+    def later() -> int:
+        Registry(tmp_path, "q").register("avro", ONE)
+        with Producer(tmp_path, "q") as producer:
+            producer.enqueue(b"a row")
+            producer.flush()
+        return count()
+
+    monkeypatch.setattr(registry, "_count_items", later)
+    assert registry.register("avro", ONE).number == 1
+
+
+@pytest.mark.damages
+def test_a_queue_without_items_gets_a_schema(tmp_path: Path) -> None:
+    """Neither consumed items, nor a waiting request, nor a file that is no publication refuses the first schema."""
+    with PersistentQueue(tmp_path, "q") as queue:
+        put(queue, b"gone")
+        drain(queue)
+    request_subscription(tmp_path, "q", "reader", 0)
+    (tmp_path / "q" / "inbox" / f"{1:016x}-{2:016x}.seg").write_bytes(b"no publication")
+    assert Registry(tmp_path, "q").register("avro", ONE).number == 1
 
 
 def test_many_at_once(tmp_path: Path) -> None:

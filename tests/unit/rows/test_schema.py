@@ -96,8 +96,15 @@ def test_other_changes_are_refused_by_name(changes: dict[str, Any], column: str,
 
 
 def test_a_name_that_differs_in_case_is_refused() -> None:
-    """Spark does not tell names by their case, so a new column must differ in more."""
-    old = of(id="long")
+    """Spark does not tell names by their case, so the columns of rows need the names that the queue has.
+
+    That holds for a writer, which would add a column, and for a reader, which would get nulls.
+    """
+    old = of(id="long", name="string")
+    for call in (evolved, need_readable):
+        with pytest.raises(SchemaMismatchError, match=r"'ID'.*'id', which differs in case, .*: name it 'id'") as caught:
+            call("q", old, of(ID="long", name="string"))
+        assert caught.value.column == "ID"
     with pytest.raises(SchemaMismatchError, match=r"'ID'.*'id', which differs in case"):
         evolved("q", old, Schema((*old.columns, *of(ID="long").columns)))
 

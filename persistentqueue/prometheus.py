@@ -76,8 +76,8 @@ class QueueCollector(Collector):
     """A collector of the metrics of one or several queues. Any thread may use it.
 
     Each sample has the labels ``path`` and ``queue``: the path and the name that its queue was opened with. Without a
-    name, ``queue`` is empty. A scrape omits each queue that is closed or whose directories cannot be read. It calls
-    ``stats()`` once per queue, and waits for no flush.
+    name, ``queue`` is empty. Bytes of a path that are not UTF-8 are escaped. A scrape omits each queue that is closed
+    or whose directories cannot be read. It calls ``stats()`` once per queue, and waits for no flush.
 
     Args:
         *queues: Open queues, and callables that return the queues of each scrape.
@@ -105,7 +105,7 @@ class QueueCollector(Collector):
             with suppress(ClosedError, ResourceError, OSError):
                 stats = queue.stats()
                 for name, family in families.items():
-                    _add(family, (str(queue.path), queue.name or ""), getattr(stats, name))
+                    _add(family, (_text_of(queue.path), queue.name or ""), getattr(stats, name))
         return families.values()
 
     def _all(self) -> Iterator[PersistentQueue]:
@@ -114,6 +114,11 @@ class QueueCollector(Collector):
                 yield given
             else:
                 yield from given()
+
+
+def _text_of(path: str) -> str:
+    """Return the path as text that can be encoded: otherwise one label would fail the scrape of all queues."""
+    return path.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 def _families() -> dict[str, _Family]:

@@ -47,7 +47,7 @@ def written_to(output: str) -> Iterator[IO[bytes]]:
     path = path.resolve()
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with _replaced(directory, path.name) as file:
+        with _replaced(directory, path) as file:
             yield file
     finally:
         os.close(directory)
@@ -65,20 +65,28 @@ def _device(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _replaced(directory: int, name: str) -> Iterator[IO[bytes]]:
+def _replaced(directory: int, path: Path) -> Iterator[IO[bytes]]:
     part = _free_name(directory)
     try:
-        with open(os.open(part, _NEW, _NEW_MODE, dir_fd=directory), "wb") as file:
+        with open(_made(part, directory, path), "wb") as file:
             yield file
             file.flush()
-            os.fchmod(file.fileno(), _mode_of(directory, name))
+            os.fchmod(file.fileno(), _mode_of(directory, path.name))
             os.fsync(file.fileno())
-        os.replace(part, name, src_dir_fd=directory, dst_dir_fd=directory)
+        os.replace(part, path.name, src_dir_fd=directory, dst_dir_fd=directory)
     except BaseException:
         with suppress(OSError):
             os.unlink(part, dir_fd=directory)
         raise
     os.fsync(directory)
+
+
+def _made(part: str, directory: int, path: Path) -> int:
+    """Return the descriptor of the new file ``part``. An error names ``path``, which the user has chosen."""
+    try:
+        return os.open(part, _NEW, _NEW_MODE, dir_fd=directory)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def _free_name(directory: int) -> str:

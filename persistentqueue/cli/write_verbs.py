@@ -281,6 +281,7 @@ def import_(
             again=again,
             progress=at,
             wipe=True,
+            keep_limits=True,
             **settings_of(access),
         )
     damaged = [str(each) for each in done.damaged]

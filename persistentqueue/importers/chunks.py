@@ -16,6 +16,7 @@ import io
 import json
 import pickle
 import pickletools
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -37,6 +38,8 @@ _FRAME_FIELD_BYTES = 9
 """Length of the opcode ``FRAME`` with the length of the frame."""
 _FRAMED_BYTES = 11
 """Length of the beginning of a pickle with a frame: ``PROTO``, its number, ``FRAME``, and the length of the frame."""
+_CHUNK = re.compile(r"q([0-9]{5}|[1-9][0-9]{5,})")
+"""Name of the file of a chunk."""
 
 
 class CutError(Exception):
@@ -136,26 +139,47 @@ class Chunks(Source):
             self._first, self._taken, self._offset = tail
             self._last, self._last_items = head[:2]
             self._end = head[2] if serializer else None
-        except (TypeError, ValueError, LookupError) as error:
+        except (TypeError, ValueError, LookupError, OverflowError) as error:
             raise _bad_info(self._info, f"{type(error).__name__}: {error}") from None
         if self._chunk_items < 1 or min(*tail, *head) < 0 or max(self._taken, self._last_items) >= self._chunk_items:
             raise _bad_info(self._info, f"impossible positions, {info}")
 
     def files(self) -> list[Path]:
-        """Return the file with the positions, and the chunks between the two ends."""
-        return [self._info, *(self._chunk(number) for number in range(self._first, self._last + 1))]
+        """Return the file with the positions, and the chunks between the two ends that exist."""
+        return [self._info, *map(self._chunk, self._numbers())]
 
     def items(self, damaged: Damaged) -> Iterator[bytes]:
         """Yield the items between the two ends, oldest first."""
-        between = (self._last - self._first) * self._chunk_items + self._last_items - self._taken
+        between = self._items_in(self._first, self._last + 1)
         if between != self._count:
             damaged(SourceDamagedError(str(self._info), 0, f"a size of {between}", f"{self._count}"))
-        for number in range(self._first, self._last + 1):
-            is_first, is_last = number == self._first, number == self._last
-            until = self._last_items if is_last else self._chunk_items
-            start, taken = (self._offset, self._taken) if is_first else (0, 0)
-            end = self._end if is_last else None
-            yield from self._items_of(self._chunk(number), start, end, until - taken, damaged)
+        due = self._first
+        for number in self._numbers():
+            yield from self._items_from(due, number, damaged)
+            yield from self._items_from(number, number + 1, damaged)
+            due = number + 1
+        yield from self._items_from(due, self._last + 1, damaged)
+
+    def _numbers(self) -> list[int]:
+        """Return the numbers of the chunks between the two ends that exist, in order.
+
+        The positions may be damaged, and name more chunks than can be tried.
+        """
+        found = (match for path in self._directory.iterdir() if (match := _CHUNK.fullmatch(path.name)) is not None)
+        return sorted(number for match in found if self._first <= (number := int(match[1])) <= self._last)
+
+    def _items_in(self, first: int, end: int) -> int:
+        """Return how many items the chunks from ``first`` up to ``end`` have between the two ends of the queue."""
+        begin = max(first * self._chunk_items, self._first * self._chunk_items + self._taken)
+        return min(end * self._chunk_items, self._last * self._chunk_items + self._last_items) - begin
+
+    def _items_from(self, first: int, end: int, damaged: Damaged) -> Iterator[bytes]:
+        """Yield the items of a chunk, or report the chunks from ``first`` up to ``end`` as missing."""
+        if first >= end:
+            return
+        start = self._offset if first == self._first else 0
+        stop = self._end if first == self._last else None
+        yield from self._items_of(self._chunk(first), start, stop, self._items_in(first, end), damaged)
 
     def _chunk(self, number: int) -> Path:
         return self._directory / f"q{number:05d}"
@@ -167,7 +191,7 @@ class Chunks(Source):
             file = path.open("rb", buffering=_BUFFER_BYTES)
         except FileNotFoundError:
             if count:
-                damaged(SourceDamagedError(str(path), 0, f"a chunk with {count} items", "no file"))
+                damaged(SourceDamagedError(str(path), 0, f"{count:,} items from this chunk on", "no file"))
             return
         with file:
             size_bytes = file.seek(0, io.SEEK_END)
@@ -198,7 +222,7 @@ def queuelib_chunks(directory: Path) -> Chunks:
     path = directory / "info.json"
     try:
         info = json.loads(_read_info(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _bad_info(path, str(error)) from None
     return Chunks(directory, "queuelib FifoDiskQueue", path, info)
 

@@ -65,6 +65,7 @@ def open_source(path: Path, origin: Origin, choice: Choice) -> Iterator[Source]:
     if not _is_database(database):
         found = "no database" if origin == "sqlite" else f"neither {path}/info nor {path}/data.db"
         raise SourceError(str(path), f"a queue of {origin}", found, "name its directory, or the file of its database")
+    database = database.resolve()  # the journals lie beside the target of a link
     with opened(database) as connection:
         if origin == "persist-queue":
             yield persist_queue_table(database, connection, choice.table, choice.states, choice.newest_first)
@@ -78,6 +79,8 @@ def _queuelib_files(path: Path, newest_first: bool | None) -> Source:
     """Return the source of the queue of queuelib at a path that is no database."""
     if path.is_file():
         return Stack(path, newest_first is not False)
+    if not path.is_dir():
+        raise SourceError(str(path), "a queue of queuelib", "neither a file nor a directory", "name another path")
     if (path / "info.json").is_file():
         _need_oldest_first(path, newest_first)
         return queuelib_chunks(path)

@@ -69,8 +69,10 @@ class Table(Source):
         self._connection = connection
         way = "DESC" if newest_first else "ASC"
         where = f"WHERE {shape.where}" if shape.where else ""
-        order = f"{shape.before}{_quoted(shape.key)} {way}"
-        self._query = f"SELECT {_quoted(shape.data)} FROM {_quoted(name)} {where} ORDER BY {order}"
+        # SQLite takes a quoted name that is no column for a text, unless the table stands before it.
+        table = _quoted(name)
+        order = f"{shape.before}{table}.{_quoted(shape.key)} {way}"
+        self._query = f"SELECT {table}.{_quoted(shape.data)} FROM {table} {where} ORDER BY {order}"
 
     def files(self) -> list[Path]:
         """Return the database and its journals, whether they exist or not."""
@@ -91,7 +93,8 @@ class Table(Source):
                     what = f"a {type(item).__name__}" if item is not None else "NULL"
                     damaged(SourceDamagedError(self._where, count - 1, "bytes or text", what, "the row behind row"))
         except sqlite3.DatabaseError as error:
-            damaged(SourceDamagedError(self._where, count, "the next row", str(error), "the row behind row"))
+            expected = "this row and all behind it"
+            damaged(SourceDamagedError(self._where, count, expected, str(error), "the row behind row"))
 
     @property
     def _where(self) -> str:

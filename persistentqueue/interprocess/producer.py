@@ -333,7 +333,8 @@ class Producer(Uncopyable, Generic[T]):
             raise _in_use()
         self._is_busy = True
         try:
-            return self._flush(marker)
+            with naming_paths(self._inbox):
+                return self._flush(marker)
         finally:
             self._is_busy = False
 

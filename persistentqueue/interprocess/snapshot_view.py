@@ -249,6 +249,7 @@ class View(Uncopyable):
     def __repr__(self) -> str:
         return f"View({self._directory!r})"
 
+    @naming_paths()
     def look(self) -> Snapshot:
         """Return what the queue holds at this moment.
 
@@ -351,7 +352,7 @@ class View(Uncopyable):
         cursor = state.subscriptions.get(number, state.gone)
         runs = cursor.unconsumed(state.gone.frontier, state.next_sequence)
         count = sum(run[1] for run in runs)
-        blocks = self._read(runs, False, self._envelopes, damaged)
+        blocks = _named(self._read(runs, False, self._envelopes, damaged), self._directory)
         return _items(
             watched(blocks, progress, f"browse {basename(self._directory)}", lambda: count, attrgetter("items"))
         )
@@ -504,6 +505,12 @@ class View(Uncopyable):
                 for found in self._read([(first, 1)], True, _CLOSED):
                     self._oldest = first, found.time_ns
         return self._oldest[1] if self._oldest is not None else None
+
+
+def _named(blocks: Iterator[Found], directory: str) -> Generator[Found, None, None]:
+    """Yield the blocks, with ``UnusablePathError`` for a path of the queue that the operating system refuses."""
+    with naming_paths(directory):
+        yield from blocks
 
 
 def _items(blocks: Iterator[Found]) -> Iterator[ViewedItem]:

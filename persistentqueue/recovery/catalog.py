@@ -39,7 +39,7 @@ def list_queues(path: StrPath) -> list[str]:
 
     Returns:
         The names, sorted. A queue without a name, which lies in ``path`` itself, is not among them. Neither is a
-        symbolic link to a queue, which no opening accepts.
+        symbolic link to a queue, which no opening accepts, nor a directory that this process may not read.
 
     Raises:
         PathMissingError, PathNotADirectoryError: There is no directory at the path. A wrong path is not taken for an
@@ -55,8 +55,8 @@ def list_queues(path: StrPath) -> list[str]:
 
 
 def _is_queue(disk: Disk, directory: str) -> bool:
-    """Return whether the directory holds a queue, and is no link to it."""
-    with suppress(FileNotFoundError):  # it was deleted meanwhile
+    """Return whether the directory holds a queue, and is no link to it; False if this process may not look into it."""
+    with suppress(FileNotFoundError, PermissionError):  # it was deleted meanwhile, or belongs to another user
         return holds_queue(disk, directory) and not S_ISLNK(disk.lstat(directory).st_mode)
     return False
 

@@ -148,7 +148,8 @@ def _check(disk: Disk, directory: str, meter: Meter = SILENT) -> CheckReport:
     except (CorruptionError, DataMissingError, DataPathError) as damage:
         untrusted = tuple(map(str, _distrusted(disk, directory)))
         return CheckReport((str(damage),), False, 0, 0, 0, 0, (), untrusted=untrusted)
-    assert recovered is not None
+    if recovered is None:  # the queue was deleted meanwhile
+        raise no_queue(disk, directory, "to check")
     problems: list[str] = []
     items = 0
     meter.expect(sum(extent.length_bytes for extent in recovered.state.extents))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import shutil
 import sqlite3
@@ -245,6 +246,17 @@ def test_a_database_of_a_killed_owner(tmp_path: Path, path: Path, owner: subproc
         assert drain(queue) == list(range(100))
 
 
+def test_a_link_to_a_database(tmp_path: Path, path: Path, owner: subprocess.Popen[bytes]) -> None:
+    """If the database in the directory is a link, the items in the journal beside its target are imported, too."""
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "data.db").symlink_to(tmp_path / "source" / "data.db")
+    with pytest.raises(SourceInUseError):
+        import_queue(tmp_path / "jobs", path, "orders", origin="persist-queue")
+    owner.kill()
+    owner.wait()
+    assert import_queue(tmp_path / "jobs", path, "orders", origin="persist-queue").added == 100
+
+
 def test_several_queues_in_one_database(tmp_path: Path, path: Path, open_queue: QueueFactory) -> None:
     """With several queues in a database, the import asks which one, and takes the one that is named."""
     for name in ("a", "b"):
@@ -275,6 +287,16 @@ def test_any_table(tmp_path: Path, path: Path, open_queue: QueueFactory) -> None
     assert drain(open_queue()) == [b"b", b"c", "é".encode()]
 
 
+def test_a_table_without_row_numbers(tmp_path: Path, path: Path) -> None:
+    """A column that a table does not have is never taken for a text: neither in the order nor as the items."""
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as db, db:
+        db.execute("CREATE TABLE jobs (name TEXT PRIMARY KEY, body) WITHOUT ROWID")
+        db.execute("INSERT INTO jobs VALUES ('a', 'b')")
+    for column, order in (("rowid", "name"), ("body", "rowid")):
+        with pytest.raises(SourceError, match="no such column"):
+            import_queue(tmp_path / "jobs.db", path, origin="sqlite", table="jobs", column=column, order=order)
+
+
 def test_litequeue(tmp_path: Path, path: Path, open_queue: QueueFactory) -> None:
     """A table of litequeue is recognized; messages that are done or have failed are not imported."""
     theirs = litequeue.LiteQueue(str(tmp_path / "lite.db"))
@@ -299,6 +321,7 @@ def test_litequeue(tmp_path: Path, path: Path, open_queue: QueueFactory) -> None
         (lambda source: source.mkdir(), {"origin": "persist-queue"}, "found neither .*info nor .*data.db"),
         (lambda source: source.mkdir(), {"origin": "queuelib"}, "expected a queue of queuelib, found nothing"),
         (lambda source: source.write_text("x"), {"origin": "sqlite"}, "expected a queue of sqlite, found no database"),
+        (os.mkfifo, {"origin": "queuelib"}, "expected a queue of queuelib, found neither a file nor a directory"),
         (
             lambda source: PDict(str(source), "mine").close(),
             {"origin": "persist-queue"},
@@ -395,6 +418,22 @@ def test_damaged_chunks(tmp_path: Path, path: Path, open_queue: QueueFactory) ->
     assert drain(open_queue(codec=codecs.JSON)) == [*range(37), *range(20_000, 30_000)]
 
 
+def test_positions_far_behind_the_chunks(tmp_path: Path, path: Path, open_queue: QueueFactory) -> None:
+    """Damaged positions that name very many chunks cost the time of the chunks that exist. Chunks that are missing one
+    behind the other are one damage."""
+    source = tmp_path / "source"
+    make_queuelib(queuelib.FifoDiskQueue, source, [b"1", b"2"])
+    far = 10**15
+    info = {"chunksize": 2, "size": 2 * far, "tail": [0, 1, 5], "head": [far, 1]}
+    (source / "info.json").write_text(json.dumps(info))
+    found = rf"q00001: damaged at offset 0: expected {2 * far - 1:,} items from this chunk on, found no file"
+    with pytest.raises(SourceDamagedError, match=found):
+        import_queue(source, path, "orders", origin="queuelib")
+    done = import_queue(source, path, "orders", origin="queuelib", skip_damaged=True)
+    assert [Path(each.path).name for each in done.damaged] == ["q00001"]
+    assert drain(open_queue()) == [b"2"]
+
+
 @pytest.mark.parametrize(
     ("name", "change"),
     [
@@ -484,6 +523,7 @@ def test_a_queue_of_queuelib_that_was_not_closed(tmp_path: Path, path: Path) -> 
         {"chunksize": 10, "size": 1, "tail": [0], "head": [0, 1]},
         {"chunksize": 10, "size": 1, "tail": [0, 10, 0], "head": [0, 1]},
         {"chunksize": 10, "size": 7, "tail": [0, 0, 0], "head": [0, 1]},
+        {"chunksize": float("inf"), "size": 1, "tail": [0, 0, 0], "head": [0, 1]},
     ],
 )
 def test_wrong_positions(tmp_path: Path, path: Path, info: Any) -> None:
@@ -494,10 +534,11 @@ def test_wrong_positions(tmp_path: Path, path: Path, info: Any) -> None:
         import_queue(tmp_path / "source", path, origin="queuelib")
 
 
-def test_positions_of_queuelib_that_cannot_be_read(tmp_path: Path, path: Path) -> None:
-    """Positions of queuelib that are no JSON are refused, and name their file."""
+@pytest.mark.parametrize("info", ["{", "[" * 60_000], ids=["cut", "deep"])
+def test_positions_of_queuelib_that_cannot_be_read(tmp_path: Path, path: Path, info: str) -> None:
+    """Positions of queuelib that are no JSON, or too deep, are refused, and name their file."""
     make_queuelib(queuelib.FifoDiskQueue, tmp_path / "source", [b"1"])
-    (tmp_path / "source" / "info.json").write_text("{")
+    (tmp_path / "source" / "info.json").write_text(info)
     with pytest.raises(SourceError, match=r"info\.json: expected the positions of a queue"):
         import_queue(tmp_path / "source", path, origin="queuelib")
 
@@ -512,7 +553,8 @@ def test_positions_that_cannot_be_read(tmp_path: Path, path: Path, info: bytes) 
 
 
 def test_a_damaged_database(tmp_path: Path, path: Path) -> None:
-    """A database whose pages are damaged is an error that says how many rows can be read before."""
+    """A database whose pages are damaged is an error that says how many rows can be read before, and that none behind
+    them can."""
     theirs: Any = SQLiteQueue(str(tmp_path / "source"))
     with theirs._putter as connection:
         connection.executemany(theirs._sql_insert, [(b"%d" % number * 100, 1.0) for number in range(5000)])
@@ -521,7 +563,8 @@ def test_a_damaged_database(tmp_path: Path, path: Path) -> None:
     data = bytearray(database.read_bytes())
     data[len(data) // 2 :] = b"\xff" * (len(data) - len(data) // 2)
     database.write_bytes(data)
-    with pytest.raises(SourceDamagedError, match=r"data.db, table 'queue_default': damaged at the row behind row \d+"):
+    where = r"data.db, table 'queue_default': damaged at the row behind row \d+: expected this row and all behind it"
+    with pytest.raises(SourceDamagedError, match=where):
         import_queue(tmp_path / "source", path, origin="persist-queue")
 
 
@@ -619,12 +662,13 @@ def test_a_repeated_import_goes_on(tmp_path: Path, path: Path) -> None:
 
 
 def test_an_empty_source(tmp_path: Path, path: Path) -> None:
-    """A source without items adds nothing, however often."""
+    """A source without items adds nothing, however often, with or without its empty chunk."""
     make_chunks(json_serializer, tmp_path / "source", [])
     seen = list[tuple[int, int | None]]()
     for _ in range(2):
         done = import_queue(tmp_path / "source", path, origin="persist-queue", progress=lambda *of: seen.append(of))
-        assert (done.count, done.added) == (0, 0)
+        assert (done.count, done.added, done.damaged) == (0, 0, ())
+        (tmp_path / "source" / "q00000").unlink(missing_ok=True)
     assert seen == [(0, 0), (0, 0)]
 
 
@@ -709,6 +753,18 @@ def test_the_verb(tmp_path: Path, path: Path, capfd: pytest.CaptureFixture[str])
     assert verbs.run([*words[:3], "rest", *words[4:], "--skip-damaged", "--json"]) == 1
     answer = json.loads(capfd.readouterr().out)
     assert (answer["count"], answer["added"], len(answer["damaged"])) == (20_017, 20_017, 1)
+
+
+def test_the_verb_keeps_the_limits_of_the_queue(tmp_path: Path, path: Path) -> None:
+    """``persistentqueue import`` leaves the limits that the owner of the queue has set: producers still have them."""
+    make_queuelib(queuelib.FifoDiskQueue, tmp_path / "source", [b"1"])
+    PersistentQueue(path, "orders", max_items=2).close()
+    assert verbs.run(["import", str(tmp_path / "source"), str(path), "orders", "--from", "queuelib"]) == 0
+    with Producer(path, "orders") as producer:
+        producer.enqueue_many([b"2", b"3", b"4"])
+        with pytest.raises(QueueFullError):
+            producer.flush()
+        producer.rollback()
 
 
 def test_the_verb_chooses_states(tmp_path: Path, path: Path, capfd: pytest.CaptureFixture[str]) -> None:

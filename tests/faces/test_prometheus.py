@@ -114,6 +114,14 @@ def test_openmetrics_has_no_objection(open_queue: QueueFactory) -> None:
     assert len(list(parse_openmetrics(text))) == len(FIELDS)  # type: ignore[no-untyped-call]
 
 
+def test_a_path_that_is_no_text(open_queue: QueueFactory, tmp_path: Path) -> None:
+    """A path that is not UTF-8 is a label with escapes: it does not fail the scrape of all queues."""
+    with PersistentQueue(tmp_path / os.fsdecode(b"caf\xe9"), "q") as odd:
+        samples = scrape(open_queue(), odd)["persistentqueue_ready_items"].samples
+    assert {sample.labels["path"] for sample in samples} >= {str(tmp_path / r"caf\xe9")}
+    assert len(samples) == 2
+
+
 def test_who_is_left_out(open_queue: QueueFactory, tmp_path: Path) -> None:
     """A queue that is closed, or whose directory cannot be listed, is left out, and the other queues are there."""
     armed: list[OSError] = []

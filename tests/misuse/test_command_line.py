@@ -6,6 +6,7 @@ made as Python makes them, and ends as a process ends.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -276,6 +277,21 @@ def test_row_06_whatever_ends_the_writing_leaves_nothing(
     monkeypatch.undo()
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
     assert file.read_bytes() == (b"new" if call == "replace" else b"before")
+
+
+def test_row_06_a_file_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If no file can be made in the directory, the error names the file that the user has chosen."""
+    opened = os.open
+
+    def refuse(path: Any, *arguments: Any, **options: Any) -> int:
+        if options:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return opened(path, *arguments)
+
+    monkeypatch.setattr("persistentqueue.cli.files.os.open", refuse)
+    with pytest.raises(PermissionError) as raised, files.written_to(str(tmp_path / "page.html")):
+        raise AssertionError("the file cannot be made")
+    assert raised.value.filename == str(tmp_path / "page.html")
 
 
 def test_row_06_devices_directories_and_stdout(open_queue: QueueFactory, tmp_path: Path, capfdbinary: Any) -> None:

@@ -26,6 +26,7 @@ from persistentqueue import (
     Producer,
     QueueNotFoundError,
     UnflushedWarning,
+    UnusablePathError,
     check,
     delete_queue,
     move_data,
@@ -358,6 +359,26 @@ def test_a_forked_child_is_refused(directory: Path) -> None:
         producer.flush()
     with PersistentQueue(directory) as queue:
         assert len(drain(queue)) == 6
+
+
+def test_a_flush_on_a_disk_that_is_read_only(directory: Path) -> None:
+    """A flush on a file system that became read-only raises the error with the path and the advice, and keeps items."""
+
+    def open_(path: str, flags: int, mode: int) -> int:
+        if is_mounted_anew and flags & os.O_CREAT:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+        return DISK.open(path, flags, mode)
+
+    is_mounted_anew = False
+    with call_on(replace(DISK, open=open_), Producer, directory) as producer:
+        producer.enqueue(b"a")
+        is_mounted_anew = True
+        with pytest.raises(UnusablePathError, match="inbox"):
+            producer.flush()
+        is_mounted_anew = False
+        assert producer.flush()
+    with PersistentQueue(directory) as queue:
+        assert drain(queue) == [b"a"]
 
 
 def test_made_while_the_segments_move(open_queue: QueueFactory, directory: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
@@ -20,6 +21,7 @@ from persistentqueue import (
     CorruptionError,
     Encryption,
     InvalidNameError,
+    PathDeniedError,
     PersistentQueue,
     Producer,
     QueueNotFoundError,
@@ -39,6 +41,7 @@ from persistentqueue.system import disk as door
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
 from tests.durability.test_processes import Child
+from tests.support.disks import call_on
 from tests.support.queues import crash, drain, flip, put, put_each, segment_files
 from tests.unit.recovery.test_in_doubt import in_doubt
 
@@ -518,6 +521,28 @@ def test_an_age_that_cannot_be_read_is_none(
     assert (view.look().depth, view.look().oldest_ns, view.times_of([0])) == (1, None, {})
     with pytest.raises(PermissionError):
         view.peek()
+
+
+def test_a_part_that_may_not_be_read_is_a_named_error(open_queue: QueueFactory, directory: Path) -> None:
+    """If a process may read the log, and not the inbox or a segment, a look or a browse raises ``PathDeniedError`` with
+    that path."""
+    with open_queue() as queue:
+        put(queue, b"item")
+
+    def listdir(path: str) -> list[str]:
+        if path.endswith("inbox"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return DISK.listdir(path)
+
+    def opened(path: str, flags: int, mode: int) -> int:
+        if path.endswith(".seg"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return DISK.open(path, flags, mode)
+
+    with pytest.raises(PathDeniedError, match="/inbox: Permission denied: change its owner or its mode"):
+        call_on(replace(DISK, listdir=listdir), View, directory).look()
+    with pytest.raises(PathDeniedError, match=r"\.seg: Permission denied: change its owner or its mode"):
+        call_on(replace(DISK, open=opened), View, directory).peek()
 
 
 def test_a_transaction_in_doubt_is_named(open_queue: QueueFactory, tmp_path: Path) -> None:

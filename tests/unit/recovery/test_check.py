@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from persistentqueue import QueueNotFoundError, check
 from persistentqueue.core.block import BLOCK_HEADER_BYTES, encode_block
 from persistentqueue.core.header import HEADER_BYTES
 from persistentqueue.core.operations import (
@@ -19,6 +21,7 @@ from persistentqueue.recovery.check import _check_state
 from persistentqueue.storage.segment import Segment
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
+from tests.support.disks import using_disk
 from tests.unit.storage.test_log import forge_log
 
 SALT = 77
@@ -45,8 +48,6 @@ def test_state_that_does_not_add_up() -> None:
 @pytest.mark.damages
 def test_check_counts_items(open_queue: QueueFactory, directory: Path) -> None:
     """An extent that counts more items than its blocks hold is reported as a problem."""
-    from persistentqueue import check
-
     path = directory.parent / "forged"
     segment_row = SegmentRow(1, SALT, 1000, 200, 2)
     blocks = encode_block([b"a", b"b"], SALT, HEADER_BYTES, 0, 0)
@@ -58,3 +59,20 @@ def test_check_counts_items(open_queue: QueueFactory, directory: Path) -> None:
     segment.close()
     assert any("expected 3 items, found 2" in problem for problem in check(path).problems)
     assert BLOCK_HEADER_BYTES == 44
+
+
+def test_deleted_meanwhile(open_queue: QueueFactory, directory: Path) -> None:
+    """A queue that is deleted during the call is no queue any more."""
+    open_queue().close()
+    looks = 0
+
+    def listdir(path: str) -> list[str]:
+        nonlocal looks
+        if path.endswith("/log"):
+            looks += 1
+            if looks > 1:
+                raise FileNotFoundError(path)
+        return DISK.listdir(path)
+
+    with using_disk(replace(DISK, listdir=listdir)), pytest.raises(QueueNotFoundError, match="no queue here to check"):
+        check(directory)

@@ -329,6 +329,7 @@ def test_what_cannot_be_read_is_no_named_queue(tmp_path: Path, open_queue: Queue
         PersistentQueue(tmp_path / "alone").close()
         with pytest.raises(InvalidNameError, match="named queues: a:"):
             PersistentQueue(tmp_path / "queues")
+        assert list_queues(tmp_path / "queues") == ["a"]
 
 
 def test_a_name_that_was_forgotten_in_aio(tmp_path: Path, open_queue: QueueFactory) -> None:

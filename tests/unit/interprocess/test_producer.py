@@ -387,7 +387,7 @@ def test_made_while_the_segments_move(open_queue: QueueFactory, directory: Path,
         put(queue, *[bytes(100_000)] * 100)
     made, refused = 0, set[str]()
 
-    def meanwhile(_done: int, _total: int) -> None:
+    def meanwhile(_done: int, _total: int | None) -> None:
         nonlocal made
         try:
             Producer(directory).close()

@@ -272,12 +272,17 @@ class PersistentQueue(Uncopyable, Generic[T]):
         """
         core = self._open()
         made = await over(self.in_thread(core.subscribe, name, start))
+        self._forget(name)
+        if name not in self._subscriptions:
+            self._subscriptions[name] = Subscription(self, made)
+        return self._subscriptions[name]
+
+    def _forget(self, name: str) -> None:
+        """Drop the subscription of this name if it was removed. The tasks that wait for it get its error."""
         known = self._subscriptions.get(name)
-        if known is None or known.removed:
-            if known is not None:
-                known._watch.end()
-            known = self._subscriptions[name] = Subscription(self, made)
-        return known
+        if known is not None and known.removed:
+            known._watch.end()
+            del self._subscriptions[name]
 
     async def unsubscribe(self, name: str) -> None:
         """Remove a subscription, and the items that only it still needed; durable on return.
@@ -290,7 +295,10 @@ class PersistentQueue(Uncopyable, Generic[T]):
             ResourceError, BrokenQueueError: On the conditions that ``persistentqueue.PersistentQueue.unsubscribe``
                 names.
         """
-        await self._do("unsubscribe", name)
+        try:
+            await self._do("unsubscribe", name)
+        finally:  # a call that was cancelled has removed it, too
+            self._forget(name)
 
     def subscriptions(self) -> list[str]:
         """Return the names of the subscriptions, oldest first."""

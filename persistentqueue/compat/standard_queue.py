@@ -7,8 +7,8 @@ import queue
 import sys
 import threading
 import weakref
-from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
 from queue import Empty, Full
 from time import monotonic
 from types import TracebackType
@@ -373,7 +373,7 @@ class Queue(UncopyableFace, queue.Queue[T]):
             SessionLostError, HoldLostError: The item of a shared queue is back in the queue, to be got again.
         """
         with self.mutex:
-            task = oldest(self._own_tasks() or self._tasks)
+            task = oldest(self._undone())
             if not self._is_last(task):
                 return
         self._consume(task)
@@ -405,18 +405,15 @@ class Queue(UncopyableFace, queue.Queue[T]):
             SessionLostError, HoldLostError: The item of a shared queue is back in the queue, to be got again.
         """
         with self.mutex:
-            own = self._own_tasks()
-            task = self._reject(
-                [*own, *(each for each in self._tasks if each not in own)], item, reason, retry, delay_seconds
-            )
+            task = self._reject(item, reason, retry, delay_seconds)
             if not self._is_last(task):
                 return
         self._consume(task)
 
-    def _reject(self, tasks: list[_Task], item: object, reason: str, retry: bool, delay_seconds: float | None) -> _Task:
-        """Reject the item in the first of these tasks that holds it, and return that task."""
+    def _reject(self, item: object, reason: str, retry: bool, delay_seconds: float | None) -> _Task:
+        """Reject the item in the first task that holds it, and return that task."""
         failure = ValueError("no item was got that is not done: reject takes an item that get returned")
-        for task in tasks:
+        for task in self._undone():
             try:
                 task.session.reject(item, reason, retry=retry, delay_seconds=delay_seconds)
             except (SessionLostError, HoldLostError):
@@ -453,6 +450,7 @@ class Queue(UncopyableFace, queue.Queue[T]):
                 self._wake_all()
             raise
         with self.mutex:
+            self._own_tasks().pop(task, None)
             self._release(task.session)
             self._done(1)
 
@@ -608,7 +606,7 @@ class Queue(UncopyableFace, queue.Queue[T]):
     def _hold(self, session: Session[Any], count: int) -> None:
         """Record that this thread has got ``count`` items, held by this session."""
         task = _Task(session, count)
-        self._own_tasks().append(task)
+        self._own_tasks()[task] = None
         self._tasks[task] = None
         self._lifecycle.undone += count
         self._places -= count
@@ -617,15 +615,21 @@ class Queue(UncopyableFace, queue.Queue[T]):
         else:
             self.not_full.notify(count)
 
-    def _own_tasks(self) -> deque[_Task]:
-        """Return what this thread has got and no thread has finished, oldest first."""
+    def _own_tasks(self) -> OrderedDict[_Task, None]:
+        """Return what this thread has got, oldest first. Other threads may have finished all but the first."""
         try:
-            own: deque[_Task] = self._own.tasks
+            own: OrderedDict[_Task, None] = self._own.tasks
         except AttributeError:
-            own = self._own.tasks = deque()
-        while own and own[0] not in self._tasks:
-            own.popleft()
+            own = self._own.tasks = OrderedDict()
+        while own and (first := next(iter(own))) not in self._tasks:
+            del own[first]
         return own
+
+    def _undone(self) -> Iterator[_Task]:
+        """Yield what is got and not done: that of this thread, then that of the others; the oldest of each first."""
+        own = self._own_tasks()
+        yield from (each for each in own if each in self._tasks)  # the session of a finished one may be in use again
+        yield from (each for each in self._tasks if each not in own)
 
     def _done(self, count: int) -> None:
         self._lifecycle.undone -= count

@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from ..errors import PersistentQueueError
+from ..runtime.session_state import checked_timeout
 from ..serving.protocol import (
     CALLS_ONLY,
     CONNECTION_BYTES,
@@ -34,7 +35,7 @@ def ask(disk: Disk, directory: str, call: str, timeout_seconds: float) -> Any:
     """
     # An owner of another version may send what this one does not know.
     with suppress(OSError, PersistentQueueError, LookupError, TypeError, ValueError):
-        connection = connect(directory, SOCKET_NAME, timeout_seconds)
+        connection = connect(directory, SOCKET_NAME, checked_timeout(timeout_seconds))
         if connection is not None:
             with connection:
                 if is_believed(connection, directory):

@@ -11,6 +11,7 @@ one. If a job is never done here, closing its queue does it, or the next opening
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -43,8 +44,10 @@ class BackgroundThread:
         self._is_running = False
 
     def submit(self, job: Job, delay_seconds: float = 0.0, owner: object = None) -> None:
-        """Do the job soon, but not before the delay is over. The job must not raise. If no thread can be started, the
-        job is dropped."""
+        """Do the job soon, but not before the delay is over. If no thread can be started, the job is dropped.
+
+        An error of the job goes to ``threading.excepthook``. The other jobs, of other queues perhaps, are done.
+        """
         with self._starting:
             self._inbox.put(_Message(job, time.monotonic() + delay_seconds, id(owner)))
             if self._is_running:
@@ -76,9 +79,8 @@ class BackgroundThread:
                     # No variable may keep the job: the thread must not keep a queue alive that its user has dropped.
                     try:
                         heappop(jobs)[2]()
-                    except BaseException:
-                        self._is_running = False  # the next job starts a thread again
-                        raise
+                    except BaseException:  # not to the log: perhaps a handler of it has raised
+                        threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
                 elif self._ends():
                     return
                 continue

@@ -159,6 +159,7 @@ class Maintenance:
         return self._maintain(inf)
 
     def _maintain(self, bytes_per_second: float) -> Maintained:
+        self._open_queue.look(self._open_queue.meters.count)  # a queue that refuses all flushes counts none by itself
         self._open_queue.give_back()
         compacted = self.compact(self._open_queue.settings.compact_below, True, SILENT, bytes_per_second)
         return Maintained(compacted.segments, compacted.copied_bytes, sum(self._open_queue.fill_pool()))

@@ -78,6 +78,30 @@ class Ticket(Future[bool]):
             return False
         return True
 
+    def add_done_callback(self, fn: Callable[[Future[bool]], object]) -> None:
+        """Call ``fn`` with the ticket when the flush has ended; at once and in this thread if it has ended already.
+
+        In the thread that commits, each error of ``fn`` is logged, also ``SystemExit``, and the next flushes go on.
+
+        Args:
+            fn: The callable.
+
+        A flush that has ended well is durable when ``fn`` is called. For any thread.
+        """
+        thread, is_here = _get_ident(), True
+
+        def call(ticket: Future[bool]) -> None:
+            """Call ``fn``. No error of it may end the thread that commits."""
+            try:
+                fn(ticket)
+            except BaseException as error:
+                if isinstance(error, Exception) or (is_here and _get_ident() == thread):
+                    raise  # the base class logs an ``Exception``
+                LOGGER.exception("a callback of a ticket has raised: the flushes behind it go on")
+
+        super().add_done_callback(call)
+        is_here = False
+
     def set_result(self, result: object) -> NoReturn:  # noqa: ARG002
         """Raise ``InvalidStateError``: only the queue knows the outcome of a flush."""
         raise InvalidStateError("a ticket gets its result from the queue")

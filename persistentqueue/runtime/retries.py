@@ -47,6 +47,8 @@ from .open_queue import OpenQueue
 
 Delay = float | Callable[[int], float]
 """Seconds until an item is ready again: a number, or a function from the number of its delivery attempts to seconds."""
+Take = Callable[[Reader, int, float | None, list[Run]], list[bytes]]
+"""A call with the arguments and the effect of ``OpenQueue.take``."""
 DELAY_SECONDS_MAX = 10 * 366 * 86_400.0
 """Ten years, in seconds. The log counts nanoseconds and has room for more."""
 _BATCH_ITEMS = 256
@@ -149,10 +151,15 @@ class Trial:
         """The transaction that the envelopes were added to, with its items and their cost before that."""
 
     def take(
-        self, transaction: Transaction, reader: Reader, max_items: int, timeout_seconds: float | None
+        self,
+        transaction: Transaction,
+        reader: Reader,
+        max_items: int,
+        timeout_seconds: float | None,
+        take: Take | None = None,
     ) -> list[bytes]:
-        """Hold up to ``max_items`` items, as ``OpenQueue.take`` does. Each delivery is logged durably before the
-        return.
+        """Hold up to ``max_items`` items by ``take``, by default ``OpenQueue.take``. Each delivery is logged durably
+        before the return.
 
         Returns an empty list at once if the session holds an item at its last attempt. It does so as well if the
         session holds anything and such an item is next. Raises the errors of ``OpenQueue.take`` and of a flush; then
@@ -160,6 +167,7 @@ class Trial:
         """
         assert isinstance(reader, CountedReader)
         retries, open_queue, ready = self.retries, self.retries.open_queue, reader.counted
+        take = take or open_queue.take
         if transaction.runs and retries.is_used_up(retries.times(ready, transaction.runs[0][0])):
             return []
         deadline = None if timeout_seconds is None else open_queue.now() + timeout_seconds
@@ -170,7 +178,7 @@ class Trial:
                 left_seconds = None if deadline is None else max(deadline - open_queue.now(), 0.0)
                 held = Transaction(ready)
                 try:
-                    items = open_queue.take(reader, most, 0.0 if refusal is not None else left_seconds, held.runs)
+                    items = take(reader, most, 0.0 if refusal is not None else left_seconds, held.runs)
                     if not items:
                         if refusal is not None:
                             raise refusal
@@ -180,7 +188,8 @@ class Trial:
                     if retries.is_used_up(times):
                         refusal = refusal or retries.refuses(held, first, items[0], times)
                         if not held.committed:  # others overtake it, and may make room
-                            passed.runs, held.runs = [*passed.runs, *runs], []
+                            passed.runs += runs
+                            held.runs = []
                         continue
                     if retries.is_used_up(times + 1) and transaction.runs:
                         open_queue.discard(held)

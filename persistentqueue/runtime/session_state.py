@@ -8,10 +8,12 @@ act on sessions: they flush several of them, or look at what a session keeps.
 from __future__ import annotations
 
 import warnings
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import accumulate
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..codecs import Codec, T
@@ -23,13 +25,13 @@ from ..core.page_cache import ITEM_OVERHEAD_BYTES
 from ..engine.reader import Reader
 from ..engine.segment_use import Hold
 from ..engine.transaction import SPILL_BYTES, Transaction
-from ..errors import ClosedError, CodecError, SessionInUseError
+from ..errors import ClosedError, CodecError, ResourceError, SessionInUseError
 from ..system.signal_shield import shielded
 from ..system.uncopyable import Uncopyable
 from .multi_queue import introduce, require_neighbours
 from .open_queue import OpenQueue
 from .pipeline import Committing, Handed, Pipeline, Ticket, done
-from .retries import Retries, Trial, commit_tried
+from .retries import Retries, Take, Trial, commit_tried
 
 R = TypeVar("R")
 _LONGEST_SECONDS = 1e9
@@ -37,6 +39,10 @@ _LONGEST_SECONDS = 1e9
 """
 FREE, BUSY, TORN = 0, 1, 2
 """States of a session: no call is under way; one is; or one was interrupted and its cleanup is still to be done."""
+_GROWTH = 8
+"""Upper bound for the items that a step of ``dequeue_within`` reads, for each item of the steps before it."""
+_ITEM_BYTES = 16 * 1024
+"""Length of an item in the first step, which knows of none: 256 items for an answer of 4 MiB."""
 
 
 class SessionParts(NamedTuple):
@@ -195,12 +201,14 @@ class SessionState(Uncopyable, Generic[T]):
                 self._open_queue.abandon(transaction)
                 raise
 
-    def _take(self, transaction: Transaction, max_items: int, timeout: float | None) -> list[bytes]:
+    def _take(
+        self, transaction: Transaction, max_items: int, timeout: float | None, take: Take | None = None
+    ) -> list[bytes]:
         """Hold items and return them. Their runs are in the transaction, even if an interruption comes before the
-        return."""
+        return. ``take`` is called in place of ``OpenQueue.take``."""
         if self._trial is None:
-            return self._open_queue.take(self._consumer(), max_items, timeout, transaction.runs)
-        return self._trial.take(transaction, self._consumer(), max_items, timeout)
+            return (take or self._open_queue.take)(self._consumer(), max_items, timeout, transaction.runs)
+        return self._trial.take(transaction, self._consumer(), max_items, timeout, take)
 
     def _take_first(self, transaction: Transaction, timeout: float | None) -> Any:
         """Fill the lane and return the first item; None if there is no item in time."""
@@ -537,6 +545,96 @@ def uncount(session: SessionState[Any], count: int) -> None:
         raise ValueError(f"count must be from 0 to the number of held items, got {count}")
     if count:
         session._trial.uncount(transaction, count)
+
+
+class _Portion:
+    """The part of the ready items that together have room in so many bytes: the first ones, and at least one.
+
+    How long the items are is known only when they are read. So ``take`` holds them in steps that grow, and releases
+    those of the last step that find no room.
+    """
+
+    def __init__(self, open_queue: OpenQueue, counts: bool, max_bytes: int, overhead_bytes: int) -> None:
+        """``counts`` says whether the queue counts attempts. Each item has ``overhead_bytes`` beside its payload."""
+        self._open_queue = open_queue
+        self._counts = counts
+        self._max_bytes = max_bytes
+        self._overhead_bytes = overhead_bytes
+        self.following: bytes | None = None
+        """First item that has found no room; None if there was none."""
+
+    def take(self, reader: Reader, max_items: int, _timeout: float | None, runs: list[Run]) -> list[bytes]:
+        """Hold up to ``max_items`` items without a wait, append their runs to ``runs``, and return the items."""
+        self.following = None
+        items: list[bytes] = []
+        taken_bytes = 0
+        while len(items) < max_items and (part := self._step(reader, items, taken_bytes, max_items, runs)):
+            if self._comes_alone(reader, runs):
+                if not items:
+                    return part
+                self._put_back(reader, runs, len(part))
+                break
+            sizes = list(accumulate((len(each) + self._overhead_bytes for each in part), initial=taken_bytes))
+            kept = max(bisect_right(sizes, self._max_bytes) - 1, 0 if items else 1)
+            items += part[:kept]
+            taken_bytes = sizes[kept]
+            if kept < len(part):
+                self.following = part[kept]
+                self._put_back(reader, runs, len(part) - kept)
+                break
+        return items
+
+    def _step(
+        self, reader: Reader, items: list[bytes], taken_bytes: int, max_items: int, runs: list[Run]
+    ) -> list[bytes]:
+        """Hold the next items; return none if none is ready, or if an item behind the first cannot be opened."""
+        count = len(items)
+        item_bytes = taken_bytes / count if count else _ITEM_BYTES
+        most = min(max(int((self._max_bytes - taken_bytes) / item_bytes), 1), max_items - count)
+        # Items in memory take no more of it. The others are read in small steps, since they may be of any length.
+        part = self._open_queue.around(partial(reader.take_cached, most, runs))
+        if part:
+            return part
+        if not count:
+            return self._open_queue.take(reader, 1, 0.0, runs)
+        # A take of nothing would look for published files, and raise what is wrong with them.
+        ready = self._open_queue.look(partial(len, reader.ready))
+        try:
+            return self._open_queue.take(reader, min(most, _GROWTH * count, ready), 0.0, runs) if ready else []
+        except (*UNOPENED, OSError, ResourceError):  # the items stay ready: the next dequeue raises it
+            return []
+
+    def _put_back(self, reader: Reader, runs: list[Run], count: int) -> None:
+        """Release the last ``count`` items of the runs."""
+        held = Transaction(reader.ready)
+        held.runs = runs
+        self._open_queue.put_back(held, count)
+
+    def _comes_alone(self, reader: Reader, runs: list[Run]) -> bool:
+        """Return whether the last item of the runs was delivered before: a batch ends before such an item."""
+        return self._counts and self._open_queue.attempts(reader.ready.number, sum(runs[-1]) - 1) > 0
+
+
+def dequeue_within(
+    session: SessionState[bytes], max_items: int, max_bytes: int, overhead_bytes: int
+) -> tuple[list[bytes], bytes | None]:
+    """Hold up to ``max_items`` ready items of ``max_bytes`` together, at least one, without a wait, and return them.
+
+    Each item counts for ``overhead_bytes`` beside its payload. The second value is the next item, if it has found no
+    room: it stays ready, and no delivery of it is counted. Raises the errors of ``Session.dequeue_many``.
+    """
+    portion = _Portion(session._open_queue, session._counts_attempts(), max_bytes, overhead_bytes)
+
+    def dequeue() -> list[bytes]:
+        """Hold the items for the session."""
+        transaction = session._open()
+        items = session._take(transaction, max_items, 0.0, portion.take)
+        if items and not transaction.since_seconds:
+            transaction.since_seconds = session._open_queue.now()
+        transaction.given += len(items)
+        return items
+
+    return exclusively([session], dequeue), portion.following
 
 
 def hold_of(session: SessionState[Any]) -> Hold | None:

@@ -14,6 +14,8 @@ _PLAIN = (str, int, float, bool, type(None))
 _BUILTIN = frozenset({"TypeError", "ValueError", "OSError", "MemoryError", "OverflowError"})
 """Errors of Python itself that a call of a queue may raise."""
 _OF_OSERROR = ("errno", "strerror", "filename")
+_TEXT_CHARACTERS_MAX = 16 * 1024
+"""Most characters of a text that is sent: a list of names in it may be longer than a message."""
 
 
 class SessionLostError(PersistentQueueError):
@@ -117,17 +119,32 @@ class RefusedError(PersistentQueueError):
 
 
 def encode_error(error: BaseException) -> dict[str, Any]:
-    """Return the error as a json: the name of its class, its text, and those attributes that are plain."""
+    """Return the error as a json: the name of its class, its text, and those attributes that are plain.
+
+    A long text is cut in its middle. The text of an unknown class begins with its name.
+    """
     found = dict(vars(error))
     if isinstance(error, OSError):  # its text is made of these, and Python keeps them apart
         found |= {name: value for name in _OF_OSERROR if (value := getattr(error, name)) is not None}
-    attributes = {name: value for name, value in found.items() if isinstance(value, _PLAIN)}
-    return {"error": _known_name(type(error)), "text": str(error), "attributes": attributes}
+    attributes = {
+        name: _shortened(value) if isinstance(value, str) else value
+        for name, value in found.items()
+        if isinstance(value, _PLAIN)
+    }
+    kind = _known_name(type(error))
+    text = str(error) if kind is not None else f"{type(error).__name__}: {error}"
+    return {"error": kind or "PersistentQueueError", "text": _shortened(text), "attributes": attributes}
 
 
-def _known_name(kind: type[BaseException]) -> str:
-    """Return the name of the nearest class above that the other side knows."""
-    return next((each.__name__ for each in kind.__mro__ if _class_of(each.__name__) is each), "PersistentQueueError")
+def _shortened(text: str) -> str:
+    """Return the text without its middle if it is too long: its end says what to do."""
+    half = _TEXT_CHARACTERS_MAX // 2
+    return text if len(text) <= _TEXT_CHARACTERS_MAX else f"{text[:half]} ... {text[-half:]}"
+
+
+def _known_name(kind: type[BaseException]) -> str | None:
+    """Return the name of the nearest class above that the other side knows; None if there is none."""
+    return next((each.__name__ for each in kind.__mro__ if _class_of(each.__name__) is each), None)
 
 
 def _class_of(name: str) -> type[Exception] | None:

@@ -21,20 +21,18 @@ and at least every ``ROOM_SECONDS``.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from heapq import heapify, heappop, heappush
-from itertools import accumulate
 from math import inf
 from typing import Any, NamedTuple
 
 from ..engine.reader import Reader
 from ..errors import ItemTooLargeError, PersistentQueueError, QueueFullError, SessionInUseError
 from ..runtime.open_queue import OpenQueue
-from ..runtime.session_state import buffered, fail_held, holds, reader_of, uncount
+from ..runtime.session_state import buffered, dequeue_within, fail_held, holds, reader_of, uncount
 from ..session import Session, flush_all
 from ..system.event_log import LOGGER
 from .client import Client, Place
@@ -131,8 +129,8 @@ class Service:
         """Time of the next attempt of the first of them."""
         self._refusal: QueueFullError | None = None
         """Last refusal of the first of them."""
-        self._places: dict[int, Place] = {}
-        """Places by the number of their subscription."""
+        self._places: dict[Reader, Place] = {}
+        """Places by their reader. A number is no key: a later subscription may get that of a removed one."""
         self._due: list[tuple[float, int, Client, int]] = []
         """Heap of deadlines: time, a counter, the connection and its call. Entries of calls that ended are ignored."""
         self._count = 0
@@ -189,6 +187,10 @@ class Service:
             except ProtocolError:
                 raise
             except (PersistentQueueError, TypeError, ValueError, OSError, MemoryError) as error:
+                self._fail(client, call, error)
+            except Exception as error:
+                if kind not in _CALLS_BACK:  # a bug
+                    raise
                 self._fail(client, call, error)
 
     def disconnect(self, client: Client, *, by_worker: bool) -> None:
@@ -255,7 +257,7 @@ class Service:
     def _take(self, client: Client, call: int, message: Take) -> None:
         self._need_hold(client)
         reader = _reader(self._queue, client)
-        place = self._places.get(reader.ready.number)
+        place = self._places.get(reader)
         if place is not None and place.line:  # those that came before take first, and perhaps leave something
             self._serve_place(place, self._now())
         if (place is None or not place.line) and self._take_now(client, call, message.most):
@@ -264,7 +266,7 @@ class Service:
             client.answer(call, Taken(0, ()))
             return
         if place is None:
-            place = self._places[reader.ready.number] = Place(reader, self._ring)
+            place = self._places[reader] = Place(reader, self._ring)
         client.waits = call, message
         place.line.append((client, call))
         self._set_deadline(client, call, message.wait_milliseconds)
@@ -277,23 +279,22 @@ class Service:
                 return False
             client.answer(call, Taken(1, ()))
             return True
-        items: Sequence[bytes] = session.dequeue_many(most)
+        items, following = dequeue_within(session, most, TAKEN_BYTES, _LENGTH_BYTES)
         if not items:
             return False
         if len(items[0]) > ITEM_BYTES_MAX:
+            uncount(session, len(items))
             session.put_back(len(items))
             raise ItemTooLargeError(
                 f"{self._queue.directory}: the next item has {len(items[0])} bytes, and a worker gets at most "
                 f"{ITEM_BYTES_MAX}: dequeue it in the process that owns the queue"
             )
-        more = 0
-        if (kept := _fitting(items)) < len(items):
-            session.put_back(len(items) - kept)
-            items, more = items[:kept], 1
+        # If the next take can only raise, the worker returns these items first, as a dequeue of the owner does.
+        more = following is not None and len(following) <= ITEM_BYTES_MAX
         if client.hold_seconds is not None and client.expires == inf:
             client.expires = self._now() + client.hold_seconds
             self._leased.add(client)
-        client.answer(call, Taken(more, items))
+        client.answer(call, Taken(int(more), items))
         return True
 
     def _put(self, client: Client, call: int, message: Put) -> None:
@@ -393,8 +394,9 @@ class Service:
         client.is_busy = False
         try:
             client.answer(call, answer)
-        except ValueError as error:  # the result is too long for a message
-            self._fail(client, call, error)
+        except ValueError as error:
+            problem = f"{self._queue.directory}: the result of the call is too long for a worker: {error}"
+            self._fail(client, call, PersistentQueueError(f"{problem}: make it in the process that owns the queue"))
 
     def _reject(self, client: Client, call: int, message: Reject) -> None:
         self._need_hold(client)
@@ -532,7 +534,7 @@ class Service:
     def _take_ahead(self, client: Client, call: int, most: int) -> None:
         """Answer a flush with the next items, unless others wait for them. Their errors are left to the next take."""
         with suppress(PersistentQueueError, OSError, MemoryError):
-            place = self._places.get(_reader(self._queue, client).ready.number)
+            place = self._places.get(_reader(self._queue, client))
             if (place is None or not place.line) and self._take_now(client, call, most):
                 return
         client.answer(call, Taken(0, ()))
@@ -547,7 +549,13 @@ class Service:
     def _serve(self, now: float) -> float:
         """Hand ready items to the connections that wait, and line up with the queue for the rest. Return the time at
         which a delay is over; ``inf`` if nothing is delayed."""
-        return min((self._serve_place(place, now) for place in self._places.values()), default=inf)
+        next_due = inf
+        for reader, place in list(self._places.items()):
+            next_due = min(next_due, self._serve_place(place, now))
+            if reader.ready.is_closed and not place.line:  # the subscription was removed
+                self._queue.dismiss(place)
+                del self._places[reader]
+        return next_due
 
     def _serve_place(self, place: Place, now: float) -> float:
         """Serve the connections that wait on one reader, as ``_serve`` does."""
@@ -652,6 +660,8 @@ _HANDLERS: dict[type, Callable[[Service, Client, int, Any], None]] = {
     Reject: Service._reject,
     End: Service._end,
 }
+_CALLS_BACK = (Reject, RollBack)
+"""Messages whose handlers call ``retry_delay_seconds``, which may raise any error."""
 _OF_SESSION: dict[str, Callable[..., object]] = {
     "count_undecodable": Service._count_undecodable,
     "uncount": Service._uncount,
@@ -688,12 +698,6 @@ def _reader(queue: OpenQueue, client: Client) -> Reader:
 def _waits_in(client: Client, call: int) -> bool:
     """Return whether the connection still waits for an item in this call."""
     return client.waits is not None and client.waits[0] == call
-
-
-def _fitting(items: Sequence[bytes]) -> int:
-    """Return the number of items that one answer has room for, at least 1."""
-    sizes = map(_LENGTH_BYTES.__add__, map(len, items))
-    return max(bisect_right(list(accumulate(sizes)), TAKEN_BYTES), 1)
 
 
 def _pair(value: object) -> tuple[int, int]:

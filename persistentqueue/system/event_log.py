@@ -6,7 +6,7 @@
   Also a session that was dropped after some of its flushes had failed.
 - ``ERROR``: damage, each once, with file and offset: a block, a header or a log that cannot be read, or a log that was
   cut. Also a file that is set aside, a publication that does not check out, and a queue that is broken since a sync
-  failed.
+  failed. Also a callback of a ticket that would have ended the thread that commits.
 
 Nothing else is logged, so a healthy queue is silent. An error is raised whether it is logged or not. The package adds
 no handler. If a program configures no logging, Python prints warnings and errors to ``stderr``, and only these, so that

@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from math import inf
@@ -16,7 +17,7 @@ from typing import Any, Generic, Literal, NamedTuple, cast
 from ..codecs import BYTES, Codec, T, checked_codec, decode_each
 from ..engine.segment_use import SegmentUse
 from ..engine.settings import Settings
-from ..errors import ClosedError, PersistentQueueError, QueueLockedError, SubscriptionNotFoundError
+from ..errors import ClosedError, PersistentQueueError, QueueLockedError, SubscriptionNotFoundError, naming_paths
 from ..interprocess.snapshot_view import View
 from ..options import Options, Start, Unnamed, for_dead_letters
 from ..queue import PersistentQueue
@@ -41,6 +42,8 @@ from ..serving.protocol import (
 from ..serving.values import decode_value
 from ..session import Session
 from ..storage.layout import SOCKET_NAME, queue_directory
+from ..subscription import Subscription
+from ..system.call_guard import CallGuard
 from ..system.disk import CURRENT_DISK, StrPath, abspath, after_fork_in_child, current_disk, dirname, fspath
 from ..system.uncopyable import uncopyable_block
 from .link import Link, LinkLostError
@@ -76,6 +79,11 @@ class _OwnedQueue(PersistentQueue[T]):
         with suppress(PersistentQueueError):  # a broken queue says so
             self.close()
 
+    def subscription(self, name: str) -> Subscription[T]:
+        """Return an existing subscription. Raises ``SubscriptionNotFoundError``."""
+        open_queue = self._open()
+        return Subscription(open_queue, open_queue.reader_named(name), self._codec, self._session)
+
 
 class SharedQueue(Generic[T]):
     """A queue that any number of processes use; ``connect`` makes it.
@@ -88,7 +96,8 @@ class SharedQueue(Generic[T]):
     A shared queue can be pickled, for ``multiprocessing`` and ``concurrent.futures``: it becomes a connection in the
     other process. It can be used after a fork. Sessions belong to their process.
 
-    Durability: as ``PersistentQueue`` describes. Threads: for any number of threads.
+    Durability: as ``PersistentQueue`` describes. Threads: for any number of threads. A call in the middle of another
+    call in the same thread, by a signal handler for example, may raise ``ReentrantUseError``.
     """
 
     def __init__(
@@ -110,7 +119,10 @@ class SharedQueue(Generic[T]):
             raise ValueError(
                 "prefetch and hold_seconds exclude each other: the time of an item would run out before its dequeue"
             )
-        self._path, self._name = fspath(path), name
+        # Absolute: this process, or one that gets the handle, may own the queue from another working directory.
+        self._path, self._name = abspath(fspath(path)), name
+        if options.data_path is not None:
+            options = replace(options, data_path=abspath(fspath(options.data_path)))
         # A pickled ``BYTES`` is another object.
         self._codec = BYTES if type(codec) is type(BYTES) else checked_codec(codec)
         self._options, self._serve = options, serve
@@ -127,10 +139,12 @@ class SharedQueue(Generic[T]):
         self._guard = threading.RLock()
         self._owning = threading.RLock()
         """Held while the owner is opened or closed."""
-        self._owner: PersistentQueue[T] | None = None
+        self._owner: _OwnedQueue[T] | None = None
         self._sessions = weakref.WeakSet[WorkerSession[T]]()
         self._control: Link | None = None
-        self._controlling = threading.Lock()
+        self._controlling = CallGuard()
+        """One call through ``_control`` at a time. Code that interrupts such a call may make no other one."""
+        self._controlling.directory = self._directory
         self._dead_letters: SharedQueue[bytes] | None = None
         self._waiting: set[Link] = set()
         """Connections of threads in ``wait``."""
@@ -162,7 +176,7 @@ class SharedQueue(Generic[T]):
 
     @property
     def path(self) -> str:
-        """Path that the queue was connected with."""
+        """Path that the queue was connected with, as an absolute one."""
         return self._path
 
     @property
@@ -180,7 +194,7 @@ class SharedQueue(Generic[T]):
         """True if this process owns the queue now."""
         return self._owned() is not None
 
-    def _owned(self) -> PersistentQueue[T] | None:
+    def _owned(self) -> _OwnedQueue[T] | None:
         owner = self._owner
         return owner if owner is not None and not owner.closed else None
 
@@ -254,7 +268,8 @@ class SharedQueue(Generic[T]):
     def _connect(self, hello: dict[str, Any]) -> tuple[Link, dict[str, Any]] | None:
         from ..system import sockets  # noqa: PLC0415  late: a process that only owns queues needs none of it
 
-        connection = sockets.connect(self._directory, SOCKET_NAME)
+        with naming_paths(self._directory):
+            connection = sockets.connect(self._directory, SOCKET_NAME)
         if connection is None:
             return None
         link = Link(connection)
@@ -287,7 +302,7 @@ class SharedQueue(Generic[T]):
         self._check()
         owner = self._owned() if self._has_local_sessions else None
         if owner is not None:
-            return owner.subscribe(subscription).session(name) if subscription else owner.session(name)
+            return owner.subscription(subscription).session(name) if subscription else owner.session(name)
         name = threading.current_thread().name if name is None else name
         hello = {"name": name, "subscription": subscription, "hold_seconds": self._hold_seconds}
         attach = partial(self._attach, hello)
@@ -343,8 +358,10 @@ class SharedQueue(Generic[T]):
         return self._call_owner(call, **arguments)
 
     def _call_owner(self, call: str, **arguments: Any) -> Any:
-        """Make a call through the socket, also if this process is the owner."""
-        with self._controlling:
+        """Make a call through the socket, also if this process is the owner. Raises ``ReentrantUseError``."""
+
+        def ask() -> Any:
+            """Ask owners until one of them answers."""
             while True:
                 try:
                     answer = self._ask(Call({"call": call, "arguments": arguments}))
@@ -356,6 +373,8 @@ class SharedQueue(Generic[T]):
                     raise decode_error(answer.fields)
                 assert isinstance(answer, Result)
                 return decode_value(answer.fields.get("result"))
+
+        return self._controlling.look(ask)
 
     def _ask(self, message: Message) -> Message:
         link, self._control = self._control, None
@@ -453,7 +472,7 @@ class SharedQueue(Generic[T]):
         owner = self._owned()
         if owner is not None:
             if subscription:
-                return owner.subscribe(subscription).browse()
+                return owner.subscription(subscription).browse()
             return owner.browse_all() if which else owner.browse()
         return decode_each(self._codec, self._batches(subscription, which), self._directory)
 
@@ -632,7 +651,11 @@ class SharedSubscription(Generic[T]):
         return self.name not in self._queue.subscriptions()
 
     def session(self, name: str | None = None) -> Session[T] | WorkerSession[T]:
-        """Return a new session that dequeues for this subscription; see ``Subscription.session``."""
+        """Return a new session that dequeues for this subscription; see ``Subscription.session``.
+
+        If the subscription was removed, this call or the first call of the session raises
+        ``SubscriptionNotFoundError``.
+        """
         return self._queue._session(name, self.name)
 
     @uncopyable_block
@@ -648,7 +671,10 @@ class SharedSubscription(Generic[T]):
 
     def wait(self, timeout: float | None = None, *, stop: Callable[[], bool] = bool) -> bool:
         """Wait until there is something to dequeue, without taking it; see ``Subscription.wait``."""
-        return self._queue._wait(self.name, checked_timeout(timeout), stop)
+        try:
+            return self._queue._wait(self.name, checked_timeout(timeout), stop)
+        except SubscriptionNotFoundError:  # the next dequeue raises it
+            return True
 
     def browse(self) -> Iterator[T]:
         """Return an iterator over the items that can be dequeued, in order; see ``Subscription.browse``."""

@@ -310,7 +310,6 @@ class WorkerSession(Uncopyable, Generic[T]):
             if not 0 <= index(count) <= self._held:
                 raise ValueError(f"count must be from 0 to the number of held items, got {count}")
             self._give_back(count, self._ask)
-            self._given = min(self._given, self._held)
             self._busy = FREE
         except BaseException:
             self._end_badly()
@@ -320,15 +319,19 @@ class WorkerSession(Uncopyable, Generic[T]):
         """Release the last ``count`` held items, and before them those that no caller has dequeued."""
         if count:
             answer = ask(GiveBack(count + len(self._ahead)))
-            link = self._link
             if isinstance(answer, Failed):
                 self._end(answer)
-            del self._raw[len(self._raw) - count :]
-            # No call from here on, so no interruption in between.
-            self._held -= count
-            self._ahead = []
-            if link is not None:
-                link.going = None
+            self._note_back(count)
+
+    def _note_back(self, count: int) -> None:
+        """Note that the owner has released the last ``count`` held items, and those ahead."""
+        kept, given, link = len(self._raw) - count, min(self._given, self._held - count), self._link
+        assert link is not None
+        # No call from here on, so no interruption: the items are released once, and the answer is forgotten.
+        del self._raw[kept:]
+        self._held -= count
+        self._given, self._ahead = given, []
+        link.going = None
 
     # --- the end of a transaction ------------------------------------------------------------------------------------
 
@@ -607,8 +610,7 @@ class WorkerSession(Uncopyable, Generic[T]):
         elif isinstance(message, Put):
             self._note_put(answer)
         elif isinstance(message, GiveBack) and not isinstance(answer, Failed):
-            self._held -= message.items - len(self._ahead)
-            self._ahead = []
+            self._note_back(message.items - len(self._ahead))
         elif isinstance(message, RollBack):
             self._clear()
         elif isinstance(message, Call) and self._together is not None and self._together.under_way[:1] == [self]:

@@ -518,6 +518,29 @@ def test_a_callback_must_not_wait_for_its_session(open_queue: QueueFactory) -> N
     assert drain(queue) == [b"a", b"by the callback"]
 
 
+def test_a_callback_that_would_end_its_thread_is_logged(
+    open_queue: QueueFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No error of a callback stops the callbacks and the flushes behind it. If the flush has ended before, the caller
+    gets the error, unless it is an ``Exception``."""
+    gated = GatedDisk()
+    queue = open_queue(disk=gated.disk)
+    called: list[Future[bool]] = []
+    with queue.session() as session:
+        tickets = collected(gated, session, b"second")
+        for callback in (lambda _: sys.exit("in a callback"), called.append):
+            tickets[0].add_done_callback(callback)
+        gated.gate.set()
+        assert [ticket.result(SECONDS) for ticket in tickets] == [True, True]
+        assert called == [tickets[0]]
+        assert caplog.text.count("SystemExit: in a callback") == 1
+        with pytest.raises(SystemExit):
+            tickets[0].add_done_callback(lambda _: sys.exit())
+        tickets[0].add_done_callback(lambda ticket: ticket.result(SECONDS) and 1 / 0)
+        assert "ZeroDivisionError" in caplog.text
+    assert drain(queue) == [b"first", b"second"]
+
+
 def test_code_that_interrupts_a_call_must_not_wait(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Code in the middle of a commit, like a signal handler, may hand a flush over. To wait for one is refused: the
     pipeline may wait for that commit."""

@@ -140,6 +140,27 @@ def test_subscriptions(place: Path) -> None:
     run(main())
 
 
+def test_a_removed_subscription_is_not_kept(place: Path) -> None:
+    """A queue keeps nothing of the subscriptions that were removed, and a task that waits for one gets its error."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place) as queue:
+            for number in range(3):
+                subscription = await queue.subscribe(f"client {number}")
+                session = subscription.session()
+                waiting = asyncio.create_task(session.dequeue(None))
+                await asyncio.sleep(0)
+                await queue.unsubscribe(subscription.name)
+                with pytest.raises(SubscriptionNotFoundError):
+                    await waiting
+                await session.close()
+            assert not queue._subscriptions
+            with pytest.raises(SubscriptionNotFoundError):
+                await queue.unsubscribe("client 0")
+
+    run(main())
+
+
 def test_many_tasks_share_one_sync(place: Path) -> None:
     """A hundred tasks that flush at the same time share a few groups, which one thread writes."""
 

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,7 @@ def test_it_is_known_who_holds_what_and_for_how_long(open_queue: QueueFactory, j
         Connection(*process, thread, thread, "", 0, 0.0, False, False, 0),
     ]
     assert queue.connections() == shared.connections() == queue.view().connections() == expected
+    assert queue.view().connections(inf) == queue.view().connections(1e10) == expected
     assert (queue.stats().connections, shared.stats().connections) == (3, 3)
     slow.close()
     wait_for(lambda: len(queue.connections()) == 2)
@@ -382,8 +384,8 @@ def test_prometheus_gets_the_numbers(open_queue: QueueFactory, join: Join) -> No
 
 
 def test_a_serving_owner_adopts_what_is_published(open_queue: QueueFactory, directory: Path) -> None:
-    """An owner that serves adopts what other processes publish, although nobody waits for an item: readers from outside
-    see only what is adopted."""
+    """An owner that serves adopts what other processes publish, although no consumer waits for an item: readers from
+    outside see only what is adopted."""
     open_queue(serve=True)
     for number in range(1, 3):
         with Producer(directory) as producer:

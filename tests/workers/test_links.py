@@ -70,10 +70,10 @@ class Script:
         return Incoming(FROM_WORKER).feed(bytes(self.sent))
 
 
-def session_on(*scripts: Script, prefetches: bool = False) -> WorkerSession[bytes]:
-    """Return a session whose owners are these scripts, one after the other."""
+def session_on(*scripts: Script, prefetches: bool = False, counts: bool = False) -> WorkerSession[bytes]:
+    """Return a session whose owners are these scripts, one after the other. They may count attempts."""
     links = iter([Link(script.socket) for script in scripts])
-    return WorkerSession("/q", "w", BYTES, bytes(16), lambda _id: (next(links), False), lambda: 0.0, prefetches)
+    return WorkerSession("/q", "w", BYTES, bytes(16), lambda _id: (next(links), counts), lambda: 0.0, prefetches)
 
 
 def test_a_flush_is_given_up_between_messages() -> None:
@@ -97,6 +97,50 @@ def test_a_wait_that_is_interrupted_gives_its_items_back() -> None:
         session.dequeue_many(2)
     assert [message for _, message in script.messages()] == [Take(1, 0), Take(2, 0), Cancel(), GiveBack(2)]
     assert "1 dequeued" in repr(session)
+
+
+def test_an_interrupted_put_back_leaves_nothing_to_consume() -> None:
+    """Items that an interrupted ``put_back`` has released count no more as those that the caller has. So an item that
+    arrives for an interrupted dequeue behind it goes back as well."""
+    interrupted, released = KeyboardInterrupt(), Done(1)
+    script = Script(Taken(0, [b"1", b"2"]), interrupted, released, interrupted, Taken(0, [b"1"]), released)
+    session = session_on(script)
+    assert session.dequeue_many(2) == [b"1", b"2"]
+    with pytest.raises(KeyboardInterrupt):
+        session.put_back(2)
+    with pytest.raises(KeyboardInterrupt):
+        session.dequeue()
+    assert [message for _, message in script.messages()][-2:] == [Cancel(), GiveBack(1)]
+    assert (session.held, session.has_work) == (0, False)
+
+
+def test_an_interrupted_put_back_leaves_nothing_to_reject() -> None:
+    """An item that an interrupted ``put_back`` has released cannot be rejected: the session holds it no more."""
+    script = Script(Taken(0, [b"1", b"2"]), KeyboardInterrupt(), Done(1), Done(1))
+    session = session_on(script, counts=True)
+    assert session.dequeue_many(2) == [b"1", b"2"]
+    with pytest.raises(KeyboardInterrupt):
+        session.put_back(1)
+    with pytest.raises(ValueError, match="holds no such item"):
+        session.reject(b"2")
+    session.reject(b"1")
+
+
+def test_a_second_interruption_gives_nothing_back_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the cleanup of an interrupted ``put_back`` is interrupted as well, the session still holds what it should."""
+    script = Script(Taken(0, [b"1", b"2", b"3"]), KeyboardInterrupt(), Done(1))
+    session, end = session_on(script), Link.end
+    assert session.dequeue_many(3) == [b"1", b"2", b"3"]
+
+    def interrupted(link: Link) -> None:
+        monkeypatch.setattr(Link, "end", end)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Link, "end", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        session.put_back(1)
+    session.enqueue(b"4")
+    assert session.held == 2
 
 
 def test_an_interruption_hides_no_lost_session() -> None:

@@ -25,6 +25,7 @@ from persistentqueue import (
     OutcomeUnknownError,
     PersistentQueue,
     QueueFullError,
+    ReentrantUseError,
     SessionInUseError,
     SessionLostError,
     SubscriptionNotFoundError,
@@ -357,6 +358,47 @@ def test_subscriptions_of_a_worker(served: Serve) -> None:
             shared.unsubscribe("billing")
 
 
+@pytest.mark.parametrize("owns", [True, False], ids=["in the owner", "in a worker"])
+def test_a_removed_subscription_is_not_made_again(tmp_path: Path, owns: bool) -> None:
+    """No call of a removed subscription makes it again, and each one that takes items raises its error."""
+    with connect(tmp_path, "q") as owner, connect(tmp_path, "q", serve="never") as worker:
+        queue = owner if owns else worker
+        put(queue, b"1")
+        removed = queue.subscribe("a")
+        queue.unsubscribe("a")
+
+        def dequeue() -> None:
+            with removed.session() as session:
+                session.dequeue()
+
+        def flush() -> None:
+            with removed.transaction() as session:
+                session.dequeue()
+
+        for call in (dequeue, flush, lambda: list(removed.browse())):
+            with pytest.raises(SubscriptionNotFoundError):
+                call()
+        assert (removed.removed, queue.subscriptions(), len(removed)) == (True, [], 0)
+
+
+def test_a_wait_of_a_removed_subscription_ends(served: Serve) -> None:
+    """A wait ends at once with True if the subscription was removed, before the call or meanwhile: the next dequeue
+    raises that."""
+    queue, join = served()
+    with join() as shared:
+        removed, waiting = shared.subscribe("a"), shared.subscribe("b")
+        queue.unsubscribe("a")
+        assert removed.wait() is True
+        found: list[bool] = []
+        thread = threading.Thread(target=lambda: found.append(waiting.wait(timeout=30)))
+        thread.start()
+        service = queue._server._service  # type: ignore[union-attr]
+        wait_for(lambda: service.waits)  # type: ignore[union-attr]
+        queue.unsubscribe("b")
+        thread.join()
+        assert found == [True]
+
+
 def test_attempts_and_dead_letters(served: Serve, tmp_path: Path) -> None:
     """Deliveries to workers are counted, and items that fail become dead letters with their reason."""
     queue, join = served(max_attempts=2, dead_letter="dead")
@@ -523,6 +565,46 @@ def test_the_first_that_connects_owns(tmp_path: Path) -> None:
             assert drained(second) == [b"two"]
     with pytest.raises(ClosedError):
         second.session()
+
+
+def test_a_relative_path_stays_that_of_the_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has changed its working directory takes over the queue that it has connected to, and its handle
+    names that queue, too."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    paths: dict[str, Any] = {"data_path": Path("segments")}
+    with PersistentQueue("queues", "q", serve=True, **paths) as owner, connect("queues", "q", **paths) as shared:
+        put(owner, b"one")
+        assert shared.path == str(tmp_path / "queues")
+        handle = pickle.dumps(shared.handle())
+        monkeypatch.chdir("elsewhere")
+        owner.close()
+        assert shared.peek() == [b"one"]
+        assert shared.owns
+        assert shared.data_path == str(tmp_path / "segments" / "q")
+        assert shared.view().look().depth == 1
+        shared.close()
+        with pickle.loads(handle) as other:
+            assert drained(other) == [b"one"]
+            assert other.owns
+        with connect("queues", "new", **paths) as made:
+            monkeypatch.chdir(tmp_path)
+            put(made, b"two")
+            assert made.data_path == str(tmp_path / "elsewhere" / "segments" / "new")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["elsewhere", "queues", "segments"]
+
+
+def test_a_new_queue_has_its_segments_where_the_connection_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relative ``data_path`` of a queue that is made later counts from the working directory of the connection."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    made = SharedQueue("queues", "q", codecs.BYTES, Options(data_path="segments"), "auto", None)
+    monkeypatch.chdir("elsewhere")
+    with made:
+        put(made, b"one")
+        assert made.data_path == str(tmp_path / "segments" / "q")
 
 
 def test_a_long_path_works(tmp_path: Path) -> None:
@@ -809,6 +891,29 @@ def test_an_interrupted_flush_of_two_queues_has_one_outcome(
         assert taking.dequeue() == b"2"
         taking.rollback()
     assert (source.peek(9), target.peek(9)) == ([b"2"], [b"1!"])
+
+
+def test_code_that_interrupts_a_call_of_the_queue_must_not_call_it(
+    served: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal handler that calls the queue in the middle of another call gets an error at once, and the other call
+    goes on."""
+    _, join = served()
+    call = Link.call
+    errors: list[ReentrantUseError] = []
+
+    def interrupted(link: Link, message: Message, *before: bytes) -> Message:
+        if isinstance(message, Call):
+            monkeypatch.setattr(Link, "call", call)
+            with pytest.raises(ReentrantUseError, match="after that call has ended") as found:
+                shared.marker("a")
+            errors.append(found.value)
+        return call(link, message, *before)
+
+    with join() as shared:
+        monkeypatch.setattr(Link, "call", interrupted)
+        assert (shared.marker("a"), len(errors)) == (None, 1)
+        assert shared.marker("a") is None
 
 
 def test_a_call_that_must_not_be_repeated_is_not_repeated(served: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,8 +142,8 @@ def serve(
             say(f"serving {', '.join(found)} in {path}, process {os.getpid()}")
         while not signals.wait(LOOK_SECONDS):
             for queue in queues:
-                queue.view()  # raises an error if the directory was renamed or deleted
                 _need_usable(queue)
+                queue.view()  # raises an error if the directory was renamed or deleted
     return WELL
 
 

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,43 @@ def test_a_rejected_item_of_a_thread_comes_again_and_then_is_a_dead_letter(place
             queue.reject("bad")
         queue.join()
         assert queue.persistent.requeue() == 1 and get_and_end(queue) == "bad"
+
+
+@pytest.mark.parametrize("by_another", [False, True], ids=["by its thread", "by another thread"])
+def test_a_rejection_is_for_an_item_that_is_not_done(place: Path, by_another: bool) -> None:
+    """Items may be rejected in any order. Each rejection is durable on return, and ``join`` waits for all others."""
+    with Queue[Any](place, **COUNTING) as queue:
+        queue.put_many(["x", "y", "z"])
+        assert [queue.get(), queue.get()] == ["x", "y"]
+        reject = partial(queue.reject, "y", retry=False)
+        if by_another:
+            other = threading.Thread(target=reject)
+            other.start()
+            other.join()
+        else:
+            reject()
+        assert queue.get() == "z"
+        queue.reject("z", retry=False)
+        assert [item for item, *_ in dead(queue.persistent)] == [b'"y"', b'"z"']
+        assert (queue.persistent.stats().held, queue.unfinished_tasks) == (1, 1)
+        queue.task_done()
+        queue.join()
+        with pytest.raises(ValueError, match="too many times"):
+            queue.task_done()
+    with Queue[Any](place, **COUNTING) as queue:
+        assert queue.qsize() == 0
+
+
+def test_a_thread_keeps_no_items_that_are_done(place: Path) -> None:
+    """A thread that keeps one item, and gets and rejects many others, remembers only that one."""
+    with Queue[Any](place, **COUNTING) as queue:
+        queue.put_many(["kept", *range(20)])
+        assert queue.get() == "kept"
+        for number in range(20):
+            assert queue.get() == number
+            queue.reject(number, retry=False)
+        assert len(queue._own_tasks()) == len(queue._tasks) == 1
+        queue.task_done()
 
 
 def test_attempts_of_a_thread_count_over_closings(place: Path) -> None:

@@ -240,23 +240,26 @@ def test_what_is_due_later_is_done_later_or_forgotten() -> None:
 
 
 def test_a_job_that_fails_is_heard_of_and_others_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error of a job is passed to ``threading.excepthook``, and the next job has a thread again."""
+    """An error of a job is passed to ``threading.excepthook``. The thread goes on with the jobs that it has, and with
+    later ones."""
     heard: list[object] = []
-    monkeypatch.setattr(threading, "excepthook", lambda args: heard.append(args.exc_type))
+    monkeypatch.setattr(threading, "excepthook", lambda args: heard.append((args.exc_type, args.thread.name)))
     maintenance, before = BackgroundThread(), set(threading.enumerate())
-    gate, did = threading.Event(), threading.Event()
+    gate, did, did_later = threading.Event(), threading.Event(), threading.Event()
 
     def fail() -> None:
         assert gate.wait(SECONDS)
         raise LookupError
 
+    maintenance.submit(did.set, 0.01)  # the thread has it when the other job begins
     maintenance.submit(fail)
     (thread,) = set(threading.enumerate()) - before
     gate.set()
-    thread.join(SECONDS)
-    assert heard == [LookupError]
-    maintenance.submit(did.set)
     assert did.wait(SECONDS)
+    assert heard == [(LookupError, THREAD_NAME)]
+    thread.join(SECONDS)
+    maintenance.submit(did_later.set)
+    assert did_later.wait(SECONDS)
 
 
 def test_a_finalizer_may_forget_wherever_it_interrupts_its_thread() -> None:
@@ -329,6 +332,22 @@ def test_a_refused_flush_is_followed_by_maintenance(open_queue: QueueFactory) ->
     with pytest.raises(QueueFullError):
         put(queue, b"b")
     assert queue._open().maintenance_is_due
+
+
+def test_maintenance_counts_the_times_of_refused_flushes(open_queue: QueueFactory) -> None:
+    """The memory that refused flushes take for their statistics is freed by maintenance, without a commit."""
+    queue = open_queue(max_items=1, full="block")
+    put(queue, b"a")
+    with queue.session() as session:
+        session.enqueue(b"b")
+        for _ in range(20):
+            with pytest.raises(QueueFullError):
+                session.flush(timeout=0)
+        session.rollback()
+    meter = queue._open().meters.stall_seconds["room"]
+    assert len(meter._noted) == 20
+    queue.maintain()
+    assert (len(meter._noted), queue.stats().stall_seconds["room"].count) == (0, 20)
 
 
 @pytest.mark.maintained

@@ -122,6 +122,22 @@ def test_unknown_classes_become_the_nearest_known_one() -> None:
     assert (type(sent(error)), str(sent(error))) == (ValueError, str(error))
 
 
+def test_an_unknown_class_is_named_in_the_text() -> None:
+    """The text of an error that no class of the worker describes begins with the name of its class."""
+    assert str(sent(KeyError("key"))) == "KeyError: 'key'"
+    assert str(sent(_OwnFullError.__new__(_OwnFullError, "full"))) == "full"
+
+
+def test_a_long_text_is_cut_in_its_middle() -> None:
+    """A message has room for each error: a long text, and a long attribute, keep their beginning and their end."""
+    found = sent(SubscriptionNotFoundError("n" * 10**6, [f"{number:06}" * 10_000 for number in range(100)]))
+    assert isinstance(found, SubscriptionNotFoundError)
+    assert str(found).startswith("the queue has no subscription 'nnn")
+    assert str(found).endswith("create one with queue.subscribe(name)")
+    assert len(str(found)) + sum(map(len, map(str, vars(found).values()))) < 50_000
+    assert "nnn ... nnn" in str(vars(found))
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ from unittest.mock import patch
 
 import pytest
 
-from persistentqueue import HoldLostError, PersistentQueue, Producer
-from persistentqueue.errors import PersistentQueueError
+from persistentqueue import Encryption, HoldLostError, PersistentQueue, Producer
+from persistentqueue.engine.reader import Reader
+from persistentqueue.errors import CorruptionError, PersistentQueueError
 from persistentqueue.runtime.session_state import exclusively
 from persistentqueue.serving import server
 from persistentqueue.serving import service as service_module
@@ -61,6 +63,7 @@ from persistentqueue.serving.service import (
 from persistentqueue.session import Session
 
 from ...conftest import QueueFactory
+from ...support.queues import put
 
 DONE, NOT_DONE, NOTHING = Done(1), Done(0), Taken(0, [])
 
@@ -296,12 +299,107 @@ def test_an_answer_has_room_for_so_many_bytes(bench: Bench) -> None:
         assert peer.ask(Take(2, 0)) == Taken(0, [b"x" * 40] * 2)
 
 
+def test_a_large_batch_takes_work_in_proportion_to_its_items(bench: Bench) -> None:
+    """However many items a worker asks for, each answer holds and releases at most one item more than it sends."""
+    items = [b"%03d" % number * (1 + number % 7) for number in range(500)]
+    bench.put(*items)
+    peer, answers, more = Peer(bench, 1), 0, 1
+    got: list[bytes] = []
+    with patch.object(service_module, "TAKEN_BYTES", 400):
+        while more:
+            answer = peer.ask(Take(10**6, 0))
+            assert isinstance(answer, Taken)
+            assert sum(len(item) + 4 for item in answer.items) <= 400
+            more, answers = answer.more, answers + 1
+            got += answer.items
+    assert got == items
+    assert 20 < answers < 60
+    assert bench.queue.stats().given_back <= 8 * answers
+
+
+def test_only_items_that_are_sent_are_delivered(make_bench: MakeBench) -> None:
+    """An item that finds no room in the answer, or in no message, has no delivery attempt. One that was delivered
+    before comes alone."""
+    bench = make_bench(max_attempts=2, dead_letter="dead")
+    bench.put(*(b"%d" % number * 40 for number in range(8)))
+    state, peer, other = bench.open_queue._store.state, Peer(bench, 1), Peer(bench, 2)
+
+    def times() -> list[int]:
+        return [state.times(0, sequence) for sequence in range(8)]
+
+    with patch.object(service_module, "TAKEN_BYTES", 100):
+        assert peer.ask(Take(8, 0)) == Taken(1, [b"0" * 40, b"1" * 40])
+        assert times() == [1, 1, 0, 0, 0, 0, 0, 0]
+        assert peer.ask(RollBack()) == DONE
+        for number in (0, 1):
+            assert other.ask(Take(8, 0)) == Taken(0, [b"%d" % number * 40])
+            assert other.ask(Flush(1 + number, FOR_EVER, [])) == DONE
+        with patch.object(service_module, "ITEM_BYTES_MAX", 39):
+            for _ in range(3):
+                assert peer.error(Take(8, 0)) == "ItemTooLargeError"
+        assert times()[2:] == [0] * 6
+        assert bench.queue.peek(1) == [b"2" * 40]
+    assert peer.ask(Take(4, 0)) == Taken(0, [b"%d" % number * 40 for number in range(2, 6)])
+    assert peer.ask(GiveBack(1)) == DONE
+    assert other.ask(Take(8, 0)) == Taken(0, [b"5" * 40])
+    assert other.ask(RollBack()) == DONE
+    assert times()[2:] == [1, 1, 1, 2, 0, 0]
+
+
+@pytest.mark.parametrize("new", [1, 2])
+def test_a_batch_ends_before_an_item_that_was_delivered(make_bench: MakeBench, new: int) -> None:
+    """An item that was delivered before is not in the batch of those before it, and has no further attempt by it."""
+    bench = make_bench(max_attempts=3, dead_letter="dead")
+    items = [b"%d" % number for number in range(new + 2)]
+    bench.put(*items)
+    state, peer, other = bench.open_queue._store.state, Peer(bench, 1), Peer(bench, 2)
+
+    def times() -> list[int]:
+        return [state.times(0, sequence) for sequence in range(new + 2)]
+
+    assert peer.ask(Take(new, 0)) == Taken(0, items[:new])
+    assert other.ask(Take(1, 0)) == Taken(0, items[new : new + 1])
+    uncount = Call({"call": "uncount", "arguments": {"count": new}})
+    assert (peer.ask(uncount), peer.ask(RollBack()), other.ask(RollBack())) == (Result({"result": None}), DONE, DONE)
+    assert times() == [*[0] * new, 1, 0]
+    assert peer.ask(Take(9, 0)) == Taken(0, items[:new])
+    assert times() == [*[1] * new, 1, 0]
+    assert peer.ask(Take(9, 0)) == Taken(0, items[new : new + 1])
+    assert peer.ask(Take(9, 0)) == Taken(0, items[new + 1 :])
+
+
+def test_items_before_one_that_cannot_be_opened_come_first(open_queue: QueueFactory) -> None:
+    """A batch ends before a block whose key is missing. The next take raises the error, and no item is lost."""
+    encryption = Encryption("key", lambda _: bytes(32))
+    for settings in ({}, {"encryption": encryption}):
+        with open_queue(**settings) as queue:
+            put(queue, b"1" if not settings else b"2")
+    bench = Bench(open_queue())
+    peer = Peer(bench, 1)
+    assert peer.ask(Take(9, 0)) == Taken(0, [b"1"])
+    assert peer.error(Take(9, 0)) == "WrongKeyError"
+    assert peer.ask(RollBack()) == DONE
+    assert len(bench.queue) == 2
+    peer.leave()
+
+
+def test_a_batch_does_not_look_behind_the_last_item(bench: Bench) -> None:
+    """A batch that takes all ready items reports no damage of published files: the next take does."""
+    bench.put(b"1", b"2")
+    damage = bench.open_queue._store.adopter.damage
+    damage.append(CorruptionError("/q/inbox/1.seg", 0, "a header", "none"))
+    peer = Peer(bench, 1)
+    assert peer.ask(Take(9, 0)) == Taken(0, [b"1", b"2"])
+    assert peer.error(Take(9, 0)) == "CorruptionError"
+    assert not damage
+
+
 def test_an_item_that_no_message_can_hold_stays(bench: Bench) -> None:
     """An item above the limit of a message is not taken: it is not consumed by the next flush of the worker."""
     bench.put(b"small", b"too large", b"next")
     with patch.object(service_module, "ITEM_BYTES_MAX", 8), patch.object(service_module, "TAKEN_BYTES", 12):
         waiting, peer = Peer(bench, 1), Peer(bench, 2)
-        assert peer.ask(Take(3, 0)) == Taken(1, [b"small"])
+        assert peer.ask(Take(3, 0)) == Taken(0, [b"small"])  # with more to come, the worker would lose it to the error
         assert peer.error(Take(3, 0)) == "ItemTooLargeError"
         assert waiting.error(Take(1, FOR_EVER)) == "ItemTooLargeError"
         assert peer.ask(Flush(1, FOR_EVER, [])) == DONE
@@ -373,9 +471,8 @@ def test_a_wait_that_another_consumer_outruns_goes_on(bench: Bench) -> None:
     """If others take each item first, the connection waits on. It is not told that there is nothing."""
     peer = Peer(bench, 1)
     assert peer.ask(Take(1, FOR_EVER)) is None
-    assert peer.client.session is not None
     bench.put(b"1")
-    with patch.object(type(peer.client.session), "dequeue_many", side_effect=[[], [b"1"]]):
+    with patch.object(service_module, "dequeue_within", side_effect=[([], None), ([b"1"], None)]):
         bench.turn()
     assert peer.answer() == Taken(0, [b"1"])
 
@@ -391,6 +488,53 @@ def test_a_removed_subscription_ends_the_wait(bench: Bench) -> None:
     bench.put(b"1")
     bench.turn()
     assert plain.answer() == Taken(0, [b"1"])
+
+
+@contextmanager
+def ends_each_turn(bench: Bench) -> Iterator[None]:
+    """Let the test fail when a turn does not end by itself."""
+    looks, has_item = [0], bench.open_queue.has_item
+
+    def counted(reader: Reader) -> bool:
+        looks[0] += 1
+        assert looks[0] < 1000, "a turn has no end"
+        return has_item(reader)
+
+    with patch.object(bench.open_queue, "has_item", counted):
+        yield
+
+
+def test_a_subscription_may_have_the_number_of_a_removed_one(bench: Bench) -> None:
+    """A wait for a new subscription ends as any other one, also if a removed one had its number."""
+    with ends_each_turn(bench):
+        for number, name in enumerate("aab"):
+            bench.queue.subscribe(name, start="latest")
+            peer = Peer(bench, number + 1, subscription=name)
+            assert peer.ask(Take(1, 50)) is None
+            bench.seconds += 1
+            bench.turn()
+            assert peer.answer() == NOTHING
+            assert peer.ask(Take(1, FOR_EVER)) is None
+            bench.put(name.encode())
+            bench.turn()
+            assert peer.answer() == Taken(0, [name.encode()])
+            peer.leave()
+            bench.queue.unsubscribe(name)
+
+
+def test_a_removed_subscription_leaves_nothing_to_serve(bench: Bench) -> None:
+    """The service keeps no place of a removed subscription, and no place of it stands in the line of the queue."""
+    with ends_each_turn(bench):
+        for name in "abc":
+            bench.queue.subscribe(name)
+            peer = Peer(bench, ord(name), subscription=name)
+            assert peer.ask(Take(1, 50)) is None
+            bench.seconds += 1
+            bench.turn()
+            assert peer.answer() == NOTHING
+            bench.queue.unsubscribe(name)
+            bench.turn()
+    assert (bench.service._places, bench.open_queue._waiters.count) == ({}, 0)
 
 
 def test_delayed_items_and_last_attempts(make_bench: MakeBench) -> None:
@@ -430,6 +574,20 @@ def test_an_item_at_its_last_attempt_ends_the_wait_of_a_session_that_holds_one(m
     assert other.ask(RollBack()) == DONE
     bench.turn()
     assert peer.answer() == NOTHING
+
+
+def test_an_error_with_a_long_text_reaches_its_worker_alone(bench: Bench) -> None:
+    """An error whose text no message can hold is shortened. The turn goes on for the others."""
+    for number in range(75):
+        bench.queue.subscribe(f"{number:06}" * 9_990)
+    bench.queue.subscribe("last")
+    peer, plain = Peer(bench, 1, subscription="last"), Peer(bench, 2)
+    assert (peer.ask(Take(1, FOR_EVER)), plain.ask(Take(1, FOR_EVER))) == (None, None)
+    bench.queue.unsubscribe("last")
+    bench.put(b"1")
+    bench.turn()
+    assert failure(peer.answer()) == "SubscriptionNotFoundError"
+    assert plain.answer() == Taken(0, [b"1"])
 
 
 def test_a_call_comes_behind_the_answer_of_the_last_one(bench: Bench) -> None:
@@ -764,6 +922,22 @@ def test_an_error_of_the_delay_reaches_no_other_connection(
         caplog.clear()
 
 
+def test_an_error_of_the_delay_is_that_of_the_call(make_bench: MakeBench) -> None:
+    """If ``retry_delay_seconds`` raises in a rejection or a rollback, the worker gets that error. The connection goes
+    on, and a rollback has released the items."""
+    bench = make_bench(retry_delay_seconds=lambda attempts: [1.0][attempts])
+    bench.put(b"1")
+    peer = Peer(bench, 1)
+    assert peer.ask(Take(1, 0)) == Taken(0, [b"1"])
+    answer = peer.ask(Reject(1, [b"1", b"", b""]))
+    assert isinstance(answer, Failed)
+    assert answer.fields["text"] == "IndexError: list index out of range"
+    assert peer.error(RollBack()) == "PersistentQueueError"
+    assert bench.queue.peek(1) == [b"1"]
+    assert peer.ask(Take(1, 0)) == Taken(0, [b"1"])
+    assert peer.ask(Flush(1, FOR_EVER, [])) == DONE
+
+
 # --- holds that end --------------------------------------------------------------------------------------------------
 
 
@@ -842,7 +1016,9 @@ def test_other_calls_are_made_apart(bench: Bench) -> None:
     assert failure(call("close")) == "PersistentQueueError"
     assert failure(call("__class__")) == "PersistentQueueError"
     assert failure(call("trim", wrong=1)) == "TypeError"
-    assert failure(call("long")) == "ValueError"
+    too_long = call("long")
+    assert failure(too_long) == "PersistentQueueError"
+    assert "in the process that owns the queue" in too_long.fields["text"]  # type: ignore[union-attr]
     assert failure(peer.ask(Call({"call": "extend", "arguments": {"wrong": 1}}))) == "TypeError"
     with pytest.raises(ProtocolError, match="without arguments"):
         peer.send(Call({"call": "trim"}))

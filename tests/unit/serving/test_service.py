@@ -938,6 +938,13 @@ def test_an_error_of_the_delay_is_that_of_the_call(make_bench: MakeBench) -> Non
     assert peer.ask(Flush(1, FOR_EVER, [])) == DONE
 
 
+def test_a_bug_in_a_call_is_raised(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unexpected error of another call is raised, so that the owner ends this connection, and logs the error."""
+    monkeypatch.setitem(service_module._HANDLERS, Take, lambda *_: [].pop())
+    with pytest.raises(IndexError):
+        Peer(bench, 1).ask(Take(1, 0))
+
+
 # --- holds that end --------------------------------------------------------------------------------------------------
 
 

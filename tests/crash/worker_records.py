@@ -215,6 +215,8 @@ class Histories:
                 assert call.responded is not None
                 # A hold may have run out before an owner ended.
                 begin = since if _slot(name) in HOLD_SECONDS else self._loss(since, call)
+                if "marker" in call.fields:  # a flush that its marker skips frees the items; no answer may follow
+                    begin = min(begin, call.invoked)
                 yield rollback(name, begin, call.responded)
             if call.responded is not None:
                 since = call.invoked  # an owner may have ended before this process noted its answer

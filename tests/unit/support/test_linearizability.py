@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.crash.worker_records import Call, End, Histories
 from tests.support.linearizability import History, Operation, SearchLimitError, SequentialSpecification, search
 from tests.support.queue_histories import death, dequeue, flush, rollback, violations
 from tests.support.queue_specification import OpenQueue, Queue, check, linearize
@@ -464,3 +465,21 @@ def test_faults_in_two_thousand_operations(mutation: str) -> None:
     """A fault in a long history is found without a search."""
     history = MUTATIONS[mutation](Random(1), run(Random(1), 2000, 8, 60, kills=0))
     assert violations(history)
+
+
+@pytest.mark.parametrize("has_marker", [True, False])
+def test_a_flush_that_its_marker_skips_frees_its_items(has_marker: bool) -> None:
+    """In the records of workers, such a flush frees its items although its owner is killed before the answer. A flush
+    without a marker does not."""
+    marker = {"marker": "slot 1", "version": 1} if has_marker else {}
+    flushed = {"session": "0.0.0", "op": "flush", "new": ["0.0.0.0"], "held": []}
+    lost = {"session": "1.0.0", "op": "flush", "new": [], "held": ["0.0.0.0"], **marker}
+    taken = {"done": ["0.0.0.0"]}
+    calls = [
+        Call("0.0", flushed, 10, 20, {"done": True}),
+        Call("1.0", {"session": "1.0.0", "op": "dequeue", "most": 1}, 30, 40, taken),
+        Call("1.0", lost, 50, 200, {"lost": "session"}),
+        Call("2.0", {"session": "2.0.0", "op": "dequeue", "most": 1}, 60, 70, taken),
+    ]
+    ends = [End("2.0", 100, 110, may_own=True, is_kill=True)]
+    assert bool(violations(list(Histories(calls, ends).operations()))) != has_marker

@@ -109,7 +109,7 @@ def check(path: StrPath, name: str | None = None, *, progress: Progress = None) 
 
     Returns:
         The report. Damage is a problem in the report, and not an error. A location of the segments that is not there
-        is a problem, too.
+        is a problem, too. So is one that belongs to the original of a copied queue.
 
     Raises:
         QueueNotFoundError: There is no queue at the path.
@@ -140,14 +140,16 @@ def _check(disk: Disk, directory: str, meter: Meter = SILENT) -> CheckReport:
         if not find_generations(disk, directory):
             raise no_queue(disk, directory, "to check")
         places = read_places(disk, directory)
-        need_own_location(disk, places)
+        try:
+            need_own_location(disk, places)
+        except DataPathError as foreign:  # to read on would find the segments of the original sound
+            return _unread(disk, directory, foreign)
         # An owner may replace the log meanwhile.
         recovered = read_steadily(
             lambda: find_generations(disk, directory, places), lambda _: recover(disk, places, None, meter), SNAPSHOT
         )
-    except (CorruptionError, DataMissingError, DataPathError) as damage:
-        untrusted = tuple(map(str, _distrusted(disk, directory)))
-        return CheckReport((str(damage),), False, 0, 0, 0, 0, (), untrusted=untrusted)
+    except (CorruptionError, DataMissingError) as damage:
+        return _unread(disk, directory, damage)
     if recovered is None:  # the queue was deleted meanwhile
         raise no_queue(disk, directory, "to check")
     problems: list[str] = []
@@ -190,6 +192,11 @@ def _check(disk: Disk, directory: str, meter: Meter = SILENT) -> CheckReport:
         in_doubt,
         tuple(str(error) for root in dict.fromkeys((directory, places.data_root)) for error in _distrusted(disk, root)),
     )
+
+
+def _unread(disk: Disk, directory: str, problem: PersistentQueueError) -> CheckReport:
+    """Return the report of a queue that cannot be read because of this problem."""
+    return CheckReport((str(problem),), False, 0, 0, 0, 0, (), untrusted=tuple(map(str, _distrusted(disk, directory))))
 
 
 def _distrusted(disk: Disk, root: str) -> Iterator[UntrustedError]:

@@ -645,6 +645,8 @@ def test_check_and_repair_elsewhere(root: Path, media: Path) -> None:
     fill(root, data_path=media)
     (media / "q" / "data" / "stray").write_text("not ours")
     assert check(root, "q").leftovers == ("data/stray",)
+    with pytest.raises(DataPathError, match="open that queue instead"):
+        check(media, "q")
     segment = segment_files(media / "q")[0]
     flip(segment, segment.stat().st_size - 100)
     (problem,) = check(root, "q").problems

@@ -13,7 +13,7 @@ from typing import Any, Literal, overload
 from .codecs import T
 from .core.availability import LANE_ITEMS
 from .core.block import ITEM_BYTES_MAX
-from .core.items import Buffer, as_bytes, checked_marker, chunks, too_large
+from .core.items import Buffer, are_bytes, as_bytes, checked_marker, chunks, too_large
 from .core.page_cache import ITEM_OVERHEAD_BYTES
 from .engine.transaction import Transaction
 from .errors import (
@@ -186,7 +186,7 @@ class Session(SessionState[T]):
         Nothing is durable before ``flush`` returns. For one thread at a time.
         """
         for chunk in chunks(items):  # the iterable may call the session itself
-            data: list[bytes] = chunk if set(map(type, chunk)) <= {bytes} else list(map(as_bytes, chunk))
+            data: list[bytes] = chunk if are_bytes(chunk) else list(map(as_bytes, chunk))
             size_bytes = sum(map(len, data))
             cost_bytes = size_bytes + ITEM_OVERHEAD_BYTES * len(data)
             if size_bytes > ITEM_BYTES_MAX and (largest := max(map(len, data))) > ITEM_BYTES_MAX:

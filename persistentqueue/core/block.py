@@ -327,11 +327,11 @@ def encode_block(
         flags, payload = UNIFORM, items[0]
         lengths = _LENGTH.pack(len(payload))
     else:
-        lengths = _little_endian(array("I", list(map(len, items)))).tobytes()
-        payload, first = b"".join(items), lengths[:LENGTH_BYTES]
-        flags = 0
-        if lengths == first * count:
-            flags, lengths = UNIFORM, first
+        sizes, payload = list(map(len, items)), b"".join(items)
+        if sizes.count(sizes[0]) == count:
+            flags, lengths = UNIFORM, _LENGTH.pack(sizes[0])
+        else:
+            flags, lengths = 0, _little_endian(array("I", sizes)).tobytes()
     if enclose is None:
         lengths += bits
     else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate, islice
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from ..errors import ItemTooLargeError
 from .block import ITEM_BYTES_MAX, LENGTH_BYTES, Columns, Stored
@@ -35,6 +35,11 @@ def chunks(items: Iterable[Any]) -> Iterator[list[Any]]:
     iterator = iter(items)
     while chunk := list(islice(iterator, _CHUNK_ITEMS)):
         yield chunk
+
+
+def are_bytes(chunk: list[Any]) -> TypeGuard[list[bytes]]:
+    """Return whether all items are ``bytes`` and of no other type, so that none of them needs a copy."""
+    return list(map(type, chunk)).count(bytes) == len(chunk)
 
 
 def as_bytes(item: Buffer) -> bytes:

@@ -56,6 +56,11 @@ _GROUPS_PER_LOG = (2048, 8192)
 
 If a log is full with fewer groups, the next one is twice as long, so that trims stay cheap compared with the groups. If
 it is full with more, the next one is half as long, so that opening after a crash stays quick."""
+_BYTES_PER_TURN = 512 * 1024
+"""Length of a log that one turn justifies: a log of ``n`` times this length is full ``n`` times before it is doubled.
+
+The zeros of a longer log cost writes in proportion to its length, and each of its turns saves one trim. So a log is
+doubled only after its trims have cost about as much as the zeros will."""
 _CHECKPOINTS_PER_LOG = 4
 """Least length of a log, in lengths of its checkpoint. It keeps the cost of checkpoints small."""
 _ENQUEUES_PER_LOG = 0.7
@@ -141,6 +146,8 @@ class Generations:
         self._slack = _LOG_SLACK
         self.growth_bytes = 0
         """Bytes by which ``grow_spare`` is to make the spare longer."""
+        self._turns = 0
+        """Number of logs in a row that were full at the present length, with few groups."""
         self._spare_bytes = 0
         """Length of the spare; 0 before the first trim."""
         self._grown_at = 0
@@ -237,6 +244,7 @@ class Generations:
         self.trims += 1
         self.tell_settled()
         if old is not None:
+            log.inherit(old)
             old.close()
         self._disk.failpoint("trim.6 retire")
         self._retire(old_path, drained, keep_old)
@@ -287,8 +295,9 @@ class Generations:
             fewest, most = _GROUPS_PER_LOG
             if self.growth_bytes or self.log.capacity_bytes < self._next_bytes:
                 return  # the log has not yet got the length that was chosen before
-            if self.log.groups < fewest:
-                self._next_bytes = min(2 * self._next_bytes, self._log_bytes_max)
+            self._turns = self._turns + 1 if self.log.groups < fewest else 0
+            if self._turns and self._turns * _BYTES_PER_TURN >= self.log.capacity_bytes:
+                self._next_bytes, self._turns = min(2 * self._next_bytes, self._log_bytes_max), 0
             elif self.log.groups > most:
                 self._next_bytes = max(self._next_bytes // 2, self._settings.log_bytes)
 

@@ -11,7 +11,7 @@ from typing import Any, Generic, cast, overload
 
 from ..codecs import BYTES, Codec, T, checked_codec, encode
 from ..core.encryption import Compression, Encryption, Envelopes
-from ..core.items import Batch, Buffer, as_bytes, checked_marker, chunks
+from ..core.items import Batch, Buffer, are_bytes, as_bytes, checked_marker, chunks
 from ..engine.settings import Settings
 from ..engine.transaction import SPILL_BYTES
 from ..errors import (
@@ -283,7 +283,7 @@ class Producer(Uncopyable, Generic[T]):
                 self._check()
                 if self._codec is not BYTES:
                     chunk = [encode(self._codec, item, self._directory) for item in chunk]  # noqa: PLW2901 - as bytes
-                data = chunk if set(map(type, chunk)) <= {bytes} else list(map(as_bytes, chunk))
+                data = chunk if are_bytes(chunk) else list(map(as_bytes, chunk))
                 self._batch.extend(data, self._spill)
             finally:
                 self._is_busy = False

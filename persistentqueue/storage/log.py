@@ -93,7 +93,9 @@ class Log:
             frame, checksum = encode_frame(body, salt, HEADER_BYTES, number, 0, 1, operations)
             end = HEADER_BYTES + len(frame) + len(body)
             content = b"".join([encode_header(LOG_MAGIC, header), frame, body])
-            write_all(disk, fd, [content, END], end + len(END), 0)
+            # Zeros up to the end of the page: of a page written in part, the system would read the rest first.
+            zeros = bytes(max(min(-end % PAGE_BYTES, header.size_bytes - end), len(END)))
+            write_all(disk, fd, [content, zeros], end + len(zeros), 0)
         except BaseException:
             disk.close(fd)
             raise
@@ -118,6 +120,11 @@ class Log:
                 self._disk.rename(spare, self.path)
             self._disk.failpoint("trim.5 sync names")
             sync_names()
+
+    def inherit(self, old: Log) -> None:
+        """Take over the memory that the previous generation was written from; it is not written to any more."""
+        if self._direct is not None and old._direct is not None:
+            self._direct.inherit(old._direct)
 
     def has_room(self, body_bytes: int, enqueues: bool) -> bool:
         """Return whether a frame with a body of this length fits."""
@@ -210,10 +217,14 @@ class DirectAppender:
         return done
 
     def _begin(self) -> memoryview:
-        self._memory = memory = page_memory(_MEMORY_BYTES)
+        memory = page_memory(_MEMORY_BYTES)
+        self._fill(memory)
+        return memory
+
+    def _fill(self, memory: memoryview) -> None:
         self._dirty_bytes = len(self._tail)
         memory[: self._dirty_bytes] = self._tail
-        return memory
+        self._memory = memory
 
     def _write(self, fd: int, pages: memoryview, length_bytes: int, offset: int) -> bool:
         try:
@@ -224,6 +235,13 @@ class DirectAppender:
             self.close()  # not supported like this; the caller's write replaces what was written
             return False
         return True
+
+    def inherit(self, old: DirectAppender) -> None:
+        """Take over the memory of an appender that is not used any more: its pages are mapped already."""
+        memory, old._memory = old._memory, None
+        if memory is not None:
+            memory[: old._dirty_bytes] = bytes(old._dirty_bytes)
+            self._fill(memory)
 
     def begin_anew(self, tail: bytes) -> None:
         """Continue after an interrupted append; ``tail`` is what the file's last page holds."""

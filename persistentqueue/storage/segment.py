@@ -182,8 +182,6 @@ class Segment:
         self.ordinal = 0
         self.dirty = False
         """Whether there are blocks that were not synced."""
-        self.recycled = False
-        """Whether the whole file was written before."""
         self.is_read_only = False
         """Whether the file belongs to another user, whose process published it. It need not be written."""
         self.deferred_bytes = 0
@@ -222,7 +220,6 @@ class Segment:
             if not recycled:
                 disk.fallocate(fd, 0, HEADER_BYTES + capacity_bytes)
             segment = cls(disk, path, fd, number, salt, capacity_bytes)
-            segment.recycled = recycled
             segment.write_header()
         except OSError:
             if fd >= 0:
@@ -349,14 +346,8 @@ class Segment:
         self.dirty = False
 
     def seal(self) -> None:
-        """Give back the space after the last block: no other block will follow.
-
-        If the file is recycled and the space is little, it stays: the file can be recycled again if its size does not
-        change.
-        """
-        if self.is_read_only:
-            return
-        if not (self.recycled and is_little(HEADER_BYTES + self.capacity_bytes, self.end)):
+        """Give back the space after the last block: no other block will follow."""
+        if not self.is_read_only:
             self._disk.ftruncate(self._fd, self.end)
             self.capacity_bytes = self.end - HEADER_BYTES
 

@@ -475,7 +475,10 @@ class Segments:
         """Begin a new segment, with space for a first block of at least this length."""
         if self.current is not None:
             self.write()
-            self.current.seal()
+            if not is_little(HEADER_BYTES + self.current.capacity_bytes, self.current.end):
+                # A change of the length waits for the pages that are being written. So little space stays, and the pool
+                # can use the file again.
+                self.current.seal()
             self._size_next(HEADER_BYTES + self.current.capacity_bytes)
             self.current = None
         number = self._free_number()

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Generic, Literal, cast, overload
 
 from ..codecs import BYTES, Codec, T, encode
-from ..core.items import Batch, as_bytes, checked_marker, chunks
+from ..core.items import Batch, are_bytes, as_bytes, checked_marker, chunks
 from ..engine.transaction import SPILL_BYTES
 from ..errors import (
     ClosedError,
@@ -187,7 +187,7 @@ class WorkerSession(Uncopyable, Generic[T]):
     def enqueue_many(self, items: Iterable[Any]) -> None:
         """Buffer several items, in order, until the next flush, as ``Session.enqueue_many`` does. Raises its errors."""
         for chunk in chunks(items):
-            plain = self._codec is BYTES and set(map(type, chunk)) <= {bytes}
+            plain = self._codec is BYTES and are_bytes(chunk)
             self._enqueue(chunk if plain else list(map(self._encoded, chunk)))
 
     def _encoded(self, item: Any) -> bytes:

@@ -103,6 +103,8 @@ MUTANTS = (
     Mutant("spilled blocks count as inline", "engine/commit", "may_defer and not was_spilled and", "may_defer and"),
     # --- files that are given back too early
     Mutant("a trim writes the whole of a longer log", "engine/trim", "max(min(self._wanted_bytes, self._spare_bytes), self._needed_bytes)", "self._wanted_bytes", "tests/unit/engine/test_trim.py"),
+    Mutant("a log is doubled before its trims have paid", "engine/trim", "            if self._turns and self._turns * _BYTES_PER_TURN >= self.log.capacity_bytes:\n", "            if self._turns:\n", "tests/unit/engine/test_trim.py"),
+    Mutant("the memory of the log before is taken over as it is", "storage/log", "            memory[: old._dirty_bytes] = bytes(old._dirty_bytes)\n", "", "tests/unit/engine/test_trim.py"),
     Mutant("a spare never grows", "engine/store", "            if self.generations.growth_bytes:\n", "            if False:\n", "tests/unit/engine/test_trim.py"),
     Mutant("a file with several names is cut", "system/disk", "                if found.st_nlink == 1:\n                    for", "                if found.st_nlink:\n                    for", "tests/unit/system/test_disk.py"),
     Mutant("the segments of open sessions are retired", "engine/trim", "            kept = self._segments.pinned\n", "            kept: set[int] = set()\n", "compacts"),

@@ -399,7 +399,7 @@ def test_random_programs_whose_directories_are_renamed(faults: bool) -> None:
 @pytest.mark.parametrize("faults", [False, True], ids=["crashes", "crashes and failing calls"])
 def test_random_programs_over_several_queues(faults: bool) -> None:
     """Transactions over several queues are there as a whole or not at all, in any order of opening the queues."""
-    explorers = [SeveralExplorer(seed, faults) for seed in range(4)]
+    explorers = [SeveralExplorer(seed, faults) for seed in range(5)]
     for explorer in explorers:
         explorer.run()
     assert sum(explorer.schedules for explorer in explorers) > 200

@@ -5,14 +5,17 @@ from __future__ import annotations
 import errno
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from persistentqueue import BrokenQueueError, DiskFullError
+from persistentqueue.core.frame import LOG_MAGIC
+from persistentqueue.storage.log_reader import read_log
 from persistentqueue.storage.pool import SPARE_NAME
-from persistentqueue.system.disk import DISK, Buffers, StatResult
+from persistentqueue.system.disk import DISK, PAGE_BYTES, Buffers, StatResult
 from tests.conftest import QueueFactory
-from tests.support.queues import IN_CACHE, crash, drain, put, put_each
+from tests.support.queues import IN_CACHE, crash, drain, log_file, put, put_each
 
 
 def test_log_that_fills_at_the_right_pace_keeps_its_size(
@@ -160,3 +163,39 @@ def test_full_log_whose_trim_breaks(open_queue: QueueFactory) -> None:
     failing[0] = False
     queue.close()
     assert set(drain(open_queue())) == {b"x" * 2000}
+
+
+def test_a_log_is_doubled_after_its_trims_have_paid(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log of twice the length is full twice as often before the next one is doubled: each turn saves one trim."""
+    monkeypatch.setattr("persistentqueue.engine.trim._BYTES_PER_TURN", 8192)
+    queue = open_queue(log_bytes=8192, disk=IN_CACHE)
+    lengths: dict[int, int] = {}
+    while (stats := queue.stats()).log_capacity_bytes < 64 * 1024:
+        lengths[stats.generation] = stats.log_capacity_bytes
+        put(queue, b"x" * 1000)
+    turns = Counter(length // 8192 for length in lengths.values())
+    # While the spare grows, one more log has the old length.
+    assert turns == {1: 2, 2: 3, 4: 5}
+
+
+def test_a_generation_begins_with_whole_pages(open_queue: QueueFactory, directory: Path) -> None:
+    """A trim writes its checkpoint up to the end of a page, with zeros, so that the system need not read the page.
+
+    Behind the next frame there are zeros, too: nothing of the frames of the log before."""
+    first: list[int] = []
+
+    def pwritev(fd: int, buffers: Buffers, offset: int, flags: int) -> int:
+        if not flags and bytes(buffers[0][:8]) == LOG_MAGIC:
+            first.append(sum(map(len, buffers)))
+        return DISK.pwritev(fd, buffers, offset, flags)
+
+    queue = open_queue(disk=replace(DISK, pwritev=pwritev))
+    put(queue, b"long" * 1500)
+    queue.trim()
+    put(queue, b"short")
+    crash(queue)
+    assert len(first) > 1 and {length_bytes % PAGE_BYTES for length_bytes in first} == {0}
+    end = read_log(DISK, str(log_file(directory))).end
+    assert end < PAGE_BYTES
+    assert set(log_file(directory).read_bytes()[end:PAGE_BYTES]) == {0}
+    assert drain(open_queue()) == [b"long" * 1500, b"short"]

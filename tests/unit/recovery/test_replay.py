@@ -337,19 +337,20 @@ def test_payloads_that_copy_the_log(tmp_path: Path) -> None:
 def test_recycled_log_hides_its_former_life(tmp_path: Path) -> None:
     """Frames of an older generation that a recycled file still contains are never read."""
     path = tmp_path / "recycled"
+    items = [item * 200 for item in ITEMS]  # many pages, since a new generation overwrites the rest of its first page
     through_cache = replace(DISK, open_direct=lambda path: None)  # a direct write overwrites the rest of its page
-    queue = call_on(through_cache, PersistentQueue, path, log_bytes=8192)
+    queue = call_on(through_cache, PersistentQueue, path, log_bytes=65536)
     for n in range(10, 0, -2):
-        put_each(queue, ITEMS[:n])
+        put_each(queue, items[:n])
         queue.trim()
-    put_each(queue, ITEMS[:1])
+    put_each(queue, items[:1])
     crash(queue)
     replay = replay_of(path)
     assert log_file(path).read_bytes()[replay.end + 8 :].count(b"PQFr") > 0
     assert replay.torn_bytes == 0
-    queue, items = reopen(path)
+    queue, found = reopen(path)
     queue.close()
-    assert items == [item for n in (10, 8, 6, 4, 2, 1) for item in ITEMS[:n]]
+    assert found == [item for n in (10, 8, 6, 4, 2, 1) for item in items[:n]]
 
 
 @pytest.mark.parametrize("damage", ["flipped", "gone", "cut", "no header"])

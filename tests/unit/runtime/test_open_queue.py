@@ -225,7 +225,7 @@ def test_one_too_large_for_the_disk_fails_alone(open_queue: QueueFactory) -> Non
     with ThreadPoolExecutor(5) as pool:
         first = pool.submit(put, queue, b"first")
         assert gate.reached.wait(SECONDS)
-        limit[0] = 3000
+        limit[0] = 4096  # a page, which a new generation of the log begins with
         group = queue._open_queue
         assert group is not None
         large = pool.submit(put, queue, b"x" * 5000)

@@ -56,7 +56,7 @@ _GROUPS_PER_LOG = (2048, 8192)
 
 If a log is full with fewer groups, the next one is twice as long, so that trims stay cheap compared with the groups. If
 it is full with more, the next one is half as long, so that opening after a crash stays quick."""
-_BYTES_PER_TURN = 512 * 1024
+_BYTES_PER_TURN = 1024 * 1024
 """Length of a log that one turn justifies: a log of ``n`` times this length is full ``n`` times before it is doubled.
 
 The zeros of a longer log cost writes in proportion to its length, and each of its turns saves one trim. So a log is

@@ -46,7 +46,7 @@ def test_churn_would_notice(tmp_path: Path) -> None:
 
 
 def test_segments_from_the_pool_change_no_metadata_but_names(tmp_path: Path) -> None:
-    """A segment from the pool is neither lengthened nor shortened. A fresh segment is reserved, and not cut when full."""
+    """A segment from the pool is neither lengthened nor shortened. A fresh one is reserved, and not cut when full."""
     items = [bytes([n]) * 1024 * 1024 for n in range(6)]
     calls = {}
     for is_pooled in (True, False):

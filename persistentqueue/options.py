@@ -212,8 +212,12 @@ def chosen_options(options: Options | None, arguments: Mapping[str, Any]) -> Opt
 
 
 def for_dead_letters(options: Options) -> Options:
-    """Return the options of the dead-letter queue that is opened with a queue of these options."""
+    """Return the options of the dead-letter queue that is opened with a queue of these options.
+
+    It keeps the limits that its own opening has recorded.
+    """
     return Options(
+        keep_limits=True,
         lock_timeout=options.lock_timeout,
         memory_bytes=0,
         wipe=options.wipe,

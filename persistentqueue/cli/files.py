@@ -11,13 +11,14 @@ from pathlib import Path
 from secrets import token_hex
 from typing import IO
 
-_STDOUT = {"/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"}
+STDOUT = {"-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"}
+"""Names of stdout."""
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_MODE = 0o600
 
 
 @contextmanager
-def stdout() -> Iterator[IO[bytes]]:
+def _stdout() -> Iterator[IO[bytes]]:
     """Yield stdout as a binary file; flush it before and after the block."""
     sys.stdout.flush()
     yield sys.stdout.buffer
@@ -35,8 +36,8 @@ def written_to(output: str) -> Iterator[IO[bytes]]:
     If ``output`` is a symbolic link, the link stays, and the file behind it is replaced. A device or a pipe is written
     to directly.
     """
-    if output in _STDOUT:
-        with stdout() as file:
+    if output in STDOUT:
+        with _stdout() as file:
             yield file
         return
     path = Path(output)

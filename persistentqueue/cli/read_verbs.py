@@ -17,7 +17,7 @@ from persistentqueue.drawing.charts import share_of
 from .app import KEYS, NAME, NAMES, PATH, PROBLEMS, SUBSCRIPTION, WELL, encryption_of
 from .display.report import page
 from .display.top import watch
-from .files import stdout, written_to
+from .files import STDOUT, written_to
 from .formatting import item_json, item_text, lost_text, many, printable, share_text, size_text, span_text, time_text
 from .output import answer, note, progress, say, show
 from .parser import LOOK, Number, parameter, verb
@@ -182,8 +182,8 @@ def dump(path: str, name: str | None, output: str, subscription: str, keys: Sequ
         if not as_json:
             note(str(error))
 
-    quiet = output == "-" and is_live(sys.stdout)
-    with written_to(output) if output != "-" else stdout() as file, progress("dump", quiet) as at:
+    quiet = output in STDOUT and is_live(sys.stdout)
+    with written_to(output) as file, progress("dump", quiet) as at:
         for item in view.browse(subscription, damaged, progress=at):
             file.write(json.dumps(_line(item), ensure_ascii=False).encode() + b"\n")
             written += 1
@@ -193,7 +193,7 @@ def dump(path: str, name: str | None, output: str, subscription: str, keys: Sequ
         return PROBLEMS if lost else WELL
     for first, length in lost:
         note(lost_text(first, length))
-    if output != "-":
+    if output not in STDOUT:
         note(f"{many(written, 'item')} written to {output}")
     if seen.published:
         note(f"not included: {many(seen.published, 'transaction')} in the inbox, which the owner has not adopted yet")
@@ -299,7 +299,9 @@ def top(path: str, names: Sequence[str], interval: float, once: bool, as_json: b
     "report",
     PATH,
     NAMES,
-    parameter(*("-o", "--output"), default="report.html", metavar="FILE", completes="file", help="The page to write."),
+    parameter(
+        *("-o", "--output"), default="report.html", metavar="FILE", completes="file", help="The page; - is stdout."
+    ),
 )
 def report(path: str, names: Sequence[str], output: str, as_json: bool) -> int:
     """Write an HTML page with charts of the queues, and with what to do.
@@ -307,6 +309,8 @@ def report(path: str, names: Sequence[str], output: str, as_json: bool) -> int:
     The page needs no other file and no network. Only the owner's process knows which items sessions hold; there,
     persistentqueue.cli.report_html(queue) shows them, too. If the owner serves, the page shows what the sessions of
     other processes hold. Status 1: a queue cannot be read.
+
+    With -o - all other lines are written to stderr.
 
     Disk: only FILE is written. Lock: not needed.
     """
@@ -320,12 +324,13 @@ def report(path: str, names: Sequence[str], output: str, as_json: bool) -> int:
         raise next(iter(unread.values()))
     with written_to(output) as file:
         file.write(page(sights, {name: str(error) for name, error in unread.items()}).encode(errors="replace"))
+    tell = note if output in STDOUT else say
     if as_json:
         found = {sight.name: [finding._asdict() for finding in findings(sight)] for sight in sights}
         failed = {name: document_of_error(error) for name, error in unread.items()}
-        answer({"output": output, "findings": found, "errors": failed})
+        tell(json.dumps({"output": output, "findings": found, "errors": failed}, ensure_ascii=False, default=str))
     else:
-        say(f"{output}: {many(len(sights), 'queue')}")
+        tell(f"{output}: {many(len(sights), 'queue')}")
         for problem in unread.values():
-            say(f"left out: {problem}")
+            tell(f"left out: {problem}")
     return PROBLEMS if unread else WELL

@@ -195,7 +195,10 @@ def _taken_in(
     try:
         with own(path, named(name), create=False, lock_timeout=LOCK_SECONDS, **keyless) as queue:
             if queue.stats().published:
-                waits = "published: the queue is at its limit, and its owner adopts them when there is room"
+                waits = (
+                    "published, and not adopted yet: the queue is at a limit, or the file of an earlier producer "
+                    "cannot be read: see the verbs stat and check"
+                )
     except QueueLockedError as locked:
         who = f"process {locked.pid} on {locked.host}" if locked.pid is not None else "another process"
         waits = f"published: {who} owns the queue, and adopts them"

@@ -748,7 +748,10 @@ def test_limits_are_kept(path: Path) -> None:
     said = [cli("put", path, "q", str(number)) for number in range(5)]
     assert [each.status for each in said] == [0, 0, 0, 0, 2]
     assert said[1].err == "1 item: in the queue\n"
-    assert said[2].err == "1 item: published: the queue is at its limit, and its owner adopts them when there is room\n"
+    assert said[2].err == (
+        "1 item: published, and not adopted yet: the queue is at a limit, or the file of an earlier producer cannot be "
+        "read: see the verbs stat and check\n"
+    )
     assert "max_items=2 leaves no room for 1 more" in said[4].err
     assert cli("put", path, "other", "x", "--json").json == {"items": 1, "published": False}
     for words in (["get", path, "q"], ["compact", path, "q"], ["repair", path, "q"]):

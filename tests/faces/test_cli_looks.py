@@ -93,6 +93,10 @@ def test_a_damaged_queue_is_listed_among_the_others(path: Path) -> None:
     assert (done.status, "left out: " in done.text) == (1, True)
     assert "Queues that cannot be read" in page.read_text(encoding="utf-8")
     assert cli("report", path, "-o", page, "--json").json["errors"]["bad"]["type"] == "CorruptionError"
+    done = cli("report", path, "-o", "-")
+    assert (done.status, "Queues that cannot be read" in done.text, "left out: " in done.err) == (1, True, True)
+    assert done.text.startswith("<!doctype") and done.text.endswith("</html>\n")
+    assert json.loads(cli("report", path, "-o", "-", "--json").err)["errors"]["bad"]["type"] == "CorruptionError"
     page.unlink()
     done = cli("repair", path, "bad", "--json")
     assert (done.status, done.json["items"]) == (1, 0)

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from persistentqueue import DeadLetter, PersistentQueue, QueueFullError, View, connect
+from persistentqueue.storage.inbox_limits import read_limits
+from persistentqueue.system.disk import DISK
 from tests.faces.test_cli import cli
 from tests.support.commands import Command
 from tests.support.queues import wait_for
@@ -173,3 +175,16 @@ def test_an_owner_that_cannot_go_on_ends(path: Path) -> None:
         status, out, err = owner.finish()
         assert (status, out) == (2, "")
         assert "\nQueueDeletedError: " in err, err
+
+
+def test_an_owner_without_limits_keeps_those_of_the_queue(path: Path) -> None:
+    """``serve`` without an option of a limit keeps the recorded limits; with one, its own limits are recorded."""
+    for _ in range(2):
+        with PersistentQueue(path, "orders", max_items=1, max_bytes=1000):
+            pass
+    for arguments, recorded in (((), {"max_items": 1, "max_bytes": 1000}), (("--max-items", "5"), {"max_items": 5})):
+        with serving(path, "orders", *arguments) as owner:
+            limits = read_limits(DISK, str(path / "orders"))
+            owner.send(signal.SIGTERM)
+            assert owner.finish() == (0, "", "")
+        assert {name: limits[name] for name in limits if name != "log_bytes"} == recorded

@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from persistentqueue import CorruptionError, Encryption, Options, Producer, QueueFullError, delete_queue, repair
+from persistentqueue import (
+    CorruptionError,
+    Encryption,
+    Options,
+    PersistentQueue,
+    Producer,
+    QueueFullError,
+    delete_queue,
+    repair,
+)
 from persistentqueue.core.checksum import crc32
 from persistentqueue.engine.adoption import LOOK_NAMES, STEP_NAMES
 from persistentqueue.interprocess.multi_writer import PartWriter, publish_parts
@@ -225,6 +234,23 @@ def test_an_opening_can_keep_the_limits(open_queue: QueueFactory, directory: Pat
         assert queue._open()._store.settings.log_bytes == 4096
     with pytest.raises(ValueError, match="keep_limits keeps the limits of an earlier opening: omit it, or max_bytes"):
         Options(keep_limits=True, max_bytes=1)
+
+
+def test_a_dead_letter_queue_keeps_its_limits(open_queue: QueueFactory, directory: Path) -> None:
+    """A dead-letter queue that is opened by its name keeps the limits that its own opening has recorded."""
+    with PersistentQueue(directory.parent, "graves", max_items=1):
+        pass
+    queue = open_queue(dead_letter="graves")
+    with queue.transaction() as session:
+        session.enqueue_many([b"one", b"two"])
+    with queue.session() as session:
+        for item in session.dequeue_many(2):
+            session.reject(item, retry=False)
+        with pytest.raises(QueueFullError, match="max_items=1"):
+            session.flush()
+        session.rollback()
+    queue.close()
+    assert read_limits(DISK, str(directory.parent / "graves"))["max_items"] == 1
 
 
 @pytest.mark.parametrize("limit", ["max_items", "max_bytes"])

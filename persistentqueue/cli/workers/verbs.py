@@ -109,8 +109,9 @@ def serve(
     """Own queues, and serve them to the processes that connect to them, until SIGTERM or Ctrl-C.
 
     Without a NAME it serves the queues that exist in PATH. A queue that is named, and does not exist, is made. A line
-    on stdout says that the queues are served. A signal closes them and seals their logs: status 0. Status 130: the
-    signal came before that line. Status 2: a queue could not be opened, or it broke.
+    on stdout says that the queues are served. Without an option of a limit, each queue keeps its recorded limits. A
+    signal closes the queues and seals their logs: status 0. Status 130: the signal came before that line. Status 2: a
+    queue could not be opened, or it broke.
 
     Disk: the queues, as its clients ask for. Lock: needed, until the end.
     """
@@ -126,6 +127,7 @@ def serve(
         max_items=max_items,
         max_bytes=max_bytes,
         max_disk_bytes=max_disk_bytes,
+        keep_limits=max_items is max_bytes is max_disk_bytes is None,
         full=full,
         sync=sync,
         wipe=wipe,

@@ -1,4 +1,4 @@
-"""An embedded, ACID, persistent queue: a directory on disk, trusted like SQLite and faster than it.
+"""An embedded, ACID, persistent queue: a directory on disk, without a server.
 
 Sessions buffer enqueues and dequeues; ``flush()`` makes them one atomic, durable transaction::
 
@@ -13,7 +13,7 @@ The promises:
 
 - *Atomic*: a flush is visible and durable as a whole, or not at all.
 - *Consistent*: after any crash the queue is the effect of the acknowledged flushes.
-- *Isolated*: a dequeued item is held for one session. Without a flush it goes back to the front.
+- *Isolated*: a dequeued item is held for one session. Without a flush it is ready again, in its old place.
 - *Durable*: when ``flush()`` returns, the data survives a power cut.
 - *Never a wrong byte*: every byte that is served was checked.
 - *Bounded*: memory by a setting, disk by the live data, the log by the size of the state.

@@ -298,7 +298,8 @@ class SubscriptionNotFoundError(PersistentQueueError, LookupError):
 
     def __init__(self, subscription: str, others: Sequence[str] = ()) -> None:
         what = f"no subscription {subscription!r}" if subscription else "no default subscription"
-        there = f"existing: {', '.join(map(repr, others))}" if others else "it may have been removed"
+        removed = "it may have been removed" if subscription else "it was made with fan_out"
+        there = f"existing: {', '.join(map(repr, others))}" if others else removed
         super().__init__(f"the queue has {what}; {there}: create one with queue.subscribe(name)")
         self.subscription = subscription
 
@@ -547,6 +548,8 @@ class QueueFullError(PersistentQueueError):
             found, advice = f"the file system has {holds} free", "free space there"
         elif lasting:
             found, advice = f"the queue holds {holds}", "it never fits: flush less at once or raise the limit"
+        elif limit in {"max_items", "max_bytes"} and holds + asked <= most:
+            found, advice = f"the queue holds {holds}, and other flushes come before this one", "dequeue"
         else:
             found, advice = f"the queue holds {holds}", "dequeue"
         super().__init__(

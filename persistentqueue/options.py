@@ -145,6 +145,8 @@ def counts_deliveries(options: Options) -> bool:
 
 
 _NAMES = [field.name for field in fields(Options)]
+_ARGUMENTS = ("codec", "progress", "serve", "hold_seconds", "prefetch")
+"""Arguments of openings that are no options. A misspelt one is taken for an option."""
 _OTHERS = {"data_path", "max_attempts", "dead_letter", "retry_delay_seconds", "compression", "encryption"}
 _PLAIN = [name for name in _NAMES if name not in _OTHERS]
 """Options that are numbers, truth values or words."""
@@ -184,7 +186,7 @@ def check_numbers(options: Mapping[str, Any]) -> None:
         if default is None and value is None:
             continue
         kind, what = next((kind, what) for kind, what in _KINDS if isinstance(0 if default is None else default, kind))
-        if not isinstance(value, kind):
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise TypeError(f"{name} must be {what}, not {value!r}")
     least_of = _LEAST | {"max_disk_bytes": LOGS_LEAST * options.get("log_bytes", 0)}
     for name, least in least_of.items():
@@ -196,6 +198,13 @@ def check_numbers(options: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} must be at most 2**63 - 1, got a number of {value.bit_length()} bits")
 
 
+def checked_truth(name: str, value: object) -> bool:
+    """Return the value of an argument that is True or False. Raises ``TypeError``, with its name, for any other."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, not {value!r}")
+    return value
+
+
 def chosen_options(options: Options | None, arguments: Mapping[str, Any]) -> Options:
     """Return the options with the keyword arguments in the place of their fields. Raises ``TypeError`` for an unknown
     argument, and the errors of ``Options``."""
@@ -205,7 +214,7 @@ def chosen_options(options: Options | None, arguments: Mapping[str, Any]) -> Opt
         if name not in _DEFAULTS:
             from difflib import get_close_matches  # noqa: PLC0415  late: only this error needs it
 
-            near = get_close_matches(name, _NAMES, 1)
+            near = get_close_matches(name, [*_NAMES, *_ARGUMENTS], 1)
             hint = f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(_NAMES)}"
             raise TypeError(f"a queue has no option {name!r}: {hint}")
     return replace(options if options is not None else Options(), **arguments)

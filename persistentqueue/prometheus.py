@@ -85,9 +85,18 @@ class QueueCollector(Collector):
     Example::
 
         REGISTRY.register(QueueCollector(orders, lambda: open_queues))
+
+    Raises:
+        TypeError: An argument is neither an open queue nor a callable.
     """
 
     def __init__(self, *queues: PersistentQueue | Callable[[], Iterable[PersistentQueue]]) -> None:
+        for given in queues:
+            if not (isinstance(given, PersistentQueue) or callable(given)):
+                raise TypeError(
+                    f"a collector takes open queues and callables that return queues, not {given!r}: pass a queue that "
+                    "connect() has opened as lambda: [queue]"
+                )
         self._queues = queues
 
     def describe(self) -> Iterable[Metric]:

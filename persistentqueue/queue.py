@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 
 from .codecs import BYTES, Codec, T, checked_codec, decode_each
 from .core.encryption import Envelopes
-from .core.items import checked_name
+from .core.items import checked_count, checked_name
 from .engine.reader import Reader
 from .engine.segment_use import SegmentUse
 from .engine.settings import Settings
@@ -28,6 +28,7 @@ from .options import (
     Start,
     Unnamed,
     check_numbers,
+    checked_truth,
     chosen_options,
     for_dead_letters,
     settings_of,
@@ -208,7 +209,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
             if settings.counts_attempts:
                 self._retries = Retries(self._disk, open_queue, chosen.max_attempts, chosen.retry_delay_seconds)
                 self._bury_in(chosen, serve)
-            if serve:
+            if checked_truth("serve", serve):
                 self._serve()
         except BaseException:
             if not self.closed:
@@ -362,7 +363,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
     def flush_all(
         self, sessions: Sequence[Session[T]], markers: Sequence[tuple[str, int] | None] = ()
     ) -> list[bool | Exception]:
-        """Flush several sessions of this queue in one open_queue, so that they share one sync.
+        """Flush several sessions of this queue in one group, so that they share one sync.
 
         Each session has a transaction of its own: if one is refused, the others are committed. No session waits for
         room, also with ``full="block"``. A session that finds no room, or would overtake one that waits, gets
@@ -505,12 +506,10 @@ class PersistentQueue(Uncopyable, Generic[T]):
             Up to ``n`` items; an empty list if none is ready.
 
         Raises:
-            ValueError: ``n`` is negative.
+            TypeError, ValueError: ``n`` is no whole number, or negative.
             PersistentQueueError: An item cannot be read; see ``browse``.
         """
-        if n < 0:
-            raise ValueError(f"n must not be negative, got {n}")
-        return list(islice(self.browse(), n))
+        return list(islice(self.browse(), checked_count("n", n)))
 
     def marker(self, name: str) -> int | None:
         """Return the version that a marker has reached (see ``Session.flush``), or None if it was never set.

@@ -475,7 +475,8 @@ class Session(SessionState[T]):
             marker: A tuple ``(name, version)`` to record with the transaction; None (the default) records nothing. The
                 name has 1 to 65,535 bytes in UTF-8, and the version is from 0 to 2**64 - 1.
             timeout: Seconds to wait for room, at least 0. 0 does not wait; None (the default) waits for ever. Without
-                ``full="block"`` the flush never waits, and a value above 0 is an error.
+                ``full="block"`` the flush never waits, and a value above 0 is an error. The time does not bound the
+                wait for tickets of the session that wait for room themselves.
             wait: True (the default) to return when the transaction is durable, behind all tickets of the session. False
                 to return a ticket.
 

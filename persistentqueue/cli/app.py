@@ -42,7 +42,7 @@ _NOT_THERE = ": no queue here "
 """Words of each error about a path without a queue; other errors of that type tell of an open queue that was renamed.
 """
 _HINTS: Mapping[type[Exception], str] = {
-    CorruptionError: "persistentqueue repair keeps what is intact; persistentqueue dump writes it to a file",
+    CorruptionError: "persistentqueue repair keeps what is intact",
     UntrustedError: "on the command line: --trust",
     NetworkDiskError: "on the command line: --network-disk",
 }
@@ -138,6 +138,8 @@ def explanation(error: BaseException, values: Mapping[str, Any]) -> str:
     if isinstance(error, WrongKeyError):
         return f"{error} (on the command line: --key {error.key_id}=FILE)"
     hint = next((each for kind, each in _HINTS.items() if isinstance(error, kind)), "")
+    if isinstance(error, CorruptionError) and error.file.endswith(".seg"):
+        hint += "; persistentqueue dump writes it to a file"  # of a damaged log no verb but repair reads anything
     return f"{error} ({hint})" if hint else str(error)
 
 

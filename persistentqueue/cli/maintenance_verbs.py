@@ -159,10 +159,10 @@ def pool(
     for each in removed:
         say(f"removed: {each}")
     for length_bytes in made:
-        say(f"made: {length_bytes} bytes")
+        say(f"made: {size_text(length_bytes)}")
     if action == CLEAR:
-        say(f"deleted: {deleted_bytes} bytes")
-    say(f"{len(files)} files, {total_bytes} bytes")
+        say(f"deleted: {size_text(deleted_bytes)}")
+    say(f"{many(len(files), 'file')}, {size_text(total_bytes)}")
     return WELL
 
 

@@ -88,7 +88,8 @@ def stat(path: str, name: str | None, as_json: bool) -> int:
         more = {"owner_resident_bytes": memory_bytes, "connections": document_of_connections(connections)}
         answer(document_of(seen, name or ".") | more)
         return WELL
-    ages = f", the oldest for {span_text(age_of(seen))}" if seen.depth else ""
+    age_seconds = age_of(seen) if seen.depth else None
+    ages = f", the oldest for {span_text(age_seconds)}" if age_seconds is not None else ""
     owner = owner_text(seen) + (f", which uses {size_text(memory_bytes)} of memory" if memory_bytes else "")
     if seen.owner is not None and seen.is_owned is not False:
         owner += f", since {seen.owner.since}"

@@ -238,12 +238,13 @@ def _of_owner(sight: Sight) -> Iterator[Finding]:
         )
     if snapshot.published:
         waits = f"{many(snapshot.published, 'transaction')} of other processes, {size_text(snapshot.inbox_bytes)}, "
+        wait = "waits" if snapshot.published == 1 else "wait"
         if snapshot.is_owned is False:
-            yield Finding(False, f"{waits}wait in the inbox.", "The next opening adopts them.")
+            yield Finding(False, f"{waits}{wait} in the inbox.", "The next opening adopts them.")
         else:
             yield Finding(
                 False,
-                f"{waits}wait in the inbox for the owner.",
+                f"{waits}{wait} in the inbox for the owner.",
                 "The owner adopts them when it flushes, or finds no item to dequeue; a limit may keep them out.",
             )
 

@@ -24,6 +24,7 @@ from persistentqueue import (
     move_data,
     transaction,
 )
+from persistentqueue.options import Unnamed
 
 from .app import (
     ACCESS,
@@ -139,7 +140,8 @@ def load(
     """
     total = Path(source).stat().st_size if source != "-" else None
     loaded = skipped = read_bytes = 0
-    with Producer(path, named(name), create=create, **settings_of(access)) as producer:
+    its_name = Unnamed.NO_NAME if name is None else named(name)
+    with Producer(path, its_name, create=create, **settings_of(access)) as producer:
         done = View(path, named(name)).look().markers.get(marker, 0) if marker else 0
         file = sys.stdin.buffer if source == "-" else Path(source).open("rb")  # noqa: SIM115 - closed below
         try:
@@ -207,7 +209,7 @@ def _taken_in(
     if as_json:
         answer({"items": count, "published": bool(waits), **(more or {})})
     else:
-        note(f"{many(count, 'item')}: {waits or 'in the queue'}")
+        note(f"{many(count, 'item')} {waits or 'enqueued'}")
     return WELL
 
 

@@ -81,8 +81,11 @@ class DeadLetter:
             The dead letter.
 
         Raises:
+            TypeError: ``envelope`` is not of the type ``bytes``.
             DeadLetterError: The bytes are not an envelope.
         """
+        if not isinstance(envelope, bytes):
+            raise TypeError(f"an envelope must be bytes, not {type(envelope).__name__}")
         end = envelope.find(b"\n", 0, LINE_BYTES_MAX)
         if end < 0:
             raise DeadLetterError(f"a line of up to {LINE_BYTES_MAX} bytes", f"{envelope[:40]!r}")

@@ -5,6 +5,7 @@ Every value is checked before anything is buffered.
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate, islice
@@ -28,7 +29,9 @@ _NAME_BYTES_MAX = 2**16 - 1
 
 
 def chunks(items: Iterable[Any]) -> Iterator[list[Any]]:
-    """Yield a list or a tuple as a whole, and any other iterable in parts."""
+    """Yield a list or a tuple as a whole, and any other iterable in parts. Raises ``TypeError`` for a single item."""
+    if isinstance(items, bytes | bytearray | memoryview | str):
+        raise TypeError(f"enqueue_many takes several items, not {type(items).__name__}: use enqueue for one item")
     if isinstance(items, list | tuple):
         yield list(items)
         return
@@ -42,12 +45,23 @@ def are_bytes(chunk: list[Any]) -> TypeGuard[list[bytes]]:
     return list(map(type, chunk)).count(bytes) == len(chunk)
 
 
+def checked_count(name: str, count: object) -> int:
+    """Return the number of items that a caller asks for, cut to what a list can have. Raises ``TypeError`` and
+    ``ValueError`` with the name of the argument."""
+    if not isinstance(count, int) or isinstance(count, bool):
+        raise TypeError(f"{name} must be a whole number, not {count!r}")
+    if count < 0:
+        raise ValueError(f"{name} must be at least 0, got {count}")
+    return min(count, sys.maxsize)
+
+
 def as_bytes(item: Buffer) -> bytes:
     """Return the current bytes of the item. Raises ``TypeError``, ``ItemTooLargeError``."""
     try:
         view = memoryview(item)
     except TypeError:
-        raise TypeError(f"an item must be a bytes-like object, not {type(item).__name__}") from None
+        advice = ": encode it, or open the queue with codec=codecs.TEXT" if isinstance(item, str) else ""
+        raise TypeError(f"an item must be a bytes-like object, not {type(item).__name__}{advice}") from None
     if view.nbytes > ITEM_BYTES_MAX:
         raise too_large(view.nbytes)
     return view.tobytes()

@@ -12,6 +12,8 @@ _LEAST_SECONDS = 1e-3
 
 def size_text(size_bytes: int) -> str:
     """Return a number of bytes with its unit, such as ``3.2 MiB``."""
+    if size_bytes == 1:
+        return "1 byte"
     amount, unit = float(size_bytes), 0
     while amount >= 1024 and unit < len(_UNITS) - 1:
         amount, unit = amount / 1024, unit + 1

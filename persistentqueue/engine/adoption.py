@@ -24,7 +24,9 @@ know it, and has not retired it. Recovery moves orphans back to the inbox, parts
 
 No byte of an item is copied, or read before the item is dequeued. If there is no room for a file, that file stays in
 the inbox with all files behind it, since each producer's order is kept. Only a request that acknowledges items in the
-queue is handled out of order. It needs no order, and may make room.
+queue is handled out of order. It needs no order, and may make room. If the log has no room for the frame of a group,
+nothing of it is committed. Then half as many files are begun again, down to one. If a limit on the disk leaves no room
+for one file, a consumer that waits for it gives back the space of drained segments.
 
 The inbox may contain any files, in any number. The work is bounded by the bytes that are really there. It is done in
 *steps* of at most ``LOOK_NAMES`` names, or of ``STEP_NAMES`` names if none of these is valid. Files that are not valid
@@ -96,6 +98,9 @@ class Writing(Protocol):
     def log_group(self, group: Sequence[Transaction], inline: bool) -> None:
         """Do the steps of a commit from the frame on."""
 
+    def make_room(self, refusal: OSError) -> bool:
+        """Give back space on a full disk, and return whether there was any to give back."""
+
     def trim(self) -> None:
         """Begin a new generation of the log."""
 
@@ -122,6 +127,10 @@ class Inbox:
         """Name of the file that was last reported because it never fits."""
         self._full_at: tuple[int, int] | None = None
         """The value of ``_progress`` when there was no room for the first published file; None if there was room."""
+        self._room_made_at: tuple[int, int] | None = None
+        """The value of ``_progress`` when space was last given back for a published file."""
+        self._most = LOOK_NAMES
+        """Largest number of published files in the next group: fewer after the log had no room for a group."""
 
     def adopt(self, insists: bool = False, most: int | None = None) -> int:
         """Adopt the files that are published now, as far as there is room; return the number of transactions.
@@ -151,9 +160,9 @@ class Inbox:
         self._adopter.is_cut = False
         adopted, is_its_turn = 0, insists or self._full_at != self._progress
         left = self._adopter.left if most is not None else 0
-        dealt, most = 0, most or 0
+        dealt, most, may_make_room = 0, most or 0, insists
         while True:
-            before = self._adopter.left
+            before, most_before = self._adopter.left, self._most
             try:
                 published = self._begin(is_its_turn)
             except OSError:
@@ -169,15 +178,18 @@ class Inbox:
             elif not is_its_turn or self._adopter.left in {0, before}:
                 break
             if refused is None:
-                self._full_at, is_its_turn = None, True
+                self._full_at, is_its_turn, may_make_room = None, True, insists
                 if left and left - self._adopter.left + dealt >= most:
                     self._adopter.is_cut = self._adopter.left > 0
                     break
-            elif is_its_turn:
-                self._full_at, is_its_turn = self._progress, False
-                self._tell_if_lasting(refused)
-            else:
+            elif not is_its_turn:
                 break
+            elif self._most >= most_before:  # otherwise fewer files may have room
+                if may_make_room and self._makes_room(refused):
+                    may_make_room = False
+                    continue
+                self._full_at, is_its_turn = self._progress, False
+                self._tell_if_lasting(refused, insists)
         return adopted
 
     @property
@@ -188,7 +200,7 @@ class Inbox:
     def _begin(self, is_its_turn: bool) -> list[Transaction]:
         """Return the next transactions; if there is no room for them, the requests that need none."""
         if is_its_turn:
-            return self._adopter.begin(self._state.next_sequence)
+            return self._adopter.begin(self._state.next_sequence, self._most)
         return self._adopter.begin_behind(self._needs_no_order)
 
     def _needs_no_order(self, request: Request) -> bool:
@@ -196,9 +208,32 @@ class Inbox:
         is_there = self._state.number_of(request.name) is not None
         return is_there and 0 < request.end <= self._state.next_sequence
 
-    def _tell_if_lasting(self, transaction: Transaction) -> None:
+    def _makes_room(self, transaction: Transaction) -> bool:
+        """Give back space if a limit on the disk has refused the transaction; return whether there was any.
+
+        Only the commits of sessions do it otherwise. If nothing has changed since the last time, this does nothing.
+        """
+        refused = self._refused_by_disk(transaction)
+        if refused is None or self._room_made_at == self._progress:
+            return False
+        has_made = self._store.make_room(OverLimitError(refused.limit, refused.path))
+        self._room_made_at = self._progress
+        return has_made
+
+    def _refused_by_disk(self, transaction: Transaction) -> QueueFullError | None:
+        """Return the error of a transaction that a limit on the disk has refused; None if something else has."""
+        error = transaction.error
+        if isinstance(error, OverLimitError):
+            return self._limits.refuse(transaction, error.limit, error.directory)
+        if isinstance(error, QueueFullError) and error.limit in {"max_disk_bytes", "min_free_bytes"}:
+            return error
+        return None
+
+    def _tell_if_lasting(self, transaction: Transaction, has_made_room: bool) -> None:
         """Report a transaction that does not even fit into an empty queue: no other error would say why it waits."""
         error = self._limits.refuse_for_ever(transaction)
+        if error is None and has_made_room and self._is_empty:
+            error = self._refused_by_disk(transaction)  # for example, its frame would make the log too long
         if error is not None and self._told != transaction.published:
             path = self._adopter.path(transaction.published)
             self._told = transaction.published
@@ -207,12 +242,16 @@ class Inbox:
     def _commit(self, published: list[Transaction]) -> int:
         """Commit the transactions that the adopter has begun, as far as there is room; return how many."""
         try:
-            self._adopt(published)
+            group = self._adopt(published)
             self._committer.come_again(published)
             dropped = [each for each in published if each.skipped or (each.settled and not each.adoptions)]
             if dropped and not self._sync:
                 self._store.trim()  # makes the markers durable, before the files that they stand for are deleted
             self._adopter.end(published)
+            if group and group[0].settled:
+                self._most = min(2 * self._most, LOOK_NAMES)
+            elif len(group) > 1:
+                self._most = len(group) // 2
             self._store.trim_if_worth()
         except BaseException as error:
             self._store.doubt(error)
@@ -226,16 +265,23 @@ class Inbox:
         """Number of gone items and of trims. It changes whenever there may be new room."""
         return self._state.gone_count, self._generations.trims
 
-    def _adopt(self, published: list[Transaction]) -> None:
+    @property
+    def _is_empty(self) -> bool:
+        """Whether the queue has no items, and no segments that will be deleted."""
+        return not (self._state.segments or self._generations.retired)
+
+    def _adopt(self, published: list[Transaction]) -> Sequence[Transaction]:
+        """Do the steps of an adoption from the sync of step 1 on; return the group that the frame was for."""
         self._adopter.sync()
         if published[0].request is not None:
             self._answer(published)
-            return
+            return []
         self._committer.admit(published)
         group = list(takewhile(lambda each: each.error is None, published))  # the others wait, and keep their order
         group = [each for each in group if not each.skipped]
         if group:
             self._store.log_group(group, inline=False)
+        return group
 
     def _answer(self, published: list[Transaction]) -> None:
         """Answer requests: make a subscription, or acknowledge items, in one frame.
@@ -380,11 +426,12 @@ class Adopter:
         self.is_gone = False
         return self._is_doubtful or changed_ns != self._seen_ns
 
-    def begin(self, next_sequence: int) -> list[Transaction]:
+    def begin(self, next_sequence: int, most: int = LOOK_NAMES) -> list[Transaction]:
         """Do step 1 without the sync: return the next listed files as transactions, one for each published file.
 
-        The items are numbered from ``next_sequence`` on. Return an empty list if none of the next ``STEP_NAMES`` files
-        is valid. The last transaction has its ``error`` set if there is no room for it.
+        These are at most ``most`` files. The items are numbered from ``next_sequence`` on. Return an empty list if none
+        of the next ``STEP_NAMES`` files is valid. The last transaction has its ``error`` set if there is no room for
+        it.
 
         Raises ``OSError`` if the first file cannot be read for now. It stays in the inbox, with all files behind it.
         """
@@ -411,7 +458,7 @@ class Adopter:
             transactions.append(self._transaction(publication))
             taken.update(file.name for file in publication.files)
             next_sequence += publication.items
-            if transactions[-1].error is not None or len(taken) >= ADOPTED_MAX:
+            if transactions[-1].error is not None or len(taken) >= ADOPTED_MAX or len(transactions) >= most:
                 break
         return transactions
 

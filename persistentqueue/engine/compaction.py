@@ -49,7 +49,7 @@ from ..core.state import SegmentInfo, State
 from ..errors import CorruptionError, unless_lacking
 from ..storage.segment import Ahead, Segment
 from ..storage.segment_files import SEGMENT_BYTES_FIRST, Segments
-from ..system.disk import LACKING, NO_SPACE, Disk, sync_directory
+from ..system.disk import LACKING, NO_SPACE, sync_directory
 from .context import Context
 from .subscriptions import Subscriptions
 
@@ -119,11 +119,12 @@ def _room_in(directory: str) -> AbstractContextManager[None]:
 class _Writer:
     """Writes items to the target, as blocks, and records their places as ``moves``."""
 
-    def __init__(self, disk: Disk, target: Segment, hole_items: int, encode: Encode) -> None:
+    def __init__(self, target: Segment, hole_items: int, encode: Encode) -> None:
         self._target = target
         self._encode_block = encode
         self._hole_items = hole_items
-        self._time_ns = disk.time_ns()
+        self._time_ns = 0
+        """Time of the oldest block that items of ``_items`` come from."""
         self.moves: list[Move] = []
         self._kept = (0, target.end, target.ordinal)
         """State of the target behind the sources that were copied whole: number of moves, offset, ordinal."""
@@ -147,8 +148,8 @@ class _Writer:
         end = self._target.end + self._blocks_bytes
         return end + BLOCK_HEADER_BYTES + (LENGTH_BYTES + 1) * len(self._items) + self._payload_bytes
 
-    def put(self, first: int, items: list[bytes], is_hole_consumed: bool) -> None:
-        """Append items. The gap before them may become a hole if ``is_hole_consumed``."""
+    def put(self, first: int, items: list[bytes], time_ns: int, is_hole_consumed: bool) -> None:
+        """Append items of blocks from ``time_ns`` on. The gap before them may become a hole if ``is_hole_consumed``."""
         hole = first - self.next_sequence
         if self._items and 0 <= hole <= self._hole_items and is_hole_consumed:
             self._holes += range(len(self._items), len(self._items) + hole)
@@ -156,6 +157,7 @@ class _Writer:
         else:
             self._encode()
             self._first = first
+        self._time_ns = min(self._time_ns, time_ns) if self._items else time_ns
         self._items += items
         self._live += len(items)
         self._payload_bytes += sum(map(len, items))
@@ -293,7 +295,7 @@ class Copy:
         """Numbers of the sources that were left as they are, because they could not be read."""
         self.damage: list[CorruptionError] = []
         """Damage that was found in the sources."""
-        self._writer = _Writer(disk, self.target, hole_items, segments.envelopes.encoder(disk))
+        self._writer = _Writer(self.target, hole_items, segments.envelopes.encoder(disk))
         self._steps: Generator[None, None, None] = (None for _ in ())
 
     @property
@@ -392,7 +394,7 @@ class Copy:
             while runs and runs[0][0] < base + ordinal:
                 start, count = runs.pop(0)
                 part = loaded.items[start - first : start - first + count]
-                self._writer.put(start, part, filled)
+                self._writer.put(start, part, loaded.time_ns, filled)
                 filled = True
                 if len(part) < count:
                     runs.insert(0, (start + len(part), count - len(part)))

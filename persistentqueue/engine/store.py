@@ -150,7 +150,7 @@ class Store:
         self.pages = self.subscriptions.pages
         self.limits = Limits(context, self.subscriptions)
         self.committer = Committer(
-            context, self.segments, self.pages, self.limits, make_room=self._make_room, rebuild=self._rebuild
+            context, self.segments, self.pages, self.limits, make_room=self.make_room, rebuild=self._rebuild
         )
         self.adopter = Adopter(context, self.segments)
         self.compactor = Compactor(context, self.segments, self.subscriptions)
@@ -479,7 +479,7 @@ class Store:
         self.give_back()
         return self._shrink_pool(0) or was_any
 
-    def _make_room(self, refusal: OSError) -> bool:
+    def make_room(self, refusal: OSError) -> bool:
         """Give back space on a full disk, and return whether there was any to give back. Raises ``BrokenQueueError``.
 
         These are the files of the pool, drained segments, and the length of a log that is longer than it must be.

@@ -32,6 +32,15 @@ def face_options(options: Options | None, arguments: Mapping[str, Any], face: st
     return chosen_options(options, arguments)
 
 
+def need_maxsize(maxsize: object) -> None:
+    """Raise ``TypeError`` if this is no ``maxsize``; a path and a name were passed, as other openings take them."""
+    if not isinstance(maxsize, int):
+        raise TypeError(
+            f"maxsize must be a whole number, not {maxsize!r}: the path of this queue is one argument, such as "
+            '"queues/orders"'
+        )
+
+
 class Consumer(NamedTuple):
     """The consumer that a queue of the standard library reads for."""
 

@@ -31,12 +31,14 @@ from ..errors import (
     naming_paths,
     unless_lacking,
 )
+from ..options import Unnamed
 from ..recovery.mounts import need_local
 from ..recovery.opening import open_store
 from ..storage.inbox_access import is_shared, publication_mode
 from ..storage.inbox_limits import Bounds, Load, load_of
-from ..storage.layout import believed, find_generations, names_in, no_queue, queue_directory
-from ..storage.locations import INBOX_DIRECTORY, read_places
+from ..storage.layout import bears, believed, find_generations, names_in, no_queue, queue_directory
+from ..storage.locations import CLOSED_DIRECTORY, INBOX_DIRECTORY, OWN, Place, read_places
+from ..storage.lock import LOCK_NAME, is_held
 from ..storage.publication import Draft, is_published, read_publication, time_behind
 from ..storage.relocation import need_own_location
 from ..system.disk import LACKING, Disk, StrPath, abspath, current_disk, dirname, join, sync_directory
@@ -67,7 +69,8 @@ class Producer(Uncopyable, Generic[T]):
 
     Args:
         path: The directory that holds the queue.
-        name: The name of the queue. None, the default, means the queue that lies in ``path`` itself.
+        name: The name of the queue. Without a name, the queue that lies in ``path`` itself. It is not made in a
+            directory that holds named queues: None asks for it there, too.
         codec: Converts items to bytes, as for ``PersistentQueue``. The default ``codecs.BYTES`` takes bytes-like
             objects.
         create: Whether to make the queue, in its own directory, if it does not exist. Default: True.
@@ -119,6 +122,7 @@ class Producer(Uncopyable, Generic[T]):
         "_inbox",
         "_is_busy",
         "_pid",
+        "_place",
         "_time_ns",
         "_versions",
     )
@@ -128,7 +132,7 @@ class Producer(Uncopyable, Generic[T]):
     def __init__(
         self,
         path: StrPath,
-        name: str | None = None,
+        name: str | Unnamed | None = Unnamed.NO_NAME,
         *,
         codec: Codec[T] = cast(Any, BYTES),  # noqa: B008 - a constant
         create: bool = True,
@@ -150,14 +154,15 @@ class Producer(Uncopyable, Generic[T]):
         self._encode, self._envelope_bytes = envelopes.encoder(disk), envelopes.most_bytes
         self._pid: int | None = disk.getpid()
         self._id = disk.urandom(8).hex()
+        needs_name, name = isinstance(name, Unnamed), None if isinstance(name, Unnamed) else name
         self._directory = abspath(queue_directory(path, name))  # absolute: the process may change its working directory
         need = unless_lacking(self._directory, "to find the queue's inbox", "then make the producer")
         with naming_paths(self._directory), need:
             if not network_disk:
                 need_local(disk, self._directory)
             if create:
-                _create(disk, self._directory, Settings(trust=trust, network_disk=network_disk))
-            self._inbox = find_inbox(disk, self._directory)
+                _create(disk, self._directory, Settings(trust=trust, network_disk=network_disk), needs_name)
+            self._inbox, self._place = _find_inbox(disk, self._directory)
             try:
                 if not network_disk:
                     need_local(disk, self._inbox)
@@ -340,6 +345,7 @@ class Producer(Uncopyable, Generic[T]):
 
     def _flush(self, marker: tuple[str, int] | None) -> bool:
         self._check()
+        self._look_again()
         behind = ""
         if marker is not None:
             marker = checked_marker(marker)
@@ -417,6 +423,7 @@ class Producer(Uncopyable, Generic[T]):
 
     def _spill(self) -> None:
         """Write the items in memory to the draft, before the flush. Raises like ``flush``."""
+        self._look_again()
         draft = self._draft
         try:
             if draft is None:
@@ -456,14 +463,21 @@ class Producer(Uncopyable, Generic[T]):
         advice = "flush again" if is_kept else "enqueue it once more"
         raised = explained(error, self._directory, self._inbox, draft, "this flush", advice)
         if isinstance(raised, DataPathError):
-            self._inbox = find_inbox(self._disk, self._directory)
+            self._inbox, self._place = _find_inbox(self._disk, self._directory)
         return error if isinstance(raised, ResourceError) and not is_kept else raised
+
+    def _look_again(self) -> None:
+        """Find the inbox again if the segments have left their location, which another queue may have taken."""
+        if self._place != OWN and self._draft is None:
+            with unless_lacking(self._inbox, "to find the queue's inbox"):
+                if not bears(self._disk, self._place):
+                    self._inbox, self._place = _find_inbox(self._disk, self._directory)
 
     def _begin(self) -> Draft:
         try:
             return Draft(self._disk, self._inbox, self._id, self._next_time_ns(), self._encode)
-        except FileNotFoundError:
-            self._inbox = find_inbox(self._disk, self._directory)  # the segments were moved, or the queue was deleted
+        except FileNotFoundError:  # the segments were moved, or the queue was deleted
+            self._inbox, self._place = _find_inbox(self._disk, self._directory)
             return Draft(self._disk, self._inbox, self._id, self._next_time_ns(), self._encode)
 
     def _next_time_ns(self, behind: str = "") -> int:
@@ -493,8 +507,19 @@ def explained(
         )
     if isinstance(error, FileNotFoundError):
         found = "none, since the segments are being moved, or were moved"
+        if _is_left_closed(current_disk(), directory, inbox):
+            found = "a closed one, while no process moves the segments: a move may have been cut short"
+            advice = f"open the queue once, then {advice}"
         return DataPathError(directory, f"an inbox at {inbox}", found, advice)
     return lacking(error, inbox, "to publish", f"then {advice}") or error
+
+
+def _is_left_closed(disk: Disk, directory: str, inbox: str) -> bool:
+    """Return whether the inbox is closed, as during a move, and the queue in this directory is surely not locked."""
+    with suppress(OSError):
+        is_closed = CLOSED_DIRECTORY in names_in(disk, dirname(inbox))
+        return is_closed and is_held(disk, join(directory, LOCK_NAME)) is False
+    return False
 
 
 def find_inbox(disk: Disk, directory: str) -> str:
@@ -503,6 +528,11 @@ def find_inbox(disk: Disk, directory: str) -> str:
     Raises ``QueueNotFoundError``, ``DataMissingError``, ``DataPathError`` for a copy without segments of its own, and
     ``InboxAccessError`` if this process may not publish there.
     """
+    return _find_inbox(disk, directory)[0]
+
+
+def _find_inbox(disk: Disk, directory: str) -> tuple[str, Place]:
+    """Return the inbox of the queue in this directory, and its location. Raises the errors of ``find_inbox``."""
     try:
         if not find_generations(disk, directory):
             raise no_queue(disk, directory, "to publish to")
@@ -515,7 +545,7 @@ def find_inbox(disk: Disk, directory: str) -> str:
         raise
     except PermissionError as error:
         raise InboxAccessError(directory, f"this process may not enter or read it ({error.strerror})") from error
-    return inbox
+    return inbox, places.place
 
 
 def is_reached(path: StrPath, name: str | None, marker: tuple[str, int]) -> bool:
@@ -594,12 +624,15 @@ class Versions:
         return None
 
 
-def _create(disk: Disk, directory: str, settings: Settings) -> None:
-    """Make the queue, unless it exists or another process makes it meanwhile. Raises ``QueueLockedError``."""
+def _create(disk: Disk, directory: str, settings: Settings, needs_name: bool) -> None:
+    """Make the queue, unless it exists or another process makes it meanwhile. Raises ``QueueLockedError``, and with
+    ``needs_name`` ``InvalidNameError`` in a directory that holds named queues."""
     tries = 0
     while not _is_made(disk, directory):
         try:
-            open_store(disk, directory, settings, create=True, lock_timeout_seconds=_TRY_SECONDS).close()
+            open_store(
+                disk, directory, settings, create=True, lock_timeout_seconds=_TRY_SECONDS, needs_name=needs_name
+            ).close()
         except QueueLockedError:
             tries += 1
             if tries == _CREATION_TRIES:

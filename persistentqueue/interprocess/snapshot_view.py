@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from ..core.block import BlockHeader
 from ..core.encryption import Encryption, Envelopes
 from ..core.intervals import Intervals, Run, within
+from ..core.items import checked_count
 from ..engine.segment_use import left_in_segments
 from ..errors import CorruptionError, QueueNotFoundError, SubscriptionNotFoundError, naming_paths
 from ..recovery.replay import Recovered
@@ -368,7 +369,7 @@ class View(Uncopyable):
             The items, in their order.
 
         Raises:
-            ValueError: ``n`` is negative.
+            TypeError, ValueError: ``n`` is no whole number, or negative.
             SubscriptionNotFoundError: The queue has no subscription of this name.
             CorruptionError: A block is damaged. Also raised for a damaged log.
             WrongKeyError: A block is encrypted, and its key was not given or is another one.
@@ -378,9 +379,7 @@ class View(Uncopyable):
 
         A view is for one thread at a time.
         """
-        if n < 0:
-            raise ValueError(f"n must not be negative, got {n}")
-        return list(islice(self.browse(subscription), n))
+        return list(islice(self.browse(subscription), checked_count("n", n)))
 
     def history(self) -> tuple[Sample, ...]:
         """Return samples of the queue's past, and of this moment.

@@ -32,6 +32,7 @@ from ..recovery.replay import Recovered, recover
 from ..storage.layout import find_generations, no_queue
 from ..storage.locations import DATA_DIRECTORY, Places, read_places
 from ..storage.log_reader import SNAPSHOT, Replay, is_unchanged, read_steadily
+from ..storage.relocation import need_own_location
 from ..storage.segment import NO_BOUND, FoundBlock, Segment, find_salt, segment_name
 from ..system.disk import READ, Disk, abspath, dirname, join, read_all, sync_directory
 from ..system.trust import open_plain
@@ -124,7 +125,8 @@ def look(disk: Disk, directory: str, durably: bool = False) -> tuple[Places, Rec
     Raises:
         QueueNotFoundError: There is no queue in the directory.
         DataMissingError: The location of the segments is not there.
-        DataPathError: The directory is the location of another queue's segments.
+        DataPathError: The directory is the location of another queue's segments; or it is a copy without segments of
+            its own.
         UnsupportedFormatError: A newer version has written the queue.
         CorruptionError: The queue is damaged: ten looks have found it so. A single look may meet a file that the owner
             replaces.
@@ -148,6 +150,7 @@ def look(disk: Disk, directory: str, durably: bool = False) -> tuple[Places, Rec
 
 def _look(disk: Disk, directory: str, durably: bool) -> tuple[Places, Recovered | None]:
     places = read_places(disk, directory)
+    need_own_location(disk, places)
     recovered = recover(disk, places)
     if durably and recovered is not None:
         _make_durable(disk, recovered.replay)

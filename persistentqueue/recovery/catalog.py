@@ -123,6 +123,7 @@ def _delete_queue(disk: Disk, directory: str, name: str | None, lock_timeout: fl
             for place in (*places.others, places.place):
                 if place != OWN:
                     remove_directory(disk, place.path)
+        lock.free_locations()  # the next queue of this name may want the same one
         # A process that waits for the lock notices that its lock file has lost its name, and makes a new one.
         disk.unlink(lock.path)
         if name is not None:

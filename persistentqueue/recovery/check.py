@@ -12,6 +12,7 @@ does. It writes nothing else. A repair that is cut short loses nothing: it can b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from ..core.header import HEADER_BYTES
@@ -22,6 +23,7 @@ from ..errors import (
     CorruptionError,
     DataMissingError,
     DataPathError,
+    InDoubtError,
     MemoryShortageError,
     PersistentQueueError,
     UnsupportedFormatError,
@@ -32,6 +34,7 @@ from ..storage.layout import (
     bears,
     believed,
     find_generations,
+    is_name,
     names_in,
     no_queue,
     parse_spare_name,
@@ -59,6 +62,7 @@ from ..storage.segment import PUBLISHED, Segment, parse_segment_name, segment_na
 from ..system.disk import Disk, StrPath, abspath, basename, current_disk, dirname, join
 from ..system.progress import SILENT, Meter, Progress, metering
 from ..system.trust import distrusted, need_trusted
+from .in_doubt import find_unsettled
 from .location_repair import mend_places, set_stray_id_aside
 from .opening import UNKNOWN, asking, begin, take
 from .replay import Recovered, look_into_inbox, recover
@@ -398,7 +402,8 @@ def repair(
         DataPathError: The segments are not in the recorded location, or not at ``data_path``. The message says what is
             needed.
         DataMissingError: The location of the segments is not there. Mount it first.
-        InDoubtError: Another queue still knows the outcome of a transaction. Repair that queue first.
+        InDoubtError: Another queue still knows the outcome of a transaction. Repair that queue first. With ``renew``:
+            a queue beside this one may have to ask it for an outcome. Open that queue first.
         UntrustedError: Another user has prepared the directory or may write to it, and ``trust`` is False.
         UnsupportedFormatError: A newer version has written the queue.
         MemoryShortageError: A file takes more memory than this process may have.
@@ -437,6 +442,8 @@ def _repair(disk: Disk, directory: str, given: str | None, renew: bool, trust: b
     with take(
         disk, directory, Settings(keep_limits=True, trust=trust, network_disk=True), create=True, data_path=given
     ) as taken:
+        if renew:
+            _refuse_unsettled(taken.lock.disk, directory)
         salvaged = salvage(taken.lock.disk, taken.places, asking(disk, directory, UNKNOWN, trust), meter)
         if renew:
             salvaged.recovered.state.identity = b""  # an opening gives a new identity to a queue without one
@@ -453,6 +460,19 @@ def _repair(disk: Disk, directory: str, given: str | None, renew: bool, trust: b
     problems = (*mended.problems, *salvaged.problems, *inbox_problems, *schema_problems)
     kept = [*mended.kept, *kept]
     return RepairReport(problems, items, tuple(salvaged.lost), salvaged.without_log, tuple(kept))
+
+
+def _refuse_unsettled(disk: Disk, directory: str) -> None:
+    """Raise ``InDoubtError`` if a neighbour may have to ask this queue, which it recognizes by its identity."""
+    with suppress(PermissionError):  # without the right to list the parent directory, no neighbour can be found
+        unsettled = find_unsettled(disk, directory, filter(is_name, names_in(disk, dirname(directory))))
+        if unsettled is not None:
+            neighbour, prepare = unsettled
+            reason = (
+                "that queue gets no new identity while this one may ask it: open this one, or trim it if it is open, "
+                "close it, then renew again"
+            )
+            raise InDoubtError(neighbour, prepare.transaction, directory, reason)
 
 
 def _damaged_files(disk: Disk, places: Places) -> set[str]:

@@ -31,6 +31,7 @@ from ..storage.locations import (
 )
 from ..storage.lock import LOCK_NAME, Lock
 from ..storage.log_reader import STRICT, read_newest
+from ..storage.relocation import hold_location
 from ..storage.segment import find_salt, segment_name
 from ..system.disk import Disk, abspath, basename, join
 
@@ -50,8 +51,8 @@ def mend_places(disk: Disk, directory: str, data_path: str | None) -> Mended:
     """Repair ``data.path`` and the location's ``queue.id``, durably; ``data_path``, if given, is the location.
 
     Raises:
-        DataPathError: The segments are not in the recorded location, or not at ``data_path``. The message says what is
-            needed.
+        DataPathError: The segments are not in the recorded location, or not at ``data_path``; or another owner has that
+            location. The message says what is needed.
         DataMissingError: The recorded location is not there, and ``data_path`` was not given.
         QueueLockedError: The queue is open.
         OSError: A file could not be read or written.
@@ -65,12 +66,14 @@ def mend_places(disk: Disk, directory: str, data_path: str | None) -> Mended:
     lock = Lock(disk, join(directory, LOCK_NAME))
     lock.acquire(0.0)
     try:
-        return Mended((str(problem),), tuple(_mend(disk, directory, data_path, problem)))
+        return Mended((str(problem),), tuple(_mend(disk, directory, data_path, problem, lock)))
     finally:
         lock.release()
 
 
-def _mend(disk: Disk, directory: str, data_path: str | None, problem: CorruptionError | DataMissingError) -> list[str]:
+def _mend(
+    disk: Disk, directory: str, data_path: str | None, problem: CorruptionError | DataMissingError, lock: Lock
+) -> list[str]:
     """Tie the queue to its location; return the names of the copies of the replaced files."""
     record: Places | None = None
     with suppress(CorruptionError):
@@ -85,6 +88,7 @@ def _mend(disk: Disk, directory: str, data_path: str | None, problem: Corruption
     copies: list[str | None] = []
     place = OWN
     if path != OWN.path:
+        hold_location(Places(directory), path, lock)
         recorded_id = record.place.id if record is not None else ""
         place = Place(path, _mend_id(disk, directory, path, recorded_id, copies))
     if record is None or record.place != place:

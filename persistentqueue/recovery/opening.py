@@ -7,7 +7,8 @@ from 6 on write to the queue, apart from its directory and its lock file.
 1. Check the directory: its name, that it is on a local disk (see ``mounts``), and that no other user has prepared it
    (see ``trust``).
 2. Take the lock. From here on the owner uses the descriptors of its directories.
-3. Find the location of the segments, and read the log. ``replay`` does this, and also says what must be written again.
+3. Find the location of the segments, and lock it if it is not the queue's directory. Read the log. ``replay`` does
+   this, and also says what must be written again.
 4. If a transaction is in doubt, ask the queue that coordinated it for the outcome (see ``in_doubt``). If that queue is
    not owned, it is opened for this, and closed.
 5. Refuse a copy of a queue that lies beside its original.
@@ -234,7 +235,7 @@ def begin(
         _need_original(disk, lock, directory, recovered.state.identity)
     if recovered is not None and recovered.state.decisions and lock.is_named():
         forget_settled(disk, directory, recovered.state, recovered.replay.last_number)
-    places = sweep_others(own, settle(own, places, data_path, recovered is None))
+    places = sweep_others(own, settle(own, places, lock, data_path, recovered is None))
     state = _new_state(settings) if recovered is None else recovered.state
     # The first frame of this opening records the identity.
     state.identity = state.identity or disk.urandom(IDENTITY_BYTES)

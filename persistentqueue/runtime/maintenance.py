@@ -66,7 +66,7 @@ class Maintenance:
         self._sample_seconds = 0.0
         """Time of ``OpenQueue.now`` at which a long compaction takes the next sample."""
         self._failures: set[tuple[type, int | None]] = set()
-        """Causes of failures that were logged: the type and the error number."""
+        """Causes of failures that were logged since maintenance succeeded last: the type and the error number."""
         open_queue.after_commit = self.maintain_soon
 
     def compact_now(self, below: float, progress: Progress, bytes_per_second: float) -> Compacted:
@@ -179,13 +179,14 @@ class Maintenance:
 
     @contextmanager
     def _by_itself(self) -> Iterator[None]:
-        """Log a failure of background maintenance, once for each cause: maintenance comes again, and may fail every
-        second.
+        """Log a failure of background maintenance, once for each cause until it succeeds: it comes again, and may fail
+        every second.
 
         A broken or closed queue is not logged, because its callers and the log know of it already.
         """
         try:
             yield
+            self._failures.clear()  # a cause that comes back later is logged again
         except (BrokenQueueError, ClosedError):
             pass
         except (PersistentQueueError, OSError) as error:

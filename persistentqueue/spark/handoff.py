@@ -89,7 +89,8 @@ class StageHandoff:
             ``<path>/<name>+payload``, beside the queue; no queue's name can contain a plus sign. It may lie on any file
             system that Spark can write, under Hadoop's name for it, such as ``"s3a://bucket/payloads"``. Many queues,
             also of many machines, may share a root: the names of payloads contain the identity of their queue, and
-            only payloads with its own identity are swept. A copy of a queue has the same identity.
+            only payloads with its own identity are removed. A copy of a queue has the same identity: give it a new one
+            by ``repair(…, renew=True)`` before it is opened with the root of the original.
         fan_out: If true, a new queue has no consumer but its subscriptions, so that a stage is taken only by them.
             Default: False.
         dead_letter: The name of the queue, in ``path``, that receives the stages that ``skip`` gives up. With None, the
@@ -121,7 +122,7 @@ class StageHandoff:
         self._path, self._name = os.path.abspath(path), name
         options = Options(fan_out=fan_out, dead_letter=dead_letter, network_disk=network_disk)
         self._queue, self._network_disk = PersistentQueue(os.fspath(path), name, options=options), network_disk
-        self._buries = dead_letter is not None
+        self._buries, self._shares_root = dead_letter is not None, payload_root is not None
         self._id = self._queue.identity[:16]
         try:
             self._payloads.prepare()
@@ -280,7 +281,7 @@ class StageHandoff:
                 yield stage
             session.flush()
         # After a crash here, or without permission, the payload stays: an orphan that the next opening sweeps.
-        if not self._is_needed(manifest.directory):
+        if self._is_own(manifest.directory) and not self._is_needed(manifest.directory):
             self._payloads.remove(manifest.directory)
 
     def skip(self, manifest: Manifest, reason: str = "", *, subscription: str | None = None) -> bool:
@@ -323,13 +324,13 @@ class StageHandoff:
                     return False
                 if decode(item).directory == manifest.directory:
                     break
-            lost = self._damage(manifest) is not None
-            if lost and not self._queue.subscriptions():
+            lost, is_own = self._damage(manifest) is not None, self._is_own(manifest.directory)
+            if lost and is_own and not self._queue.subscriptions():
                 self._payloads.set_aside(manifest.directory)  # before the commit: a sweep would remove it after a crash
             if self._buries:
                 session.reject(item, reason, retry=False)
             session.flush()
-        if not self._is_needed(manifest.directory):
+        if is_own and not self._is_needed(manifest.directory):
             self._payloads.set_aside(manifest.directory)
         return True
 
@@ -365,7 +366,7 @@ class StageHandoff:
         """
         left = {manifest.directory for manifest in self.waiting(name)}
         self._queue.unsubscribe(name)
-        for directory in left - self._needed():
+        for directory in filter(self._is_own, left - self._needed()):
             self._payloads.remove(directory)
 
     def subscriptions(self) -> list[str]:
@@ -441,6 +442,14 @@ class StageHandoff:
     def _needed(self) -> set[str]:
         """Return the payloads that any consumer has still to take, or is taking."""
         return {decode(item).directory for item in self._queue.browse_all()}
+
+    def _is_own(self, directory: str) -> bool:
+        """Return whether no other queue can need a payload.
+
+        A queue that was copied, and then got a new identity, has manifests with the identity of the original. In a root
+        that several queues may share, the original may need these payloads.
+        """
+        return not self._shares_root or f"-{self._id}-" in directory
 
     def _is_needed(self, directory: str) -> bool:
         """Return whether another consumer needs a payload that was just taken."""

@@ -10,7 +10,8 @@ A batch read browses: it shows the items that are not consumed when it is planne
 on the driver's side. The tasks read the blocks without the lock, while the owner works, and check each of them. Spark
 may run a plan later, and more than once. If an item was consumed meanwhile, and is not there any more, the read fails,
 or leaves it out (``failOnDataLoss``). ``offset`` is the sequence of an item, which no other item of the queue has.
-``timestamp`` is the time at which its block was written, by the process that enqueued it or by a compaction.
+``timestamp`` is the time at which its block was written. A block that a compaction has made has the time of its oldest
+item.
 
 A published transaction that is not adopted yet has no place in the queue, and is not shown. If the queue has no owner,
 the planner opens it for a moment, without limits, and so adopts the transaction. Otherwise the owner adopts it when it
@@ -95,7 +96,7 @@ class QueueDataSource(DataSource):
 
     - ``subscription``: The name of this consumer of the queue. Required.
     - ``startingOffsets``: The beginning of a new query whose subscription does not exist yet: ``earliest``, the
-      default, ``latest``, or an offset.
+      default, ``latest``, or an offset. An offset beyond the end of the queue fails the query.
     - ``maxOffsetsPerTrigger``: Most items in one micro-batch, above 0. Default: no limit.
     - ``maxBytesPerTrigger``: Approximate limit of the bytes in one micro-batch, above 0. A batch has one item at least.
       Default: no limit.

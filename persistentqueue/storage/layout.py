@@ -28,9 +28,10 @@ finishes it:
 1. Rename ``log`` to ``deleted``.
 2. Sync the directory: **the commit point of a deletion**. From here on there is no queue. *A crash before leaves the
    whole queue, or none.*
-3. Delete the segments, what is published, and the files of the pool; at an external location, sync. Delete the schemas,
-   ``queue.limits`` and ``data.path``; sync. Delete the logs; sync. Delete ``queue.id``; sync. *A crash leaves files
-   that ``deleted`` accounts for, or a ``queue.id`` that is recognized by the directory in it.*
+3. Delete the segments, what is published, and the files of the pool; at an external location, sync. A location that
+   does not count, and may belong to another directory, is left alone. Delete the schemas, ``queue.limits`` and
+   ``data.path``; sync. Delete the logs; sync. Delete ``queue.id``; sync. *A crash leaves files that ``deleted``
+   accounts for, or a ``queue.id`` that is recognized by the directory in it.*
 """
 
 from __future__ import annotations
@@ -74,11 +75,12 @@ from .locations import (
     SHARED_POOL,
     Place,
     Places,
+    read_claim,
     read_id,
     read_places,
     remove_file,
 )
-from .lock import LOCK_NAME
+from .lock import LOCK_NAME, read_inode
 from .log import generations_of, parse_log_name
 from .pool import SPARE_NAME, Pool, parse_pool_name
 from .publication import is_part, is_published, parse_name
@@ -392,7 +394,8 @@ def finish_deletion(disk: Disk, places: Places) -> Places:
     # gone, and the log would come back.
     sync_directory(disk, directory)
     disk.failpoint("delete.3 sweep")
-    elsewhere = [place for place in (*places.others, places.place) if bears(disk, place)]
+    elsewhere = [place for place in places.others if bears(disk, place) and is_left_here(disk, directory, place)]
+    elsewhere += [places.place] if bears(disk, places.place) else []
     for place in elsewhere:
         sweep_place(disk, place.path)
     for inbox in (INBOX_DIRECTORY, CLOSED_DIRECTORY):
@@ -419,6 +422,16 @@ def bears(disk: Disk, place: Place) -> bool:
     """Return whether the location, which is not the queue's own directory, exists and bears its id."""
     found = read_id(disk, place.path) if place != OWN else None
     return found is not None and found[0] == place.id
+
+
+def is_left_here(disk: Disk, directory: str, place: Place) -> bool:
+    """Return whether the external location names this directory, and this directory is no copy of another one.
+
+    A copy may record the locations of its original. The lock is held.
+    """
+    queue, owner = read_claim(disk, place)
+    inode, is_copied = read_inode(disk, join(directory, LOCK_NAME))
+    return queue == abspath(directory) and (owner == inode if owner else not is_copied)
 
 
 def sweep_place(disk: Disk, root: str) -> None:

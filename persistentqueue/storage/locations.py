@@ -12,8 +12,9 @@ empty id is the queue's own directory. A queue without ``data.path`` has that, t
 
 ``others`` may hold files of this queue that do not count: a move has left them, or was copying them. ``queue`` tells
 people which queue a location belongs to. By it, a queue also recognizes a location that it took and never recorded,
-because its process was killed in between. ``lock`` beside it is the inode of that queue's lock, if the directory was a
-copy when its opening was given this location. So only this copy uses it from then on.
+because its process was killed in between. An accepted opening in a directory of another name writes ``queue`` anew. So
+a copy finds the original, wherever that was renamed to. ``lock`` beside it is the inode of that queue's lock, if the
+directory was a copy when its opening was given this location. So only this copy uses it from then on.
 
 A location is taken durably before ``data.path`` names it. It loses its id only when ``data.path`` durably names it no
 more. So a location without the recorded id is not mounted, or belongs to another queue, and nothing is made there.
@@ -150,21 +151,27 @@ def read_id(disk: Disk, root: str) -> tuple[str, str] | None:
     return (fields["id"], fields["queue"]) if fields is not None else None
 
 
-def write_id(disk: Disk, directory: str, root: str) -> Place:
-    """Give the location a new id of the queue in this directory, durably except for the names above it."""
+def write_id(disk: Disk, directory: str, root: str, lock: str = "") -> Place:
+    """Give the location a new id of the queue in this directory, durably except for the names above it.
+
+    ``lock`` is what ``renew_id`` takes.
+    """
     disk.hold(root)
     place = Place(root, disk.urandom(_ID_BYTES).hex())
-    renew_id(disk, directory, place)
+    renew_id(disk, directory, place, lock)
     return place
 
 
 def renew_id(disk: Disk, directory: str, place: Place, lock: str = "") -> None:
     """Write the location's id again, for the queue in this directory, durably except for the names above it.
 
-    With the inode of the queue's ``lock``, the location belongs to this directory, and to no copy of it.
+    With the inode of the queue's ``lock``, the location belongs to this directory, and to no copy of it. If the group
+    may read the old file, for producers of other users, it may read the new one.
     """
-    fields = {"id": place.id, "queue": abspath(directory)}
-    write_fields(disk, join(place.path, ID_NAME), {**fields, "lock": lock} if lock else fields)
+    fields, path, mode = {"id": place.id, "queue": abspath(directory)}, join(place.path, ID_NAME), 0o600
+    with suppress(FileNotFoundError):
+        mode |= disk.lstat(path).st_mode & 0o040
+    write_fields(disk, path, {**fields, "lock": lock} if lock else fields, mode)
 
 
 def read_claim(disk: Disk, place: Place) -> tuple[str, str]:

@@ -27,6 +27,9 @@ A file without a note is shorter than 4096 bytes.
 
 The directory is opened before its lock file, and held as long as the lock (see ``directory_handles``). The owner uses
 the ``disk`` of the lock: it reaches the directory that was locked, even if that gets another name.
+
+A queue with segments at another location also locks the directory of that location, under its own lock. A copy of the
+queue's directory has a lock file of its own, and the location is the same: so only one of the two gets in.
 """
 
 from __future__ import annotations
@@ -106,6 +109,8 @@ class Lock:
         self.path = path
         self._directory = dirname(path) or "."
         self._fd: int | None = None
+        self._locations: dict[str, int] = {}
+        """Descriptors of the locked locations, by their paths."""
         self._inode = ""
         self._text = b""
         self.note = b""
@@ -164,6 +169,40 @@ class Lock:
         self.is_copied = _is_copied(recorded, self._inode)
         self._sign(str(recorded) if self.is_copied else "" if self.is_moved else self._inode)
 
+    def hold_location(self, root: str) -> bool:
+        """Lock the directory of a location until ``release``; return False if another owner has locked it.
+
+        The lock may hold a location twice, also by two names. A file system that locks no directories, as NFS does not,
+        lets every owner in. Raises ``OSError`` if the directory cannot be opened.
+        """
+        if root in self._locations:
+            return True
+        fd = self.disk.open(root, READ | DIRECTORY, 0)
+        try:
+            if not self._locks(fd):
+                return False
+            self._locations[root], fd = fd, -1
+            return True
+        finally:
+            if fd >= 0:
+                self._disk.close(fd)
+
+    def free_locations(self) -> None:
+        """Free the locked locations."""
+        while self._locations:
+            self._disk.close(self._locations.popitem()[1])
+
+    def _locks(self, fd: int) -> bool:
+        """Lock this directory; return False if another owner has locked it."""
+        try:
+            if self._disk.lock(fd):
+                return True
+        except OSError:  # the file system locks no directories
+            return True
+        ours = map(self._disk.fstat, [fd, *self._locations.values()])
+        first, *others = ((found.st_dev, found.st_ino) for found in ours)
+        return first in others
+
     def settle(self) -> None:
         """Record that the directory is no copy of another one."""
         if self.is_moved and self._fd is not None:
@@ -186,6 +225,7 @@ class Lock:
     def release(self) -> None:
         """Free the lock. The file stays: after an unlink, two owners could hold two files of the same name."""
         self.roots.close()  # first: no call of this owner runs when the next owner has the lock
+        self.free_locations()  # before the lock: the next owner of the queue finds its location free
         if self._fd is not None:
             fd, self._fd = self._fd, None
             self._disk.close(fd)

@@ -2,8 +2,8 @@
 
 The write order of a move (``move.1`` …), under the queue's lock:
 
-1. Take the new location: its directory, its own id in ``queue.id``, and all names above it, durably. *A crash before 2
-   leaves an id that names this queue's directory, by which it is recognized.*
+1. Take the new location: its directory, the lock on that, its own id in ``queue.id``, and all names above it, durably.
+   *A crash before 2 leaves an id that names this queue's directory, by which it is recognized.*
 2. Record it in ``data.path`` as another location, which does not count.
 3. Close the inbox by renaming it, so that no process publishes files there which would not be copied. Copy the
    segments, the segments that were set aside, and the published files. Sync each copy, then their directories. *A crash
@@ -11,11 +11,17 @@ The write order of a move (``move.1`` …), under the queue's lock:
 4. Replace ``data.path`` by one that names the new location, and the old one as another: **the commit point of a move**.
    *A crash leaves either file, and the segments are at both locations.*
 5. Sweep the old location, durably. Remove it from the record, then remove its id. *A crash leaves files that an opening
-   sweeps.*
+   sweeps. After the record, it leaves an id that names this queue's directory.*
 
-Another location is swept only if it bears the id that was recorded with it. If it bears none, because it is not
-mounted, it stays recorded until it does. If it bears a different id, it is forgotten. Before anything is swept,
-``data.path`` is made durable, since its content may so far be in the operating system's page cache only.
+An error or an interrupt before 4 undoes the steps: the new location is swept, and the inbox is opened again.
+
+Another location is swept only if it bears the id that was recorded with it, and names this directory, which is no copy.
+If it bears no id, because it is not mounted, it stays recorded until it does. Otherwise it is forgotten: it may be the
+location of the queue of which this directory is a copy. Before anything is swept, ``data.path`` is made durable, since
+its content may so far be in the operating system's page cache only.
+
+The owner of a queue locks its location before it writes or sweeps there (see ``lock``). Only when an opening is
+accepted, its location is made to name its directory, by ``claim``. A refused opening writes nothing there.
 """
 
 from __future__ import annotations
@@ -23,6 +29,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
+from stat import S_ISSOCK
 
 from ..errors import (
     CorruptionError,
@@ -51,10 +58,12 @@ from ..system.progress import Meter, Progress, StoppedError, metering
 from ..system.trust import need_regular, need_trusted
 from .layout import (
     DELETED_DIRECTORY,
+    SOCKET_NAME,
     bears,
     believed,
     find_generations,
     finish_deletion,
+    is_left_here,
     let_go,
     names_in,
     need_own_directory,
@@ -63,6 +72,7 @@ from .layout import (
     part_of_segment,
     place_path,
     queue_directory,
+    remove_directory,
     sizes_in,
     sweep_place,
 )
@@ -72,6 +82,7 @@ from .locations import (
     ID_NAME,
     INBOX_DIRECTORY,
     LOG_DIRECTORY,
+    NEW_SUFFIX,
     OWN,
     PATH_NAME,
     Place,
@@ -85,6 +96,10 @@ from .locations import (
     write_places,
 )
 from .lock import LOCK_NAME, Lock, read_inode
+
+_ENDED = (Exception, StoppedError, KeyboardInterrupt, SystemExit)
+"""Errors that end a move, which is undone then. Tests simulate a kill by others."""
+_SOCKETS = frozenset({SOCKET_NAME, SOCKET_NAME + NEW_SUFFIX})
 
 
 @dataclass(frozen=True)
@@ -140,7 +155,8 @@ def move_data(
         QueueLockedError: The queue is open, and was not closed within ``lock_timeout``.
         UntrustedError: Another user may have prepared what is there, and ``trust`` is False; or the lock is no plain
             file.
-        DataPathError: The new location holds something that is not this queue's.
+        DataPathError: The new location holds something that is not this queue's; or the segments may be those of
+            another queue, of which this one is a copy.
         DataMissingError: The segments are not at the location where they should be.
         CorruptionError: A file to be copied is no plain file, or ``data.path`` or a ``queue.id`` is damaged.
         UnsupportedFormatError: A newer version has written ``data.path`` or a ``queue.id``.
@@ -194,11 +210,12 @@ def _move_data(
         if not find_generations(disk, directory, places):
             raise no_queue(disk, directory, "to move")
         own_location(disk, places, lock)
+        claim(disk, places, lock)
         places = sweep_others(disk, reopen_inbox(disk, places))
         source, files, copied_bytes = places.data_root, 0, 0
         if target != places.place.path:
             _need_plain_files(disk, places)
-            places, files, copied_bytes = _move(disk, places, target, meter)
+            places, files, copied_bytes = _move(disk, places, target, lock, meter)
             if name is not None:
                 with suppress(OSError):
                     disk.rmdir(source)
@@ -217,27 +234,68 @@ def open_places(disk: Disk, directory: str, data_path: str | None, lock: Lock) -
     names = names_in(disk, directory)  # one call, which nearly always finds that no more is needed
     places = _found_places(disk, directory, data_path, lock.is_copied) if PATH_NAME in names else Places(directory)
     own_location(disk, places, lock, data_path)
+    for name in _SOCKETS.intersection(names):  # of an owner that was killed
+        _remove_socket(disk, join(directory, name))
     if CLOSED_DIRECTORY in names or places.place != OWN:
         places = reopen_inbox(disk, places)
     return finish_deletion(disk, places) if DELETED_DIRECTORY in names else places
 
 
-def own_location(disk: Disk, places: Places, lock: Lock, data_path: str | None = None) -> None:
-    """Make sure that the recorded location is this directory's own, and no other copy's.
+def _remove_socket(disk: Disk, path: str) -> None:
+    with suppress(OSError):
+        if S_ISSOCK(disk.lstat(path).st_mode):
+            disk.unlink(path)
 
-    The caller of an opening may give the location of a copied directory as ``data_path``. The location then records
-    that it belongs to this directory. Raises ``DataPathError`` if the location may belong to the original.
+
+def own_location(disk: Disk, places: Places, lock: Lock, data_path: str | None = None) -> None:
+    """Lock the recorded location, and make sure that it is this directory's own, and no other copy's.
+
+    The caller of an opening may give the location of a copied directory as ``data_path``. Nothing is written: ``claim``
+    does that, when the opening is accepted. Raises ``DataPathError`` if the location may belong to the original.
+    """
+    if places.place == OWN:
+        return
+    is_free = lock.hold_location(places.data_root)
+    queue, owner = read_claim(disk, places.place)
+    is_given = data_path is not None and (data_path == places.place.path or _is_same(disk, places, data_path))
+    if not is_given:
+        _need_ours(places, queue, owner, lock.inode, lock.is_copied)
+    _need_left(disk, places, queue)
+    if not is_free:  # last: the errors above say more
+        raise _locked(places, places.data_root, queue)
+
+
+def claim(disk: Disk, places: Places, lock: Lock) -> None:
+    """Make the locked location name this directory, durably; and its lock, if the directory was a copy.
+
+    A full disk must not prevent dequeueing. If only the name has changed, it is written by a later opening then.
     """
     if places.place == OWN:
         return
     queue, owner = read_claim(disk, places.place)
-    if owner == lock.inode or not (owner or lock.is_copied):
-        return
-    if data_path is not None and (data_path == places.place.path or _is_same(disk, places, data_path)):
-        _need_left(disk, places, queue, lock)
-    else:
-        _need_ours(places, queue, owner, lock.inode, lock.is_copied)
-    renew_id(disk, places.directory, places.place, lock.inode)
+    inode = lock.inode if owner or lock.is_copied else ""
+    if (queue, owner) != (abspath(places.directory), inode):
+        try:
+            renew_id(disk, places.directory, places.place, inode)
+        except OSError as error:
+            if owner != inode or error.errno not in LACKING:
+                raise
+
+
+def hold_location(places: Places, root: str, lock: Lock) -> None:
+    """Lock this location of the queue. Raises ``DataPathError`` if another owner has locked it, and ``OSError``."""
+    if not lock.hold_location(root):
+        raise _locked(places, root, "")
+
+
+def _locked(places: Places, root: str, queue: str) -> DataPathError:
+    named = f", such as the queue in {queue}" if queue and queue != abspath(places.directory) else ""
+    return DataPathError(
+        places.directory,
+        f"no other owner at the location {root}",
+        f"that a queue which is open has locked it{named}",
+        "close that queue; if this directory is a copy of it, copy the segments, too, and pass the path of their copy",
+    )
 
 
 def need_own_location(disk: Disk, places: Places) -> None:
@@ -247,7 +305,9 @@ def need_own_location(disk: Disk, places: Places) -> None:
     """
     if places.place != OWN:
         inode, is_copied = read_inode(disk, join(places.directory, LOCK_NAME))
-        _need_ours(places, *read_claim(disk, places.place), inode, is_copied)
+        queue, owner = read_claim(disk, places.place)
+        _need_ours(places, queue, owner, inode, is_copied)
+        _need_left(disk, places, queue)
 
 
 def _need_ours(places: Places, queue: str, owner: str, inode: str, is_copied: bool) -> None:
@@ -264,7 +324,7 @@ def _need_ours(places: Places, queue: str, owner: str, inode: str, is_copied: bo
             "a queue that is where it was last opened",
             f"a copy, or a queue that was moved, with its segments at {root}",
             f"if the original is gone, open this one once with {given}, or repair it with --data-path PATH; else copy "
-            "the segments, too, and pass the path of their copy",
+            "the segments, too, and pass the path of their copy; to delete only the copy, remove its directory by hand",
         )
     if owner and queue != abspath(places.directory):
         raise DataPathError(
@@ -275,20 +335,38 @@ def _need_ours(places: Places, queue: str, owner: str, inode: str, is_copied: bo
         )
 
 
-def _need_left(disk: Disk, places: Places, queue: str, lock: Lock) -> None:
-    """Raise ``DataPathError`` if the queue that the location names is another one, and still has its segments there."""
-    try:
-        other = read_record(disk, queue)
-        is_left = lock.is_on(disk.lstat(queue)) or other.place == OWN or not _is_same(disk, places, other.place.path)
-    except (OSError, PersistentQueueError):  # there is no queue any more, or it cannot be opened
-        return
-    if not is_left:
+def _need_left(disk: Disk, places: Places, queue: str) -> None:
+    """Raise ``DataPathError`` if the queue that the location names is another one, and may have its segments there."""
+    if queue != abspath(places.directory) and not _has_left(disk, places, queue):
         raise DataPathError(
             places.directory,
             f"no other queue with its segments at {places.data_root}",
             f"the queue in {queue}",
-            "copy the segments, too, and pass the path of their copy",
+            "copy the segments, too, and pass the path of their copy; if that queue is gone for good, remove its "
+            "directory by hand",
         )
+
+
+def _has_left(disk: Disk, places: Places, queue: str) -> bool:
+    """Return whether the queue in this directory surely has its segments elsewhere, or is this queue, or is gone.
+
+    Its recorded location may be one that is not mounted there any more. Then it may be the same one as that of
+    ``places``.
+    """
+    try:
+        one, other = disk.lstat(queue), disk.lstat(places.directory)
+        if (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino):
+            return True
+        place = read_record(disk, queue).place
+    except OSError:  # there is no queue any more, or this process may not enter it
+        return True
+    except PersistentQueueError:  # its record is damaged
+        return False
+    if place == OWN or place.id != places.place.id:
+        return True
+    with suppress(OSError, PersistentQueueError):
+        return bears(disk, place) and not _is_same(disk, places, place.path)
+    return False
 
 
 def _found_places(disk: Disk, directory: str, data_path: str | None, is_copied: bool) -> Places:
@@ -307,13 +385,16 @@ def _found_places(disk: Disk, directory: str, data_path: str | None, is_copied: 
     return places
 
 
-def settle(disk: Disk, places: Places, data_path: str | None, is_new: bool) -> Places:
-    """Use the location that the opening asks for. A new queue takes it; an existing queue must already be there.
+def settle(disk: Disk, places: Places, lock: Lock, data_path: str | None, is_new: bool) -> Places:
+    """Use the location that the opening asks for, and ``claim`` it: from here on, the opening is accepted.
+
+    A new queue takes the location; an existing queue must already be there.
 
     Raises ``DataPathError``, and for a new queue what ``take_place`` raises.
     """
     recorded = places.place.path
     if data_path in {None, recorded} or _is_same(disk, places, str(data_path)):
+        claim(disk, places, lock)
         return places
     if not is_new:
         given = "the queue's own directory" if data_path == OWN.path else str(data_path)
@@ -324,22 +405,23 @@ def settle(disk: Disk, places: Places, data_path: str | None, is_new: bool) -> P
             "omit data_path=, or close the queue and move them: python -m persistentqueue move PATH [NAME] "
             "--data-path NEW",
         )
-    place = take_place(disk, places, str(data_path))
+    place = take_place(disk, places, str(data_path), lock)
     places = _switched(places, place, *(() if places.place == OWN else (places.place,)))
     write_places(disk, places)
     return places
 
 
-def take_place(disk: Disk, places: Places, path: str) -> Place:
-    """Take a location for the queue's segments, durably.
+def take_place(disk: Disk, places: Places, path: str, lock: Lock) -> Place:
+    """Take a location for the queue's segments, durably, and lock it.
 
-    Raises ``DataPathError`` if the location holds something that is not this queue's.
+    Raises ``DataPathError`` if the location holds something that is not this queue's, or if another owner has it.
     """
     if path == OWN.path:
         return OWN
     _need_free(disk, places, path)
     make_directory(disk, path)
-    place = write_id(disk, places.directory, path)
+    hold_location(places, path, lock)
+    place = write_id(disk, places.directory, path, lock.inode if lock.is_copied else "")
     sync_names(disk, path)
     return place
 
@@ -347,8 +429,9 @@ def take_place(disk: Disk, places: Places, path: str) -> Place:
 def sweep_others(disk: Disk, places: Places) -> Places:
     """Sweep the other locations, remove the swept ones from the record, and return the locations then.
 
-    A location that cannot be swept is left to the next opening. So is a record that cannot be written for lack of
-    space. Raises ``OSError`` if a sync of ``data.path`` fails.
+    A location that may be another directory's is removed from the record, and left alone. A location that cannot be
+    swept is left to the next opening. So is a record that cannot be written for lack of space. Raises ``OSError`` if a
+    sync of ``data.path`` fails.
     """
     if not places.others:
         return places
@@ -357,11 +440,12 @@ def sweep_others(disk: Disk, places: Places) -> Places:
     for other in places.others:
         with suppress(OSError):
             found = read_id(disk, other.path) if other != OWN else ("", "")
-            if found is not None and found[0] == other.id:
+            is_here = found is not None and found[0] == other.id
+            if is_here and (other == OWN or is_left_here(disk, places.directory, other)):
                 sweep_place(disk, places.root_of(other))
                 swept.append(other)
                 continue
-            if found is not None:  # by now it belongs to another queue
+            if found is not None:  # it belongs to another queue, perhaps to the original of this one
                 continue
         kept.append(other)
     if len(kept) == len(places.others):
@@ -379,29 +463,31 @@ def sweep_others(disk: Disk, places: Places) -> Places:
     return remaining
 
 
-def _move(disk: Disk, places: Places, path: str, meter: Meter) -> tuple[Places, int, int]:
+def _move(disk: Disk, places: Places, path: str, lock: Lock, meter: Meter) -> tuple[Places, int, int]:
+    full = path
     try:
         disk.failpoint("move.1 take place")
-        target = take_place(disk, places, path)
+        target = take_place(disk, places, path, lock)
         disk.failpoint("move.2 record target")
+        full = places.directory
         write_places(disk, places._replace(others=(*places.others, target)))
         disk.failpoint("move.3 copy")
-        root = places.root_of(target)
+        full = root = places.root_of(target)
         sweep_place(disk, root)
         _close_inbox(disk, places)
         files, copied_bytes = _copy_all(disk, places, root, meter)
         disk.failpoint("move.4 switch")
         moved = _switched(places, target, places.place)
+        full = places.directory
         write_places(disk, moved)
-    except (OSError, StoppedError) as error:
-        with suppress(OSError):
+    except _ENDED as error:
+        with suppress(OSError, PersistentQueueError):
             now = read_record(disk, places.directory)
             if now.place == places.place:  # else a sync has failed, and the next opening finds the segments
                 sweep_others(disk, now)
                 reopen_inbox(disk, places)
-        if isinstance(error, StoppedError):
-            raise
-        lack = lacking(error, path, "to move the segments there", "then move again")
+        purpose = "to move the segments there" if full == path else "to record where the segments are"
+        lack = lacking(error, full, purpose, "then move again") if isinstance(error, OSError) else None
         if lack is None:
             raise
         raise lack from error
@@ -418,10 +504,31 @@ def _switched(places: Places, place: Place, *left: Place) -> Places:
 def reopen_inbox(disk: Disk, places: Places) -> Places:
     """Open the inbox again, durably, if an interrupted move has left it closed."""
     closed, inbox = places.path(CLOSED_DIRECTORY), places.path(INBOX_DIRECTORY)
-    if CLOSED_DIRECTORY in names_in(disk, places.data_root):
-        disk.rename(closed, inbox)
+    names = names_in(disk, places.data_root)
+    if CLOSED_DIRECTORY in names:
+        if INBOX_DIRECTORY in names:
+            _merge(disk, closed, inbox)
+        else:
+            disk.rename(closed, inbox)
         sync_directory(disk, places.data_root)
     return places
+
+
+def _merge(disk: Disk, closed: str, inbox: str) -> None:
+    """Move all files of the closed inbox to the other one, durably except for the name of the closed one.
+
+    Both are there if the queue was copied while its inbox was being renamed. Of two files with the same name, one may
+    be shorter, since it was copied first: the longer one stays.
+    """
+    lengths = sizes_in(disk, inbox)
+    for name, length_bytes in sizes_in(disk, closed).items():
+        if length_bytes > lengths.get(name, -1):
+            disk.rename(join(closed, name), join(inbox, name))
+        else:
+            disk.unlink(join(closed, name))
+    sync_directory(disk, inbox)
+    if not remove_directory(disk, closed):
+        sync_directory(disk, closed)
 
 
 def _close_inbox(disk: Disk, places: Places) -> None:

@@ -83,7 +83,7 @@ class Loaded(NamedTuple):
 
     ``lost`` is the number of items that the damage costs, from ``next_ordinal`` on; it is 0 if ``damage`` is None. With
     damage, ``next_offset`` is behind the lost items. The last block that was read begins at ``last_offset``, with the
-    item ``last_ordinal``. ``cost_bytes`` is the memory that the items take.
+    item ``last_ordinal``. ``cost_bytes`` is the memory that the items take. ``time_ns`` is the time of the first block.
     """
 
     ordinal: int
@@ -95,6 +95,7 @@ class Loaded(NamedTuple):
     last_offset: int = 0
     last_ordinal: int = 0
     cost_bytes: int = 0
+    time_ns: int = 0
 
 
 class Ahead(NamedTuple):
@@ -372,7 +373,7 @@ class Segment:
         items: list[bytes] = []
         first, last_offset, last_ordinal, cost_bytes, room_bytes = ordinal, 0, 0, 0, ahead.room_bytes
         limit = None
-        length_bytes, has_sought = 0, False
+        length_bytes, has_sought, time_ns = 0, False, 0
         try:
             # The next block is probably as long as the last one. If that does not fit, not even its header is read.
             while offset < end and (limit is None or offset + length_bytes <= limit):
@@ -392,6 +393,7 @@ class Segment:
                         break
                     items += self._body(window, offset, header, envelopes)
                     last_offset, last_ordinal, length_bytes = offset, ordinal, behind - offset
+                    time_ns = time_ns or header.time_ns
                     cost_bytes += block_bytes
                     if next_ordinal > ahead.taken:
                         room_bytes -= block_bytes
@@ -404,14 +406,14 @@ class Segment:
                 raise CorruptionError(self.path, offset, f"items up to {end_ordinal}", f"none from {ordinal} on")
         except (CorruptionError, MemoryShortageError, *UNOPENED) as damage:
             if items:
-                return Loaded(first, items, offset, ordinal, None, 0, last_offset, last_ordinal, cost_bytes)
+                return Loaded(first, items, offset, ordinal, None, 0, last_offset, last_ordinal, cost_bytes, time_ns)
             if isinstance(damage, UNOPENED):
                 raise
             next_offset, next_ordinal = self._resume(offset, ordinal, end, end_ordinal)
             if next_ordinal <= wanted:
                 return self.load(next_offset, next_ordinal, end, end_ordinal, wanted, ahead, envelopes)
             return Loaded(ordinal, [], next_offset, ordinal, damage, next_ordinal - ordinal)
-        return Loaded(first, items, offset, ordinal, None, 0, last_offset, last_ordinal, cost_bytes)
+        return Loaded(first, items, offset, ordinal, None, 0, last_offset, last_ordinal, cost_bytes, time_ns)
 
     def checksums(self, offset: int, end: int, meter: Meter = SILENT) -> tuple[int, int]:
         """Check every block in ``offset … end``; return their combined checksum and the number of their items.

@@ -17,7 +17,14 @@ from typing import Any, Generic, Literal, NamedTuple, cast
 from ..codecs import BYTES, Codec, T, checked_codec, decode_each
 from ..engine.segment_use import SegmentUse
 from ..engine.settings import Settings
-from ..errors import ClosedError, PersistentQueueError, QueueLockedError, SubscriptionNotFoundError, naming_paths
+from ..errors import (
+    ClosedError,
+    PersistentQueueError,
+    QueueLockedError,
+    QueueNotFoundError,
+    SubscriptionNotFoundError,
+    naming_paths,
+)
 from ..interprocess.snapshot_view import View
 from ..options import Options, Start, Unnamed, for_dead_letters
 from ..queue import PersistentQueue
@@ -92,6 +99,8 @@ class SharedQueue(Generic[T]):
     sessions are those of ``PersistentQueue``. Elsewhere each session is a ``WorkerSession``.
 
     If the owner ends, the next call finds another one, or makes this process the owner. Calls that only waited go on.
+    If the queue is gone, or another one has its path, such a call raises ``QueueNotFoundError``, even if the queue was
+    made again: connect again.
 
     A shared queue can be pickled, for ``multiprocessing`` and ``concurrent.futures``: it becomes a connection in the
     other process. It can be used after a fork. Sessions belong to their process.
@@ -131,6 +140,8 @@ class SharedQueue(Generic[T]):
         """Whether the sessions are those of ``PersistentQueue`` while this process owns the queue."""
         self._directory = abspath(queue_directory(path, None if isinstance(name, Unnamed) else name))
         self._disk = current_disk()
+        self._identity = ""
+        """Identity of the queue of the first connection: no call goes to another queue that has its path now."""
         self._begin_anew()
         self._closed = False
         _OPEN.add(self)
@@ -224,6 +235,7 @@ class SharedQueue(Generic[T]):
                 with suppress(LinkLostError):
                     found = self._connect(hello)
                     if found is not None:
+                        self._recognize(found[0].close, found[1].get("identity"))
                         return found
                 if self._serve != "never" and self._owned() is None:
                     try:
@@ -235,6 +247,16 @@ class SharedQueue(Generic[T]):
                     raise NotServedError(self._directory, self._owner_pid() if pid is None else pid)
                 self._disk.sleep(_POLL_SECONDS)
 
+    def _recognize(self, close: Callable[[], None], identity: object) -> None:
+        """Note the identity of the first queue. Close another one, and raise ``QueueNotFoundError``."""
+        if not self._identity:
+            self._identity = str(identity or "")
+        elif identity != self._identity:
+            close()
+            raise QueueNotFoundError(
+                f"{self._directory}: the queue that was connected is gone, and another one is here: connect again"
+            )
+
     def _owner_pid(self) -> int | None:
         """Return the process id of the owner, as its lock has it; None if there is no owner."""
         with suppress(PersistentQueueError, OSError):  # the caller raises an error in any case
@@ -245,23 +267,35 @@ class SharedQueue(Generic[T]):
     def _own(self) -> None:
         """Make this process the owner. Raises ``QueueLockedError`` if another one is faster.
 
+        Only the first connection may make the queue: a later one raises ``QueueNotFoundError``.
+
         If a sync fails, the queue closes by itself. The next owner recovers, and tells the workers what is committed.
         """
         with self._owning:
             if self.closed:  # by another thread: it waits for no owner behind this
                 return
+            options = replace(self._options, create=False) if self._identity else self._options
             chosen = CURRENT_DISK.set(self._disk)  # that of ``connect``, whichever thread takes over
             try:
-                self._owner = _OwnedQueue(
+                owner: _OwnedQueue[T] = _OwnedQueue(
                     self._path,
                     self._name,
                     codec=self._codec,
-                    options=self._options,
+                    options=options,
                     lock_timeout=0.0,
                     serve=True,
                 )
+            except QueueNotFoundError as error:
+                if not self._identity:
+                    raise
+                raise QueueNotFoundError(
+                    f"{self._directory}: the queue that was connected is gone: bring it back, or connect again"
+                ) from error
             finally:
                 CURRENT_DISK.reset(chosen)
+            if self._identity and not owner.closed:
+                self._recognize(owner.close, owner.identity)
+            self._owner = owner
             if self._closed:  # by a signal handler of this thread
                 self._close_owner()
 

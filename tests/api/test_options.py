@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from persistentqueue import MemoryBudget, Options, PersistentQueue, QueueFullError, aio, compat
+from persistentqueue import DeadLetter, MemoryBudget, Options, PersistentQueue, QueueFullError, View, aio, compat
 from tests.support.queues import put
 
 
@@ -41,6 +42,11 @@ def test_options_never_change() -> None:
     ("arguments", "error", "text"),
     [
         ({"max_item": 3}, TypeError, "a queue has no option 'max_item': did you mean 'max_items'?"),
+        ({"codecs": 3}, TypeError, "a queue has no option 'codecs': did you mean 'codec'?"),
+        ({"serv": 3}, TypeError, "a queue has no option 'serv': did you mean 'serve'?"),
+        ({"segment_bytes": True}, TypeError, "segment_bytes must be a whole number, not True"),
+        ({"max_items": True}, TypeError, "max_items must be a whole number, not True"),
+        ({"lock_timeout": True}, TypeError, "lock_timeout must be a number, not True"),
         ({"zzzz": 3}, TypeError, "a queue has no option 'zzzz': the options are data_path, sync"),
         ({"options": {"sync": False}}, TypeError, "options must be Options, not {'sync': False}"),
         ({"sync": 1}, TypeError, "sync must be True or False, not 1"),
@@ -110,3 +116,43 @@ def test_options_that_count_deliveries(tmp_path: Path, options: Options) -> None
             await items.reject(1)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", [compat.Queue, aio.Queue])
+def test_a_name_is_no_maxsize(tmp_path: Path, kind: Any) -> None:
+    """A queue of the standard library's kind has one path. A name behind it is refused before anything is made."""
+    with pytest.raises(TypeError, match=r"maxsize must be a whole number, not 'orders': the path of this queue is one"):
+        kind(tmp_path / "queues", "orders")
+    assert not (tmp_path / "queues").exists()
+
+
+def test_serve_is_no_word(tmp_path: Path) -> None:
+    """``serve`` of a queue is True or False. The words of ``connect`` are refused, and the queue is closed again."""
+    with pytest.raises(TypeError, match="serve must be True or False, not 'never'"):
+        PersistentQueue(tmp_path / "queue", serve="never")  # type: ignore[arg-type]
+    PersistentQueue(tmp_path / "queue").close()
+
+
+def test_arguments_of_calls_are_named(tmp_path: Path) -> None:
+    """A wrong argument is refused with what it must be, and with the call that was meant."""
+    letter: Any = DeadLetter
+    view: Any = View(tmp_path / "queue")
+    with PersistentQueue(tmp_path / "queue") as queue, queue.session() as opened:
+        wanted: Any = queue
+        session: Any = opened
+        wrong: list[tuple[Any, type[Exception], str]] = [
+            (lambda: wanted.peek("3"), TypeError, "n must be a whole number, not '3'"),
+            (lambda: view.peek(1.5), TypeError, "n must be a whole number, not 1.5"),
+            (lambda: queue.peek(-1), ValueError, "n must be at least 0, got -1"),
+            (lambda: session.enqueue_many(b"abc"), TypeError, "takes several items, not bytes: use enqueue for one"),
+            (
+                lambda: session.enqueue("text"),
+                TypeError,
+                "not str: encode it, or open the queue with codec=codecs.TEXT",
+            ),
+            (lambda: letter.decode("text"), TypeError, "an envelope must be bytes, not str"),
+        ]
+        for call, error, text in wrong:
+            with pytest.raises(error, match=re.escape(text)):
+                call()
+        assert queue.peek(2**70) == []

@@ -484,7 +484,7 @@ def test_browse_and_peek(open_queue: QueueFactory) -> None:
     assert queue.peek(3) == [b"0", b"1", b"2"]
     assert queue.peek(0) == []
     assert len(queue.peek(1000)) == 500
-    with pytest.raises(ValueError, match="negative"):
+    with pytest.raises(ValueError, match="n must be at least 0, got -1"):
         queue.peek(-1)
     with queue.session() as session:
         assert session.dequeue_many(5) == items[:5]

@@ -136,6 +136,8 @@ class SimulatedDisk:
         self.ticks = 0
         self.salt = 0
         self.on_tick: Callable[[], None] | None = None
+        self.locked: dict[int, int] = {}
+        """Descriptors that have locked a directory, by its inode."""
         self.fault: Callable[[str, str], OSError | int | None] | None = None
         """Function that is asked at each call, with its name and path, for a fault.
 
@@ -406,6 +408,8 @@ class SimulatedDisk:
 
     def close(self, fd: int) -> None:
         number, _, _ = self.descriptors.pop(fd)
+        if self.locked.get(number) == fd:
+            del self.locked[number]
         if number > 0 and self.inodes[number].locked_by == fd:
             self.inodes[number].locked_by = 0
 
@@ -555,6 +559,9 @@ class SimulatedDisk:
         return self._stat(self.descriptors[fd][0])
 
     def lock(self, fd: int) -> bool:
+        number = self.descriptors[fd][0]
+        if number < 0:
+            return self.locked.setdefault(number, fd) == fd
         inode = self._inode(fd)
         inode.locked_by = inode.locked_by or fd
         return inode.locked_by == fd

@@ -267,7 +267,7 @@ def test_options_stand_anywhere(open_queue: QueueFactory, path: Path, words: lis
 def test_each_word_behind_two_hyphens_is_an_argument(path: Path) -> None:
     """Behind ``--`` each word is an argument, also one that looks like an option, or is ``--`` itself."""
     items = ["--json", "-n", "--", "-5", "--help", ""]
-    assert cli("put", path, "q", "--trust", "--", *items).err == "6 items: in the queue\n"
+    assert cli("put", path, "q", "--trust", "--", *items).err == "6 items enqueued\n"
     assert [each["text"] for each in cli("get", path, "q", "--all", "--json").lines] == items
 
 
@@ -275,7 +275,7 @@ def test_option_values_are_read_in_each_form(path: Path) -> None:
     """The value of an option may stand behind it, behind ``=``, or, for a short one, at it. The last one counts."""
     cli("put", path, "q", *"abcdef")
     for words in (["-n", "2"], ["-n2"], ["--count=2"], ["--count", "5", "--count", "2"]):
-        assert cli("peek", path, "q", *words).text.count("1 bytes") == 2
+        assert cli("peek", path, "q", *words).text.count("1 byte ") == 2
     assert cli("put", path, "r", "x", "--no-create", "--create").status == 0
     assert cli("put", path, "s", "x", "--create", "--no-create").status == 2
 
@@ -549,7 +549,7 @@ def test_who_has_the_lock_is_told_to_who_needs_it(owner: Child, path: Path) -> N
 def test_put_and_get(path: Path) -> None:
     """``put`` takes items as arguments, as lines or as a whole, and ``get`` returns them in their order until there is
     none."""
-    assert cli("put", path, "q", "one", "two").err == "2 items: in the queue\n"
+    assert cli("put", path, "q", "one", "two").err == "2 items enqueued\n"
     assert cli("put", path, "q", given=b"three\nfour").status == 0
     assert cli("put", path, "q", "--whole", "--json", given=b"five\nsix\n").json == {"items": 1, "published": False}
     assert cli("get", path, "q").out == b"one\n"
@@ -630,7 +630,7 @@ def test_what_was_dumped_is_loaded_as_it_was(path: Path, tmp_path: Path) -> None
     summary = {"items": len(items), "published": 0, "lost": []}
     assert json.loads(cli("dump", path, "q", "-o", file, "--json").err) == summary
     assert sorted(each.name for each in tmp_path.iterdir()) == ["q.jsonl", "queues"]
-    assert cli("load", path, "copy", "-i", file).err == f"{len(items)} items: in the queue\n"
+    assert cli("load", path, "copy", "-i", file).err == f"{len(items)} items enqueued\n"
     assert cli("load", path, "other", given=done.out).status == 0
     for name in ("copy", "other"):
         with PersistentQueue(path, name) as queue:
@@ -742,14 +742,23 @@ def test_the_neighbours_of_a_queue_that_is_the_path(path: Path) -> None:
     assert sorted(each.name for each in path.iterdir()) == ["dead", "other", "rows"]
 
 
+def test_load_makes_no_queue_beside_named_ones(path: Path) -> None:
+    """``load`` without a name is refused in a directory of named queues; ``.`` makes a queue in it."""
+    PersistentQueue(path, "orders").close()
+    done = cli("load", path, given=b'{"text": "a"}\n')
+    assert (done.status, "holds named queues: orders" in done.err) == (2, True)
+    assert [each.name for each in path.iterdir()] == ["orders"]
+    assert cli("load", path, ".", given=b'{"text": "a"}\n').err == "1 item enqueued\n"
+
+
 def test_limits_are_kept(path: Path) -> None:
     """The command line works under the limits that the queue's program has set, and keeps them."""
     PersistentQueue(path, "q", max_items=2).close()
     said = [cli("put", path, "q", str(number)) for number in range(5)]
     assert [each.status for each in said] == [0, 0, 0, 0, 2]
-    assert said[1].err == "1 item: in the queue\n"
+    assert said[1].err == "1 item enqueued\n"
     assert said[2].err == (
-        "1 item: published, and not adopted yet: the queue is at a limit, or the file of an earlier producer cannot be "
+        "1 item published, and not adopted yet: the queue is at a limit, or the file of an earlier producer cannot be "
         "read: see the verbs stat and check\n"
     )
     assert "max_items=2 leaves no room for 1 more" in said[4].err

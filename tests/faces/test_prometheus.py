@@ -202,3 +202,9 @@ def test_without_the_extra_it_says_what_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "MissingExtraError: the collector for Prometheus needs a package that is not installed" in done.stderr
+
+
+def test_only_queues_are_collected() -> None:
+    """What is neither an open queue nor a callable is refused when the collector is made, not at each scrape."""
+    with pytest.raises(TypeError, match=r"not 'orders': pass a queue that connect\(\) has opened as lambda: \[queue\]"):
+        QueueCollector("orders")  # type: ignore[arg-type]

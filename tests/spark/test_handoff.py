@@ -590,6 +590,35 @@ def test_a_queue_of_the_same_path_is_another_one(spark: SparkSession, tmp_path: 
     assert payloads(root) == set()
 
 
+def test_a_renewed_copy_leaves_the_payloads_of_the_original(spark: SparkSession, tmp_path: Path) -> None:
+    """In a shared root, a copy with a new identity takes, skips and sweeps without removing what the original needs.
+
+    A root of its own has nothing of other queues: there the copy removes what it has taken.
+    """
+    root = tmp_path / "shared"
+    for given in (root, None):
+        with StageHandoff(spark, tmp_path, "q", payload_root=given) as handoff:
+            handoff.put(spark.range(2))
+            handoff.put(spark.range(3))
+            before = payloads(given or tmp_path / "q+payload")
+        for name in ("copy", "copy+payload") if given is None else ("copy",):
+            shutil.copytree(tmp_path / name.replace("copy", "q"), tmp_path / name)
+        persistentqueue.repair(tmp_path, "copy", renew=True)
+        with StageHandoff(spark, tmp_path, "copy", payload_root=given) as copy:
+            assert numbers(copy) == [0, 1]
+            if given is None:
+                assert len(filled(tmp_path / "copy+payload")) == 1
+            else:
+                copy.subscribe("late")
+                assert copy.skip(next(copy.waiting()))
+                copy.unsubscribe("late")
+        assert payloads(given or tmp_path / "q+payload") == before
+        with StageHandoff(spark, tmp_path, "q", payload_root=given) as handoff:
+            assert [numbers(handoff), numbers(handoff)] == [[0, 1], [0, 1, 2]]
+        persistentqueue.delete_queue(tmp_path, "q")
+        persistentqueue.delete_queue(tmp_path, "copy")
+
+
 def test_the_whole_tree_can_be_moved(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A moved queue can take its stages, and still recognizes its orphans."""
     with StageHandoff(spark, tmp_path / "old", "q") as handoff:

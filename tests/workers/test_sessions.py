@@ -25,6 +25,7 @@ from persistentqueue import (
     OutcomeUnknownError,
     PersistentQueue,
     QueueFullError,
+    QueueNotFoundError,
     ReentrantUseError,
     SessionInUseError,
     SessionLostError,
@@ -565,6 +566,35 @@ def test_the_first_that_connects_owns(tmp_path: Path) -> None:
             assert drained(second) == [b"two"]
     with pytest.raises(ClosedError):
         second.session()
+
+
+@pytest.mark.parametrize("is_served", [None, False, True])
+def test_a_connection_stays_with_its_queue(tmp_path: Path, is_served: bool | None) -> None:
+    """A queue that has the path now is not used in place of the connected one, served or not, and none is made."""
+    owner = PersistentQueue(tmp_path / "queues", "q", serve=True)
+    with connect(tmp_path / "queues", "q") as shared, shared.session() as session:
+        session.enqueue(b"one")
+        session.flush()
+        (tmp_path / "queues").rename(tmp_path / "moved")
+        other = None if is_served is None else PersistentQueue(tmp_path / "queues", "q", serve=True)
+        if other is not None and not is_served:
+            other.close()
+        with pytest.raises(QueueNotFoundError, match=r"queues/q: the queue that was connected is gone.*connect again"):
+            put(shared, b"two")
+        assert not shared.owns
+        session.enqueue(b"two")
+        session.flush()
+        assert owner.peek(9) == [b"one", b"two"]
+        if other is None:
+            assert not (tmp_path / "queues").exists()
+            owner.close()
+            (tmp_path / "moved").rename(tmp_path / "queues")
+            assert shared.peek(9) == [b"one", b"two"]
+        else:
+            other.close()
+            with PersistentQueue(tmp_path / "queues", "q") as other:
+                assert len(other) == 0
+    owner.close()
 
 
 def test_a_relative_path_stays_that_of_the_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,10 +103,10 @@ class Loop:
     def run(self) -> None:
         """Take items and work, until the end. Raises the errors of the queue."""
         job = self._job
-        options = Options(create=False, lock_timeout=job.lock_timeout, trust=job.trust, network_disk=job.network_disk)
+        options = Options(create=False, trust=job.trust, network_disk=job.network_disk)
         look_seconds = DRAINED_LOOK_SECONDS if job.until_empty else LOOK_SECONDS
         with (
-            connect(job.path, job.name, serve="never", options=options) as queue,
+            connect(job.path, job.name, serve="never", options=options, lock_timeout=job.lock_timeout) as queue,
             consumer_of(queue, job.subscription).session(f"worker {self._place.number}") as session,
         ):
             while not self._must_end():

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +16,14 @@ import pytest
 
 from persistentqueue import CorruptionError, DiskFullError, PersistentQueue, Producer, QueueFullError, check
 from persistentqueue.engine.adoption import ADOPTED_MAX
+from persistentqueue.engine.transaction import Transaction
 from persistentqueue.interprocess.consumer_requests import acknowledge, request_subscription
 from persistentqueue.interprocess.multi_writer import PartWriter, publish_parts
 from persistentqueue.storage.publication import LATEST, Draft, Part, TooManyPartsError
 from persistentqueue.system.disk import DISK, Disk
 from tests.conftest import QueueFactory
 from tests.support.disks import call_on
-from tests.support.queues import drain, flip, put, wait_for
+from tests.support.queues import crash, drain, flip, put, wait_for
 
 PRODUCER = f"{7:016x}"
 
@@ -212,6 +215,99 @@ def test_what_never_fits_by_its_bytes(open_queue: QueueFactory, directory: Path,
     publish(directory, bytes(9 * 1024 * 1024))
     with queue.session() as session, pytest.raises(QueueFullError, match=limit):
         session.dequeue()
+
+
+FULL_DISKS = [(131072, 1, False), (131072, 1, True), (81920, 1000, False), (81920, 1000, True)]
+
+
+def publish_until_full(directory: Path, size_bytes: int) -> list[bytes]:
+    """Publish one item at a time until ``max_disk_bytes`` refuses one; return the items."""
+    items: list[bytes] = []
+    with suppress(QueueFullError), Producer(directory) as producer:
+        while True:
+            item = b"%d" % len(items) + bytes(size_bytes)
+            producer.enqueue(item)
+            producer.flush()
+            items.append(item)
+    return items
+
+
+@pytest.mark.parametrize(("most_bytes", "size_bytes", "is_open"), FULL_DISKS)
+def test_what_fills_the_disk_is_adopted_in_parts(
+    open_queue: QueueFactory, directory: Path, most_bytes: int, size_bytes: int, is_open: bool
+) -> None:
+    """Publications up to ``max_disk_bytes`` are all consumed, in order. The log has no room for all at once, or drained
+    segments take the room of the last ones."""
+    queue = open_queue(max_disk_bytes=most_bytes, log_bytes=16384)
+    if not is_open:
+        queue.close()
+    items = publish_until_full(directory, size_bytes)
+    assert len(items) > 20
+    if not is_open:
+        queue = open_queue(max_disk_bytes=most_bytes, log_bytes=16384)
+    found: list[bytes] = []
+    with queue.session() as session:
+        while (item := session.dequeue()) is not None:
+            found.append(item)
+            session.flush()
+    assert found == items
+    assert inbox(directory) == []
+
+
+def test_a_group_that_the_log_has_no_room_for_is_tried_in_halves(
+    open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a group that is refused by the log, half as many are tried, down to one, and more again once there is room.
+    A refused group leaves nothing in the quota, and the next opening has all in order."""
+    queue = open_queue(max_disk_bytes=8 * 1024 * 1024)
+    with Producer(directory) as producer:
+        for number in range(10):
+            producer.enqueue(b"%d" % number)
+            producer.flush()
+    store = queue._open()._store
+    log_group, sizes, most = store.log_group, list[int](), 0
+
+    def log_some(group: Sequence[Transaction], inline: bool) -> None:
+        sizes.append(len(group))
+        if len(group) <= most:
+            log_group(group, inline)
+        else:
+            for transaction in group:
+                transaction.error = store.limits.refuse(transaction, "max_disk_bytes")
+
+    monkeypatch.setattr(store, "log_group", log_some)
+    used_bytes = store.quota.used_bytes
+    look(queue)
+    assert sizes[:4] == [10, 5, 2, 1]
+    assert (len(inbox(directory)), store.quota.used_bytes) == (10, used_bytes)
+    sizes.clear()
+    most = 2
+    look(queue)
+    assert sizes == [1, 2, 4, 2, 4, 2, 3, 1, 2]
+    assert inbox(directory) == []
+    crash(queue)
+    assert drain(open_queue()) == [b"%d" % number for number in range(10)]
+
+
+def test_a_frame_that_never_fits_is_told(open_queue: QueueFactory, directory: Path) -> None:
+    """A manifest whose frame would make the log longer than ``max_disk_bytes`` allows stays, and ``dequeue`` of the
+    empty queue raises ``QueueFullError`` once."""
+    queue = open_queue(max_disk_bytes=81920, log_bytes=16384)
+    (directory / "queue.limits").unlink()
+    parts: list[Part] = []
+    for number in range(200):
+        writer = PartWriter(directory)
+        writer.write([b"%d" % number])
+        part = writer.end()
+        assert part is not None
+        parts.append(part)
+    publish_parts(directory, None, parts)
+    with queue.session() as session:
+        with pytest.raises(QueueFullError, match=r"max_disk_bytes=81920 .* never fits"):
+            session.dequeue()
+        assert session.dequeue() is None
+    queue.close()
+    assert len(drain(open_queue())) == 200
 
 
 # --- requests --------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from persistentqueue import (
     ClosedError,
     PersistentQueue,
+    View,
     check,
 )
 from persistentqueue.core.block import BLOCK_BYTES
@@ -149,6 +150,20 @@ def test_one_item_no_longer_keeps_a_file(open_queue: QueueFactory, directory: Pa
     assert (after.ready, after.enqueued, after.dequeued) == (before.ready, before.enqueued, before.dequeued)
     assert list(queue.browse()) == left
     assert drain(queue) == left
+
+
+def test_moved_items_keep_their_age(open_queue: QueueFactory, directory: Path) -> None:
+    """A compaction makes no item younger: a copied block has the time of its oldest item."""
+    now_ns = iter(range(10**18, 2 * 10**18, 10**9))
+    queue = open_queue(**{**LITTLE, "disk": replace(IN_CACHE, time_ns=lambda: next(now_ns))})
+    sparse(queue)
+    view = View(directory)
+    before = {item.sequence: item.time_ns for item in view.browse()}
+    assert queue.compact().segments == 6
+    after = {item.sequence: item.time_ns for item in view.browse()}
+    assert all(after[sequence] <= time_ns for sequence, time_ns in before.items())
+    assert (min(after.values()), max(after.values())) == (min(before.values()), max(before.values()))
+    assert sorted(after) == sorted(before) and list(after.values()) == sorted(after.values())
 
 
 @pytest.mark.parametrize("end", [PersistentQueue.close, crash], ids=["closed", "crashed"])

@@ -108,21 +108,42 @@ def test_moving_takes_it_along(directory: Path, tmp_path: Path) -> None:
         assert drain(queue) == [b"d"]
 
 
+@pytest.mark.parametrize("count", [1, 6])
+def test_another_queue_takes_the_location_that_was_left(directory: Path, tmp_path: Path, count: int) -> None:
+    """A producer publishes into no other queue that has taken the location which its own queue has left."""
+    PersistentQueue(directory, data_path=tmp_path / "media").close()
+    item = bytes(1024 * 1024)
+    with Producer(directory) as producer:
+        producer.enqueue(b"a")
+        producer.flush()
+        move_data(directory, data_path=tmp_path / "elsewhere")
+        with PersistentQueue(tmp_path / "other", data_path=tmp_path / "media") as other:
+            producer.enqueue_many([item] * count)  # several are spilled
+            producer.flush()
+            assert drain(other) == []
+    with PersistentQueue(directory) as queue:
+        assert drain(queue) == [b"a", *[item] * count]
+
+
+class Killed(BaseException):
+    """Simulated end of the process: unlike an interrupt, it undoes nothing."""
+
+
 def test_a_move_that_is_cut_short_opens_the_inbox_again(directory: Path, tmp_path: Path) -> None:
     """While segments are moved, no producer can publish; after a move that is killed, none can until the next
-    opening."""
+    opening, as the error says."""
 
     def failpoint(name: str) -> None:
         if name == "move.4 switch":
-            raise KeyboardInterrupt
+            raise Killed
 
     with Producer(directory) as producer:
         producer.enqueue(b"a")
         producer.flush()
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(Killed):
             call_on(replace(DISK, failpoint=failpoint), move_data, directory, data_path=tmp_path / "elsewhere")
         producer.enqueue(b"b")
-        with pytest.raises(DataPathError, match=r"being moved.*flush again"):
+        with pytest.raises(DataPathError, match=r"cut short: open the queue once, then flush again$"):
             producer.flush()
         with PersistentQueue(directory) as queue:
             assert drain(queue) == [b"a"]
@@ -429,7 +450,7 @@ def test_a_full_queue_looks_no_further(open_queue: QueueFactory, directory: Path
     assert group._store.inbox.adopt() == 0
     reads: list[str] = []
 
-    def begin(_next_sequence: int) -> list[Transaction]:
+    def begin(_next_sequence: int, _most: int) -> list[Transaction]:
         reads.append("read")
         return []
 

@@ -580,6 +580,19 @@ def test_deletion_of_who_has_to_be_asked(open_queue: QueueFactory, path: Path) -
     delete_queue(path, "b")
 
 
+@pytest.mark.damages
+def test_renewal_of_who_has_to_be_asked(open_queue: QueueFactory, path: Path) -> None:
+    """A queue gets no new identity as long as another one may have to ask it."""
+    crash(in_doubt(open_queue, True)[0])
+    with pytest.raises(InDoubtError, match="no new identity while this one may ask it: open this one") as caught:
+        repair(path, "a", renew=True)
+    assert caught.value.path == str(path / "b")
+    b = open_queue("b")
+    assert contents(b) == [[b"1"]]
+    b.close()
+    assert repair(path, "a", renew=True).problems == ()
+
+
 def test_deletion_syncs_nothing_of_its_neighbours(open_queue: QueueFactory, path: Path) -> None:
     """The deletion of a queue syncs no log directory of its neighbours, since the names of their logs are durable."""
     for name in "abc":

@@ -343,14 +343,15 @@ def test_recycled_log_hides_its_former_life(tmp_path: Path) -> None:
     for n in range(10, 0, -2):
         put_each(queue, items[:n])
         queue.trim()
-    put_each(queue, items[:1])
+    last = b"of another length" * 300
+    put_each(queue, [last])
     crash(queue)
     replay = replay_of(path)
     assert log_file(path).read_bytes()[replay.end + 8 :].count(b"PQFr") > 0
     assert replay.torn_bytes == 0
     queue, found = reopen(path)
     queue.close()
-    assert found == [item for n in (10, 8, 6, 4, 2, 1) for item in items[:n]]
+    assert found == [*(item for n in (10, 8, 6, 4, 2) for item in items[:n]), last]
 
 
 @pytest.mark.parametrize("damage", ["flipped", "gone", "cut", "no header"])

@@ -106,6 +106,7 @@ def test_who_does_not_wait_overtakes_nobody(open_queue: QueueFactory, threads: T
         with pytest.raises(QueueFullError) as caught:
             flush(queue, b"x", timeout=timeout)
         assert (caught.value.limit, caught.value.holds, caught.value.asked) == ("max_items", 3, 1)
+        assert "the queue holds 3, and other flushes come before this one" in str(caught.value)
     with pytest.raises(QueueFullError, match="never fits"):
         flush(queue, *[b"x"] * 5)
     consume(queue, 2)

@@ -302,12 +302,13 @@ def test_a_name_that_was_forgotten(tmp_path: Path, open_queue: QueueFactory) -> 
     for name in "ab":
         open_queue(name).close()
     root = tmp_path / "queues"
-    makers: list[Callable[[Path], object]] = [PersistentQueue, compat.Queue, compat.FifoQueue]
+    makers: list[Callable[[Path], object]] = [PersistentQueue, Producer, compat.Queue, compat.FifoQueue]
     for make in makers:
         with pytest.raises(InvalidNameError, match=r"named queues: a, b: name one of them, .*name=None"):
             make(root)
         assert sorted(path.name for path in root.iterdir()) == ["a", "b"]
-    PersistentQueue(root, name=None).close()
+    Producer(root, name=None).close()
+    Producer(root).close()
     with PersistentQueue(root) as queue:
         assert (queue.name, len(queue)) == (None, 0)
     PersistentQueue(tmp_path / "elsewhere").close()

@@ -471,11 +471,14 @@ def test_move_that_dies(root: Path, media: Path, step: str, then: str) -> None:
     """The next opening or move sweeps the files that an interrupted move has left; ``check`` names them."""
     fill(root)
 
+    class KilledError(BaseException):
+        pass
+
     def failpoint(name: str) -> None:
         if name.startswith(step):
-            raise KeyboardInterrupt
+            raise KilledError
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KilledError):
         call_on(replace(DISK, failpoint=failpoint), move_data, root, "q", data_path=media)
     if then == "check":
         leftovers = [name for name in check(root, "q").leftovers if name.endswith(".seg")]

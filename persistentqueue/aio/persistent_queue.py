@@ -30,7 +30,7 @@ from .flush_batcher import Flushes, Marker
 from .futures import Landing, launch, over, read_some, task_name
 from .item_waiter import Watch
 from .opening import not_open, prepare
-from .session import Session, check_timeout
+from .session import Session, checked_timeout
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -490,7 +490,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
         Raises:
             ValueError: ``timeout`` is negative, or is above 0 without ``full="block"``.
         """
-        check_timeout(timeout)
+        timeout = checked_timeout(timeout)
         if timeout and not self._blocks:
             raise ValueError(f'a timeout of {timeout} seconds needs a queue with full="block"')
         return self._flushes.flush(session, marker, timeout)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -16,10 +17,12 @@ from persistentqueue.codecs import T
 from persistentqueue.system.uncopyable import Uncopyable
 
 from .flush_batcher import Marker
-from .futures import Landing, chunks, over
+from .futures import Landing, chunks, over, patiently, tell
 from .item_waiter import Watch
 
 R = TypeVar("R")
+_LONGEST_SECONDS = 1e9
+"""Longest wait, in seconds: 31 years."""
 
 
 class Host(Protocol):
@@ -75,6 +78,8 @@ class Session(Uncopyable, Generic[T]):
         self._ready = ready
         """Returns the number of items that the session can dequeue."""
         self._is_busy = False
+        self._tickets: deque[Ticket] = deque()
+        """Tickets that the session has given, from the first one on that had not ended when the last one was given."""
         self._counts = core._counts_attempts()
         """True if each dequeue logs a delivery, and a rollback may log a delay."""
 
@@ -173,7 +178,7 @@ class Session(Uncopyable, Generic[T]):
             ValueError: ``max_items`` or ``timeout`` is negative.
             CodecError, CorruptionError, SubscriptionNotFoundError: On the conditions that ``dequeue`` names.
         """
-        check_timeout(timeout)
+        timeout = checked_timeout(timeout)
         if max_items < 0:
             raise ValueError(f"max_items must not be negative, got {max_items}")
         with self._using():
@@ -209,7 +214,8 @@ class Session(Uncopyable, Generic[T]):
 
         A cancelled flush no longer waits for room, and ends when its group is durable. If it was committed, the session
         is empty. If not, the session keeps its operations: flush it again, or roll it back. If that is unknown, the
-        queue is broken, and the ``CancelledError`` has the reason as its cause.
+        queue is broken, and the ``CancelledError`` has the reason as its cause. A flush that is cancelled behind
+        tickets ends at once, and the tickets go on.
 
         Args:
             marker: Name and version that the transaction records. Default None. If the version was reached before,
@@ -230,13 +236,37 @@ class Session(Uncopyable, Generic[T]):
             BrokenQueueError: A sync failed. It is unknown whether the transaction was committed.
         """
         with self._using():
+            # Tickets may wait for room that flushes of other tasks make: nothing else waits in a thread meanwhile.
             if wait:
-                if self._core._has_pipeline():  # its tickets may wait for room that flushes of other tasks make
-                    await over(self._host.in_thread(self._core._settle))
+                await self._all_ended()
                 return await over(self._host.flush(self._core, marker, timeout))
-            if self._core._hands_over_at_once():
-                return self._core.flush(marker, timeout, wait=False)
-            return await over(self._host.in_thread(self._core.flush, marker, timeout, wait=False))
+            return await self._begin_flush(marker, timeout)
+
+    async def _begin_flush(self, marker: Marker | None, timeout: float | None) -> Ticket:
+        if self._core._rejects():
+            await self._all_ended()
+        while not (self._core._rejects() or self._core._hands_over_at_once()):
+            first = next((each for each in self._tickets if not each.done()), None)
+            await (asyncio.sleep(0) if first is None else self._ended(first))  # the thread may be about to take them
+            self._host.check()
+        if self._core._hands_over_at_once():
+            ticket = self._core.flush(marker, timeout, wait=False)
+        else:
+            ticket = await over(self._host.in_thread(self._core.flush, marker, timeout, wait=False))
+        while self._tickets and self._tickets[0].done():
+            self._tickets.popleft()
+        self._tickets.append(ticket)
+        return ticket
+
+    async def _all_ended(self) -> None:
+        """Wait until all tickets have ended. They end in order."""
+        if self._tickets:
+            await self._ended(self._tickets[-1])
+            self._host.check()
+
+    async def _ended(self, ticket: Ticket) -> None:
+        if not ticket.done():
+            await asyncio.shield(_landing_of(ticket))
 
     async def reject(
         self, item: T | CodecError, reason: str = "", *, retry: bool = True, delay_seconds: float | None = None
@@ -266,7 +296,8 @@ class Session(Uncopyable, Generic[T]):
     async def rollback(self) -> None:
         """Release what was dequeued and drop what was enqueued since the last flush.
 
-        It waits for tickets, and for the log if it begins a delay (see ``retry_delay_seconds``).
+        It waits for tickets, and for the log if it begins a delay (see ``retry_delay_seconds``). If the call is
+        cancelled, tickets that wait for room are refused, and the session is rolled back.
         """
         with self._using(checks=False):
             await self._end(self._core.rollback)
@@ -274,7 +305,7 @@ class Session(Uncopyable, Generic[T]):
     async def close(self) -> None:
         """Roll back what was not flushed, and end the session; closing again does nothing.
 
-        It waits as ``rollback`` does.
+        It waits as ``rollback`` does, and can be cancelled as it can. The session is then closed.
 
         Raises:
             PrecedingFlushError: A flush with ``wait=False`` failed, and the session was not rolled back since. The
@@ -284,11 +315,26 @@ class Session(Uncopyable, Generic[T]):
             await self._end(self._core.close)
 
     async def _end(self, call: Callable[[], None]) -> None:
-        """Make the call, in a thread if it may wait."""
+        """Make the call, in a thread if it may write. Before that, wait for tickets: other tasks need the threads."""
+        cancelled: asyncio.CancelledError | None = None
+        if self._tickets and not self._tickets[-1].done():
+            try:
+                await patiently(_landing_of(self._tickets[-1]), self._core.give_up)
+            except asyncio.CancelledError as error:
+                cancelled = error
         if self._core.closed or not (self._counts or self._core._has_pipeline()):
             call()
         else:
-            await over(self._host.in_thread(call))
+            ending = self._host.in_thread(call)
+            try:
+                await over(ending)
+            except Exception:
+                if cancelled is None:
+                    raise
+            if cancelled is not None:
+                raise cancelled from ending.exception()
+        if cancelled is not None:
+            raise cancelled
 
     @contextmanager
     def _using(self, *, checks: bool = True) -> Iterator[None]:
@@ -329,7 +375,24 @@ class Session(Uncopyable, Generic[T]):
             self._core.put_back(count)
 
 
-def check_timeout(timeout: float | None) -> None:
-    """Raise ``ValueError`` if the timeout is negative, or no number of seconds."""
-    if timeout is not None and not timeout >= 0:
+def checked_timeout(timeout: float | None) -> float | None:
+    """Return the timeout, cut to the longest that can be added to a time.
+
+    Raises ``ValueError`` if it is negative or NaN, and ``TypeError`` if it is no number.
+    """
+    if timeout is None:
+        return None
+    try:
+        is_possible = timeout >= 0
+    except TypeError:
+        raise TypeError(f"timeout must be None or a number of seconds, not {timeout!r}") from None
+    if not is_possible:
         raise ValueError(f"timeout must be None or at least 0 seconds, got {timeout}")
+    return min(timeout, _LONGEST_SECONDS)
+
+
+def _landing_of(ticket: Ticket) -> Landing[None]:
+    """Return a future that has a result when the ticket has ended, well or badly."""
+    landing: Landing[None] = Landing(loop=asyncio.get_running_loop())
+    ticket.add_done_callback(lambda _: tell(landing.get_loop(), landing.land, None))
+    return landing

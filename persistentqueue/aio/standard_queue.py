@@ -5,7 +5,7 @@ items are stored elsewhere. The first items of the queue are *at hand*, in memor
 are at hand as well. Beyond ``AT_HAND_ITEMS`` or ``AT_HAND_BYTES``, new items are only on disk until there is room.
 
 One thread writes. In each piece of work, it saves what was put, consumes what is done, and takes what comes next. All
-puts are one transaction, and the whole work has one sync.
+puts are one transaction, if a limit has room for it, and the whole work has one sync.
 
 Each item at hand is held by a session of its own, which is flushed when the item is done. A new item may be got before
 it is saved; after that, it is held, too. The persistent queue returns items in the order in which they were put.
@@ -41,7 +41,7 @@ from persistentqueue.options import Options, chosen_options, counts_deliveries
 from persistentqueue.system.disk import StrPath, fspath
 
 from ..faces.lifecycle import Lifecycle, T, oldest
-from ..faces.refusals import UncopyableFace
+from ..faces.refusals import UncopyableFace, need_maxsize
 from .futures import Landing, Worker, launch, over, tell
 from .opening import not_open, prepare
 from .persistent_queue import OptionArguments, adopted
@@ -92,6 +92,7 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
 
     - ``put`` is durable on return. Puts of many tasks share a sync. ``put_nowait`` is durable soon, and at the latest
       when ``flush``, ``join`` or ``close`` returns.
+    - ``put`` waits for a slot only, and not for room of a limit such as ``max_items``, also with ``full="block"``.
     - A ``put`` that is cancelled while it waits for a slot has put nothing. If it is cancelled later, the item is in
       the queue.
     - ``get`` returns the first item, which is on hold until ``task_done``. ``task_done`` applies to the items in the
@@ -137,6 +138,7 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
         progress: Progress = None,
         **arguments: Unpack[OptionArguments],
     ) -> None:
+        need_maxsize(maxsize)
         self._path = fspath(path)
         self._codec = codec
         self._subscription = subscription
@@ -289,7 +291,11 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
         while self.full():
             self._check_put()
             await self._line_up(self._putters, self.full)
-        self.put_nowait(item)
+        try:
+            self.put_nowait(item)
+        except Exception:
+            self._wake_putters()  # this task may have been woken for a slot, which it does not take
+            raise
         entry, self._last = self._last, None
         if entry is not None:
             entry.saved = Landing(loop=asyncio.get_running_loop())
@@ -432,6 +438,7 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
         Raises:
             ResourceError, QueueFullError, BrokenQueueError, ClosedError: On the conditions that ``flush`` names.
         """
+        self._check()
         await super().join()
         await self.flush()
 
@@ -544,6 +551,12 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
         self._ran(errands, [error] * len(errands))
         _raise(self._getters, error)
         _raise(self._putters, error)
+        self._finished.set()  # ``join`` looks at the failure
+
+    def _wake_putters(self) -> None:
+        """Wake as many tasks in ``put`` as there are slots."""
+        for _ in range(min(self.maxsize - self.qsize(), len(self._putters))):
+            self._wakeup_next(self._putters)
 
     def _has_room(self) -> bool:
         return not self._queue or (len(self._queue) < AT_HAND_ITEMS and self._at_hand_bytes < AT_HAND_BYTES)
@@ -596,33 +609,43 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
     def _landed(self, work: Work, found: Found) -> None:
         self._is_working = False
         self._done = found.undone + self._done
-        if found.save_error is None:
-            for entry in work.entries:
-                if entry.is_at_hand:
-                    self._fresh.append(entry)
-                if entry.saved is not None:
-                    entry.saved.land(None)
-        else:
-            again = [entry for entry in work.entries if not self._withdraws(entry, found.save_error)]
-            self._unsaved = again + self._unsaved
+        again = self._saved(work.entries, found.save_errors)
+        self._unsaved = again + self._unsaved
         self._ran(work.errands, found.ran)
         self._take_over(found)
         if work.errands:
             self._count()
-        for each in (found.save_error, found.done_error, found.take_error, *found.ran):
-            if isinstance(each, BrokenQueueError | ClosedError) and self._failure is None:
-                self._fail(each)
-        error = found.save_error or found.done_error or self._failure
+        save_error = next((each for each in found.save_errors if each is not None), None)
+        for result in (save_error, found.done_error, found.take_error, *found.ran):
+            if isinstance(result, BrokenQueueError | ClosedError) and self._failure is None:
+                self._fail(result)
+        error = save_error or found.done_error or self._failure
         has_taken = found.taken or (self._counts and not work.most_items)
         goes_on = has_taken and (self._fresh or (self._away and self._wanted()))
         if error is not None:
             self._settle(error)
+            if len(self._unsaved) > len(again) or len(self._done) > len(found.undone) or self._errands:
+                self._arm()  # this came meanwhile, and was not tried
         elif self._unsaved or self._done or self._errands or self._is_told or goes_on:
             self._arm()
         else:
             self._settle()
         if self._getters:
             self._watch()
+
+    def _saved(self, entries: Sequence[Entry], errors: Sequence[Exception | None]) -> list[Entry]:
+        """Tell the ``put`` calls that await the entries, and return what is to be saved later."""
+        again: list[Entry] = []
+        for entry, error in zip(entries, errors, strict=True):
+            if error is not None:
+                if not self._withdraws(entry, error):
+                    again.append(entry)
+                continue
+            if entry.is_at_hand:
+                self._fresh.append(entry)
+            if entry.saved is not None:
+                entry.saved.land(None)
+        return again
 
     def _ran(self, errands: list[Errand], found: Sequence[int | Exception]) -> None:
         """Give the results of errands to the tasks that await them. A rejected item is done with."""
@@ -660,6 +683,8 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
             _raise(self._getters, found.take_error, 1)
         self._away = found.ready - len(self._fresh) + sum(not entry.is_at_hand for entry in self._unsaved)
         self._count()
+        if self._counts:  # items may have become dead letters
+            self._wake_putters()
         for _ in range(waking):
             self._wakeup_next(self._getters)
 

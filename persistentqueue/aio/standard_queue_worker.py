@@ -1,16 +1,25 @@
 """The work of the thread of ``aio.Queue``: save what was put, consume what is done, and take what comes next.
 
-All puts are one transaction. The puts and the consumed items share one sync. ``standard_queue`` starts the work, and
-gets the result.
+All puts are one transaction. The puts and the consumed items share one sync. If the puts do not fit together, they are
+saved in parts, as far as there is room. ``standard_queue`` starts the work, and gets the result.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from persistentqueue import CodecError, MissingExtraError, PersistentQueue, Session, WrongKeyError, codecs
+from persistentqueue import (
+    CodecError,
+    MissingExtraError,
+    PersistentQueue,
+    QueueFullError,
+    Session,
+    WrongKeyError,
+    codecs,
+)
 
 from ..faces.refusals import Consumer, consumer_of
 from .futures import Landing
@@ -89,7 +98,8 @@ class Work(NamedTuple):
 class Found(NamedTuple):
     """The result of a piece of work."""
 
-    save_error: Exception | None
+    save_errors: Sequence[Exception | None]
+    """For each of ``Work.entries``, why it could not be saved; None if it is saved."""
     undone: list[Session[bytes]]
     """Sessions of ``Work.done`` that could not be flushed."""
     done_error: Exception | None
@@ -145,10 +155,39 @@ def _entry_of(data: bytes, codec: codecs.Codec[Any], hold: Session[bytes]) -> En
         raise
 
 
+def _save_in_parts(
+    core: PersistentQueue[bytes], putting: Session[bytes], entries: Sequence[Entry]
+) -> Sequence[Exception | None]:
+    """Save, in order, the entries that fit, of those that do not fit together. Return the error of each one, or None.
+
+    Nothing is saved behind an entry that no ``put`` awaits and that does not fit: it is saved later, in its order.
+    """
+    errors: list[Exception | None] = [None] * len(entries)
+    middle = len(entries) // 2
+    parts = deque([(0, middle), (middle, len(entries))])
+    while parts:
+        start, stop = parts.popleft()
+        putting.enqueue_many([entry.data for entry in entries[start:stop]])
+        saved = core.flush_all([putting])[0]
+        putting.rollback()
+        if not isinstance(saved, Exception):
+            continue
+        if isinstance(saved, QueueFullError) and stop - start > 1:
+            middle = (start + stop) // 2
+            parts.extendleft([(middle, stop), (start, middle)])
+            continue
+        errors[start:stop] = [saved] * (stop - start)
+        is_about_one = isinstance(saved, QueueFullError) and saved.limit != "max_items"
+        if not is_about_one or any(entry.saved is None for entry in entries[start:stop]):
+            errors[start:] = [saved] * (len(entries) - start)
+            break
+    return errors
+
+
 def work_on(opened: Opened, work: Work) -> Found:
     """Save, consume, run the errands, and take. Runs in the thread."""
     core, (source, stored) = opened
-    save_error: Exception | None = None
+    save_errors: Sequence[Exception | None] = [None] * len(work.entries)
     done_error: Exception | None = None
     undone: list[Session[bytes]] = []
     taken: list[Taken] = []
@@ -159,14 +198,16 @@ def work_on(opened: Opened, work: Work) -> Found:
             putting.enqueue_many([entry.data for entry in work.entries])
             *consumed, saved = core.flush_all([*work.done, putting])  # in this order: consumed items make room
             putting.rollback()  # a later piece of work saves refused items again
-        if isinstance(saved, Exception):
-            save_error = saved
+            if isinstance(saved, Exception):
+                save_errors = [saved] * len(work.entries)
+            if isinstance(saved, QueueFullError) and len(work.entries) > 1:
+                save_errors = _save_in_parts(core, putting, work.entries)
         for hold, each in zip(work.done, consumed, strict=True):
             if isinstance(each, Exception):
                 undone.append(hold)
                 done_error = each
     except Exception as error:
-        save_error = done_error = error
+        save_errors, done_error = [error] * len(work.entries), error
         undone = work.done
     ran = list(map(_run, work.errands))
     size_bytes, expected = 0, iter(work.expected)
@@ -188,4 +229,4 @@ def work_on(opened: Opened, work: Work) -> Found:
         take_error = error
         with suppress(Exception):
             ready = stored()
-    return Found(save_error, undone, done_error, taken, take_error, ready, ran)
+    return Found(save_errors, undone, done_error, taken, take_error, ready, ran)

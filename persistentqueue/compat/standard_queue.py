@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from queue import Empty, Full
 from time import monotonic
 from types import TracebackType
@@ -18,6 +19,7 @@ from persistentqueue import (
     CodecError,
     HoldLostError,
     PersistentQueue,
+    PersistentQueueError,
     Progress,
     QueueFullError,
     Session,
@@ -30,7 +32,7 @@ from persistentqueue.system.disk import StrPath, abspath, after_fork_in_child
 from persistentqueue.workers import SharedQueue, connect_options
 
 from ..faces.lifecycle import Lifecycle, T, oldest
-from ..faces.refusals import UncopyableFace
+from ..faces.refusals import UncopyableFace, need_maxsize
 from .backing import Backing, owned
 from .backing import shared as sharing
 
@@ -81,11 +83,13 @@ _JSON: Final = _Json()
 class _Task:
     """The items of one ``get`` or ``get_many``: held by one session until all of them are done."""
 
-    __slots__ = ("left", "session")
+    __slots__ = ("left", "rejected", "session")
 
     def __init__(self, session: Session[Any], left: int) -> None:
         self.session = session
         self.left = left
+        self.rejected = 0
+        """Number of items that may be in the queue again when the session is flushed."""
 
 
 class Queue(UncopyableFace, queue.Queue[T]):
@@ -127,6 +131,7 @@ class Queue(UncopyableFace, queue.Queue[T]):
     - For ``join`` and ``unfinished_tasks``, all items that the queue has when it is opened are unfinished. Items of
       other processes, by a ``Producer``, are unfinished, too; they end a waiting ``get``.
     - ``shutdown`` ends only this object. The remaining items are not consumed, and the next opening has them.
+    - Items that leave by ``persistent``, as with its ``clear``, wake no ``put`` and no ``join`` that waits.
     - Subclasses may override the hooks ``_init``, ``_qsize``, ``_put`` and ``_get``. They are called while ``mutex`` is
       held. An override of ``_put`` may call the original any number of times; its items are committed after ``mutex``
       is released.
@@ -174,6 +179,7 @@ class Queue(UncopyableFace, queue.Queue[T]):
     ) -> None:
         if not shared and (serve != "auto" or hold_seconds is not None):
             raise ValueError("serve and hold_seconds are for a queue of many processes: pass shared=True")
+        need_maxsize(maxsize)
         chosen = (connect_options if shared else chosen_options)(options, arguments)
         core: Any
         if shared:
@@ -217,7 +223,9 @@ class Queue(UncopyableFace, queue.Queue[T]):
         self._make_locks()
         self._idle: list[Session[T]] = []
         self._putting = 0
-        """Number of items that have a place and are being committed."""
+        """Number of items that are being committed: put ones, which have a place, and rejected ones that may return."""
+        self._committing: set[Session[T]] = set()
+        """Sessions of ``put`` calls that may wait for room of the persistent queue."""
         self._places = 0
         """Number of places that are taken; valid while items are being committed, since their outcome is unknown."""
         self._many_putters = 0
@@ -422,6 +430,7 @@ class Queue(UncopyableFace, queue.Queue[T]):
             except ValueError as error:
                 failure = error
             else:
+                task.rejected += 1
                 return task
         raise failure
 
@@ -432,6 +441,12 @@ class Queue(UncopyableFace, queue.Queue[T]):
             self._done(1)
             return False
         del self._tasks[task]
+        if task.rejected:
+            if not self._putting:
+                with suppress(PersistentQueueError):  # the flush raises it
+                    self._places = self._qsize()
+            self._putting += task.rejected
+            self._places += task.rejected
         return True
 
     def _consume(self, task: _Task) -> None:
@@ -440,11 +455,14 @@ class Queue(UncopyableFace, queue.Queue[T]):
         except (SessionLostError, HoldLostError):
             with self.mutex:
                 task.left = 1
+                self._putting -= task.rejected
                 self._lose(task)
             raise
         except BaseException:
             with self.mutex:
                 task.left = 1
+                self._putting -= task.rejected
+                self._places -= task.rejected
                 self._tasks[task] = None
                 self._tasks.move_to_end(task, last=False)
                 self._wake_all()
@@ -452,6 +470,8 @@ class Queue(UncopyableFace, queue.Queue[T]):
         with self.mutex:
             self._own_tasks().pop(task, None)
             self._release(task.session)
+            self._putting -= task.rejected
+            self._count_places_anew()
             self._done(1)
 
     def _lose(self, task: _Task) -> None:
@@ -464,8 +484,8 @@ class Queue(UncopyableFace, queue.Queue[T]):
     def shutdown(self, immediate: bool = False) -> None:
         """Refuse further items, and end ``get`` when the queue is empty.
 
-        Calls that wait raise ``ShutDown``. A ``put`` that is already committing succeeds. No item is consumed. Items
-        that were got can still be done, and ``join`` waits for them.
+        Calls that wait raise ``ShutDown``. A ``put`` that is already committing succeeds, unless it waits for room with
+        ``full="block"``. No item is consumed. Items that were got can still be done, and ``join`` waits for them.
 
         Args:
             immediate: Whether ``get`` ends at once. Then this object counts the queue as empty. Default False.
@@ -474,6 +494,8 @@ class Queue(UncopyableFace, queue.Queue[T]):
             self._lifecycle.shut_down(immediate)
             self._persistent.wake()
             self._wake_all()
+            for session in self._committing:
+                session.give_up()
 
     def close(self) -> None:
         """Close the queue; items that were got and are not done are ready again at the next opening.
@@ -525,22 +547,27 @@ class Queue(UncopyableFace, queue.Queue[T]):
                     self._put(item)
             except BaseException as error:
                 self._give_up(session)
+                self.not_full.notify_all()  # this call may have been woken for a place, which it does not take
                 if isinstance(error, QueueFullError):
                     raise Full(str(error)) from error
                 raise
             self._places += count
             self._putting += count
+            if self._blocks:
+                self._committing.add(session)
         is_in = False
         try:
             session.flush(timeout=_left(block, deadline) if self._blocks else None)
             is_in = True
         except QueueFullError as error:
+            if self.is_shutdown and self._blocks and not error.lasting:
+                raise ShutDown from error
             raise Full(str(error)) from error
         finally:
             with self.mutex:
+                self._committing.discard(session)
                 self._putting -= count
-                if self._is_shared and not self._putting:
-                    self.not_full.notify_all()
+                self._count_places_anew()
                 if is_in:
                     self._release(session)
                 else:
@@ -565,8 +592,10 @@ class Queue(UncopyableFace, queue.Queue[T]):
                 session.name = threading.current_thread().name
                 try:
                     items = self._get_some(most)
-                except Empty:  # another user of the persistent queue has taken the item
+                except Empty:  # another user of the persistent queue has taken the item, or it has become a dead letter
                     self._give_up(session)
+                    if not self._is_shared:  # else ``put`` and ``join`` look by themselves
+                        self._wake_all()
                 except CodecError:
                     self._hold(session, 1)
                     raise
@@ -610,7 +639,7 @@ class Queue(UncopyableFace, queue.Queue[T]):
         self._tasks[task] = None
         self._lifecycle.undone += count
         self._places -= count
-        if self._many_putters:
+        if self._many_putters or self._counts:  # other items may have become dead letters
             self.not_full.notify_all()
         else:
             self.not_full.notify(count)
@@ -639,6 +668,14 @@ class Queue(UncopyableFace, queue.Queue[T]):
         """Wake the threads in ``join`` if nothing is got or being put; they check the queue themselves."""
         if not self._lifecycle.undone and not self._putting:
             self.all_tasks_done.notify_all()
+
+    def _count_places_anew(self) -> None:
+        """Wake the threads that wait for a place if nothing is being committed, so that they can count the places.
+
+        Otherwise ``_places`` may be too high: items may have become dead letters, or be counted twice.
+        """
+        if self._counts and not self._putting:
+            self.not_full.notify_all()
 
     def _begin(self) -> Session[T]:
         self._session = self._idle.pop() if self._idle else self._consumer.session()

@@ -34,7 +34,7 @@ def face_options(options: Options | None, arguments: Mapping[str, Any], face: st
 
 def need_maxsize(maxsize: object) -> None:
     """Raise ``TypeError`` if this is no ``maxsize``; a path and a name were passed, as other openings take them."""
-    if not isinstance(maxsize, int):
+    if isinstance(maxsize, str) or hasattr(maxsize, "__fspath__"):
         raise TypeError(
             f"maxsize must be a whole number, not {maxsize!r}: the path of this queue is one argument, such as "
             '"queues/orders"'

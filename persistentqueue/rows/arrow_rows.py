@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _ITEM_BYTES_MAX = 2**31 - 64
+_NOT_UTF8 = "it is not UTF-8: cast it to binary"
 _PRIMITIVES = {
     "boolean": "bool_",
     "byte": "int8",
@@ -146,6 +147,8 @@ class ArrowRows:
         if not isinstance(rows, self._arrow.RecordBatch):
             rows = batch_of_rows(map(self._checked, _listed(rows)), self._written)
         data = self._conformed(rows).serialize()
+        for name, array in zip(self._target.names, self._arrow.ipc.read_record_batch(data, self._target), strict=True):
+            _need_valid(array, name)
         if len(data) > _ITEM_BYTES_MAX:
             raise ValueError(f"a batch of {rows.num_rows} rows takes {len(data)} bytes: use batches of fewer rows")
         return b"".join((NUMBER.pack(self._number), data))
@@ -175,6 +178,9 @@ class ArrowRows:
         unknown = [name for name in batch.schema.names if name not in self._target.names]
         if unknown:
             raise ValueError(f"the schema has no column {unknown[0]!r}: register a schema that has it")
+        twice = next((name for name in batch.schema.names if batch.schema.get_field_index(name) < 0), None)
+        if twice is not None:
+            raise ValueError(f"the column {twice!r} is there twice: rename or drop one of them")
         columns = []
         for column, field in zip(self._written.columns, self._target, strict=True):
             at = batch.schema.get_field_index(column.name)
@@ -186,7 +192,7 @@ class ArrowRows:
                     raise ValueError(f"the column {column.name!r}: expected {column.text()}, found {text}: cast it")
                 if found != column.kind != with_nulls(column.kind):  # there may be nulls where none may be
                     alone = Schema((column,))
-                    rows = ({column.name: value} for value in array.to_pylist())
+                    rows = ({column.name: value} for value in python_values(array, column.name))
                     array = batch_of_rows(map(rows_of(alone, check_value), rows), alone).column(0)
                 else:
                     array = array.cast(field.type)
@@ -194,6 +200,24 @@ class ArrowRows:
                 raise ValueError(f"the column {column.name!r} has nulls: expected {column.text()}")
             columns.append(array)
         return self._arrow.RecordBatch.from_arrays(columns, schema=self._target)
+
+
+def python_values(array: pa.Array, name: str) -> list[Any]:
+    """Return the values of a column. Raises ``ValueError``, with its name, for text, and ``OverflowError``."""
+    try:
+        values: list[Any] = array.to_pylist()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"the column {name!r}: {error}: {_NOT_UTF8}") from error
+    return values
+
+
+def _need_valid(array: pa.Array, name: str) -> None:
+    """Raise ``ValueError``, with the column's name, for a stored array that no read would accept."""
+    try:
+        array.validate(full=True)
+    except ValueError as error:
+        advice = _NOT_UTF8 if "UTF8" in str(error) else "correct the values"
+        raise ValueError(f"the column {name!r}: {error}: {advice}") from error
 
 
 def _listed(rows: Any) -> Iterable[Any]:

@@ -27,7 +27,7 @@ from typing import Any
 from ..errors import MissingExtraError
 from .registry import Registry
 from .schema import Column, Kind, Schema, decimal_of, fields_of
-from .values import check_value, rows_of
+from .values import check_value_in_utc, rows_of
 
 NUMBER = struct.Struct("<I")
 """The number of the schema that begins an item."""
@@ -98,7 +98,7 @@ class AvroRows:
         self._wanted = self._avro.parse_schema(avro_schema(wanted))
         self._number = number
         if number is not None:
-            self._checked = rows_of(registry.schema(number), check_value)
+            self._checked = rows_of(registry.schema(number), check_value_in_utc)
             self._schema_of(number)
 
     def encode(self, row: Any) -> bytes:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..codecs import decode
 from ..system.disk import StrPath
-from .arrow_rows import ArrowRows, batch_of_rows, pyarrow, schema_from_arrow
+from .arrow_rows import ArrowRows, batch_of_rows, pyarrow, python_values, schema_from_arrow
 from .avro_rows import AvroRows, fastavro
 from .json_rows import JsonRows
 from .registry import FORMATS, Registered, Registry
@@ -226,11 +226,11 @@ class RowBatches:
 
 
 def _python_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Return the rows of a batch. Raises ``ValueError``, which names the column, for a time that Python cannot have."""
+    """Return the rows of a batch. Raises ``ValueError``, with the column, for a value that Python cannot have."""
     names, columns = batch.schema.names, []
     for name, column in zip(names, batch.columns, strict=True):
         try:
-            columns.append(column.to_pylist())
+            columns.append(python_values(column, name))
         except OverflowError as error:
             raise ValueError(
                 f"the column {name!r}: {error}: Python has the years 1 to 9999: use the format arrow"

@@ -7,10 +7,13 @@ left out. ``values`` lists the values of JSON for each type.
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any
 
-from .schema import Schema
+from .schema import Kind, Schema, decimal_of, nested
 from .values import from_json, known_rows_of, rows_of, to_json
+
+_DECODER = json.JSONDecoder(parse_float=Decimal)
 
 
 class JsonRows:
@@ -19,6 +22,7 @@ class JsonRows:
     def __init__(self, written: Schema | None, wanted: Schema) -> None:
         self._checked = None if written is None else rows_of(written, to_json)
         self._read = known_rows_of(wanted, from_json)
+        self._parsed = _exact if any(_has_decimals(column.kind) for column in wanted.columns) else json.loads
 
     def encode(self, row: Any) -> bytes:
         """Return a row as an item. Raises ``ValueError``, which names the column."""
@@ -27,4 +31,13 @@ class JsonRows:
 
     def decode(self, data: bytes) -> dict[str, Any]:
         """Return the row in an item. Raises ``ValueError``."""
-        return self._read(json.loads(data))
+        return self._read(self._parsed(data))
+
+
+def _exact(data: bytes) -> Any:
+    """Return a value of JSON like ``json.loads``, with all digits of a number that has a fraction."""
+    return _DECODER.decode(data.decode(json.detect_encoding(data), "surrogatepass"))
+
+
+def _has_decimals(kind: Kind) -> bool:
+    return decimal_of(kind) is not None or any(_has_decimals(each) for _, each in nested(kind))

@@ -104,7 +104,7 @@ def _checked(columns: Any) -> Schema:
 
 
 def _need_distinct(names: Sequence[str], where: str) -> None:
-    folded = [name.casefold() for name in names]
+    folded = [name.lower() for name in names]
     twice = next((name for name, each in zip(names, folded, strict=True) if folded.count(each) > 1), None)
     if twice is not None:
         raise ValueError(f"the column {where + twice!r} is there twice, perhaps in another case: rename one of them")
@@ -219,8 +219,8 @@ def evolved(path: str, old: Schema, new: Schema) -> Schema:
 
 def _need_new_name(path: str, stored: Schema, column: Column) -> None:
     """Raise ``SchemaMismatchError`` if the name is that of a stored column, in another case."""
-    folded = column.name.casefold()
-    other = next((each for each in stored.columns if each.name.casefold() == folded), None)
+    folded = column.name.lower()
+    other = next((each for each in stored.columns if each.name.lower() == folded), None)
     if other is not None:
         advice = f"name it {other.name!r}"
         raise SchemaMismatchError(path, column.name, f"{other.name!r}, which differs in case", column.text(), advice)

@@ -6,7 +6,7 @@
     boolean, string               bool, str                  itself
     byte, short, integer, long    int of 8, 16, 32, 64 bits  a number
     float, double                 float, int                 a number, "NaN", "Infinity", "-Infinity"
-    decimal(p,s)                  Decimal                    "12.50"
+    decimal(p,s)                  Decimal                    "12.50"; a number is read, too
     binary                        bytes                      Base64
     date                          date                       "2026-01-31"
     timestamp                     datetime with a zone       "2026-01-31T12:00:00.5Z", in UTC
@@ -20,10 +20,11 @@ A column that is missing, or that is None, is null.
 from __future__ import annotations
 
 import re
+import struct
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, timezone
-from decimal import Decimal
+from decimal import Context, Decimal, Inexact, InvalidOperation
 from functools import partial
 from math import isfinite
 from typing import Any
@@ -36,6 +37,8 @@ Leaf = Callable[[Any, Kind], Any]
 _PAIR = 2
 _FRACTION = re.compile(r"\.(\d+)")
 """Digits behind the second."""
+_EXACT = Context(prec=38, traps=[Inexact, InvalidOperation])
+"""Rounds no decimal: a number that would need it raises an error."""
 _UNUSUAL = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 _PLAIN_TYPES: dict[str, tuple[type, ...]] = {
     "boolean": (bool,),
@@ -80,8 +83,15 @@ def check_value(value: Any, kind: Kind) -> Any:
             zone = "with a time zone" if kind == "timestamp" else "without a time zone"
             raise ValueError(f"expected {kind} {zone}, found {value!r}")
     elif isinstance(kind, str) and type(value) in _PLAIN_TYPES[kind]:
-        return bytes(value) if kind == "binary" else float(value) if kind in {"float", "double"} else value
+        check = _CHECKS.get(kind)
+        return value if check is None else check(value)
     raise _unfit(value, kind)
+
+
+def check_value_in_utc(value: Any, kind: Kind) -> Any:
+    """Return a value like ``check_value``; a timestamp in UTC, in which Python must have it, too."""
+    value = check_value(value, kind)
+    return _in_utc(value) if kind == "timestamp" else value
 
 
 def to_json(value: Any, kind: Kind) -> Any:
@@ -94,11 +104,52 @@ def to_json(value: Any, kind: Kind) -> Any:
 
 
 def from_json(value: Any, kind: Kind) -> Any:
-    """Return the value that Python has for a value of JSON."""
+    """Return the value that Python has for a value of JSON. A number with a fraction may be a ``Decimal``."""
+    if type(value) is Decimal:
+        return _decimal(_of_number(value, kind), kind) if decimal_of(kind) else check_value(float(value), kind)
     if decimal_of(kind) is not None:
         return _decimal(Decimal(str(value)), kind) if type(value) in {str, int, float} else check_value(value, kind)
     read = _FROM_TEXT.get(kind) if isinstance(kind, str) and isinstance(value, str) else None
     return check_value(value if read is None else read(value), kind)
+
+
+def _of_number(number: Decimal, kind: Kind) -> Decimal:
+    """Return a number of JSON without zeros beyond the scale of its column; unchanged if other digits are there."""
+    _, scale = decimal_of(kind) or (0, 0)
+    try:
+        return number.quantize(Decimal((0, (1,), -scale)), context=_EXACT)
+    except ArithmeticError:
+        return number
+
+
+def _text(value: str) -> str:
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"expected string, found {value!r}: UTF-8 has no half of a surrogate pair") from error
+    return value
+
+
+def _float(value: float) -> float:
+    try:
+        struct.pack("<f", value)
+    except OverflowError as error:
+        raise ValueError(f"expected float, found {value!r}, which 32 bits cannot hold: use double") from error
+    return float(value)
+
+
+def _in_utc(value: datetime) -> datetime:
+    if value.tzinfo is timezone.utc:
+        return value
+    try:
+        return value.astimezone(timezone.utc)
+    except OverflowError as error:
+        raise ValueError(f"expected a timestamp in the years 1 to 9999 in UTC, found {value!r}") from error
+
+
+_CHECKS: dict[str, Convert] = {"string": _text, "binary": bytes, "float": _float, "double": float}
+"""Checks and conversions of values that have the right type in Python."""
 
 
 def _number_to_json(value: float) -> float | str:
@@ -121,7 +172,7 @@ _TO_TEXT: dict[str, Convert] = {
     "float": _number_to_json,
     "double": _number_to_json,
     "date": date.isoformat,
-    "timestamp": lambda value: value.astimezone(timezone.utc).replace(tzinfo=None).isoformat() + "Z",
+    "timestamp": lambda value: _in_utc(value).replace(tzinfo=None).isoformat() + "Z",
     "timestamp_ntz": datetime.isoformat,
 }
 _FROM_TEXT: dict[str, Convert] = {

@@ -319,14 +319,6 @@ class SessionState(Uncopyable, Generic[T]):
         pipeline = self._pipeline
         return (pipeline is None or not pipeline.is_full()) and (self._trial is None or not self._trial.rejects)
 
-    def _settle(self) -> None:
-        """Wait for all flushes that were handed over to the pipeline, which there is (see ``_has_pipeline``).
-
-        Raises ``PrecedingFlushError`` and ``ReentrantUseError``.
-        """
-        assert self._pipeline is not None
-        self._pipeline.settle()
-
     def _has_pipeline(self) -> bool:
         """Return whether ``flush``, ``rollback`` and ``close`` may have to wait for flushes that were handed over."""
         return self._pipeline is not None

@@ -21,6 +21,7 @@ from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession, functions
+from pyspark.sql.types import ArrayType, MapType, StructType, TimestampType
 
 from persistentqueue import BrokenQueueError, PersistentQueueError, Producer, QueueNotFoundError
 from persistentqueue.interprocess import is_reached
@@ -37,6 +38,7 @@ _SHARE = (
     "it needs a file system that it shares with the executors, or a payload_root that Spark reaches, such as "
     "s3a://bucket/payloads"
 )
+_TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 _OWNERS = r"stage-(?P<owner>[0-9a-f]{16})-[0-9a-f]{32}"
 _BATCHES = r"batch-(?P<of>[0-9a-f]{16})-(?P<query>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-(?P<batch>\d{1,19})"
 _NAME = re.compile(f"{_OWNERS}|{_BATCHES}-[0-9a-f]{{32}}")
@@ -137,10 +139,11 @@ def write(
     """Let Spark write a payload, make it durable, and return its manifest. After an error, the payload is removed.
 
     Without ``keeps_empty``, a payload without rows is removed, and the result is None. Raises ``TypeError`` if ``df``
-    is no DataFrame of Spark.
+    is no DataFrame of Spark, and ``ValueError`` if Spark would cut its timestamps.
     """
     if not isinstance(df, DataFrame):
         raise TypeError(f"a stage is a DataFrame of Spark, not an object of type {type(df).__name__}")
+    _need_whole_timestamps(df)
     address = root.make(name)
     try:
         # 1. Spark writes the payload. 2. The payload is made durable, files first, then the names that lead to it.
@@ -161,6 +164,23 @@ def write(
         root.remove(name)
         raise
     return manifest
+
+
+def _need_whole_timestamps(df: DataFrame) -> None:
+    """Raise ``ValueError`` if Spark would cut the microseconds of a timestamp in Parquet, without an error."""
+    if _has_timestamp(df.schema) and df.sparkSession.conf.get(_TIMESTAMPS, None) == "TIMESTAMP_MILLIS":
+        raise ValueError(
+            f"{_TIMESTAMPS} is TIMESTAMP_MILLIS, which would cut the microseconds of timestamps: set it to "
+            "TIMESTAMP_MICROS, or cast the timestamps of the DataFrame to strings"
+        )
+
+
+def _has_timestamp(kind: object) -> bool:
+    if isinstance(kind, StructType):
+        return any(_has_timestamp(field.dataType) for field in kind.fields)
+    if isinstance(kind, MapType):
+        return _has_timestamp(kind.keyType) or _has_timestamp(kind.valueType)
+    return _has_timestamp(kind.elementType) if isinstance(kind, ArrayType) else isinstance(kind, TimestampType)
 
 
 def _counted(df: DataFrame) -> tuple[DataFrame, Any]:

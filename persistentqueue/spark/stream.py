@@ -26,7 +26,15 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from persistentqueue import PersistentQueueError, QueueNotFoundError
-from persistentqueue.interprocess import Onlooker, is_published, look, plan, read_publication, request_subscription
+from persistentqueue.interprocess import (
+    LATEST,
+    Onlooker,
+    is_published,
+    look,
+    plan,
+    read_publication,
+    request_subscription,
+)
 from persistentqueue.interprocess import acknowledge as acknowledge_sequence
 from persistentqueue.system.disk import DISK, join
 
@@ -78,13 +86,22 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
         """True if the subscription was seen since then."""
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
-        """Return the beginning of a new query: the frontier of its subscription, which is requested if missing."""
+        """Return the beginning of a new query: the frontier of its subscription, which is requested if missing.
+
+        Raises ``ValueError`` if the options begin beyond the end of the queue: the items before would be read.
+        """
         state = self._look()[1]
-        number = state.number_of(self._options.subscription)
-        if number is not None:
-            first = state.subscriptions[number].frontier
+        cursor = self._cursor(state)
+        if cursor is not state.gone:
+            first = cursor.frontier
         else:
-            first = max(min(self._options.start, state.next_sequence), state.gone.frontier)
+            start, end = self._options.start, state.next_sequence
+            if end < start != LATEST:
+                raise ValueError(
+                    f"{self._options.place.directory}: startingOffsets is {start}, but the queue ends at {end}: give "
+                    f"an offset up to {end}, or latest, or begin the query later"
+                )
+            first = max(min(start, end), state.gone.frontier)
             # Skip items that were consumed out of order there: the subscription will skip them, too.
             first = next((at for at, _ in state.gone.unconsumed(first, state.next_sequence)), state.next_sequence)
             self._ask(first)
@@ -137,7 +154,13 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
         count = end["items"]
         begin: int = end["begin"] if "begin" in end else start["offset"]
         places, recovered = self._onlooker.look(durably=True)
-        is_other = _is_of_another(end, recovered.identity)
+        alien = self._alien(end)
+        is_other = alien is not None or _is_of_another(end, recovered.identity)
+        if count == _UNKNOWN and alien is None:
+            alien = self._alien(start)
+            begin = begin if alien is None else self._cursor(recovered.state).frontier
+        if alien is not None and options.fail_on_data_loss:
+            raise DataLossError(options, begin, alien)
         runs = [(begin, end["offset"] - begin)] if begin < end["offset"] and not is_other else []
         splits = plan(DISK, places, recovered, runs)
         missing = count - sum(split.items for split in splits)
@@ -160,9 +183,11 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
         """Acknowledge all items before this offset. An error fails no query: the next batch acknowledges them again.
 
         The request goes to the queue and the subscription of the options. ``end`` may come from the checkpoint of a
-        copy, and then names those of the original.
+        copy, and then names the place of the original. If it names another subscription, nothing is acknowledged.
         """
         options = self._options
+        if self._alien(end) is not None:
+            return
         with suppress(PersistentQueueError, OSError):
             _acknowledge(options.place, options.subscription, end, self._onlooker.look()[1].identity)
 
@@ -182,12 +207,12 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
 
     def _resumed(self, last: Offset, inbox: str, state: Any) -> int:
         """Return the sequence at which a query that is at the offset ``last`` goes on. Raises ``DataLossError``."""
-        name, offset = self._options.subscription, last["offset"]
-        number = state.number_of(name)
-        is_there = number is not None
-        cursor = state.subscriptions[number] if is_there else state.gone
-        is_other, reason = _is_of_another(last, self._identity), None
-        if is_other:
+        offset, cursor = last["offset"], self._cursor(state)
+        is_there, reason = cursor is not state.gone, self._alien(last)
+        is_other = reason is not None or _is_of_another(last, self._identity)
+        if reason is not None:
+            pass  # the offset is what another consumer has read
+        elif is_other:
             reason = "another queue has taken the place of the one that it read"
         elif state.next_sequence < offset:
             reason = f"the queue ends at {state.next_sequence} (an older copy has taken its place)"
@@ -205,6 +230,16 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
         if not is_there and not self._is_pending(inbox):
             self._ask(first)
         return int(first)
+
+    def _alien(self, offset: Offset) -> str | None:
+        """Return why the offset is no position of this query: it names another subscription. None if it is one."""
+        found = offset.get("subscription", self._options.subscription)
+        return None if found == self._options.subscription else f"its checkpoint is that of the subscription {found!r}"
+
+    def _cursor(self, state: Any) -> Any:
+        """Return the place of the subscription in the queue; that of all consumers if it is not there."""
+        number = state.number_of(self._options.subscription)
+        return state.gone if number is None else state.subscriptions[number]
 
     def _is_pending(self, inbox: str) -> bool:
         """Return whether the missing subscription was requested, and the owner has not answered yet."""

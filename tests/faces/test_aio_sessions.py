@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from persistentqueue import (
 )
 from persistentqueue.runtime import pipeline
 from tests.api.test_tickets import GatedDisk
-from tests.faces.test_aio import drain, put, run
+from tests.faces.test_aio import drain, put, run, until
 from tests.faces.test_aio_cancelled import cancelled_everywhere
 from tests.support.disks import call_on
 
@@ -48,6 +50,111 @@ def test_a_task_goes_on(place: Path) -> None:
                 assert await asyncio.wrap_future(marked) and not await session.flush(("m", 1))
             assert all(ticket.result(0.0) for ticket in tickets)
             assert await drain(queue) == [b"%d" % number for number in range(1000)]
+
+    run(main())
+
+
+def test_tickets_that_wait_for_room_take_no_threads(place: Path) -> None:
+    """Any number of sessions may end behind tickets that wait for room: the other calls of the queue go on."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue[bytes](place, "orders", max_items=1, full="block") as queue:
+            await put(queue, b"first")
+
+            async def produce(number: int) -> None:
+                async with queue.session() as session:
+                    await session.enqueue(b"%d" % number)
+                    await session.flush(wait=False)
+
+            async def consume() -> None:
+                async with queue.session() as session:
+                    await session.dequeue(None)
+                    await session.flush()
+
+            producers = [asyncio.create_task(produce(number)) for number in range(8)]
+            await until(lambda: core_of(queue).stats().waiting == 8)
+            assert (await queue.stats()).waiting == 8
+            for _ in range(9):
+                await consume()
+            await asyncio.gather(*producers)
+            assert len(queue) == 0
+
+    run(main())
+
+
+@pytest.mark.parametrize("call", ["flush", "flush of a ticket", "rollback", "close"])
+def test_a_call_behind_a_ticket_that_waits_for_room_is_cancelled(
+    place: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """A cancellation ends each call behind a ticket that waits for room. A flush leaves the ticket and the session as
+    they were; a rollback or a close refuses the ticket."""
+    monkeypatch.setattr(pipeline, "_WAITING_MAX", 1)
+
+    async def main() -> None:
+        async with aio.PersistentQueue[bytes](place, "orders", max_items=1, full="block") as queue:
+            await put(queue, b"first")
+            session = queue.session()
+            await session.enqueue(b"1")
+            tickets = [await session.flush(wait=False)]
+            await until(lambda: core_of(queue).stats().waiting)
+            if call == "flush of a ticket":
+                await session.enqueue(b"2")
+                tickets.append(await session.flush(wait=False))
+            await session.enqueue(b"last")
+            ways: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
+                "flush": session.flush,
+                "flush of a ticket": partial(session.flush, wait=False),
+                "rollback": session.rollback,
+                "close": session.close,
+            }
+            task = asyncio.create_task(ways[call]())
+            done, _ = await asyncio.wait([task], timeout=0.02)
+            assert not done
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            if not call.startswith("flush"):
+                assert isinstance(tickets[0].exception(0.0), QueueFullError)
+                assert session.closed == (call == "close")
+                return
+            assert not tickets[0].done()
+            consumer = asyncio.ensure_future(consume_all(queue, len(tickets) + 2))
+            assert await session.flush() and all(ticket.result(0.0) for ticket in tickets)
+            assert (await consumer)[-1] == b"last"
+            await session.close()
+
+    run(main())
+
+
+def core_of(queue: aio.PersistentQueue[bytes]) -> PersistentQueue[bytes]:
+    """Return the open synchronous queue."""
+    assert queue._core is not None
+    return queue._core
+
+
+async def consume_all(queue: aio.PersistentQueue[bytes], count: int) -> list[bytes | None]:
+    """Consume this number of items, each in a transaction of its own, and return them."""
+    items = []
+    for _ in range(count):
+        async with queue.transaction() as session:
+            items.append(await session.dequeue(None))
+    return items
+
+
+def test_timeouts_are_those_of_the_synchronous_session(place: Path) -> None:
+    """A timeout may be of any length, and what is no number of seconds is named."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue[bytes](place, "orders", full="block") as queue, queue.session() as session:
+            unclear: Any = "soon"
+            for call in (session.dequeue(unclear), session.dequeue_many(2, unclear), session.flush(timeout=unclear)):
+                with pytest.raises(TypeError, match="number of seconds, not 'soon'"):
+                    await call
+            taking = asyncio.create_task(session.dequeue(10**400))
+            await until(lambda: len(queue._watch))
+            await put(queue, b"late")
+            assert await taking == b"late"
+            assert await session.flush(timeout=10**400)
 
     run(main())
 

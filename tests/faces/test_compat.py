@@ -95,6 +95,12 @@ def is_waiting(queue: Queue[Any]) -> bool:
     return bool(getters or any(condition._waiters for condition in conditions))
 
 
+def waiters_of(queue: Queue[Any]) -> list[Any]:
+    """Return the threads that wait for a place, one lock each."""
+    not_full: Any = queue.not_full
+    return list(not_full._waiters)
+
+
 # --- what is durable -------------------------------------------------------------------------------------------------
 
 
@@ -341,6 +347,18 @@ def test_never_full_where_there_is_room(opened: OpenFace) -> None:
     assert [putter.answer() for putter in putters] == [None] * 2
 
 
+def test_a_refused_put_leaves_its_place(opened: OpenFace) -> None:
+    """A put whose item the codec refuses, after a wait, leaves the free place to the next one."""
+    queue = opened(1)
+    queue.put(0)
+    bad = Waiting(queue.put, object())
+    wait_for(lambda: len(waiters_of(queue)) == 1)
+    good = Waiting(queue.put, 1)
+    wait_for(lambda: len(waiters_of(queue)) == 2)
+    assert queue.get() == 0
+    assert isinstance(bad.answer(), CodecError) and good.answer() is None
+
+
 def test_limits_of_the_queue_beneath(opened: OpenFace) -> None:
     """A limit of ``PersistentQueue`` raises ``Full``, too. With ``full="block"`` a put waits for room below that limit
     as well."""
@@ -557,6 +575,17 @@ def test_shutdown_wakes_all(opened: OpenFace) -> None:
     wait_for(lambda: is_waiting(queue))
     queue.shutdown()
     assert isinstance(putting.answer(), ShutDown)
+
+
+def test_shutdown_ends_a_put_that_waits_for_room(opened: OpenFace) -> None:
+    """A put that waits for room of the persistent queue raises ``ShutDown``. Its item is not in the queue."""
+    queue = opened(max_items=1, full="block")
+    queue.put(0)
+    putter = Waiting(queue.put, 1)
+    wait_for(lambda: queue.persistent.stats().waiting == 1)
+    queue.shutdown()
+    assert isinstance(putter.answer(), ShutDown)
+    assert get_and_end(queue) == 0 and queue.qsize() == 0
 
 
 def test_close_wakes_all(opened: OpenFace) -> None:

@@ -205,6 +205,6 @@ def test_without_the_extra_it_says_what_to_install() -> None:
 
 
 def test_only_queues_are_collected() -> None:
-    """What is neither an open queue nor a callable is refused when the collector is made, not at each scrape."""
+    """A collector refuses arguments that are neither open queues nor callables when it is made, not at each scrape."""
     with pytest.raises(TypeError, match=r"not 'orders': pass a queue that connect\(\) has opened as lambda: \[queue\]"):
         QueueCollector("orders")  # type: ignore[arg-type]

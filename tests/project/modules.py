@@ -140,7 +140,6 @@ FACES_MAY_USE = {
     "_has_pipeline",
     "_rejects",
     "_return_unopened",
-    "_settle",
     "_takes_no_more",
     "_undecodable",
     "_unflushed",

@@ -34,7 +34,7 @@ PROMISES = (
         "unit/engine/commit unit/engine/two_phase unit/recovery/replay unit/recovery/in_doubt unit/recovery/decisions "
         "api/flush_all durability/several_killed durability/import_killed spark/pipeline_killed "
         "predecessors/diskqueue_scenarios "
-        "predecessors/diskqueue_weaknesses misuse/identities",
+        "predecessors/diskqueue_weaknesses misuse/identities misuse/copied_locations",
         "random --schedules 100000",
         "exhaustive --operations 3",
         "random --style several --schedules 100000",

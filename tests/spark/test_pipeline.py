@@ -61,6 +61,14 @@ def failing(_: Any) -> Any:
         ({"source": "a", "name": ""}, "a stage's name must have"),
         ({}, "neither a source nor a target"),
         ({"target": "a"}, "pass marker= or every="),
+        ({"source": {"a", "b"}}, "stage 'echo': source must be a name, or a list or tuple of names, not {"),
+        ({"source": None}, "source must be a name, or a list"),
+        ({"source": "a", "target": 7}, "target must be a name, or a list"),
+        ({"target": "a", "marker": "m"}, r"stage 'echo': marker must be a name and a version, \(str, int\), not 'm'"),
+        ({"target": "a", "marker": ["m", 1]}, "marker must be a name and a version"),
+        ({"target": "a", "marker": ("m", "1")}, "marker must be a name and a version"),
+        ({"target": "a", "marker": ("m", -1)}, "marker must be a name of 1 to 65,535 bytes and a version from 0"),
+        ({"target": "a", "marker": ("", 1)}, "marker must be a name of 1 to 65,535 bytes"),
         ({"source": "a", "every": 5}, "are for a stage without a source, but it has a"),
         ({"source": "a", "marker": ("m", 1)}, "are for a stage without a source"),
         ({"target": "a", "every": 0}, "more than 0 seconds"),
@@ -78,6 +86,12 @@ def test_a_wrong_definition_is_refused(flow: Flow, arguments: dict[str, Any], wo
     with pytest.raises(PipelineDefinitionError, match=words):
         pipeline.stage(**arguments)(echo)
     assert not flow.root.exists()
+
+
+def test_a_decorator_without_brackets_is_refused(flow: Flow) -> None:
+    """The error says that the decorator must be called, and names the function."""
+    with pytest.raises(PipelineDefinitionError, match=r"stage 'echo': .*: call the decorator, as in @pipeline.stage\("):
+        flow.make().stage(echo)
 
 
 def test_unknown_names_are_refused(flow: Flow) -> None:

@@ -708,3 +708,19 @@ def test_letters_of_a_stage_that_is_gone_keep_their_payloads(flow: Flow) -> None
     assert flow.payloads() == {"a": 1}
     pipeline, _ = flawed(flow, max_attempts=1)
     assert (pipeline.requeue("work"), pipeline.run(until="drained"), take(pipeline, "b")) == (1, True, [[1]])
+
+
+def test_letters_of_a_stage_that_is_gone_can_be_discarded(flow: Flow) -> None:
+    """A pipeline without the stage lists its letters and deletes them with their payloads, but gives none back."""
+    pipeline, flaws = flawed(flow, max_attempts=1)
+    flaws.append(1)
+    pipeline.run(until="drained")
+    pipeline = flow.make()
+    pipeline.stage(source="a", name="another")(lambda _: None)
+    assert [letter.stage for letter in pipeline.dead_letters("work")] == ["work"]
+    with pytest.raises(PipelineDefinitionError, match="no stage 'work'"):
+        pipeline.requeue("work")
+    assert pipeline.discard("work") == 1
+    assert flow.payloads() == {}
+    with pytest.raises(PipelineDefinitionError, match="no stage 'work'"):
+        pipeline.dead_letters("work")

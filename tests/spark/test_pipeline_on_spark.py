@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from persistentqueue.spark import Pipeline, Progress, StageFailedError
+from persistentqueue.spark import Pipeline, Progress, StageFailedError, StageHandoff
 from tests.support.spark_modes import IS_CONNECT
 
 pytestmark = pytest.mark.spark
@@ -88,3 +88,20 @@ def test_a_stage_uses_the_data_source(spark: SparkSession, tmp_path: Path) -> No
         with pipeline.take("read") as taken:
             assert taken is not None
             assert sorted(bytes(row.value) for row in taken.df.collect()) == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("kind", ["timestamp", "map<string,array<struct<at:timestamp>>>"])
+def test_timestamps_that_spark_would_cut_are_refused(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    """If the session writes timestamps in milliseconds, a put of timestamps is refused, and one of others is not."""
+    frame = spark.createDataFrame([], f"id bigint, at {kind}")
+    setting = "spark.sql.parquet.outputTimestampType"
+    spark.conf.set(setting, "TIMESTAMP_MILLIS")
+    try:
+        with StageHandoff(spark, tmp_path, "h") as handoff:
+            with pytest.raises(ValueError, match=f"{setting} is TIMESTAMP_MILLIS, .* set it to TIMESTAMP_MICROS"):
+                handoff.put(frame)
+            assert handoff.put(frame.select("id"))
+            spark.conf.set(setting, "TIMESTAMP_MICROS")
+            assert handoff.put(frame)
+    finally:
+        spark.conf.unset(setting)

@@ -233,7 +233,7 @@ def test_what_cannot_be_written(
 def test_options_that_make_no_sense() -> None:
     """The error for a wrong option says which values are allowed."""
     for options, match in (
-        ({}, "needs a path"),
+        ({}, "needs a path.* A table of a catalog does not pass its path: use load"),
         ({"path": "p", "startingOffsets": "latest"}, "startingOffsets is earliest or"),
         ({"path": "p", "endingOffsets": "earliest"}, "endingOffsets is latest or"),
         ({"path": "p", "endingOffsets": "-1"}, "endingOffsets is latest or"),
@@ -245,6 +245,10 @@ def test_options_that_make_no_sense() -> None:
             read_options(options)
     with pytest.raises(ValueError, match="txnVersion is a number"):
         write_options({"path": "p", "txnAppId": "x", "txnVersion": "1.5"})
+    for app, version, match in (("x", 2**64, "a version from 0"), ("é" * 32_768, 1, "not a name of 65536 bytes")):
+        with pytest.raises(ValueError, match=f"txnAppId and txnVersion must be a name of 1 to 65,535 bytes.*{match}"):
+            write_options({"path": "p", "txnAppId": app, "txnVersion": str(version)})
+    assert write_options({"path": "p", "txnAppId": "x", "txnVersion": str(2**64 - 1)}).marker == ("x", 2**64 - 1)
     with pytest.raises(ValueError, match="writeStream of persistentqueue has no option txnappid"):
         stream_write_options({"path": "p", "txnAppId": "x"})
     assert stream_write_options({"path": "p", "checkpointLocation": "c"}).place.directory == os.path.abspath("p")

@@ -340,7 +340,7 @@ def test_before_spark_tells_where_a_batch_begins(tmp_path: Path) -> None:
 def test_where_a_query_begins(tmp_path: Path) -> None:
     """A new query begins at its starting offset, or at the position of its subscription, if there is one.
 
-    A starting offset beyond the end means the next item.
+    A starting offset beyond the end is refused, since the items before it would be read.
     """
     with PersistentQueue(str(tmp_path), "in") as queue:
         put(queue, *numbers(10))
@@ -350,11 +350,14 @@ def test_where_a_query_begins(tmp_path: Path) -> None:
         assert reader(tmp_path, startingOffsets="earliest", subscription="a").initialOffset()["offset"] == 3
         assert reader(tmp_path, startingOffsets="latest", subscription="b").initialOffset()["offset"] == 10
         assert reader(tmp_path, startingOffsets="5", subscription="c").initialOffset()["offset"] == 5
-        assert reader(tmp_path, startingOffsets="50", subscription="d").initialOffset()["offset"] == 10
+        assert reader(tmp_path, startingOffsets="10", subscription="d").initialOffset()["offset"] == 10
+        with pytest.raises(ValueError, match="in: startingOffsets is 11, but the queue ends at 10: give an offset up"):
+            reader(tmp_path, startingOffsets="11", subscription="e").initialOffset()
         put(queue, b"10")
         with queue.subscribe("c").transaction() as session:
             assert session.dequeue_many(2) == [b"5", b"6"]
         assert reader(tmp_path, subscription="c").initialOffset()["offset"] == 7
+        assert queue.subscriptions() == [*"abcd"]
         assert [len(queue.subscribe(name)) for name in "abcd"] == [8, 1, 4, 1]
         assert reader(tmp_path).reportLatestOffset()["offset"] == 11
 
@@ -419,7 +422,7 @@ def test_a_query_on_a_copy_leaves_the_original_alone(tmp_path: Path) -> None:
 
 
 def test_a_query_at_a_new_place_names_it(tmp_path: Path) -> None:
-    """The first look at a new place ends a batch without rows, whose offset names the new place and subscription.
+    """The first look at a new place ends a batch without rows, whose offset names the new place.
 
     So ``acknowledge`` reaches the queue that the query reads now, and not the one of an older offset.
     """
@@ -427,17 +430,44 @@ def test_a_query_at_a_new_place_names_it(tmp_path: Path) -> None:
     planner = reader(tmp_path / "first")
     end = planner.latestOffset(planner.initialOffset())
     with PersistentQueue(str(tmp_path / "first"), "in") as queue:
-        queue.subscribe("again")
+        assert queue.subscriptions() == ["spark"]
     shutil.copytree(tmp_path / "first", tmp_path / "copy")
     assert planner.latestOffset(end) == end
-    copy = reader(tmp_path / "copy", subscription="again")
+    copy = reader(tmp_path / "copy")
     moved = copy.latestOffset(end)
-    assert (moved["path"], moved["subscription"]) == (str(tmp_path / "copy"), "again")
+    assert (moved["path"], moved["subscription"]) == (str(tmp_path / "copy"), "spark")
     assert [each.value for each in copy.partitions(end, moved)] in ([], [[]])
     assert copy.latestOffset(moved) == moved
     query: Any = SimpleNamespace(lastProgress={"sources": [{"endOffset": moved}]})
     assert acknowledge(query) == 1
-    assert (left(tmp_path / "first"), left(tmp_path / "copy", "again")) == (numbers(3), [])
+    assert (left(tmp_path / "first"), left(tmp_path / "copy")) == (numbers(3), [])
+
+
+def test_a_checkpoint_of_another_subscription(tmp_path: Path) -> None:
+    """A query with the checkpoint of another subscription fails, and consumes nothing of its own subscription.
+
+    With ``failOnDataLoss=false`` it begins at the place of its own subscription.
+    """
+    enqueue(tmp_path, *numbers(3))
+    other = reader(tmp_path, subscription="other")
+    start = other.initialOffset()
+    end = other.latestOffset(start)
+    with PersistentQueue(str(tmp_path), "in") as queue:
+        queue.subscribe("spark")
+    enqueue(tmp_path, *numbers(3, 5))
+    with pytest.raises(DataLossError, match=r"'spark' is at offset 0, but its checkpoint is .* subscription 'other'"):
+        reader(tmp_path).partitions(start, end)
+    reader(tmp_path).commit(end)
+    assert left(tmp_path) == numbers(5)
+    assert [each.value for each in reader(tmp_path, failOnDataLoss="false").partitions(start, end)] in ([], [[]])
+    # Spark 4.0 does not tell the source its place: the beginning of the batch is that of the other subscription.
+    untold = reader(tmp_path).latestOffset()
+    with pytest.raises(DataLossError, match="subscription 'other'"):
+        reader(tmp_path).partitions(end, untold)
+    (split,) = reader(tmp_path, failOnDataLoss="false").partitions(end, untold)
+    assert [n for batch in reader(tmp_path).read(split) for n in batch.column(1).to_pylist()] == [*range(5)]
+    assert goes_on(tmp_path, end, "its checkpoint is that of the subscription 'other'") == [*range(5)]
+    assert (left(tmp_path), left(tmp_path, "other")) == ([], numbers(5))
 
 
 def test_acknowledging_at_a_place_that_is_left(tmp_path: Path) -> None:

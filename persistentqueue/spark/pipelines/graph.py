@@ -11,6 +11,8 @@ from typing import Any
 
 from persistentqueue import PersistentQueueError
 
+from ..options import checked_marker
+
 Marker = tuple[str, int]
 Delay = float | Callable[[int], float]
 """Seconds until a stage is tried again: a number, or a function from the number of its failures to seconds."""
@@ -60,6 +62,8 @@ class StageDefinition:
         ):
             if number is not None and (type(number) is not int or number < 1):
                 raise PipelineDefinitionError(f"stage {self.name!r}: {what} must be a number from 1, not {number!r}")
+        if self.marker is not None and not callable(self.marker):
+            _check_marker(self.name, self.marker)
         if not callable(self.retry_delay):
             _checked_number(self.name, "retry_delay_seconds", self.retry_delay)
         if self.every_seconds is not None and _checked_number(self.name, "every", self.every_seconds) <= 0:
@@ -188,6 +192,13 @@ def _check_name(name: object, what: str) -> None:
         raise PipelineDefinitionError(
             f"{what} must have 1 to 40 of A-Z a-z 0-9 _ -, beginning with a letter or a digit, not {name!r}"
         )
+
+
+def _check_marker(stage: str, marker: object) -> None:
+    try:
+        checked_marker(marker, "marker")
+    except (TypeError, ValueError) as error:
+        raise PipelineDefinitionError(f"stage {stage!r}: {error}") from error
 
 
 def _checked_number(stage: str, what: str, seconds: object) -> float:

@@ -83,7 +83,7 @@ class Pipeline:
 
     def stage(
         self,
-        *,
+        *functions: object,
         source: str | Sequence[str] = (),
         target: str | Sequence[str] = (),
         name: str | None = None,
@@ -107,6 +107,7 @@ class Pipeline:
         and durable on return.
 
         Args:
+            functions: Nothing: all arguments have names. A function here means that the decorator was not called.
             source: The edges that it takes from: a name, or several. Several stages may take from one edge; each of
                 them gets every DataFrame. Without a source, pass ``marker`` or ``every``.
             target: The edges that it puts to: a name, or several. Several stages may put to one edge.
@@ -136,16 +137,24 @@ class Pipeline:
 
         Raises:
             PipelineDefinitionError: An argument is out of range. Or the name exists. Or the stage closes a circle. Or
-                another stage has the name of its marker at one of its targets. Or the queues are open.
+                another stage has the name of its marker at one of its targets. Or the queues are open. Or the decorator
+                has no brackets.
         """
+        if functions:
+            given = getattr(functions[0], "__name__", repr(functions[0]))
+            raise PipelineDefinitionError(
+                f"stage {given!r}: arguments have names: call the decorator, as in "
+                '@pipeline.stage(source="raw", target="out")'
+            )
 
         def define(function: F) -> F:
             """Add the stage to the graph, and return its function."""
+            own = name if name is not None else getattr(function, "__name__", "")
             definition = StageDefinition(
-                name if name is not None else getattr(function, "__name__", ""),
+                own,
                 function,
-                _names(source),
-                _names(target),
+                _names(own, "source", source),
+                _names(own, "target", target),
                 max_attempts,
                 retry_delay_seconds,
                 max_waiting,
@@ -251,12 +260,12 @@ class Pipeline:
             The letters, the oldest first.
 
         Raises:
-            PipelineDefinitionError: There is no such stage.
+            PipelineDefinitionError: There is no such stage, and no letter of it.
 
-        The payloads of the inputs are kept. For any thread.
+        The payloads of the inputs are kept. A stage that was renamed or removed has its letters under its old name. For
+        any thread.
         """
-        self._graph.require_stage(stage)
-        return self._opened()[0].dead_letters(stage)
+        return self._with_letters(stage).dead_letters(stage)
 
     def requeue(self, stage: str, max_letters: int | None = None) -> int:
         """Give a stage the inputs of its letters once more, in one transaction; it takes them before all others.
@@ -292,12 +301,12 @@ class Pipeline:
             The number of letters.
 
         Raises:
-            PipelineDefinitionError: There is no such stage.
+            PipelineDefinitionError: There is no such stage, and no letter of it.
 
-        It also raises what ``Session.flush`` raises; then nothing was deleted. Durable on return. For any thread.
+        It also raises what ``Session.flush`` raises; then nothing was deleted. Durable on return. A stage that was
+        renamed or removed has its letters under its old name. For any thread.
         """
-        self._graph.require_stage(stage)
-        return self._opened()[0].discard(stage, max_letters)
+        return self._with_letters(stage).discard(stage, max_letters)
 
     # --- running
 
@@ -438,13 +447,27 @@ class Pipeline:
                 self._store, self._scheduler = store, Scheduler(store, stages)
             return self._store, self._scheduler
 
+    def _with_letters(self, stage: str) -> Store:
+        """Return the store, if the stage is defined or has letters. Raises ``PipelineDefinitionError``."""
+        store = self._opened()[0]
+        if not store.dead_letters(stage):
+            self._graph.require_stage(stage)
+        return store
+
     def _edge(self, name: str) -> Edge:
         self._graph.require_edge(name)
         return self._opened()[0].edges[name]
 
 
-def _names(names: str | Sequence[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)
+def _names(stage: str, what: str, names: object) -> tuple[str, ...]:
+    """Return the edges of a stage. Raises ``PipelineDefinitionError`` for others than a name, a list or a tuple."""
+    if isinstance(names, list | tuple):
+        return tuple(names)
+    if isinstance(names, str):
+        return (names,)
+    raise PipelineDefinitionError(  # a set has another order in each process
+        f"stage {stage!r}: {what} must be a name, or a list or tuple of names, not {names!r}"
+    )
 
 
 def _edge_stats(edge: Edge) -> EdgeStats:

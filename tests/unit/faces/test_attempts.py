@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,13 @@ import pytest
 from persistentqueue import ClosedError, CodecError, DeadLetter, PersistentQueue, QueueFullError, aio
 from persistentqueue import SubscriptionNotFoundError as NotFoundError
 from persistentqueue.compat import Empty, FifoQueue, Queue, ShutDown
+from persistentqueue.system.disk import DISK
 from tests.faces.test_aio import SECONDS, run, until
 from tests.faces.test_aio_cancelled import cancelled_everywhere
-from tests.faces.test_compat import Waiting, get_and_end
+from tests.faces.test_compat import Waiting, get_and_end, waiters_of
+from tests.support.disks import call_on
+from tests.support.queues import wait_for
+from tests.unit.runtime.test_open_queue import Gate
 
 COUNTING: dict[str, Any] = {"max_attempts": 2, "dead_letter": "dead"}
 
@@ -134,6 +139,72 @@ def test_join_and_shutdown_of_threads_wait_for_a_delayed_item(place: Path) -> No
         getting = Waiting(queue.get)
         queue.shutdown(immediate=True)
         assert isinstance(getting.answer(), ShutDown) and queue.qsize() == 0
+
+
+def test_dead_letters_make_room_for_threads_and_end_join(place: Path) -> None:
+    """If ``get`` makes dead letters of items, threads in ``put`` get all their places; without other items, ``join``
+    ends."""
+    settings: dict[str, Any] = {"maxsize": 3, "max_attempts": 1, "dead_letter": "dead"}
+    with Queue[Any](place, **settings) as queue:
+        queue.put_many("abc")
+        assert [queue.get(), queue.get()] == ["a", "b"]
+    with Queue[Any](place, **settings) as queue:
+        putters = [Waiting(queue.put, item) for item in "def"]
+        wait_for(lambda: len(waiters_of(queue)) == 3)
+        assert queue.get() == "c"
+        assert [putter.answer() for putter in putters] == [None] * 3
+        assert sorted(queue.get() for _ in putters) == ["d", "e", "f"]
+    with Queue[Any](place, **settings) as queue:
+        joiner, putter = Waiting(queue.join), Waiting(queue.put_many, "gh")
+        wait_for(lambda: len(waiters_of(queue)) == 1)
+        assert [queue.get(), queue.get()] == ["g", "h"] and putter.answer() is None
+        for _ in range(2):
+            queue.task_done()
+        assert joiner.answer() is None
+        queue.put("i")
+        assert queue.get() == "i"
+    with Queue[Any](place, **settings) as queue:
+        joiner = Waiting(queue.join)
+        with pytest.raises(Empty):
+            queue.get(timeout=0)
+        assert joiner.answer() is None
+
+
+def test_a_rejected_item_keeps_its_place_while_others_are_written(place: Path) -> None:
+    """An item that comes back while puts are written is counted: later puts do not exceed ``maxsize``."""
+    gate = Gate()
+    with call_on(replace(DISK, failpoint=gate.failpoint), Queue[int], place, 2, **COUNTING) as queue:
+        queue.put(0)
+        assert queue.get() == 0
+        gate.armed = True
+        putter = Waiting(queue.put, 1)
+        assert gate.reached.wait(SECONDS)
+        rejecter = Waiting(queue.reject, 0)
+        wait_for(lambda: not queue._tasks)
+        late = Waiting(queue.put, 2)
+        wait_for(lambda: len(waiters_of(queue)) == 1)
+        gate.go_on.set()
+        assert putter.answer() is None and rejecter.answer() is None
+        assert (queue.qsize(), late.is_alive()) == (2, True)
+        assert get_and_end(queue) == 0 and late.answer() is None
+
+
+def test_a_rejected_item_has_its_place_before_it_is_back(place: Path) -> None:
+    """While a rejection with a delay is written, its item is counted, also in a queue that was opened with items."""
+    gate = Gate()
+    with Queue[int](place, 2, **COUNTING) as queue:
+        queue.put_many([0, 1])
+    with call_on(replace(DISK, failpoint=gate.failpoint), Queue[int], place, 2, **COUNTING) as queue:
+        assert queue.get() == 0
+        gate.armed = True
+        rejecter = Waiting(partial(queue.reject, 0, delay_seconds=600.0))
+        assert gate.reached.wait(SECONDS)
+        late = Waiting(queue.put, 2)
+        wait_for(lambda: len(waiters_of(queue)) == 1)
+        gate.go_on.set()
+        assert rejecter.answer() is None
+        assert (queue.qsize(), late.is_alive()) == (2, True)
+        assert get_and_end(queue) == 1 and late.answer() is None
 
 
 def test_get_many_ends_before_an_item_that_failed(place: Path) -> None:

@@ -176,6 +176,9 @@ def test_a_queue_of_rows(format_name: str, tmp_path: Path) -> None:
         ({"n": 1, "l": "abc"}, "the column 'l': expected array<long>"),
         ({"n": 1, "l": ["a"]}, "the column 'l.element': expected long"),
         ({"n": 1, "m": [1]}, "the column 'm': expected map<string,long>"),
+        ({"n": 1, "s": "a\ud800"}, "the column 's': expected string, found 'a.ud800': UTF-8 has no half"),
+        ({"n": 1, "m": {"\udfff": 1}}, "the column 'm.key': expected string"),
+        ({"n": 1, "f": 1e39}, r"the column 'f': expected float, found 1e\+39, which 32 bits cannot hold: use double"),
         ({"n": 1, "m": {1: 1}}, "the column 'm.key': expected string"),
         ({"n": 1, "o": 5}, "o: expected an object with the columns"),
         ({"n": 1, "o": {"y": 5}}, "no column 'o.y'"),
@@ -191,6 +194,7 @@ def test_values_that_do_not_fit(format_name: str, row: dict[str, Any], named: st
         schema={
             "n": "integer not null",
             "s": "string",
+            "f": "float",
             "d": "decimal(5,2)",
             "t": "timestamp",
             "z": "timestamp_ntz",
@@ -226,6 +230,73 @@ def test_json_is_bare_text_that_anything_writes(tmp_path: Path) -> None:
     ):
         with pytest.raises((ValueError, TypeError)):
             codec.decode(bad)
+
+
+def test_a_number_of_json_is_an_exact_decimal(tmp_path: Path) -> None:
+    """A decimal that another program wrote as a number keeps all its digits, in a list as well."""
+    kind = {"type": "array", "elementType": "decimal(38,28)"}
+    codec = RowCodec(tmp_path, "q", format="json", schema={"d": "decimal(20,2)", "l": kind, "f": "double", "i": "long"})
+    row = codec.decode(b'{"d": 12345678901234567.89, "l": [1.1000000000000000000000000001, 2, 1e2], "f": 0.1}')
+    numbers = [Decimal("1.1000000000000000000000000001"), Decimal(2), Decimal(100)]
+    assert row == {"d": Decimal("12345678901234567.89"), "l": numbers, "f": 0.1, "i": None}
+    assert type(row["f"]) is float
+    assert codec.decode(b'{"d": 1.5000}')["d"] == Decimal("1.5"), "zeros behind the scale are no digits"
+    for bad, named in (
+        (b'{"d": 1.501}', r"the column 'd': expected decimal\(20,2\)"),
+        (b'{"d": 1e30}', "the column 'd'"),
+        (b'{"i": 1.0}', "the column 'i': expected long, found 1.0"),
+    ):
+        with pytest.raises(ValueError, match=named):
+            codec.decode(bad)
+
+
+def test_half_of_a_character_in_json(tmp_path: Path) -> None:
+    """A row of JSON with a lone surrogate raises an error with its sequence and its column, for Arrow's batches too."""
+    registry = Registry(tmp_path, "q")
+    schema = registry.register("json", schema_from_types({"s": "string"})).schema
+    with pytest.raises(CodecError, match=r"item 7: .*the column 's': expected string, found '.ud800'"):
+        RowBatches(registry, "json", None, schema).batch_of([b'{"s": "\\ud800"}'], [7])
+    (batch,) = RowBatches(registry, "json", None, schema).batch_of([b'{"s": "\\ud83d\\ude00"}'], [8])
+    assert batch.to_pylist() == [{"s": "\U0001f600"}]
+
+
+@pytest.mark.parametrize("format_name", ["avro", "json"])
+def test_a_moment_that_utc_has_in_another_year(format_name: str, tmp_path: Path) -> None:
+    """A timestamp outside of the years 1 to 9999 in UTC is refused when it is written, since no read could have it."""
+    codec = RowCodec(tmp_path, "q", format=format_name, schema={"t": "timestamp"})
+    west, east = (dt.timezone(dt.timedelta(hours=hours)) for hours in (-5, 5))
+    for moment in (dt.datetime(9999, 12, 31, 23, tzinfo=west), dt.datetime(1, 1, 1, tzinfo=east)):
+        with pytest.raises(ValueError, match="the column 't': expected a timestamp in the years 1 to 9999 in UTC"):
+            codec.encode({"t": moment})
+    moment = dt.datetime(2026, 1, 1, tzinfo=west)
+    assert codec.decode(codec.encode({"t": moment})) == {"t": moment}
+
+
+NOT_UTF8 = pa.StringArray.from_buffers(2, *pa.array([b"a", b"a\xff"]).buffers()[1:])
+"""Texts as Spark makes them of binary values without a check."""
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize("place", ["plain", "large", "list", "required"])
+def test_text_that_is_not_utf8(format_name: str, place: str, tmp_path: Path) -> None:
+    """A batch with a text that is not UTF-8 is refused by the column, since no read would accept it."""
+    texts = {
+        "plain": NOT_UTF8,
+        "large": NOT_UTF8.cast(pa.large_string()),
+        "list": pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), NOT_UTF8),
+        "required": pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), NOT_UTF8),
+    }[place]
+    batch = pa.record_batch({"id": pa.array([1, 2]), "name": texts})
+    registry = Registry(tmp_path, "q")
+    schema = schema_from_arrow(batch.schema)
+    if place == "required":
+        required = {"type": "array", "elementType": "string", "containsNull": False}
+        schema = schema_from_types({"id": "long", "name": required})
+    registered = registry.register(format_name, schema)
+    batches = RowBatches(registry, format_name, registered.number, registered.schema)
+    with pytest.raises(ValueError, match=r"the column 'name': .*: it is not UTF-8: cast it to binary"):
+        batches.items_of(batch)
+    assert batches.items_of(batch.slice(0, 1)), "only the rows of a slice count"
 
 
 def test_texts_in_json_that_are_no_values(tmp_path: Path) -> None:
@@ -308,6 +379,7 @@ def test_batches_of_arrow(tmp_path: Path) -> None:
         (pa.record_batch({"id": pa.array([None], pa.int64())}), "'id' has nulls"),
         (pa.record_batch({"t": pa.array([None], pa.timestamp("us", "UTC"))}), "'id' has nulls"),
         (pa.record_batch({"id": pa.array([1]), "x": pa.array([1])}), "no column 'x'"),
+        (pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], names=["id", "id"]), "'id' is there twice: rename"),
         (
             pa.record_batch({"id": pa.array([1]), "t": pa.array([1], pa.timestamp("ns"))}),
             r"'t'.*timestamp\[ns\] of Arrow",

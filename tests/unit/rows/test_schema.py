@@ -105,6 +105,7 @@ def test_a_name_that_differs_in_case_is_refused() -> None:
         with pytest.raises(SchemaMismatchError, match=r"'ID'.*'id', which differs in case, .*: name it 'id'") as caught:
             call("q", old, of(ID="long", name="string"))
         assert caught.value.column == "ID"
+    assert of(straße="long", strasse="long").names == ("straße", "strasse"), "two names, also for Spark"
     with pytest.raises(SchemaMismatchError, match=r"'ID'.*'id', which differs in case"):
         evolved("q", old, Schema((*old.columns, *of(ID="long").columns)))
 

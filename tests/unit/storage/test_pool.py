@@ -478,7 +478,7 @@ def test_the_pool_is_filled_from_outside_while_the_queue_is_in_use(open_queue: Q
     queue = open_queue(segment_bytes=8 * KIB, pool_max_bytes=100 * KIB)
     done = run("fill", str(tmp_path / "queues"), "orders", "--bytes", "30000", "--file-bytes", str(8 * KIB))
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "3 files, 24576 bytes"
+    assert done.stdout.splitlines()[-1] == "3 files, 24.0 KiB"
     put_each(queue, [bytes(KIB)] * 20)
     assert queue.stats().pool_taken == queue.stats().segments == 3
     assert run("clear", str(tmp_path / "queues"), "orders").stdout.splitlines()[-1] == "0 files, 0 bytes"
@@ -487,8 +487,8 @@ def test_the_pool_is_filled_from_outside_while_the_queue_is_in_use(open_queue: Q
 def test_the_shared_pool_can_be_filled_before_there_is_a_queue(tmp_path: Path) -> None:
     """The shared pool can be filled before there is a queue: names of queues cannot begin with a dot."""
     done = run("fill", str(tmp_path), "--shared", "--bytes", "1000", "--file-bytes", "500")
-    assert done.stdout.splitlines() == ["made: 500 bytes"] * 2 + ["2 files, 1000 bytes"]
-    assert run("show", str(tmp_path), "--shared").stdout.splitlines() == ["2 files, 1000 bytes"]
+    assert done.stdout.splitlines() == ["made: 500 bytes"] * 2 + ["2 files, 1,000 bytes"]
+    assert run("show", str(tmp_path), "--shared").stdout.splitlines() == ["2 files, 1,000 bytes"]
 
 
 @pytest.mark.parametrize(

@@ -231,7 +231,7 @@ def test_items_are_seen_in_their_order_with_what_the_log_carries(open_queue: Que
     assert data_of(view.peek(7)) == expected[:7]
     assert view.peek(0) == []
     assert data_of(view.peek()) == expected[:1]
-    with pytest.raises(ValueError, match="negative"):
+    with pytest.raises(ValueError, match="n must be at least 0, got -1"):
         view.peek(-1)
     assert drain(queue) == expected
 

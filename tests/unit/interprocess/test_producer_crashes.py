@@ -29,12 +29,12 @@ from persistentqueue.core.frame import encode_frame
 from persistentqueue.core.header import decode_header
 from persistentqueue.core.operations import Adoption, Dequeue, Enqueue, MarkerSet, Operation, encode_transaction
 from persistentqueue.engine.transaction import Transaction
-from persistentqueue.interprocess.producer import Versions
+from persistentqueue.interprocess.producer import Versions, explained
 from persistentqueue.storage.publication import read_publication
 from persistentqueue.system.disk import DISK
 from persistentqueue.system.wakeup import Wakeup, _watch
 from tests.conftest import QueueFactory
-from tests.support.disks import call_on
+from tests.support.disks import call_on, using_disk
 from tests.support.queues import crash, drain, log_file, put, wait_for
 
 from .test_producer import inbox, publish
@@ -523,3 +523,14 @@ def test_a_damaged_file_does_not_go_to_the_pool(open_queue: QueueFactory, direct
     queue.trim()
     assert queue.stats().pool_files == 0
     assert not path.exists()
+
+
+def test_a_location_that_cannot_be_listed(tmp_path: Path) -> None:
+    """If the directory of a missing inbox cannot be listed, the error does not claim that a move was cut short."""
+
+    def listdir(path: str) -> list[str]:
+        raise OSError(errno.EIO, "Input/output error", path)
+
+    with using_disk(replace(DISK, listdir=listdir)):
+        error = explained(FileNotFoundError(), str(tmp_path), str(tmp_path / "inbox"), None, "", "flush again")
+    assert isinstance(error, DataPathError) and "since the segments are being moved, or were moved" in str(error)

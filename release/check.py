@@ -43,7 +43,9 @@ def main(dist: Path) -> None:
     run(sys.executable, "-m", "twine", "check", "--strict", *built)
     source = next(path for path in built if path.suffix == ".gz")
     with tarfile.open(source) as packed:
-        packed.extractall(dist, filter="data")
+        # Some releases of Python 3.10 and 3.11 do not know filters yet; the archive was made here.
+        packed.extraction_filter = getattr(tarfile, "data_filter", None)
+        packed.extractall(dist)
     unpacked = (dist / source.name.removesuffix(".tar.gz")).rename(dist / "unpacked")
     if (ROOT / ".git").exists():
         check_completeness(unpacked)

@@ -172,7 +172,7 @@ MUTANTS = (
     Mutant("a new one shares what is gone", "core/state", "        if others == 1:\n            self.gone = self.gone.copy()\n", "        if others == 1:\n            pass\n", "subscribes"),
     Mutant("what is dequeued is the plain queue's", "engine/commit", "                    runs.append(Dequeue(subscription, first, count))\n", "                    runs.append(Dequeue(0, first, count))\n", "subscribes"),
     Mutant("a request comes again", "engine/adoption", "            # that a session has held.\n            self.sync()\n", "            pass\n", "subscribes", 25),
-    Mutant("a request comes again whose owner was killed", "recovery/opening", "    store.adopter.sync()", "    pass", "subscribes", 300000),
+    Mutant("a request comes again whose owner was killed", "recovery/opening", "    store.adopter.sync()", "    pass", "subscribes", 1),
     Mutant("a request is answered before what was published before it", "engine/adoption", "            if transactions and not _are_alike(transactions[-1].request, publication.request):\n                break  # the answer to a request depends on what is before it\n", "", "subscribes"),
     Mutant("what is acknowledged is all there is", "core/availability", "        ahead = min(end, self._state.next_sequence) - self.position\n", "        ahead = self._state.next_sequence - self.position\n", "subscribes", 14),
     Mutant("runs of two subscriptions are one", "engine/commit", "                    if transaction.ready is not first.ready:\n                        return False\n", "", "tests/durability/test_campaigns.py::test_group_of_two_subscriptions"),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 
 from .codecs import BYTES, Codec, T, checked_codec, decode_each
 from .core.encryption import Envelopes
-from .core.items import checked_count, checked_name
+from .core.items import checked_count, checked_name, checked_timeout
 from .engine.reader import Reader
 from .engine.segment_use import SegmentUse
 from .engine.settings import Settings
@@ -40,7 +40,7 @@ from .runtime.memory_budget import MemoryBudget
 from .runtime.multi_queue import introduce, require_neighbours
 from .runtime.open_queue import OpenQueue, OpenStore
 from .runtime.retries import Retries, requeue, require_fitting
-from .runtime.session_state import SessionParts, checked_timeout, consume_ready, held_seconds, hold_of
+from .runtime.session_state import SessionParts, consume_ready, held_seconds, hold_of
 from .session import Session, flush_all
 from .storage.layout import place_path, queue_directory
 from .subscription import Subscription

@@ -13,7 +13,7 @@ from typing import Any, Literal, overload
 from .codecs import T
 from .core.availability import LANE_ITEMS
 from .core.block import ITEM_BYTES_MAX
-from .core.items import Buffer, are_bytes, as_bytes, checked_marker, chunks, too_large
+from .core.items import Buffer, are_bytes, as_bytes, checked_marker, checked_timeout, chunks, too_large
 from .core.page_cache import ITEM_OVERHEAD_BYTES
 from .engine.transaction import Transaction
 from .errors import (
@@ -28,7 +28,6 @@ from .runtime.session_state import (
     BUSY,
     FREE,
     SessionState,
-    checked_timeout,
     exclusively,
     fail_held,
     require_no_handlers,

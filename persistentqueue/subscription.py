@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Generic
 
 from .codecs import Codec, T, decode_each
+from .core.items import checked_timeout
 from .engine.reader import Reader
 from .runtime.open_queue import OpenQueue
-from .runtime.session_state import checked_timeout
 from .session import Session
 from .system.progress import Progress
 from .system.uncopyable import Uncopyable, uncopyable_block

@@ -22,6 +22,7 @@ from persistentqueue import (
     codecs,
 )
 from persistentqueue.codecs import T
+from persistentqueue.core.items import checked_timeout
 from persistentqueue.options import DeadLetterQueue, Options, PlainOptionArguments, Start, Unnamed, chosen_options
 from persistentqueue.system.disk import StrPath, fspath
 from persistentqueue.system.uncopyable import Uncopyable
@@ -30,7 +31,7 @@ from .flush_batcher import Flushes, Marker
 from .futures import Landing, launch, over, read_some, task_name
 from .item_waiter import Watch
 from .opening import not_open, prepare
-from .session import Session, checked_timeout
+from .session import Session
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

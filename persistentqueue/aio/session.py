@@ -14,6 +14,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar, overload
 import persistentqueue
 from persistentqueue import CodecError, PersistentQueueError, Ticket, UnflushedWarning
 from persistentqueue.codecs import T
+from persistentqueue.core.items import checked_timeout
 from persistentqueue.system.uncopyable import Uncopyable
 
 from .flush_batcher import Marker
@@ -21,8 +22,6 @@ from .futures import Landing, chunks, over, patiently, tell
 from .item_waiter import Watch
 
 R = TypeVar("R")
-_LONGEST_SECONDS = 1e9
-"""Longest wait, in seconds: 31 years."""
 
 
 class Host(Protocol):
@@ -373,22 +372,6 @@ class Session(Uncopyable, Generic[T]):
     def _put_back(self, count: int) -> None:
         with suppress(PersistentQueueError):  # the closing of the queue has released them
             self._core.put_back(count)
-
-
-def checked_timeout(timeout: float | None) -> float | None:
-    """Return the timeout, cut to the longest that can be added to a time.
-
-    Raises ``ValueError`` if it is negative or NaN, and ``TypeError`` if it is no number.
-    """
-    if timeout is None:
-        return None
-    try:
-        is_possible = timeout >= 0
-    except TypeError:
-        raise TypeError(f"timeout must be None or a number of seconds, not {timeout!r}") from None
-    if not is_possible:
-        raise ValueError(f"timeout must be None or at least 0 seconds, got {timeout}")
-    return min(timeout, _LONGEST_SECONDS)
 
 
 def _landing_of(ticket: Ticket) -> Landing[None]:

@@ -1,4 +1,4 @@
-"""Checks of what callers pass in (items, markers and names), and the buffer of a session's items.
+"""Checks of what callers pass in (items, markers, names, counts and timeouts), and the buffer of a session's items.
 
 Every value is checked before anything is buffered.
 """
@@ -26,6 +26,8 @@ _CHUNK_ITEMS = 8192
 _VERSION_MAX = 2**64 - 1
 _MARKER_FIELDS = 2
 _NAME_BYTES_MAX = 2**16 - 1
+_LONGEST_SECONDS = 1e9
+"""Longest wait, in seconds: 31 years."""
 
 
 def chunks(items: Iterable[Any]) -> Iterator[list[Any]]:
@@ -53,6 +55,20 @@ def checked_count(name: str, count: object) -> int:
     if count < 0:
         raise ValueError(f"{name} must be at least 0, got {count}")
     return min(count, sys.maxsize)
+
+
+def checked_timeout(timeout: float | None) -> float | None:
+    """Return the timeout, cut to the longest that can be added to a time. Raises ``ValueError`` if it is negative or
+    NaN, and ``TypeError`` if it is no number."""
+    if timeout is None:
+        return None
+    try:
+        is_possible = timeout >= 0
+    except TypeError:
+        raise TypeError(f"timeout must be None or a number of seconds, not {timeout!r}") from None
+    if not is_possible:
+        raise ValueError(f"timeout must be None or at least 0 seconds, got {timeout}")
+    return min(timeout, _LONGEST_SECONDS)
 
 
 def as_bytes(item: Buffer) -> bytes:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+from ..core.items import checked_timeout
 from ..errors import PersistentQueueError
-from ..runtime.session_state import checked_timeout
 from ..serving.protocol import (
     CALLS_ONLY,
     CONNECTION_BYTES,

@@ -20,7 +20,7 @@ from ..codecs import Codec, T
 from ..core.availability import Taken
 from ..core.encryption import UNOPENED
 from ..core.intervals import Intervals, Run, append_run, last_of, within
-from ..core.items import checked_marker
+from ..core.items import checked_marker, checked_timeout
 from ..core.page_cache import ITEM_OVERHEAD_BYTES
 from ..engine.reader import Reader
 from ..engine.segment_use import Hold
@@ -34,9 +34,6 @@ from .pipeline import Committing, Handed, Pipeline, Ticket, done
 from .retries import Retries, Take, Trial, commit_tried
 
 R = TypeVar("R")
-_LONGEST_SECONDS = 1e9
-"""Longest timeout in seconds, about thirty years. A longer one is cut to it: not every number can be added to a time.
-"""
 FREE, BUSY, TORN = 0, 1, 2
 """States of a session: no call is under way; one is; or one was interrupted and its cleanup is still to be done."""
 _GROWTH = 8
@@ -717,17 +714,3 @@ def require_no_handlers(error: IndexError) -> None:
     it."""
     if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
         raise error
-
-
-def checked_timeout(timeout: float | None) -> float | None:
-    """Return the timeout, cut to the longest that can be added to a time. Raises ``ValueError`` if it is negative or
-    NaN, and ``TypeError`` if it is no number."""
-    if timeout is None:
-        return None
-    try:
-        is_possible = timeout >= 0
-    except TypeError:
-        raise TypeError(f"timeout must be None or a number of seconds, not {timeout!r}") from None
-    if not is_possible:
-        raise ValueError(f"timeout must be None or at least 0 seconds, got {timeout}")
-    return min(timeout, _LONGEST_SECONDS)

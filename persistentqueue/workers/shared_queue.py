@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Generic, Literal, NamedTuple, cast
 
 from ..codecs import BYTES, Codec, T, checked_codec, decode_each
+from ..core.items import checked_timeout
 from ..engine.segment_use import SegmentUse
 from ..engine.settings import Settings
 from ..errors import (
@@ -30,7 +31,6 @@ from ..options import Options, Start, Unnamed, for_dead_letters
 from ..queue import PersistentQueue
 from ..runtime.inspection import Stats
 from ..runtime.maintenance import Compacted, Maintained
-from ..runtime.session_state import checked_timeout
 from ..serving.connections import Connection
 from ..serving.errors import NotServedError, OutcomeUnknownError, RefusedError, decode_error
 from ..serving.protocol import (

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Generic, Literal, cast, overload
 
 from ..codecs import BYTES, Codec, T, encode
-from ..core.items import Batch, are_bytes, as_bytes, checked_marker, chunks
+from ..core.items import Batch, are_bytes, as_bytes, checked_marker, checked_timeout, chunks
 from ..engine.transaction import SPILL_BYTES
 from ..errors import (
     ClosedError,
@@ -23,7 +23,7 @@ from ..errors import (
 )
 from ..runtime.multi_queue import require_neighbours
 from ..runtime.pipeline import Ticket, done
-from ..runtime.session_state import BUSY, FREE, TORN, check_joint, checked_timeout, decode_held, is_meant
+from ..runtime.session_state import BUSY, FREE, TORN, check_joint, decode_held, is_meant
 from ..serving.errors import NotServedError, OutcomeUnknownError, SessionLostError, decode_error
 from ..serving.protocol import (
     FOR_EVER,

@@ -9,22 +9,17 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import ClosedError, CodecError, PersistentQueue, QueueFullError, aio
+from persistentqueue import ClosedError, CodecError, QueueFullError, aio
 from persistentqueue.aio import standard_queue
 from persistentqueue.aio.standard_queue_worker import Found, Opened, Work, work_on
 
 from .test_aio import SECONDS, run, until
+from .test_aio_queue import stored
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     return tmp_path / "queue"
-
-
-def stored(place: Path) -> list[bytes]:
-    """Return the items in the directory, as the next opening finds them."""
-    with PersistentQueue(place) as queue:
-        return list(queue.browse())
 
 
 def test_of_puts_of_many_tasks_those_that_fit_are_saved(place: Path) -> None:

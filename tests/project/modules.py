@@ -114,6 +114,7 @@ FACES = ("faces", "importers", "top faces", "airflow", "compat", "aio", "spark",
 FACES_MAY_IMPORT = {
     "persistentqueue",
     "persistentqueue.codecs",
+    "persistentqueue.core.items",
     "persistentqueue.drawing.charts",
     "persistentqueue.drawing.graph",
     "persistentqueue.drawing.style",

@@ -108,14 +108,18 @@ def _exhaust(operations: int, nested: bool, settings: Settings) -> str:
 
 def hunt(options: argparse.Namespace) -> None:
     """Plant each bug; exit with an error if one is not caught."""
-    survivors = 0
+    survivors: list[str] = []
     chosen = [mutant for mutant in MUTANTS if options.only in mutant.name][: options.most]
     for verdict in run_mutants(chosen, options.schedules, options.jobs):
-        survivors += not verdict.caught
+        if not verdict.caught:
+            survivors.append(verdict.mutant.name)
         found = f"caught within {verdict.schedules}+" if verdict.caught else f"NOT CAUGHT by {verdict.schedules}"
         print(f"{found:28} {verdict.mutant.name}: {verdict.how}", flush=True)
-    print(f"{len(chosen) - survivors} of {len(chosen)} planted bugs caught")
-    sys.exit(survivors > 0)
+    # The names stand last: of a long output, a log may keep the end only.
+    for name in survivors:
+        print(f"NOT CAUGHT: {name}")
+    print(f"{len(chosen) - len(survivors)} of {len(chosen)} planted bugs caught")
+    sys.exit(bool(survivors))
 
 
 def kill(options: argparse.Namespace) -> None:

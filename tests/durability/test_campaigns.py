@@ -23,7 +23,7 @@ from persistentqueue.engine.transaction import Transaction
 from persistentqueue.errors import BrokenQueueError, QueueNotFoundError
 from persistentqueue.recovery.catalog import delete_queue
 from persistentqueue.recovery.opening import open_store
-from persistentqueue.storage.publication import Draft
+from persistentqueue.storage.publication import Draft, Request
 from persistentqueue.system.disk import CREATE_NEW, sync_directory
 from tests.crash.content import SUBSCRIBES, Content
 from tests.crash.cuts import CutsUnavailable, run_cuts
@@ -68,15 +68,15 @@ def crash_at(step: str) -> Callable[[str], None]:
     return failpoint
 
 
+def crash_after(disk: SimulatedDisk, last_tick: int) -> None:
+    """End the process after this tick of the disk."""
+    if disk.ticks == last_tick:
+        raise Crash
+
+
 def crash_anywhere(disk: SimulatedDisk, chance: Random) -> SimulatedDisk:
     """Return the disk after a life of opening and closing that a kill or a power cut ended at any call."""
-    last_tick = chance.randrange(1, 40)
-
-    def on_tick() -> None:
-        if disk.ticks == last_tick:
-            raise Crash
-
-    disk.on_tick = on_tick
+    disk.on_tick = partial(crash_after, disk, chance.randrange(1, 40))
     with suppress(Crash):
         opened(disk).close()
     disk.on_tick = None
@@ -141,6 +141,34 @@ def test_published_file_that_was_consumed_never_waits_again() -> None:
     store.commit([enqueuing(b"%200d" % 3)])
     found = {item for crashed in every_cut(disk) for item in items_of(crashed, settings)}
     assert found == {b"%200d" % number for number in (2, 3)}
+
+
+def test_request_that_was_answered_never_comes_again() -> None:
+    """A power cut brings back no request that its owner, or a killed one before it, has answered.
+
+    So a subscription that was requested and then removed stays removed.
+    """
+    is_over, steps = False, 0
+    while not is_over:
+        disk = SimulatedDisk()
+        store, steps = opened(disk), steps + 1
+        Draft(disk.disk, store.adopter.directory, "0" * 16, 1).ask(Request("a", 0), 2)
+        disk.on_tick = partial(crash_after, disk, disk.ticks + steps)
+        with suppress(Crash):
+            store.inbox.adopt(insists=True)
+            is_over = True
+        disk.on_tick = None
+        lives = [(killed, opened(killed)) for killed in every_kill(disk)]
+        for life, owner in [*lives, (disk, store)] if is_over else lives:
+            owner.inbox.adopt(insists=True)
+            number = owner.state.number_of("a")
+            assert number is not None
+            owner.unsubscribe(number)
+            for crashed in every_cut(life):
+                later = opened(crashed)
+                later.inbox.adopt(insists=True)
+                assert later.subscriptions.names() == []
+    assert steps > 3
 
 
 def test_group_of_two_subscriptions() -> None:

@@ -88,7 +88,7 @@ _ADVICE: Final = {
     _errno.EROFS: "mount the file system for writing, or read the queue with a View",
     _errno.ENAMETOOLONG: "give a shorter path",
     _errno.ELOOP: "remove the symbolic links that lead to each other",
-    _errno.ENOENT: "correct the path, or make its parent on a file system that can be written",
+    _errno.ENOENT: "correct the path, or make the directories that it names",
 }
 """Advice for each error number that the operating system reports about the path of a queue."""
 

@@ -164,8 +164,8 @@ _LEAST = {
     "min_free_bytes": 0,
     "lock_timeout": 0,
 }
-_BYTES_MAX = 2**63 - 1
-"""Largest size and offset of a file. An option above it is refused."""
+_NUMBER_MAX = 2**63 - 1
+"""Largest size and offset of a file, and largest whole number that is recorded. An option above it is refused."""
 _KINDS: tuple[tuple[Any, str], ...] = (
     (bool, "True or False"),
     (int, "a whole number"),
@@ -194,7 +194,7 @@ def check_numbers(options: Mapping[str, Any]) -> None:
         if value is not None and not value >= least:
             raise ValueError(f"{name} must be at least {least}, got {value}")
     for name, value in options.items():
-        if name.endswith("_bytes") and value is not None and value > _BYTES_MAX:
+        if isinstance(value, int) and value > _NUMBER_MAX:
             raise ValueError(f"{name} must be at most 2**63 - 1, got a number of {value.bit_length()} bits")
 
 

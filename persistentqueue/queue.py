@@ -563,12 +563,11 @@ class PersistentQueue(Uncopyable, Generic[T]):
             ResourceError, QueueFullError: There is no room. Nothing was moved.
             BrokenQueueError: A sync failed. It is unknown whether the items were moved.
         """
-        if max_items is not None and max_items < 0:
-            raise ValueError(f"max_items must not be negative, got {max_items}")
+        most = None if max_items is None else checked_count("max_items", max_items)
         open_queue, dead = self._open(), self.dead_letters._open()
         for each in (open_queue, dead):
             each.check_usable()
-        return requeue(open_queue, dead, max_items)
+        return requeue(open_queue, dead, most)
 
     def sync(self) -> None:
         """Wait until everything flushed before this call is durable, also by ``Session.flush(wait=False)``.

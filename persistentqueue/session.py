@@ -324,8 +324,9 @@ class Session(SessionState[T]):
         The items stay on hold until ``flush`` consumes them durably, or ``rollback`` releases them. For one thread at a
         time.
         """
-        if index(max_items) < 0:
-            raise ValueError(f"max_items must not be negative, got {max_items}")
+        max_items = index(max_items)
+        if max_items < 0:
+            raise ValueError(f"max_items must be at least 0, got {max_items}")
         timeout = checked_timeout(timeout)
         if self._busy:
             self._begin()

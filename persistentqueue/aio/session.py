@@ -14,7 +14,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar, overload
 import persistentqueue
 from persistentqueue import CodecError, PersistentQueueError, Ticket, UnflushedWarning
 from persistentqueue.codecs import T
-from persistentqueue.core.items import checked_timeout
+from persistentqueue.core.items import checked_count, checked_timeout
 from persistentqueue.system.uncopyable import Uncopyable
 
 from .flush_batcher import Marker
@@ -178,8 +178,7 @@ class Session(Uncopyable, Generic[T]):
             CodecError, CorruptionError, SubscriptionNotFoundError: On the conditions that ``dequeue`` names.
         """
         timeout = checked_timeout(timeout)
-        if max_items < 0:
-            raise ValueError(f"max_items must not be negative, got {max_items}")
+        max_items = checked_count("max_items", max_items)
         with self._using():
             items = self._cached(max_items) if timeout == 0 or not self._watch else []
             if items or not max_items:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from persistentqueue import PersistentQueue, PersistentQueueError, Progress, delete_queue
 from persistentqueue.options import Options, PlainOptionArguments
-from persistentqueue.system.disk import DISK, StrPath, abspath, fspath
+from persistentqueue.system.disk import DISK, StrPath, abspath
 
 from ..faces.refusals import UncopyableFace, face_options
 
@@ -48,7 +48,7 @@ class FifoQueue(UncopyableFace):
         progress: Progress = None,
         **arguments: Unpack[PlainOptionArguments],
     ) -> None:
-        self._path = abspath(fspath(path))  # close() deletes it; the working directory may change before
+        self._path = abspath(path)  # close() deletes it; the working directory may change before
         chosen = face_options(options, arguments, "compat.FifoQueue")
         self._persistent = PersistentQueue(self._path, options=chosen, progress=progress)
         self._session = self._persistent.session()

@@ -9,6 +9,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate, islice
+from operator import index
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from ..errors import ItemTooLargeError
@@ -50,11 +51,15 @@ def are_bytes(chunk: list[Any]) -> TypeGuard[list[bytes]]:
 def checked_count(name: str, count: object) -> int:
     """Return the number of items that a caller asks for, cut to what a list can have. Raises ``TypeError`` and
     ``ValueError`` with the name of the argument."""
-    if not isinstance(count, int) or isinstance(count, bool):
+    try:
+        number = None if isinstance(count, bool) else index(count)  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    if number is None:
         raise TypeError(f"{name} must be a whole number, not {count!r}")
-    if count < 0:
-        raise ValueError(f"{name} must be at least 0, got {count}")
-    return min(count, sys.maxsize)
+    if number < 0:
+        raise ValueError(f"{name} must be at least 0, got {number}")
+    return min(number, sys.maxsize)
 
 
 def checked_timeout(timeout: float | None) -> float | None:

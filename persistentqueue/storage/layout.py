@@ -118,10 +118,8 @@ def is_name(name: str) -> bool:
 
 
 def queue_directory(path: StrPath, name: str | None) -> str:
-    """Return the directory of the queue. Raises ``InvalidNameError`` and ``TypeError``."""
+    """Return the directory of the queue. Raises ``InvalidNameError``, ``TypeError`` and ``ValueError``."""
     path = fspath(path)
-    if not isinstance(path, str):
-        raise TypeError(f"path must be text, not {type(path).__name__}")
     if name is None:
         return path
     if not isinstance(name, str):

@@ -52,7 +52,7 @@ NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 """Flag of ``Disk.open`` beside ``DIRECTORY``: follow no link at the last component. For files it is always set."""
 StrPath = str | os.PathLike[str]
 StatResult = os.stat_result
-basename, abspath, relpath, fspath = os.path.basename, os.path.abspath, os.path.relpath, os.fspath
+basename, relpath = os.path.basename, os.path.relpath
 """Functions on paths. Above this module paths are text."""
 
 DSYNC = getattr(os, "RWF_DSYNC", 2)
@@ -463,6 +463,23 @@ def range_lock_holder(path: str, start: int, length_bytes: int) -> int | None:
     finally:
         os.close(fd)
     return None if found[first] == fcntl.F_UNLCK else found[2 if first else 4]
+
+
+def fspath(path: StrPath) -> str:
+    """Return the path as text. Raises ``TypeError`` for bytes, and ``ValueError`` for a path that no file can have."""
+    text = os.fspath(path)
+    if not isinstance(text, str):
+        raise TypeError(f"path must be text, not {type(text).__name__}")
+    if not text:  # often that of a variable that is not set; the system would take it for the working directory
+        raise ValueError('path is empty: pass the path of a directory; "." is the working directory')
+    if "\0" in text:
+        raise ValueError(f"path must not contain a NUL character, got {text!r}")
+    return text
+
+
+def abspath(path: StrPath) -> str:
+    """Return the path from the root. Raises the errors of ``fspath``."""
+    return os.path.abspath(fspath(path))
 
 
 def after_fork_in_child(callback: Callable[[], None]) -> None:

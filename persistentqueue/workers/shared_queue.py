@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Generic, Literal, NamedTuple, cast
 
 from ..codecs import BYTES, Codec, T, checked_codec, decode_each
-from ..core.items import checked_timeout
+from ..core.items import checked_count, checked_timeout
 from ..engine.segment_use import SegmentUse
 from ..engine.settings import Settings
 from ..errors import (
@@ -51,7 +51,7 @@ from ..session import Session
 from ..storage.layout import SOCKET_NAME, queue_directory
 from ..subscription import Subscription
 from ..system.call_guard import CallGuard
-from ..system.disk import CURRENT_DISK, StrPath, abspath, after_fork_in_child, current_disk, dirname, fspath
+from ..system.disk import CURRENT_DISK, StrPath, abspath, after_fork_in_child, current_disk, dirname
 from ..system.uncopyable import uncopyable_block
 from .link import Link, LinkLostError
 from .worker_session import WorkerSession, milliseconds
@@ -129,9 +129,9 @@ class SharedQueue(Generic[T]):
                 "prefetch and hold_seconds exclude each other: the time of an item would run out before its dequeue"
             )
         # Absolute: this process, or one that gets the handle, may own the queue from another working directory.
-        self._path, self._name = abspath(fspath(path)), name
+        self._path, self._name = abspath(path), name
         if options.data_path is not None:
-            options = replace(options, data_path=abspath(fspath(options.data_path)))
+            options = replace(options, data_path=abspath(options.data_path))
         # A pickled ``BYTES`` is another object.
         self._codec = BYTES if type(codec) is type(BYTES) else checked_codec(codec)
         self._options, self._serve = options, serve
@@ -531,9 +531,7 @@ class SharedQueue(Generic[T]):
 
     def peek(self, n: int = 1) -> list[T]:
         """Return the first ready items, in order, without holding or consuming them; see ``PersistentQueue.peek``."""
-        if n < 0:
-            raise ValueError(f"n must not be negative, got {n}")
-        return list(islice(self.browse(), n))
+        return list(islice(self.browse(), checked_count("n", n)))
 
     def sizes(self) -> Sizes:
         """Return the numbers of items that no session holds, and of those that are not consumed.

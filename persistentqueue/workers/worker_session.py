@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Generic, Literal, cast, overload
 
 from ..codecs import BYTES, Codec, T, encode
-from ..core.items import Batch, are_bytes, as_bytes, checked_marker, checked_timeout, chunks
+from ..core.items import Batch, are_bytes, as_bytes, checked_count, checked_marker, checked_timeout, chunks
 from ..engine.transaction import SPILL_BYTES
 from ..errors import (
     ClosedError,
@@ -233,9 +233,8 @@ class WorkerSession(Uncopyable, Generic[T]):
 
     def dequeue_many(self, max_items: int, timeout: float | None = 0.0) -> list[T]:
         """Hold up to ``max_items`` ready items and return them, in order. As ``Session.dequeue_many``."""
-        if index(max_items) < 0:
-            raise ValueError(f"max_items must not be negative, got {max_items}")
-        data = self._take(max_items, timeout) if max_items else []
+        most = checked_count("max_items", max_items)
+        data = self._take(most, timeout) if most else []
         return data if self._codec is BYTES else self._decoded(data)  # type: ignore[return-value]
 
     def dequeue_cached(self, max_items: int) -> list[T]:

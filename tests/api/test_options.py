@@ -58,6 +58,7 @@ def test_options_never_change() -> None:
         ({"pool_min_bytes": 2, "pool_max_bytes": 1}, ValueError, "pool_max_bytes must be at least pool_min_bytes, 2"),
         ({"max_disk_bytes": 4096}, ValueError, "max_disk_bytes must be at least 5242880, got 4096"),
         ({"segment_bytes": 2**63}, ValueError, "a number of 64 bits"),
+        ({"max_items": 10**400}, ValueError, "a number of 1329 bits"),
     ],
 )
 def test_wrong_options(tmp_path: Path, arguments: dict[str, Any], error: type[Exception], text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import gc
 import mmap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,15 @@ from persistentqueue import (
     ItemTooLargeError,
     PersistentQueue,
     PersistentQueueError,
+    Producer,
     QueueFullError,
     QueueLockedError,
     QueueNotFoundError,
+    View,
     check,
+    compat,
+    connect,
+    list_queues,
 )
 from persistentqueue.core.page_cache import TAIL_PAGE_BYTES
 from tests.conftest import QueueFactory
@@ -134,6 +140,33 @@ def test_names_that_cannot_be(name: str, open_queue: QueueFactory, tmp_path: Pat
     with pytest.raises(InvalidNameError, match="64"):
         open_queue(name)
     assert not (tmp_path / "queues").exists()
+
+
+@pytest.mark.parametrize(("path", "text"), [("", "path is empty"), ("a\0b", r"NUL character, got 'a\\x00b'")])
+def test_paths_that_cannot_be(path: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty path, as of a variable that is not set, is refused by each interface, and so is a NUL character."""
+    monkeypatch.chdir(tmp_path)
+    kinds: list[Callable[..., object]] = [
+        PersistentQueue,
+        Producer,
+        View,
+        connect,
+        list_queues,
+        check,
+        compat.FifoQueue,
+    ]
+    for kind in kinds:
+        for arguments in ((path,), (path, "name"))[: 1 if kind is list_queues else 2]:
+            with pytest.raises(ValueError, match=text):
+                kind(*arguments)
+    with pytest.raises(ValueError, match=text):
+        compat.Queue(path, shared=True)
+    with pytest.raises(ValueError, match=text):
+        compat.FifoQueue(path)
+    for kind in (PersistentQueue, connect):
+        with pytest.raises(ValueError, match=text):
+            kind(tmp_path / "queue", data_path=path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_arguments_of_a_wrong_type(open_queue: QueueFactory, tmp_path: Path) -> None:
@@ -484,13 +517,38 @@ def test_browse_and_peek(open_queue: QueueFactory) -> None:
     assert queue.peek(3) == [b"0", b"1", b"2"]
     assert queue.peek(0) == []
     assert len(queue.peek(1000)) == 500
-    with pytest.raises(ValueError, match="n must be at least 0, got -1"):
-        queue.peek(-1)
     with queue.session() as session:
         assert session.dequeue_many(5) == items[:5]
         assert list(queue.browse()) == items[5:]
         session.rollback()
     assert len(queue) == 500
+
+
+def test_wrong_counts(tmp_path: Path) -> None:
+    """A wrong number of items is refused by its name; any whole number is taken, such as one of NumPy."""
+
+    class Whole:
+        """A whole number of another package."""
+
+        def __index__(self) -> int:
+            return 2
+
+    for kind in (PersistentQueue, connect):
+        with kind(tmp_path / kind.__name__) as queue:
+            with queue.session() as session:
+                session.enqueue_many([b"a", b"b", b"c"])
+                session.flush()
+            for peeker in (queue, View(tmp_path / kind.__name__)):
+                with pytest.raises(ValueError, match="n must be at least 0, got -1"):
+                    peeker.peek(-1)
+                for wrong in (1.5, "2", None, True):
+                    with pytest.raises(TypeError, match=f"n must be a whole number, not {wrong!r}"):
+                        peeker.peek(wrong)  # type: ignore[arg-type]
+                assert len(peeker.peek(Whole())) == 2  # type: ignore[arg-type]
+            with queue.session() as session:
+                with pytest.raises(ValueError, match="max_items must be at least 0, got -1"):
+                    session.dequeue_many(-1)
+                assert session.dequeue_many(Whole()) == [b"a", b"b"]  # type: ignore[arg-type]
 
 
 def test_browsing_while_items_go(open_queue: QueueFactory) -> None:

@@ -48,7 +48,7 @@ def test_requeue_brings_them_back(open_queue: QueueFactory) -> None:
     assert (queue.requeue(0), queue.requeue(2), list(queue.browse())) == (0, 2, [b"3", b"0", b"1"])
     assert (queue.requeue(), queue.requeue(), len(queue.dead_letters)) == (1, 0, 0)
     assert drain(queue) == [b"3", b"0", b"1", b"2"]
-    with pytest.raises(ValueError, match="max_items must not be negative"):
+    with pytest.raises(ValueError, match="max_items must be at least 0"):
         queue.requeue(-1)
     put(queue, b"4")
     assert [fail(queue, ValueError()) for _ in range(3)] == [[b"4"]] * 3

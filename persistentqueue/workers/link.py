@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from ..errors import PersistentQueueError
-from ..serving.protocol import FROM_OWNER, Cancel, End, Incoming, Message, ProtocolError, Take, encode
+from ..serving.protocol import FROM_OWNER, Cancel, End, Flush, Incoming, Message, ProtocolError, Take, encode
 from ..system.disk import after_fork_in_child
 from ..system.sockets import Socket, cut
 
@@ -67,7 +67,7 @@ class Link:
     def settle(self) -> tuple[Message, Message] | None:
         """Finish a call that was interrupted; return its message and its answer, or None if it was never made.
 
-        A wait for an item ends at once. Call ``end`` when the answer was taken. Raises ``LinkLostError``.
+        A wait for an item or for room ends at once. Call ``end`` when the answer was taken. Raises ``LinkLostError``.
         """
         going = self.going
         if going is None:
@@ -75,7 +75,7 @@ class Link:
         if not going.sent and not going.received:
             self.going = None
             return None
-        if isinstance(going.message, Take):
+        if isinstance(going.message, Take | Flush):
             self._gives_up = going.call
         return going.message, self._finish(going)
 

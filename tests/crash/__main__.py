@@ -114,7 +114,8 @@ def hunt(options: argparse.Namespace) -> None:
         if not verdict.caught:
             survivors.append(verdict.mutant.name)
         found = f"caught within {verdict.schedules}+" if verdict.caught else f"NOT CAUGHT by {verdict.schedules}"
-        print(f"{found:28} {verdict.mutant.name}: {verdict.how}", flush=True)
+        seed = "" if verdict.seed is None else f"seed {verdict.seed}"
+        print(f"{found:28} {seed:12} {verdict.mutant.name}: {verdict.how}", flush=True)
     # The names stand last: of a long output, a log may keep the end only.
     for name in survivors:
         print(f"NOT CAUGHT: {name}")

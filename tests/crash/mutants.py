@@ -57,12 +57,14 @@ class Mutant(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Result of a hunt: if the mutant was caught, the number of schedules reported until then, and the violation."""
+    """Result of a hunt: if the mutant was caught, the number of schedules reported until then, the violation, and the
+    seed that found it. A mutant that takes many schedules gets that seed as its ``first``."""
 
     mutant: Mutant
     caught: bool
     schedules: int
     how: str
+    seed: int | None = None
 
 
 MUTANTS = (
@@ -408,7 +410,9 @@ def _hunt(mutant: Mutant, root: Path, schedules: int, batch: int) -> Verdict:
         not violations or any(f" {blunder}{mark}" in violations[-1] for blunder in _BLUNDERS for mark in ":(")
     ):
         raise RuntimeError(f"mutant {mutant.name!r} is no bug but a blunder:\n{done.stderr}")
-    return Verdict(mutant, done.returncode != 0, counts[-1] if counts else 0, how[:100])
+    is_caught = done.returncode != 0
+    seed = mutant.first + batch * (len(counts) - 1) if is_caught else None
+    return Verdict(mutant, is_caught, counts[-1] if counts else 0, how[:100], seed)
 
 
 def _hunt_misuse(mutant: Mutant, root: Path) -> Verdict:

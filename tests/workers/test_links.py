@@ -8,11 +8,13 @@ from typing import cast
 import pytest
 
 from persistentqueue.codecs import BYTES
-from persistentqueue.serving.errors import SessionLostError
+from persistentqueue.errors import QueueFullError
+from persistentqueue.serving.errors import SessionLostError, encode_error
 from persistentqueue.serving.protocol import (
     FROM_WORKER,
     Cancel,
     Done,
+    Failed,
     Flush,
     GiveBack,
     Incoming,
@@ -97,6 +99,19 @@ def test_a_wait_that_is_interrupted_gives_its_items_back() -> None:
         session.dequeue_many(2)
     assert [message for _, message in script.messages()] == [Take(1, 0), Take(2, 0), Cancel(), GiveBack(2)]
     assert "1 dequeued" in repr(session)
+
+
+def test_an_interrupted_flush_waits_for_room_no_more() -> None:
+    """The wait of an interrupted flush for room ends at once, and the items stay in the session."""
+    full = encode_error(QueueFullError("/q", "max_items", 1, 1, 1, False))
+    script = Script(KeyboardInterrupt(), Failed(full), Done(1))
+    session = session_on(script)
+    session.enqueue(b"x")
+    with pytest.raises(KeyboardInterrupt):
+        session.flush(timeout=5)
+    assert script.messages() == [(1, Flush(1, 5000, [b"x"])), (1, Cancel())]
+    assert session.flush() is True
+    assert script.messages()[2:] == [(2, Flush(2, 2**32 - 1, [b"x"]))]
 
 
 def test_an_interrupted_put_back_leaves_nothing_to_consume() -> None:

@@ -6,10 +6,12 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -333,8 +335,14 @@ def test_a_flush_waits_for_room(served: Serve) -> None:
         with pytest.raises(QueueFullError):
             session.flush()
         giving_up.join()
-        session.rollback()
+        interrupt = threading.Timer(0.1, partial(signal.pthread_kill, threading.get_ident(), signal.SIGINT))
+        interrupt.start()
+        with pytest.raises(KeyboardInterrupt):
+            session.flush()
+        interrupt.join()
         assert drained(shared) == [b"2"]
+        assert session.flush() is True
+        assert drained(shared) == [b"3"]
 
 
 def test_subscriptions_of_a_worker(served: Serve) -> None:

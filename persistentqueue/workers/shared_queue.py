@@ -226,8 +226,8 @@ class SharedQueue(Generic[T]):
         """Return a connection to the owner, and its welcome. If there is no owner, this process becomes it."""
         thread = threading.current_thread().name
         hello = {"versions": [VERSION, VERSION], "process": self._disk.getpid(), "thread": thread, **hello}
+        end_seconds = self._disk.monotonic() + self._options.lock_timeout  # other threads may wait before this one
         with self._guard:
-            end_seconds = self._disk.monotonic() + self._options.lock_timeout
             pid: int | None = None
             while True:
                 if self._closed:

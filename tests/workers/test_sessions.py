@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -733,6 +734,18 @@ def test_a_flush_without_a_next_owner_is_in_doubt(
         queue = open_queue(serve=True)
         assert session.flush() is True
         assert queue.peek(9) == [b"once"]
+
+
+def test_threads_wait_for_an_owner_together(served: Serve) -> None:
+    """However many threads wait for an owner, none waits longer than ``lock_timeout``, and then each gets the error."""
+    queue, join = served()
+    with join(lock_timeout=0.5) as shared:
+        queue.close()
+        began = time.monotonic()
+        with ThreadPoolExecutor(8) as pool:
+            waiting = [pool.submit(len, shared) for _ in range(8)]
+        assert time.monotonic() - began < 2.5
+        assert [type(each.exception()) for each in waiting] == [NotServedError] * 8
 
 
 @pytest.mark.parametrize("closes", ["another thread", "a signal handler"])

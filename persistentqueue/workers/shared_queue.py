@@ -222,11 +222,15 @@ class SharedQueue(Generic[T]):
         """Return the hello of a connection that only makes calls."""
         return {"name": "calls", "role": CALLS_ONLY, "connection": self._new_id().hex()}
 
-    def _reach(self, hello: dict[str, Any]) -> tuple[Link, dict[str, Any]]:
-        """Return a connection to the owner, and its welcome. If there is no owner, this process becomes it."""
+    def _reach(self, hello: dict[str, Any], since_seconds: float | None = None) -> tuple[Link, dict[str, Any]]:
+        """Return a connection to the owner, and its welcome. If there is no owner, this process becomes it.
+
+        ``lock_timeout`` counts from the given time, or from now. Threads wait one after the other, so the last one has
+        waited before: it tries once more.
+        """
         thread = threading.current_thread().name
         hello = {"versions": [VERSION, VERSION], "process": self._disk.getpid(), "thread": thread, **hello}
-        end_seconds = self._disk.monotonic() + self._options.lock_timeout  # other threads may wait before this one
+        since_seconds = self._disk.monotonic() if since_seconds is None else since_seconds
         with self._guard:
             pid: int | None = None
             while True:
@@ -243,7 +247,7 @@ class SharedQueue(Generic[T]):
                         continue
                     except QueueLockedError as error:
                         pid = error.pid
-                if self._disk.monotonic() >= end_seconds:
+                if self._disk.monotonic() >= since_seconds + self._options.lock_timeout:
                     raise NotServedError(self._directory, self._owner_pid() if pid is None else pid)
                 self._disk.sleep(_POLL_SECONDS)
 
@@ -394,14 +398,18 @@ class SharedQueue(Generic[T]):
     def _call_owner(self, call: str, **arguments: Any) -> Any:
         """Make a call through the socket, also if this process is the owner. Raises ``ReentrantUseError``."""
 
+        since_seconds = self._disk.monotonic()
+
         def ask() -> Any:
             """Ask owners until one of them answers."""
+            nonlocal since_seconds
             while True:
                 try:
-                    answer = self._ask(Call({"call": call, "arguments": arguments}))
+                    answer = self._ask(Call({"call": call, "arguments": arguments}), since_seconds)
                 except LinkLostError:
                     if call in _ONCE:
                         raise OutcomeUnknownError(self._directory, f"which was to {call} the queue") from None
+                    since_seconds = self._disk.monotonic()
                     continue
                 if isinstance(answer, Failed):
                     raise decode_error(answer.fields)
@@ -410,10 +418,10 @@ class SharedQueue(Generic[T]):
 
         return self._controlling.look(ask)
 
-    def _ask(self, message: Message) -> Message:
+    def _ask(self, message: Message, since_seconds: float) -> Message:
         link, self._control = self._control, None
         if link is None or link.is_lost:
-            link, _ = self._reach(self._calling())
+            link, _ = self._reach(self._calling(), since_seconds)
         answer = link.call(message)
         link.end()
         self._control = link  # only now: a call that was interrupted ends its connection

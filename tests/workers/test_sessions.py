@@ -743,7 +743,8 @@ def test_threads_wait_for_an_owner_together(served: Serve) -> None:
         queue.close()
         began = time.monotonic()
         with ThreadPoolExecutor(8) as pool:
-            waiting = [pool.submit(len, shared) for _ in range(8)]
+            calls: list[Callable[[], object]] = [partial(len, shared), partial(put, shared, b"x")]
+            waiting = [pool.submit(call) for call in calls * 4]
         assert time.monotonic() - began < 2.5
         assert [type(each.exception()) for each in waiting] == [NotServedError] * 8
 

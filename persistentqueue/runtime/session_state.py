@@ -439,7 +439,7 @@ def flush_jointly(
     ``check`` is called while the sessions refuse all other calls, before the flush. Raises its errors, those of
     ``flush``, and ``ValueError`` if the queues do not go together.
     """
-    joint = flush_together(sessions)
+    joint = joint_flush(sessions)
 
     def flush() -> bool:
         """Flush the sessions, whose transactions nothing else ends."""
@@ -448,18 +448,22 @@ def flush_jointly(
             session._open().origin = origin
         return joint._flush(sessions[0], marker)
 
-    try:
-        return exclusively(joint._sessions, flush)
-    finally:
-        for session in sessions:
-            session._together = None
+    return exclusively(sessions, flush)
 
 
 def flush_together(sessions: Sequence[SessionState[Any]]) -> _JointFlush:
     """Make ``flush`` of each of these sessions flush all of them, as one transaction over their queues; return it.
 
-    Raises ``ValueError`` if their queues do not go together.
+    Raises the errors of ``joint_flush``.
     """
+    joint = joint_flush(sessions)
+    for session in sessions:
+        session._together = joint
+    return joint
+
+
+def joint_flush(sessions: Sequence[SessionState[Any]]) -> _JointFlush:
+    """Return a flush of all sessions as one transaction. Raises ``ValueError`` if their queues do not go together."""
     open_queues = [session._open_queue for session in sessions]
     require_neighbours(*(open_queue.directory for open_queue in open_queues))
     introduce(open_queues)
@@ -469,10 +473,7 @@ def flush_together(sessions: Sequence[SessionState[Any]]) -> _JointFlush:
                 f"{open_queue.directory}: opened with sync=False: a power cut could undo its part of a transaction "
                 "over several queues and keep the other parts: open it with sync=True"
             )
-    joint = _JointFlush(sessions)
-    for session in sessions:
-        session._together = joint
-    return joint
+    return _JointFlush(sessions)
 
 
 def exclusively(sessions: Sequence[SessionState[Any]], call: Callable[[], R]) -> R:

@@ -68,13 +68,17 @@ def _flush_jointly(parts: Sequence[tuple[str, str, int]], marker: tuple[str, int
     """
     found = []
     for directory, connection, number in parts:
+        if type(number) is not int:
+            raise ValueError(f"{directory}: expected the number of a flush, got {number!r}")
         server = server_of(directory)
         if server is None:
             raise ValueError(
                 f"{directory}: the process that owns {parts[0][0]} does not own this queue: a transaction needs one "
                 "owner, such as the command serve with the names of both queues"
             )
-        found.append((server, server.client_of(bytes.fromhex(connection)), int(number)))
+        found.append((server, server.client_of(bytes.fromhex(connection)), number))
+    if not found:
+        raise ValueError("a transaction over several queues needs a session, got none")
 
     def sessions() -> list[Session[bytes]]:
         """Return the sessions, unless a hold has ended or a number is an old one."""

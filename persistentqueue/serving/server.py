@@ -203,7 +203,7 @@ class Server:
             self._listener.close()
         for peer in list(self._peers):
             with suppress(Exception):
-                self._drop(peer, by_worker=False)
+                self._drop(peer, may_return=False)
 
     def _hear(self, fd: int) -> None:
         """Take a wake-up. If it may come from a published file, look at the inbox: for those that wait, and for readers
@@ -260,16 +260,16 @@ class Server:
         except OSError:
             count = 0
         if not count:
-            self._drop(peer, by_worker=True)
+            self._drop(peer, may_return=True)
             return
         try:
             self._service.receive(peer.client, bytes(self._buffer[:count]))
         except ProtocolError as error:
             LOGGER.warning("%s: a connection was ended, for it sent %s", self.directory, error)
-            self._drop(peer, by_worker=False)
+            self._drop(peer, may_return=True)
         except Exception:  # a bug, which must not end the other connections
             LOGGER.exception("%s: a connection was ended, for its call has failed", self.directory)
-            self._drop(peer, by_worker=False)
+            self._drop(peer, may_return=True)
 
     def _answer(self) -> None:
         """Send all answers. A worker that has not read the last one gets the rest when it reads."""
@@ -288,20 +288,20 @@ class Server:
         except BlockingIOError:
             sent = 0
         except OSError:
-            self._drop(peer, by_worker=True)
+            self._drop(peer, may_return=True)
             return
         was_left, peer.left = bool(peer.left), data[sent:] if sent < len(data) else b""
         if was_left != bool(peer.left):
             events = selectors.EVENT_WRITE if peer.left else selectors.EVENT_READ
             self._selector.modify(peer.socket, events, peer)
 
-    def _drop(self, peer: _Peer, *, by_worker: bool) -> None:
+    def _drop(self, peer: _Peer, *, may_return: bool) -> None:
         assert self._service is not None
         if peer in self._peers:
             self._peers.remove(peer)
             self._selector.unregister(peer.socket)
             peer.socket.close()
-            self._service.disconnect(peer.client, by_worker=by_worker)
+            self._service.disconnect(peer.client, may_return=may_return)
 
 
 def _apart(call: Callable[[], None]) -> None:

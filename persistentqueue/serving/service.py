@@ -36,7 +36,7 @@ from ..runtime.session_state import buffered, dequeue_within, fail_held, holds, 
 from ..session import Session, flush_all
 from ..system.event_log import LOGGER
 from .client import Client, Place
-from .errors import HoldLostError, RefusedError, encode_error
+from .errors import HoldLostError, OutcomeUnknownError, RefusedError, encode_error
 from .protocol import (
     CALLS_ONLY,
     CONNECTION_BYTES,
@@ -85,8 +85,10 @@ _TEXT_CHARACTERS_MAX = 64
 """Most characters of a name that a worker gives itself."""
 _LENGTH_BYTES = 4
 """Bytes that an item takes in a message beside its payload."""
-_DUE_SPARE = 64
-"""Deadlines of waits that have ended, beside two for each connection, that are kept."""
+_SPARE = 64
+"""Entries of waits that have ended, beside two for each connection, that a list of waits keeps."""
+_FLUSH_MAX = 2**64 - 1
+"""Highest number of a flush: the log has room for no other."""
 
 
 class OwnerFailedError(Exception):
@@ -138,8 +140,8 @@ class Service:
         """Answers of calls that were made apart."""
         self._leased: set[Client] = set()
         """Connections that hold items and have ``hold_seconds``."""
-        self._leaving: deque[tuple[float, bytes]] = deque()
-        """Connections whose flushes are to be forgotten, each with the time for that."""
+        self._leaving: dict[bytes, float] = {}
+        """Connections whose flushes are to be forgotten, each with the time for that, in the order of these times."""
         self._closing: list[Session[bytes]] = []
         """Sessions of connections that have ended, to close when another thread is done with them."""
         self._answered: list[Client] = []
@@ -193,8 +195,11 @@ class Service:
                     raise
                 self._fail(client, call, error)
 
-    def disconnect(self, client: Client, *, by_worker: bool) -> None:
-        """End the session of a connection that has ended. ``by_worker`` says that the other end did it."""
+    def disconnect(self, client: Client, *, may_return: bool) -> None:
+        """End the session of a connection that has ended.
+
+        ``may_return`` says that the worker may ask this owner for the outcome of its last flush.
+        """
         self.clients.discard(client)
         self._leased.discard(client)
         if client in self._flushing:
@@ -205,16 +210,18 @@ class Service:
         if client.session is not None:
             if client.has_ended:
                 self._queue.forget_flushes(client.id)
-            elif by_worker and client.number:
-                self._leaving.append((self._now() + FORGET_SECONDS, client.id))
+            elif may_return and client.number:
+                self._leaving[client.id] = self._now() + FORGET_SECONDS
             self._close(client.session)
 
-    def _forget(self, now: float) -> None:
-        """Forget the flushes of connections that have ended, once their time is over, unless one of them is back."""
-        while self._leaving and self._leaving[0][0] <= now:
-            _, connection = self._leaving.popleft()
-            if all(client.id != connection for client in self.clients):
-                self._queue.forget_flushes(connection)
+    def _forget(self, now: float) -> float:
+        """Forget the flushes of connections that have ended, once their time is over. Return the next such time."""
+        for connection, forget_at in list(self._leaving.items()):
+            if forget_at > now:
+                return forget_at
+            del self._leaving[connection]
+            self._queue.forget_flushes(connection)
+        return inf
 
     def _end(self, client: Client, _call: int, _message: End) -> None:
         client.has_ended = True
@@ -238,8 +245,9 @@ class Service:
         client.id = _hexadecimal(fields.get("connection"))
         for former in [each for each in self.clients if each.id == client.id]:
             # The worker has given that connection up. Nothing that it sent there may be committed after this one asks.
-            self.disconnect(former, by_worker=False)
+            self.disconnect(former, may_return=False)
             former.number = 0  # so that its end forgets nothing
+        self._leaving.pop(client.id, None)  # it is back
         client.process, client.number = _whole(fields.get("process")), self._queue.flush_of(client.id) or 0
         client.name, client.thread = _text(fields.get("name")), _text(fields.get("thread"))
         client.process_name, client.only_calls = _text(fields.get("process_name")), fields.get("role") == CALLS_ONLY
@@ -268,6 +276,8 @@ class Service:
         if place is None:
             place = self._places[reader] = Place(reader, self._ring)
         client.waits = call, message
+        if len(place.line) > _SPARE + 2 * len(self.clients):
+            place.line = deque(each for each in place.line if _waits_in(*each))
         place.line.append((client, call))
         self._set_deadline(client, call, message.wait_milliseconds)
 
@@ -352,7 +362,7 @@ class Service:
     def _outcome(self, client: Client, call: int, message: Outcome) -> None:
         known = self._queue.flush_of(client.id)
         if known is None and self._queue.flush_of(SOME_LOST) is not None:
-            raise PersistentQueueError("forgotten")
+            raise OutcomeUnknownError(self._queue.directory, "and too many sessions were lost since")
         client.answer(call, Done(int((known or 0) >= message.number)))
 
     def _cancel(self, client: Client, call: int) -> None:
@@ -471,8 +481,7 @@ class Service:
         if self._closing:
             next_due = min(next_due, now + ROOM_SECONDS)
         if self._leaving:
-            self._forget(now)
-            next_due = min(next_due, self._leaving[0][0] if self._leaving else inf)
+            next_due = min(next_due, self._forget(now))
         # A flush that has come is not too late, so its hold is not due.
         due = min((each.expires for each in self._leased if each.flush is None), default=inf)
         return min(next_due, max(due, now + _SOON_SECONDS))
@@ -505,6 +514,10 @@ class Service:
         results: Sequence[bool | Exception]
         try:
             results = flush_all(self._queue, sessions, [client.marker for client in group], origins)
+        except SessionInUseError as error:  # another thread flushes one of them, with sessions of other queues
+            if len(group) > 1:  # the others must not fail with it
+                return sum(self._commit_group([client], now) for client in group) > 0
+            results = [error]
         except PersistentQueueError as error:
             results = [error] * len(group)
         self._check()
@@ -602,7 +615,7 @@ class Service:
             if _waits_in(client, call):
                 client.waits = None
                 client.answer(call, Taken(0, ()))
-        if len(due) > _DUE_SPARE + 2 * len(self.clients):
+        if len(due) > _SPARE + 2 * len(self.clients):
             self._due = [each for each in due if _waits_in(*each[2:])]
             heapify(self._due)
         return self._due[0][0] if self._due else inf
@@ -676,8 +689,11 @@ def session_for(directory: str, client: Client, number: int) -> Session[bytes]:
     be none: the hold was lost, or the flush is an old one."""
     if client.is_lost:
         raise _hold_lost(directory, client)
-    if client.session is None or number <= client.number:
-        raise PersistentQueueError(f"a flush with number {number} behind number {client.number}")
+    if client.session is None or not client.number < number <= _FLUSH_MAX:
+        raise PersistentQueueError(
+            f"{directory}: expected a flush with a number above {client.number}, found {number}: use one version of "
+            "the package"
+        )
     return client.session
 
 

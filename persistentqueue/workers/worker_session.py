@@ -24,7 +24,7 @@ from ..errors import (
 from ..runtime.multi_queue import require_neighbours
 from ..runtime.pipeline import Ticket, done
 from ..runtime.session_state import BUSY, FREE, TORN, check_joint, decode_held, is_meant
-from ..serving.errors import NotServedError, OutcomeUnknownError, SessionLostError, decode_error
+from ..serving.errors import NotServedError, SessionLostError, decode_error
 from ..serving.protocol import (
     FOR_EVER,
     ITEM_BYTES_MAX,
@@ -460,7 +460,7 @@ class WorkerSession(Uncopyable, Generic[T]):
                 raise NotServedError(error.path, error.pid, in_doubt=True) from None
             if isinstance(answer, Failed):
                 self._clear()
-                raise OutcomeUnknownError(self._path, "and too many sessions were lost since")
+                raise decode_error(answer.fields)
             if isinstance(answer, Done) and answer.value:
                 self._clear()
                 self._end(answer)

@@ -155,7 +155,7 @@ class Owner:
         self.wires.remove(wire)
         wire.left.clear()
         assert client is not None
-        self.service.disconnect(client, by_worker=by_worker)
+        self.service.disconnect(client, may_return=by_worker)
         self.rung = True
 
     def finish(self) -> None:

@@ -152,6 +152,20 @@ def test_malformed_bytes_end_their_connection_only(
         assert session.flush() is True
 
 
+def test_a_connection_that_is_ended_leaves_no_record(
+    peer: Callable[..., Peer], queue: PersistentQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record of a flush is forgotten in time, too, if the owner has ended the connection for what it sent."""
+    monkeypatch.setattr(service, "FORGET_SECONDS", 0.0)
+    bad = peer()
+    bad.send(Flush(1, FOR_EVER, [b"x"]))
+    bad.socket.recv(1 << 16)
+    assert len(queue._open()._store.state.flushes) == 1
+    bad.socket.sendall(MALFORMED["text"])
+    assert bad.is_ended()
+    wait_for(lambda: not queue._open()._store.state.flushes)
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -27,6 +27,7 @@ from persistentqueue import (
     NotServedError,
     OutcomeUnknownError,
     PersistentQueue,
+    PersistentQueueError,
     QueueFullError,
     QueueNotFoundError,
     ReentrantUseError,
@@ -921,6 +922,26 @@ def interrupt_joint_flush(monkeypatch: pytest.MonkeyPatch, *, loses_link: bool =
     monkeypatch.setattr(Link, "call", interrupted)
     if loses_link:
         monkeypatch.setattr(Link, "settle", lost)
+
+
+@pytest.mark.parametrize("number", [2**64, 0, -1, "1", 1.0, True, None])
+def test_a_wrong_number_of_a_joint_flush_breaks_nothing(served: Serve, number: object) -> None:
+    """A flush of two queues with a number that the log cannot have is refused, and both queues go on."""
+    source, join_source = served(name="source")
+    target, join_target = served(name="target")
+    with join_source() as a, join_target() as b, a.session() as taking, b.session() as putting:
+        for session in (taking, putting):
+            session.enqueue(b"1")
+            session.flush()
+            session.enqueue(b"2")
+        (*one, _), (*other, good) = taking._part(), putting._part()  # type: ignore[union-attr]
+        parts = [[*one, number], [*other, good]]
+        for wrong in (parts, parts[::-1], []):
+            with pytest.raises((ValueError, PersistentQueueError), match=r"number|needs a session"):
+                a._call_owner("flush_jointly", parts=wrong, marker=None)
+        for session in (taking, putting):
+            assert session.flush() is True
+    assert (source.peek(9), target.peek(9)) == ([b"1", b"2"], [b"1", b"2"])
 
 
 @pytest.mark.parametrize("loses_link", [False, True])

@@ -111,7 +111,7 @@ class Peer:
 
     def leave(self, by_worker: bool = True) -> None:
         """End the connection."""
-        self.bench.service.disconnect(self.client, by_worker=by_worker)
+        self.bench.service.disconnect(self.client, may_return=by_worker)
 
 
 class Bench:
@@ -168,7 +168,7 @@ def bench(open_queue: QueueFactory) -> Iterator[Bench]:
     made = Bench(open_queue())
     yield made
     for client in list(made.service.clients):
-        made.service.disconnect(client, by_worker=True)
+        made.service.disconnect(client, may_return=True)
 
 
 MakeBench = Callable[..., Bench]
@@ -186,7 +186,7 @@ def make_bench(open_queue: QueueFactory) -> Iterator[MakeBench]:
     yield make
     for each in made:
         for client in list(each.service.clients):
-            each.service.disconnect(client, by_worker=True)
+            each.service.disconnect(client, may_return=True)
 
 
 # --- the beginning ---------------------------------------------------------------------------------------------------
@@ -865,6 +865,37 @@ def test_the_record_goes_with_the_worker(bench: Bench) -> None:
     assert (bench.turn(), bench.flushes()) == (inf, {back.id: 1})
 
 
+def test_a_record_lasts_from_the_last_end_on(bench: Bench) -> None:
+    """A connection that comes back and ends again keeps its record for a minute from then on."""
+    first = Peer(bench, 1)
+    assert first.ask(Flush(1, FOR_EVER, [b"x"])) == DONE
+    first.leave()
+    bench.seconds += 1
+    again = Peer(bench, 1)
+    assert again.ask(Flush(2, FOR_EVER, [b"y"])) == DONE
+    bench.seconds += FORGET_SECONDS - 2
+    again.leave()
+    bench.seconds += 2
+    assert bench.turn() == pytest.approx(FORGET_SECONDS - 2)
+    assert Peer(bench, 1).ask(Outcome(2)) == DONE
+
+
+def test_waits_that_are_over_leave_the_line(bench: Bench) -> None:
+    """However often others wait in vain behind one that waits for ever, the line stays short."""
+    patient, hasty = Peer(bench, 1), Peer(bench, 2)
+    assert patient.ask(Take(1, FOR_EVER)) is None
+    for _ in range(1000):
+        assert hasty.ask(Take(1, 1)) is None
+        bench.seconds += 1
+        bench.turn()
+        assert hasty.answer() == NOTHING
+    (place,) = bench.service._places.values()
+    assert len(place.line) < 100
+    bench.put(b"1")
+    bench.turn()
+    assert patient.answer() == Taken(0, [b"1"])
+
+
 def test_a_disconnect_with_a_flush_that_was_not_tried(bench: Bench) -> None:
     """A flush whose connection ends before the turn is not committed, and what it held is back."""
     bench.put(b"1")
@@ -887,7 +918,7 @@ def test_too_many_records_are_forgotten_and_said_so(bench: Bench) -> None:
         bench.service = bench.again()
     assert bench.flushes() == {**{peer.id: 1 for peer in peers[2:]}, SOME_LOST: 1}
     assert Peer(bench, 5).ask(Outcome(1)) == DONE
-    assert Peer(bench, 1).error(Outcome(1)) == "PersistentQueueError"
+    assert Peer(bench, 1).error(Outcome(1)) == "OutcomeUnknownError"
     bench.service = bench.again()
     assert len(bench.flushes()) == 4
 
@@ -1187,8 +1218,23 @@ def test_a_joint_flush_needs_a_new_number(bench: Bench) -> None:
     bench.service.note_flush(peer.client, 7)
     bench.turn()
     assert peer.client.number == 7
-    with pytest.raises(PersistentQueueError, match="number 7 behind number 7"):
+    with pytest.raises(PersistentQueueError, match="number above 7, found 7"):
         session_for("q", peer.client, 7)
+    with pytest.raises(PersistentQueueError, match="found 18446744073709551616"):  # the log has no room for it
+        session_for("q", peer.client, 2**64)
+
+
+def test_a_session_in_use_fails_its_own_flush_only(bench: Bench) -> None:
+    """A flush of a session that another thread flushes fails alone: those that came with it are committed."""
+    peers = [Peer(bench, number) for number in (1, 2, 3)]
+    session = peers[1].client.session
+    assert session is not None
+    for peer in peers:
+        peer.send(Flush(1, FOR_EVER, [b"x"]))
+    exclusively([session], bench.turn)
+    answers = [peer.answer() for peer in peers]
+    assert (answers[0], failure(answers[1]), answers[2]) == (DONE, "SessionInUseError", DONE)
+    assert bench.queue.peek(5) == [b"x", b"x"]
 
 
 def test_an_owner_that_has_failed_gives_no_answers(bench: Bench) -> None:

@@ -364,11 +364,13 @@ class Pipeline:
 
     def _awaits(self) -> bool:
         """Sleep until something was handed over, and return True; False if the pipeline has ended."""
-        while not (self.waiting or self._waiters):
-            if self._has_ended:
+        while True:
+            has_ended = self._has_ended  # first: what waits before the end is still served
+            if self.waiting or self._waiters:
+                return True
+            if has_ended:
                 return False
             self._bell.acquire()
-        return True
 
     def run_once(self) -> None:
         """Commit everything that was handed over until now, then tell those that wait for it."""

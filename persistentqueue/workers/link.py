@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from contextlib import suppress
+from threading import RLock
 from typing import NamedTuple
 
 from ..errors import PersistentQueueError
@@ -47,6 +48,8 @@ class Link:
         """Call whose wait shall end."""
         self._waits_no_more = False
         """True if the wait of each call shall end at once."""
+        self._cancelling = RLock()
+        """Held while another thread sends a cancel: no message may begin in the middle of it."""
         _LINKS.add(self)
 
     def call(self, message: Message, *before: bytes) -> Message:
@@ -56,6 +59,8 @@ class Link:
         """
         self._calls = call = (self._calls + 1) & 0xFFFFFFFF
         data = encode(message, call)
+        with self._cancelling:  # a cancel of the last call is sent whole
+            pass
         # One step, so an interruption finds no call, or all that ``settle`` needs.
         self.going = Going(call, message, b"".join((*before, data)) if before else data, [], [])
         return self._finish(self.going)
@@ -81,13 +86,14 @@ class Link:
 
     def give_up(self) -> None:
         """End the wait of the call that is under way, in another thread."""
-        going = self.going
-        if going is None:
-            return
-        self._gives_up = going.call
-        # No message may be in the middle of another: if this one is still being sent, ``_finish`` ends the wait.
-        if sum(going.sent) == len(going.data):
-            self._cancel(going)
+        with self._cancelling:
+            going = self.going
+            if going is None:
+                return
+            self._gives_up = going.call
+            # No message may be in the middle of another: if this one is still being sent, ``_finish`` ends the wait.
+            if sum(going.sent) == len(going.data):
+                self._cancel(going)
 
     def wait_no_more(self) -> None:
         """End the wait of the call that is under way, and of each later one. For any thread."""

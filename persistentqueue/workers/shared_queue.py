@@ -425,7 +425,14 @@ class SharedQueue(Generic[T]):
         answer = link.call(message)
         link.end()
         self._control = link  # only now: a call that was interrupted ends its connection
+        if self._closed:  # meanwhile, by another thread
+            self._end_control()
         return answer
+
+    def _end_control(self) -> None:
+        control, self._control = self._control, None
+        if control is not None:
+            control.close()
 
     @property
     def identity(self) -> str:
@@ -638,9 +645,7 @@ class SharedQueue(Generic[T]):
         self._end_sessions()
         for link in self._waiting.copy():
             link.cut()
-        control, self._control = self._control, None
-        if control is not None:
-            control.close()
+        self._end_control()
         dead_letters, self._dead_letters = self._dead_letters, None
         if dead_letters is not None:
             dead_letters.close()

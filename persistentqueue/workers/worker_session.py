@@ -8,7 +8,7 @@ from contextlib import suppress
 from math import ceil
 from operator import index
 from types import TracebackType
-from typing import Any, Generic, Literal, cast, overload
+from typing import Any, Generic, Literal, overload
 
 from ..codecs import BYTES, Codec, T, encode
 from ..core.items import Batch, are_bytes, as_bytes, checked_count, checked_marker, checked_timeout, chunks
@@ -214,13 +214,16 @@ class WorkerSession(Uncopyable, Generic[T]):
         self._end(answer)
 
     def _note_put(self, answer: Message) -> None:
-        """Note which of the buffered items the owner has taken. It may be called again for the same answer."""
-        taken = int(answer.fields.get("taken", 0)) if isinstance(answer, Failed) else len(self._batch.items)
-        if taken:
-            self._has_put = True
-            self._batch.drop(taken)
-            if isinstance(answer, Failed):
-                cast(dict[str, Any], answer.fields)["taken"] = 0
+        """Note which of the buffered items the owner has taken, and end the call: it is not settled again."""
+        batch, link = self._batch, self._link
+        taken = int(answer.fields.get("taken", 0)) if isinstance(answer, Failed) else len(batch.items)
+        left = batch.items[taken:]
+        left_bytes = sum(map(len, left))
+        assert link is not None
+        # No call in these steps, so no interruption in between: the same items would be dropped again.
+        self._has_put |= taken > 0
+        batch.items, batch.payload_bytes = left, left_bytes
+        link.going = None
 
     # --- dequeue -----------------------------------------------------------------------------------------------------
 
@@ -434,9 +437,9 @@ class WorkerSession(Uncopyable, Generic[T]):
     def _note_flush(self, answer: Message) -> bool:
         """Note the outcome of a flush. It may be called again for the same answer."""
         if isinstance(answer, Failed):
-            self._note_put(answer)
             self._doubt = False
             self._ahead = []
+            self._note_put(answer)
             return False
         self._clear()
         if isinstance(answer, Taken):
@@ -651,6 +654,9 @@ class WorkerSession(Uncopyable, Generic[T]):
         # No call in these steps, so no interruption in between. An earlier owner has released what it held.
         self._link, self._counts = link, counts
         self._ahead = []
+        if self.closed:  # meanwhile, by a thread that has found no connection to end
+            link.close()
+            raise ClosedError("the session is closed: get another one from queue.session()")
         return link
 
     def _lose(self) -> None:

@@ -265,7 +265,7 @@ def test_calls_beside_sessions(tmp_path: Path, serve: Any) -> None:
             stats = await queue.stats()
             assert (await queue.size(), stats.ready, stats.enqueued) == (4, 4, 4)
             assert (await queue.peek(), await queue.peek(9)) == ([b"1"], [b"1", b"2", b"3", b"4"])
-            with pytest.raises(ValueError, match="negative"):
+            with pytest.raises(ValueError, match="at least 0"):
                 await queue.peek(-1)
             assert [use.live for use in await queue.explain()] == [4]
             assert await queue.wait() is True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import cast
 
@@ -88,6 +89,53 @@ def test_a_flush_is_given_up_between_messages() -> None:
     assert script.messages() == [(1, Flush(1, 2**32 - 1, [b"x" * 100])), (1, Cancel())]
     session.give_up()
     assert len(script.messages()) == 2
+
+
+def test_no_message_begins_in_the_middle_of_a_cancel() -> None:
+    """A thread that gives a call up sends its cancel whole, before the next call of the session."""
+    is_sending, is_next, ends_late = threading.Event(), threading.Event(), 0.1
+
+    class Slow(Script):
+        """A socket that takes a cancel in two steps."""
+
+        def send(self, data: bytes) -> int:
+            if threading.current_thread() is giving_up:
+                is_sending.set()
+                assert not is_next.wait(ends_late)
+            elif is_sending.is_set():
+                is_next.set()
+            return super().send(data)
+
+        def recv(self, size_bytes: int) -> bytes:
+            if not is_sending.is_set():
+                giving_up.start()
+                is_sending.wait()
+            return super().recv(size_bytes)
+
+    script = Slow(Taken(0, [b"1"]), Done(1))
+    session = session_on(script)
+    giving_up = threading.Thread(target=session.give_up)
+    assert session.dequeue(timeout=None) == b"1"
+    assert session.flush() is True
+    giving_up.join()
+    assert [type(message) for _, message in script.messages()] == [Take, Cancel, Flush]
+
+
+def test_items_that_the_owner_has_are_dropped_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the owner has taken some items of a flush that failed, an interruption right then drops no others here."""
+
+    def interrupted(_session: WorkerSession[bytes], _answer: Message) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    script = Script(Failed({**encode_error(ValueError("full")), "taken": 1}), Done(1))
+    session = session_on(script)
+    session.enqueue_many([b"1", b"2", b"3", b"4"])
+    monkeypatch.setattr(WorkerSession, "_end", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        session.flush()
+    assert session.flush() is True
+    assert script.messages()[1] == (2, Flush(2, 2**32 - 1, [b"2", b"3", b"4"]))
 
 
 def test_a_wait_that_is_interrupted_gives_its_items_back() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from persistentqueue.serving.protocol import Ahead, Done, Flush, GiveBack, Message, Take, Taken
+from persistentqueue.serving.protocol import Ahead, Cancel, Done, Flush, GiveBack, Message, Take, Taken
 from persistentqueue.workers import WorkerSession
 from persistentqueue.workers.link import Link
 
@@ -154,5 +154,6 @@ def test_an_interrupted_flush_keeps_what_it_brought() -> None:
         Take(1, 0),
         Ahead(0, 1),
         Flush(1, 2**32 - 1, []),
+        Cancel(),
         GiveBack(1),
     ]

@@ -737,6 +737,26 @@ def test_a_flush_without_a_next_owner_is_in_doubt(
         assert queue.peek(9) == [b"once"]
 
 
+def test_a_queue_that_is_closed_while_a_session_connects(served: Serve) -> None:
+    """A session whose queue is closed while it connects raises, and neither waits nor holds anything."""
+    queue, join = served()
+    with join() as shared:
+        session = shared.session()
+        assert isinstance(session, WorkerSession)
+        attach = session._attach
+
+        def attach_late(connection: bytes) -> tuple[Link, bool]:
+            """Connect, and let another thread close the queue before the session knows of the connection."""
+            found = attach(connection)
+            shared.close()
+            return found
+
+        session._attach = attach_late
+        with pytest.raises(ClosedError):
+            session.dequeue(timeout=None)
+        wait_for(lambda: not queue.connections())
+
+
 def test_threads_wait_for_an_owner_together(served: Serve) -> None:
     """However many threads wait for an owner, none waits longer than ``lock_timeout``, and then each gets the error."""
     queue, join = served()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from persistentqueue import BrokenQueueError, ClosedError, InvalidTransactionError, PrecedingFlushError
@@ -114,6 +116,26 @@ def test_the_end_of_a_process_waits_for_each_pipeline() -> None:
     queue.pipeline.end()
     queue.pipeline.join()
     queue.pipeline.drain()
+
+
+def test_a_pipeline_that_ends_serves_those_that_came_before() -> None:
+    """A thread that waits for all flushes is told, also if the end comes between its arrival and the next look."""
+
+    class Late(list[threading.Lock]):
+        """The waiters: the first one comes behind the first look, and then the end."""
+
+        def __bool__(self) -> bool:
+            if made.pipeline._has_ended:
+                return len(self) > 0
+            self.append(threading.Lock())
+            made.pipeline.end()
+            return False
+
+    made = NotedQueue()
+    made.pipeline._waiters = Late()
+    assert made.pipeline._awaits() is True
+    made.pipeline._waiters.clear()
+    assert made.pipeline._awaits() is False
 
 
 def test_two_threads_may_ring_at_once() -> None:

@@ -38,7 +38,7 @@ def ask(disk: Disk, directory: str, call: str, timeout_seconds: float) -> Any:
         connection = connect(directory, SOCKET_NAME, checked_timeout(timeout_seconds))
         if connection is not None:
             with connection:
-                if is_believed(connection, directory):
+                if is_believed(connection, disk.lstat(directory)):
                     return _ask(disk, connection, call)
     return None
 

@@ -29,7 +29,7 @@ from ..storage.pool import SPARE_NAME, Empty
 from ..storage.publication import is_published
 from ..storage.segment import segment_name
 from ..system.call_guard import outermost
-from ..system.disk import basename
+from ..system.disk import Disk, basename
 from ..system.progress import Progress, watched
 from .metrics import (
     Counts,
@@ -379,6 +379,11 @@ class InspectedQueue(SpaceKeeper):
     def has_news(self, reader: Reader) -> bool:
         """Return whether a dequeue of this reader would raise an error. The mutex is held."""
         return reader.ready.is_closed or not self.is_usable or bool(self._store.adopter.damage)
+
+    @property
+    def disk(self) -> Disk:
+        """The disk that reaches the files of the queue through the directories that are held. For any thread."""
+        return self._store.disk
 
     def watched(self) -> AbstractContextManager[int]:
         """Open the directory into which other processes publish, and close it again. Raises ``OSError``."""

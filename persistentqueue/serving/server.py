@@ -23,9 +23,9 @@ from math import inf
 
 from ..errors import PersistentQueueError
 from ..storage.layout import SOCKET_NAME
-from ..system.disk import after_fork_in_child
+from ..system.disk import after_fork_in_child, join
 from ..system.event_log import LOGGER
-from ..system.sockets import Socket, is_believed, listen, remove
+from ..system.sockets import Socket, is_believed, listen
 from ..system.wakeup import POLL_SECONDS, Wakeup
 from .client import Client
 from .connections import Connection, connections_of, count_connections
@@ -60,7 +60,7 @@ class Server:
 
     def __init__(self, served: Served) -> None:
         self._served = served
-        self.directory = served.open_queue.directory
+        self.directory, self._disk = served.open_queue.directory, served.open_queue.disk
         self._selector = selectors.DefaultSelector()
         self._listener: Socket | None = None
         self._bell: Wakeup | None = None
@@ -196,7 +196,8 @@ class Server:
 
         No worker may wait for an answer that never comes, so an error of one connection ends the others as well.
         """
-        remove(self.directory, SOCKET_NAME)
+        with suppress(OSError):  # in the directory that is held: another queue may have its name by now
+            self._disk.unlink(join(self.directory, SOCKET_NAME))
         assert self._service is not None
         self._service.leave()
         if self._listener is not None:
@@ -247,8 +248,8 @@ class Server:
             self._selector.register(connection, selectors.EVENT_READ, peer)
 
     def _is_believed(self, connection: Socket) -> bool:
-        with suppress(OSError):  # the directory was moved or deleted, or the worker has gone
-            return is_believed(connection, self.directory)
+        with suppress(OSError):  # the worker has gone
+            return is_believed(connection, self._disk.lstat(self.directory))
         return False
 
     def _receive(self, peer: _Peer) -> None:

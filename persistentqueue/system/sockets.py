@@ -54,12 +54,6 @@ def listen(directory: str, name: str) -> Socket:
     return server
 
 
-def remove(directory: str, name: str) -> None:
-    """Remove the name of the owner's socket, so that workers look for the next owner."""
-    with suppress(OSError):
-        os.unlink(os.path.join(directory, name))
-
-
 def connect(directory: str, name: str, timeout_seconds: float | None = None) -> Socket | None:
     """Return a connection to the owner; None if no owner serves at this moment. Raises ``OSError``.
 
@@ -94,15 +88,14 @@ def _reach(directory: str, name: str, call: Callable[[str], None]) -> None:
         os.close(fd)
 
 
-def is_believed(peer: Socket, directory: str) -> bool:
-    """Return whether the process at the other end may use a queue in this directory. For both sides."""
+def is_believed(peer: Socket, directory: os.stat_result) -> bool:
+    """Return whether the process at the other end may use a queue in a directory of this status. For both sides."""
     if not hasattr(socket, "SO_PEERCRED"):  # then the mode of the socket decides
         return True
     _, user, group = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    found = os.stat(directory)
-    if user in {os.geteuid(), found.st_uid, _ROOT}:
+    if user in {os.geteuid(), directory.st_uid, _ROOT}:
         return True
-    return bool(found.st_mode & S_IWGRP) and found.st_gid in {group, *_groups_of(peer)}
+    return bool(directory.st_mode & S_IWGRP) and directory.st_gid in {group, *_groups_of(peer)}
 
 
 def _groups_of(peer: Socket) -> tuple[int, ...]:

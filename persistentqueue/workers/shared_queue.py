@@ -312,7 +312,9 @@ class SharedQueue(Generic[T]):
             return None
         link = Link(connection)
         try:
-            if not sockets.is_believed(connection, self._directory):
+            with naming_paths(self._directory):
+                found = self._disk.lstat(self._directory)
+            if not sockets.is_believed(connection, found):
                 raise RefusedError(self._directory, "it belongs to another user")
             answer = link.call(Hello({**hello, "process_name": sockets.process_name()}))
             link.end()

@@ -308,7 +308,7 @@ def pretending(directory: Path, *answers: Message | bytes) -> Iterator[None]:
     finally:
         thread.join()
         listener.close()
-        sockets.remove(str(directory), SOCKET_NAME)
+        (directory / SOCKET_NAME).unlink()
 
 
 @pytest.mark.parametrize(
@@ -350,7 +350,7 @@ def test_a_view_does_not_wait_for_an_owner_that_hangs(open_queue: QueueFactory, 
             assert view.connections(0.05) is None
     finally:
         listener.close()
-        sockets.remove(str(directory), SOCKET_NAME)
+        (directory / SOCKET_NAME).unlink()
 
 
 def test_a_view_asks_no_owner_of_another_user(

@@ -43,12 +43,14 @@ from persistentqueue.options import Options
 from persistentqueue.runtime import session_state
 from persistentqueue.serving import calls, server
 from persistentqueue.serving.protocol import ITEM_BYTES_MAX, Call, Flush, Message
+from persistentqueue.storage.layout import SOCKET_NAME
 from persistentqueue.system.disk import DISK
 from persistentqueue.workers import SharedQueue, WorkerSession, connect_options, shared_queue
 from persistentqueue.workers.link import Going, Link
 
 from ..conftest import QueueFactory
 from ..support.disks import call_on
+from ..support.limits import SECONDS
 from ..support.queues import wait_for
 
 Connect = Callable[..., SharedQueue[Any]]
@@ -755,6 +757,24 @@ def test_a_queue_that_is_closed_while_a_session_connects(served: Serve) -> None:
         with pytest.raises(ClosedError):
             session.dequeue(timeout=None)
         wait_for(lambda: not queue.connections())
+
+
+def test_a_renamed_queue_serves_on_and_leaves_the_next_one_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An owner whose directory was renamed serves workers under the new name. Its end leaves the socket of a queue that
+    was made under the old name."""
+    with PersistentQueue(tmp_path, "old", serve=True) as queue:
+        (tmp_path / "old").rename(tmp_path / "new")
+        put(queue, b"1")
+        with connect(tmp_path, "new", serve="never", lock_timeout=SECONDS) as shared:
+            assert drained(shared) == [b"1"]
+        other = PersistentQueue(tmp_path, "old", serve=True)
+    assert not (tmp_path / "new" / SOCKET_NAME).exists()
+    with other, connect(tmp_path, "old", serve="never", lock_timeout=SECONDS) as shared:
+        put(shared, b"2")
+        assert drained(other) == [b"2"]
+    assert "another user" not in caplog.text
 
 
 def test_threads_wait_for_an_owner_together(served: Serve) -> None:

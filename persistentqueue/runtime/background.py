@@ -43,15 +43,15 @@ class BackgroundThread:
         self._starting = threading.Lock()
         self._is_running = False
 
-    def submit(self, job: Job, delay_seconds: float = 0.0, owner: object = None) -> None:
-        """Do the job soon, but not before the delay is over. If no thread can be started, the job is dropped.
+    def submit(self, job: Job, delay_seconds: float = 0.0, owner: object = None) -> bool:
+        """Do the job soon, but not before the delay is over. If no thread can be started, drop it and return False.
 
         An error of the job goes to ``threading.excepthook``. The other jobs, of other queues perhaps, are done.
         """
         with self._starting:
             self._inbox.put(_Message(job, time.monotonic() + delay_seconds, id(owner)))
             if self._is_running:
-                return
+                return True
             # A daemon: a process that ends must not wait for it, and unfinished jobs do no harm.
             thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
             try:
@@ -60,6 +60,7 @@ class BackgroundThread:
                 self._inbox = SimpleQueue()
             else:
                 self._is_running = True
+            return self._is_running
 
     def forget(self, owner: object) -> None:
         """Drop the jobs of this owner, except one that is about to begin. A finalizer may call this."""

@@ -166,8 +166,9 @@ class Maintenance:
 
     def maintain_soon(self) -> None:
         """Schedule maintenance in the background thread."""
-        self._open_queue.maintenance_is_due = True
-        BACKGROUND.submit(self._maintain_by_itself, MAINTENANCE_SECONDS, self._open_queue)
+        self._open_queue.maintenance_is_due = True  # first: the job may have begun when ``submit`` returns
+        if not BACKGROUND.submit(self._maintain_by_itself, MAINTENANCE_SECONDS, self._open_queue):
+            self._open_queue.maintenance_is_due = False  # a later flush tries again
 
     def _maintain_by_itself(self) -> None:
         self._open_queue.maintenance_is_due = False
@@ -197,7 +198,9 @@ class Maintenance:
 
     def _tidy_soon(self) -> None:
         self._is_tidy_due = True
-        BACKGROUND.submit(partial(self._tidy_by_itself, self._open_queue.groups), IDLE_SECONDS, self._open_queue)
+        tidy = partial(self._tidy_by_itself, self._open_queue.groups)
+        if not BACKGROUND.submit(tidy, IDLE_SECONDS, self._open_queue):
+            self._is_tidy_due = False
 
     def _tidy_by_itself(self, groups: int) -> None:
         self._is_tidy_due = False

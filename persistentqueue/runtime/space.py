@@ -195,7 +195,8 @@ class SpaceKeeper(CallGuard):
 
     def _give_back_later(self) -> None:
         self._is_giving_back_due = True
-        BACKGROUND.submit(self._give_back_by_itself)
+        if not BACKGROUND.submit(self._give_back_by_itself):
+            self._is_giving_back_due = False
 
     def _give_back_by_itself(self) -> None:
         self._is_giving_back_due = False

@@ -158,6 +158,27 @@ def test_without_a_thread_closing_gives_back(
     assert segment_files(directory) == []
 
 
+@pytest.mark.maintained
+def test_a_thread_that_could_not_start_is_tried_again(
+    open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If no thread can be started for a job, the next occasion tries again."""
+
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    queue = open_queue()
+    opened, own = queue._open(), queue._maintenance
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fail)
+        put(queue, b"1")
+        own._tidy_soon()
+        opened._give_back_later()
+        assert (opened.maintenance_is_due, own._is_tidy_due, opened._is_giving_back_due) == (False, False, False)
+    put(queue, b"2")
+    assert opened.maintenance_is_due
+
+
 def test_trim_returns_when_all_is_given_back(open_queue: QueueFactory, directory: Path) -> None:
     """``trim`` deletes drained segments of any size before it returns."""
     queue = open_queue(segment_bytes=MIB)
@@ -387,8 +408,13 @@ def test_a_busy_queue_keeps_what_it_needs(open_queue: QueueFactory, monkeypatch:
     drain(queue)
     own = queue._maintenance
     own._is_tidy_due = True
-    monkeypatch.setattr(BACKGROUND, "submit", lambda job, _seconds, _owner: jobs.append(job))
     jobs: list[Callable[[], None]] = []
+
+    def submit(job: Callable[[], None], _seconds: float, _owner: object) -> bool:
+        jobs.append(job)
+        return True
+
+    monkeypatch.setattr(BACKGROUND, "submit", submit)
     own._tidy_by_itself(queue._open().groups - 1)
     own._maintain_by_itself()
     assert (len(jobs), queue.stats().segments > 0) == (1, True)

@@ -89,9 +89,9 @@ class Server:
         for fd in self._bell.descriptors:
             self._selector.register(fd, selectors.EVENT_READ)
         _SERVERS.add(self)
-        thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
-        thread.start()
-        self._thread = thread
+        self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
+        # Shielded: after an interruption the thread either runs, or was never started.
+        self._served.open_queue.shielded(self._thread.start)
 
     def connections(self) -> list[Connection]:
         """Return the connections, those that hold for longest first. For any thread."""
@@ -100,15 +100,16 @@ class Server:
     def stop(self) -> None:
         """Refuse new connections, answer what has come, and end all sessions of workers. They look for another owner.
 
-        Calling it again does nothing.
+        Calling it again does nothing, or finishes a call that was interrupted.
         """
         if self._is_closed:
             return
-        self._is_closed = self._is_stopping = True
-        if self._thread is not None and self._thread is not threading.current_thread():
+        self._is_stopping = True
+        if self._thread is not None and self._thread is not threading.current_thread() and self._thread.is_alive():
             self._ring()
             self._thread.join()
         self._close()
+        self._is_closed = True
 
     def _ring(self) -> None:
         """Wake the thread, unless it has ended: then its descriptors may be those of others. For any thread."""

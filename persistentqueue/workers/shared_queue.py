@@ -77,8 +77,16 @@ class Sizes(NamedTuple):
 class _OwnedQueue(PersistentQueue[T]):
     """The queue in the process that owns it. It is closed by itself when a sync has failed: the next owner recovers."""
 
+    def __init__(
+        self, made: list[_OwnedQueue[T]], path: str, name: str | Unnamed | None, codec: Codec[T], options: Options
+    ) -> None:
+        """Open the queue, and append it to ``made``: an interruption of the caller must not lose a served queue."""
+        self._made = made
+        super().__init__(path, name, codec=codec, options=options, lock_timeout=0.0, serve=True)
+
     def _serve(self) -> None:
         super()._serve()
+        self._made.append(self)
         if self._server is not None:
             self._server.on_failure = self._fail
 
@@ -212,8 +220,12 @@ class SharedQueue(Generic[T]):
     # --- the owner ---------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Find the owner of the queue, or own it. Raises the errors of ``connect``."""
-        self._reach(self._calling())[0].close()
+        """Find the owner of the queue, or own it. On an error, close the queue. Raises the errors of ``connect``."""
+        try:
+            self._reach(self._calling())[0].close()
+        except BaseException:
+            self.close()
+            raise
 
     def _new_id(self) -> bytes:
         return self._disk.urandom(CONNECTION_BYTES)
@@ -279,29 +291,32 @@ class SharedQueue(Generic[T]):
             if self.closed:  # by another thread: it waits for no owner behind this
                 return
             options = replace(self._options, create=False) if self._identity else self._options
-            chosen = CURRENT_DISK.set(self._disk)  # that of ``connect``, whichever thread takes over
+            made: list[_OwnedQueue[T]] = []
             try:
-                owner: _OwnedQueue[T] = _OwnedQueue(
-                    self._path,
-                    self._name,
-                    codec=self._codec,
-                    options=options,
-                    lock_timeout=0.0,
-                    serve=True,
-                )
-            except QueueNotFoundError as error:
-                if not self._identity:
-                    raise
-                raise QueueNotFoundError(
-                    f"{self._directory}: the queue that was connected is gone: bring it back, or connect again"
-                ) from error
-            finally:
-                CURRENT_DISK.reset(chosen)
-            if self._identity and not owner.closed:
-                self._recognize(owner.close, owner.identity)
-            self._owner = owner
+                owner = self._opened(made, options)
+                if self._identity and not owner.closed:
+                    self._recognize(owner.close, owner.identity)
+                self._owner = owner
+            except BaseException:
+                for each in made:
+                    each.close()
+                raise
             if self._closed:  # by a signal handler of this thread
                 self._close_owner()
+
+    def _opened(self, made: list[_OwnedQueue[T]], options: Options) -> _OwnedQueue[T]:
+        """Open the queue as its owner, and append it to ``made``. Raises the errors of ``_own``."""
+        chosen = CURRENT_DISK.set(self._disk)  # that of ``connect``, whichever thread takes over
+        try:
+            return _OwnedQueue(made, self._path, self._name, self._codec, options)
+        except QueueNotFoundError as error:
+            if not self._identity:
+                raise
+            raise QueueNotFoundError(
+                f"{self._directory}: the queue that was connected is gone: bring it back, or connect again"
+            ) from error
+        finally:
+            CURRENT_DISK.reset(chosen)
 
     def _connect(self, hello: dict[str, Any]) -> tuple[Link, dict[str, Any]] | None:
         from ..system import sockets  # noqa: PLC0415  late: a process that only owns queues needs none of it

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import Token
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -44,7 +45,7 @@ from persistentqueue.runtime import session_state
 from persistentqueue.serving import calls, server
 from persistentqueue.serving.protocol import ITEM_BYTES_MAX, Call, Flush, Message
 from persistentqueue.storage.layout import SOCKET_NAME
-from persistentqueue.system.disk import DISK
+from persistentqueue.system.disk import CURRENT_DISK, DISK
 from persistentqueue.workers import SharedQueue, WorkerSession, connect_options, shared_queue
 from persistentqueue.workers.link import Going, Link
 
@@ -775,6 +776,49 @@ def test_a_renamed_queue_serves_on_and_leaves_the_next_one_alone(
         put(shared, b"2")
         assert drained(other) == [b"2"]
     assert "another user" not in caplog.text
+
+
+@pytest.mark.parametrize("place", ["connect", "own"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_a_connect_that_fails_as_the_owner_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, error: type[BaseException]
+) -> None:
+    """If ``connect`` raises when this process has become the owner, the queue is closed, and its lock is free."""
+    owning = SharedQueue._own
+
+    def own_and_fail(queue: SharedQueue[bytes]) -> None:
+        owning(queue)
+        raise error
+
+    class Reset:
+        """A context variable; an error comes when it is reset."""
+
+        set = staticmethod(CURRENT_DISK.set)
+
+        def reset(self, token: Token[Any]) -> None:
+            CURRENT_DISK.reset(token)
+            raise error
+
+    if place == "connect":
+        monkeypatch.setattr(SharedQueue, "_own", own_and_fail)
+    else:
+        monkeypatch.setattr(shared_queue, "CURRENT_DISK", Reset())
+    with pytest.raises(error):
+        connect(tmp_path, "q")
+    monkeypatch.undo()
+    PersistentQueue(tmp_path, "q").close()
+
+
+def test_a_close_that_was_interrupted_is_finished(served: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the end of a server is interrupted, the next ``close`` finishes it, and no descriptor stays open."""
+    queue, _ = served()
+    assert queue._server is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(queue._server._thread, "join", lambda: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            queue.close()
+    queue.close()
+    assert queue._server._bell is None
 
 
 def test_threads_wait_for_an_owner_together(served: Serve) -> None:

@@ -312,18 +312,17 @@ class Incoming:
 
     def __init__(self, kinds: Container[int]) -> None:
         self._kinds = kinds
-        self._parts: list[bytes] = []
-        self._have_bytes = 0
+        self._rest = bytearray()
+        """Beginning of a message; one object, however small the parts are that it comes in."""
         self.need_bytes = HEADER_BYTES
 
     def feed(self, data: bytes) -> list[tuple[int, Message]]:
         """Return the messages that are whole now, each with the number of its call. Raises ``ProtocolError``."""
-        if self._parts:
-            self._parts.append(data)
-            self._have_bytes += len(data)
-            if self._have_bytes < self.need_bytes:
+        if self._rest:
+            self._rest += data
+            if len(self._rest) < self.need_bytes:
                 return []
-            data, self._parts = b"".join(self._parts), []
+            data, self._rest = bytes(self._rest), bytearray()
         messages: list[tuple[int, Message]] = []
         at, have_bytes, need_bytes = 0, len(data), HEADER_BYTES
         while have_bytes - at >= HEADER_BYTES:
@@ -339,8 +338,7 @@ class Incoming:
             messages.append((call, _decode(_BY_KIND[kind], data, at, end)))
             at = end
         if at < have_bytes:
-            rest = data[at:] if at else data
-            self._parts, self._have_bytes, self.need_bytes = [rest], len(rest), need_bytes
+            self._rest, self.need_bytes = bytearray(data[at:] if at else data), need_bytes
         return messages
 
 

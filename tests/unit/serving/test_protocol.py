@@ -252,6 +252,21 @@ def test_memory_is_taken_for_what_came(data: bytes, most: int) -> None:
     assert peak - before <= most
 
 
+def test_bytes_that_trickle_in_take_no_more_memory() -> None:
+    """A message that comes byte by byte takes no more memory while it waits than its bytes."""
+    incoming, data = Incoming(ALL), encode(Put([bytes(100_000)]), 1)
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for at in range(len(data) - 1):
+            assert incoming.feed(data[at : at + 1]) == []
+        waiting, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert waiting - before <= 2 * len(data)
+    assert incoming.feed(data[-1:]) == [(1, Put([bytes(100_000)]))]
+
+
 def test_bytes_that_wait_are_counted() -> None:
     """A reader knows how many bytes the message under way needs, and joins them once."""
     incoming = Incoming(ALL)

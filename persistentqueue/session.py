@@ -13,7 +13,7 @@ from typing import Any, Literal, overload
 from .codecs import T
 from .core.availability import LANE_ITEMS
 from .core.block import ITEM_BYTES_MAX
-from .core.items import Buffer, are_bytes, as_bytes, checked_marker, checked_timeout, chunks, too_large
+from .core.items import Buffer, are_bytes, as_bytes, checked_held, checked_marker, checked_timeout, chunks, too_large
 from .core.page_cache import ITEM_OVERHEAD_BYTES
 from .engine.transaction import Transaction
 from .errors import (
@@ -436,9 +436,7 @@ class Session(SessionState[T]):
             self._begin()
         self._busy = BUSY
         try:
-            if not 0 <= index(count) <= sum(run[1] for run in self._open().runs):
-                raise ValueError(f"count must be from 0 to the number of held items, got {count}")
-            self._give_back(count)
+            self._give_back(checked_held(count, sum(run[1] for run in self._open().runs)))
             self._busy = FREE
         except BaseException:
             self._end_badly()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -19,8 +19,6 @@ _BATCH_ITEMS = 256
 """Number of items that browsing reads at a time."""
 _GIVE_UP_SECONDS = 0.01
 """Time between two attempts to end the wait of a call that its thread has not begun yet, in seconds."""
-_CHUNK_ITEMS = 8192
-"""Number of items that a thread gets at a time from an iterable."""
 
 
 class Landing(asyncio.Future[T]):
@@ -163,16 +161,6 @@ def read_some(items: Iterator[T]) -> tuple[list[T], Exception | None]:
     except Exception as error:
         return found, error
     return found, None
-
-
-def chunks(items: Iterable[T]) -> Iterator[list[T] | tuple[T, ...]]:
-    """Yield a list or a tuple as a whole, anything else in parts. Parts are made in the event loop, not in a thread."""
-    if isinstance(items, list | tuple):
-        yield items
-        return
-    iterator = iter(items)
-    while chunk := list(islice(iterator, _CHUNK_ITEMS)):
-        yield chunk
 
 
 def task_name() -> str:

@@ -14,11 +14,11 @@ from typing import Any, Generic, Literal, Protocol, TypeVar, overload
 import persistentqueue
 from persistentqueue import CodecError, PersistentQueueError, Ticket, UnflushedWarning
 from persistentqueue.codecs import T
-from persistentqueue.core.items import checked_count, checked_timeout
+from persistentqueue.core.items import checked_count, checked_timeout, chunks
 from persistentqueue.system.uncopyable import Uncopyable
 
 from .flush_batcher import Marker
-from .futures import Landing, chunks, over, patiently, tell
+from .futures import Landing, over, patiently, tell
 from .item_waiter import Watch
 
 R = TypeVar("R")

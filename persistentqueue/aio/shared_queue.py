@@ -29,12 +29,13 @@ from persistentqueue import (
     UnflushedWarning,
 )
 from persistentqueue.codecs import BYTES, Codec, T
+from persistentqueue.core.items import chunks
 from persistentqueue.options import OptionArguments, Options, Start, Unnamed
 from persistentqueue.system.disk import StrPath, abspath
 from persistentqueue.system.uncopyable import Uncopyable
 from persistentqueue.workers import SharedQueue, SharedSubscription, WorkerSession, connect_options
 
-from .futures import Landing, Worker, apart, chunks, impatiently, launch, over, patiently, read_some, task_name
+from .futures import Landing, Worker, apart, impatiently, launch, over, patiently, read_some, task_name
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

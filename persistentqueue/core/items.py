@@ -62,6 +62,13 @@ def checked_count(name: str, count: object) -> int:
     return min(number, sys.maxsize)
 
 
+def checked_held(count: int, held: int) -> int:
+    """Return the number of items to release, of those that are held. Raises ``TypeError`` and ``ValueError``."""
+    if not 0 <= index(count) <= held:
+        raise ValueError(f"count must be from 0 to the number of held items, {held}, got {count}")
+    return index(count)
+
+
 def checked_timeout(timeout: float | None) -> float | None:
     """Return the timeout, cut to the longest that can be added to a time. Raises ``ValueError`` if it is negative or
     NaN, and ``TypeError`` if it is no number."""

@@ -20,7 +20,7 @@ from ..codecs import Codec, T
 from ..core.availability import Taken
 from ..core.encryption import UNOPENED
 from ..core.intervals import Intervals, Run, append_run, last_of, within
-from ..core.items import checked_marker, checked_timeout
+from ..core.items import checked_held, checked_marker, checked_timeout
 from ..core.page_cache import ITEM_OVERHEAD_BYTES
 from ..engine.reader import Reader
 from ..engine.segment_use import Hold
@@ -531,9 +531,7 @@ def uncount(session: SessionState[Any], count: int) -> None:
     if transaction is None or session._trial is None:
         return
     session._note(transaction)
-    if not 0 <= count <= sum(length for _, length in transaction.runs):
-        raise ValueError(f"count must be from 0 to the number of held items, got {count}")
-    if count:
+    if checked_held(count, sum(length for _, length in transaction.runs)):
         session._trial.uncount(transaction, count)
 
 

@@ -211,7 +211,8 @@ def _move_data(
             raise no_queue(disk, directory, "to move")
         own_location(disk, places, lock)
         claim(disk, places, lock)
-        places = sweep_others(disk, reopen_inbox(disk, places))
+        _reopen_inbox(disk, places)
+        places = sweep_others(disk, places)
         source, files, copied_bytes = places.data_root, 0, 0
         if target != places.place.path:
             _need_plain_files(disk, places)
@@ -237,7 +238,7 @@ def open_places(disk: Disk, directory: str, data_path: str | None, lock: Lock) -
     for name in _SOCKETS.intersection(names):  # of an owner that was killed
         _remove_socket(disk, join(directory, name))
     if CLOSED_DIRECTORY in names or places.place != OWN:
-        places = reopen_inbox(disk, places)
+        _reopen_inbox(disk, places)
     return finish_deletion(disk, places) if DELETED_DIRECTORY in names else places
 
 
@@ -485,7 +486,7 @@ def _move(disk: Disk, places: Places, path: str, lock: Lock, meter: Meter) -> tu
             now = read_record(disk, places.directory)
             if now.place == places.place:  # else a sync has failed, and the next opening finds the segments
                 sweep_others(disk, now)
-                reopen_inbox(disk, places)
+                _reopen_inbox(disk, places)
         purpose = "to move the segments there" if full == path else "to record where the segments are"
         lack = lacking(error, full, purpose, "then move again") if isinstance(error, OSError) else None
         if lack is None:
@@ -501,7 +502,7 @@ def _switched(places: Places, place: Place, *left: Place) -> Places:
     return places._replace(place=place, others=others)
 
 
-def reopen_inbox(disk: Disk, places: Places) -> Places:
+def _reopen_inbox(disk: Disk, places: Places) -> None:
     """Open the inbox again, durably, if an interrupted move has left it closed."""
     closed, inbox = places.path(CLOSED_DIRECTORY), places.path(INBOX_DIRECTORY)
     names = names_in(disk, places.data_root)
@@ -511,7 +512,6 @@ def reopen_inbox(disk: Disk, places: Places) -> Places:
         else:
             disk.rename(closed, inbox)
         sync_directory(disk, places.data_root)
-    return places
 
 
 def _merge(disk: Disk, closed: str, inbox: str) -> None:

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
 from typing import NamedTuple
 
-from ..core.block import BLOCK_HEADER_BYTES, combine_checksums, split_items
+from ..core.block import BLOCK_HEADER_BYTES, LENGTH_BYTES, combine_checksums, split_items
 from ..core.encryption import PLAIN, Envelopes
 from ..core.header import HEADER_BYTES
 from ..core.operations import Enqueue, SegmentCreated
@@ -129,7 +129,7 @@ class Segments:
         pieces: list[Piece] = []
         total_bytes = 0
         for part, part_bytes in split_items(items, payload_bytes):
-            room_bytes = BLOCK_HEADER_BYTES + 4 * len(part) + part_bytes + self.envelopes.most_bytes
+            room_bytes = BLOCK_HEADER_BYTES + LENGTH_BYTES * len(part) + part_bytes + self.envelopes.most_bytes
             segment = self.current
             if segment is None or not segment.has_room(self._staged_bytes, room_bytes):
                 with stalled(self._disk.monotonic, self._note_stall, "segment"):

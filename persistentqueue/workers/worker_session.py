@@ -6,12 +6,20 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from math import ceil
-from operator import index
 from types import TracebackType
 from typing import Any, Generic, Literal, overload
 
 from ..codecs import BYTES, Codec, T, encode
-from ..core.items import Batch, are_bytes, as_bytes, checked_count, checked_marker, checked_timeout, chunks
+from ..core.items import (
+    Batch,
+    are_bytes,
+    as_bytes,
+    checked_count,
+    checked_held,
+    checked_marker,
+    checked_timeout,
+    chunks,
+)
 from ..engine.transaction import SPILL_BYTES
 from ..errors import (
     ClosedError,
@@ -309,9 +317,7 @@ class WorkerSession(Uncopyable, Generic[T]):
         """Release the items that were dequeued last, as ``Session.put_back`` does."""
         self._begin()
         try:
-            if not 0 <= index(count) <= self._held:
-                raise ValueError(f"count must be from 0 to the number of held items, got {count}")
-            self._give_back(count, self._ask)
+            self._give_back(checked_held(count, self._held), self._ask)
             self._busy = FREE
         except BaseException:
             self._end_badly()

@@ -21,7 +21,7 @@ from .files import STDOUT, written_to
 from .formatting import item_json, item_text, lost_text, many, printable, share_text, size_text, span_text, time_text
 from .output import answer, note, progress, say, show
 from .parser import LOOK, Number, parameter, verb
-from .streams import is_live
+from .streams import is_live, tell
 from .summary import (
     age_of,
     connections_to,
@@ -325,13 +325,17 @@ def report(path: str, names: Sequence[str], output: str, as_json: bool) -> int:
         raise next(iter(unread.values()))
     with written_to(output) as file:
         file.write(page(sights, {name: str(error) for name, error in unread.items()}).encode(errors="replace"))
-    tell = note if output in STDOUT else say
     if as_json:
         found = {sight.name: [finding._asdict() for finding in findings(sight)] for sight in sights}
         failed = {name: document_of_error(error) for name, error in unread.items()}
-        tell(json.dumps({"output": output, "findings": found, "errors": failed}, ensure_ascii=False, default=str))
+        document = {"output": output, "findings": found, "errors": failed}
+        if output in STDOUT:
+            tell(json.dumps(document, default=str))  # ASCII: stderr may encode nothing else
+        else:
+            answer(document)
     else:
-        tell(f"{output}: {many(len(sights), 'queue')}")
+        write_line = note if output in STDOUT else say
+        write_line(f"{output}: {many(len(sights), 'queue')}")
         for problem in unread.values():
-            tell(f"left out: {problem}")
+            write_line(f"left out: {problem}")
     return PROBLEMS if unread else WELL

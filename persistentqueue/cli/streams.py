@@ -27,18 +27,20 @@ _PAUSE_MS, _LONGEST_PAUSE_MS = 1, 50
 """Milliseconds between two checks of what a pipe still holds: the first pause, and the longest."""
 
 
-def ready() -> None:
+def ready(*, discards: bool = False) -> None:
     """Open a substitute for each standard stream that is closed, and let stdout and stderr escape any character.
 
-    The substitute keeps the descriptor, so that no file that is opened later gets it. Reading a closed stdin, and
-    writing to a closed stdout or stderr, raises ``OSError``.
+    The substitute keeps the descriptor, so that no file that is opened later gets it. Reading a closed stdin raises
+    ``OSError``, and so does writing to a closed stdout or stderr. With ``discards``, what is written there is dropped,
+    as Python drops it: the output is not the answer of a verb, but that of a function of the user.
     """
     for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         with suppress(OSError):
             os.fstat(fd)
             if getattr(sys, name) is not None:
                 continue
-        opened = os.open(os.devnull, os.O_WRONLY if mode == "r" else os.O_RDONLY)  # each use of it fails: EBADF
+        fails = os.O_WRONLY if mode == "r" else os.O_RDONLY  # each use of it fails: EBADF
+        opened = os.open(os.devnull, os.O_WRONLY if discards else fails)
         if opened != fd:
             os.dup2(opened, fd)
             os.close(opened)

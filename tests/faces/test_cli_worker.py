@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import signal
+import subprocess
 import sys
 from collections import Counter
 from contextlib import ExitStack
@@ -15,7 +17,8 @@ import pytest
 from persistentqueue import DeadLetter, Encryption, PersistentQueue, View, connect
 from persistentqueue.cli.workers import crew, loop
 from tests.faces.test_cli import cli
-from tests.support.commands import Command
+from tests.support.commands import SOURCES, Command
+from tests.support.limits import SECONDS
 from tests.support.queues import drain, put, wait_for
 
 TASKS = r'''
@@ -101,7 +104,35 @@ async def later(item):
     record(item)
 
 
+class Later:
+    async def __call__(self, item):
+        record(item)
+
+
+def parts(item):
+    yield record(item)
+
+
+later_object = Later()
+later_call = lambda item: later(item)
 NUMBER = 5
+
+
+def loud(item):
+    """Print more than a buffer has room for."""
+    record(item)
+    print("x" * 9000)
+
+
+def wordy(item):
+    raise ValueError("x" * 70_000_000)
+
+
+if is_first("imported") or not os.path.exists("slow"):
+    pass
+else:
+    write("importing", b"%d" % os.getpid())
+    await_file("never")
 '''
 
 
@@ -148,7 +179,7 @@ def test_each_item_is_done_once(tasks: Path, batch: int) -> None:
     enqueue(tasks, *numbers(300))
     options = ["--processes", 4, "--batch", batch, "--until-empty", "--json"]
     with worker(tasks, "record", *options) as command:
-        assert command.result() == {"done": 300, "failed": 0, "restarted": 0}
+        assert command.result() == {"done": 300, "failed": 0, "restarted": 0, "damaged": 0}
     assert lines(tasks) == Counter(numbers(300))
     assert rest(tasks) == []
 
@@ -160,7 +191,7 @@ def test_a_subscription_has_workers_of_its_own(tasks: Path) -> None:
         put(queue, *numbers(30))
     options = ["--processes", 2, "--subscription", "bills", "--until-empty", "--json"]
     with worker(tasks, "record", *options) as command:
-        assert command.result() == {"done": 30, "failed": 0, "restarted": 0}
+        assert command.result() == {"done": 30, "failed": 0, "restarted": 0, "damaged": 0}
     assert lines(tasks) == Counter(numbers(30))
     with PersistentQueue(tasks / "queues", "orders") as queue:
         left = {each.name: len(queue.subscribe(each.name)) for each in (bills, audit)}
@@ -202,7 +233,7 @@ def test_an_item_that_kills_each_process_becomes_a_dead_letter(tasks: Path) -> N
     enqueue(tasks, *numbers(20))
     attempts = ["--max-attempts", 3, "--dead-letter", "dead"]
     with worker(tasks, "suicide", *attempts, "--processes", 2, "--until-empty", "--json") as command:
-        assert command.result() == {"done": 19, "failed": 0, "restarted": 3}
+        assert command.result() == {"done": 19, "failed": 0, "restarted": 3, "damaged": 0}
     assert lines(tasks) == Counter(each for each in numbers(20) if each != b"5")
     assert [letter.item for letter in dead_letters(tasks)] == [b"5"]
 
@@ -220,7 +251,7 @@ def test_a_function_that_fails_leaves_dead_letters(tasks: Path, delay: float) ->
     enqueue(tasks, *numbers(6), b"{")
     attempts = ["--max-attempts", 2, "--dead-letter", "dead", "--retry-delay", delay, "--codec", "json"]
     with worker(tasks, "odd", *attempts, "--batch", 3, "--processes", 2, "--until-empty", "--json") as command:
-        assert command.result() == {"done": 3, "failed": 8, "restarted": 0}
+        assert command.result() == {"done": 3, "failed": 8, "restarted": 0, "damaged": 0}
     assert lines(tasks) == Counter([b"2", b"4", b"6"])
     letters = {letter.item: letter for letter in dead_letters(tasks)}
     assert letters.keys() == {b"1", b"3", b"5", b"{"}
@@ -246,7 +277,7 @@ def test_a_signal_lets_each_process_finish_its_item(tasks: Path, number: signal.
     with worker(tasks, "signalled", "--processes", 2, "--batch", 4, "--json") as command:
         wait_for(lambda: len(lines(tasks, "begun")) == 2)
         command.send(number)
-        assert command.result() == {"done": 2, "failed": 0, "restarted": 0}
+        assert command.result() == {"done": 2, "failed": 0, "restarted": 0, "damaged": 0}
     done = set(lines(tasks))
     assert len(done) == 2
     assert rest(tasks) == [each for each in numbers(20) if each not in done]
@@ -346,7 +377,7 @@ def test_an_owner_with_dead_letters_serves_a_worker_that_asks_for_them(tasks: Pa
     with Command("serve", tasks / "queues", "orders", *attempts, directory=tasks) as owner:
         assert owner.line().startswith("serving orders")
         with worker(tasks, "odd", *attempts, "--codec", "json", "--until-empty", "--json") as command:
-            assert command.result() == {"done": 3, "failed": 6, "restarted": 0}
+            assert command.result() == {"done": 3, "failed": 6, "restarted": 0, "damaged": 0}
         owner.send(signal.SIGTERM)
         assert owner.finish()[0] == 0
     assert [letter.item for letter in dead_letters(tasks)] == [b"1", b"3", b"5"]
@@ -417,6 +448,75 @@ def test_the_help_says_what_an_item_that_fails_holds_up() -> None:
     assert "one item that always fails stops the queue, with any number of processes" in told
     assert "With --retry-delay, others overtake the item" in told
     assert "With --max-attempts and --dead-letter it is given up" in told
+
+
+@pytest.mark.parametrize("function", ["later_object", "later_call"])
+def test_a_call_that_only_begins_its_work_has_failed(tasks: Path, function: str) -> None:
+    """An item is not consumed by a call that returns a coroutine, which nobody runs."""
+    enqueue(tasks, b"1", b"2")
+    options = ["--until-empty", "--max-attempts", 1, "--dead-letter", "dead", "--json"]
+    with worker(tasks, function, *options) as command:
+        assert command.result() == {"done": 0, "failed": 2, "restarted": 0, "damaged": 0}
+    assert ["only begun its work" in letter.reason for letter in dead_letters(tasks)] == [True, True]
+    assert not lines(tasks)
+
+
+def test_output_without_a_reader_fails_no_call(tasks: Path) -> None:
+    """If stdout is closed, what a function prints is dropped, and its item is done once."""
+    enqueue(tasks, *numbers(3))
+    words = [sys.executable, "-m", "persistentqueue", "worker", "queues", "orders", "tasks:loud", "--until-empty"]
+    surroundings = os.environ | {"PYTHONPATH": SOURCES}
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *words]
+    subprocess.run(closed, cwd=tasks, env=surroundings, check=False, timeout=SECONDS)
+    assert lines(tasks) == Counter(numbers(3))
+
+
+@pytest.mark.damages
+def test_damaged_items_are_told_at_the_end(tasks: Path) -> None:
+    """If items cannot be read, the others are done, and the command says how many are left, with the status 1."""
+    with PersistentQueue(tasks / "queues", "orders", inline_bytes=0) as queue:
+        put(queue, *[b"%1000d" % number for number in range(5)])
+        put(queue, b"6")
+    (segment,) = (tasks / "queues" / "orders" / "data").glob("*.seg")
+    with segment.open("r+b") as file:
+        file.seek(1000)
+        file.write(b"ZZZZ")
+    with worker(tasks, "record", "--until-empty", "--json") as command:
+        status, out, err = command.finish()
+    assert (status, json.loads(out)) == (1, {"done": 1, "failed": 0, "restarted": 1, "damaged": 5})
+    assert "5 items cannot be read" in err
+
+
+def test_modules_in_the_working_directory_hide_none_of_python(tasks: Path) -> None:
+    """A file of the user with the name of a module of Python, or of this package, stops no process."""
+    for name in ("queue", "json", "select", "persistentqueue"):
+        (tasks / f"{name}.py").write_text("raise RuntimeError\n")
+    enqueue(tasks, b"1")
+    program = "import sys; sys.path[0] = sys.argv.pop(1); from persistentqueue.cli import main; sys.exit(main())"
+    words = [sys.executable, "-c", program, SOURCES, "worker", "queues", "orders", "tasks:record", "--until-empty"]
+    subprocess.run(words, cwd=tasks, check=True, timeout=SECONDS)
+    assert lines(tasks) == Counter([b"1"])
+
+
+def test_a_signal_ends_a_process_that_still_imports(tasks: Path) -> None:
+    """A process whose module takes long to import ends at once after a signal: it has no item."""
+    enqueue(tasks, b"1")
+    (tasks / "slow").touch()
+    with worker(tasks, "record", "--json") as command:
+        wait_for(lambda: bool(lines(tasks, "importing")))
+        command.send(signal.SIGTERM)
+        assert command.result() == {"done": 0, "failed": 0, "restarted": 0, "damaged": 0}
+    assert rest(tasks) == [b"1"]
+
+
+def test_a_long_text_of_an_error_is_cut(tasks: Path) -> None:
+    """An error with a very long text is a failure like others, and fills no log."""
+    enqueue(tasks, b"1")
+    with worker(tasks, "wordy", "--until-empty", "--max-attempts", 1, "--dead-letter", "dead") as command:
+        status, _, err = command.finish()
+    assert status == 0
+    assert len(err) < 10_000
+    assert [len(letter.reason) for letter in dead_letters(tasks)] == [1000]
 
 
 def test_pauses_are_bounded() -> None:

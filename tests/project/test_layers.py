@@ -34,6 +34,7 @@ MODULES_WITH_THREADS = {
     "session",
     "system/disk",
     "system/signal_shield",
+    "workers/link",
     "workers/shared_queue",
 }
 DOORS = {"system/disk", "system/sockets", "system/startup", "system/wakeup"}

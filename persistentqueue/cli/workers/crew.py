@@ -33,6 +33,14 @@ LOOK_SECONDS = 1.0
 """Time between two looks whether the queue has an owner, in seconds."""
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.1, 10.0
 """The first and the longest time before a worker is started again that has done no item, in seconds."""
+_START = (
+    "import sys; sys.path[:] = filter(None, sys.path); import json; sys.path[:] = json.loads(sys.argv.pop(1)); "
+    "from persistentqueue.cli.workers.loop import main; sys.exit(main(sys.argv[1:]))"
+)
+"""The program of a worker process, for ``python -c``. It finds modules where its parent does, and not in the working
+directory first, which may have a ``queue.py``."""
+_PATH = [*sys.path]
+"""Where modules are found before the module of the function is imported, which may be in the working directory."""
 _LOG = logging.getLogger("persistentqueue")
 
 
@@ -75,10 +83,10 @@ class Worker:
         os.set_blocking(self.pipe, False)
         self.rest, self.done_before, self.starts_at = b"", self.done, inf
         place = Place(self.number, os.getpid(), theirs)
-        documents = [json.dumps(each._asdict()) for each in (job, place)]
+        documents = [json.dumps(each) for each in (_PATH, job._asdict(), place._asdict())]
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "persistentqueue.cli.workers.loop", *documents],
+                [sys.executable, "-c", _START, *documents],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs],
                 start_new_session=True,

@@ -11,6 +11,9 @@ from typing import Any
 
 from ..parser import UsageError
 
+_TEXT_CHARACTERS_MAX = 1000
+"""Most characters of the text of an error: a log shows them, and a dead letter keeps no more."""
+
 
 def function_at(place: str) -> Callable[[Any], object]:
     """Return the function at ``module:function``. Modules are found in the working directory, too.
@@ -44,10 +47,25 @@ def function_at(place: str) -> Callable[[Any], object]:
     return function
 
 
+def need_finished(result: object) -> None:
+    """Raise ``TypeError`` for the result of a call that has only begun its work, such as a coroutine, and close it."""
+    if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+        if not inspect.isasyncgen(result):
+            getattr(result, "close", _nothing)()
+        raise TypeError(
+            f"the call has only begun its work: its result is {type(result).__name__}, expected a plain function, for "
+            "example one that calls asyncio.run"
+        )
+
+
+def _nothing() -> None:
+    pass
+
+
 def words_of(error: BaseException) -> str:
-    """Return the type and the text of an error, as the reason of a dead letter has them."""
+    """Return the type and the text of an error, as the reason of a dead letter has them; a long text is cut."""
     try:
         text = str(error)
     except Exception:  # an error of the user's own class
         text = "its text cannot be made"
-    return f"{type(error).__name__}: {text}".encode(errors="backslashreplace").decode()
+    return f"{type(error).__name__}: {text[:_TEXT_CHARACTERS_MAX]}".encode(errors="backslashreplace").decode()

@@ -1,7 +1,7 @@
 """The loop of a worker process: it takes items from a served queue, runs a function for each, and flushes.
 
-``python -m persistentqueue.cli.workers.loop JOB`` is such a process; the verb ``worker`` starts it. It never owns the
-queue: if one worker ended as the owner, all others would lose the items that they have on hold.
+``main`` is such a process; the verb ``worker`` starts it. It never owns the queue: if one worker ended as the owner,
+all others would lose the items that they have on hold.
 
 The effects on an item:
 
@@ -20,7 +20,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -42,7 +41,7 @@ from ..app import explanation
 from ..output import logged
 from ..parser import UsageError
 from ..streams import FAILED, finish, ready
-from .function import function_at, words_of
+from .function import function_at, need_finished, words_of
 from .signals import Signals
 
 if TYPE_CHECKING:
@@ -135,7 +134,7 @@ class Loop:
                     session.put_back(len(items) - at)
                     break
                 try:
-                    self._function(self._codec.decode(item))
+                    need_finished(self._function(self._codec.decode(item)))
                 except Exception as error:
                     failed += 1
                     self._tell(f"an item failed: {words_of(error)} ({place_of(error)})")
@@ -203,13 +202,18 @@ def place_of(error: BaseException) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the process, and return its exit status: 0 after a graceful end, else 2."""
-    ready()
+    ready(discards=True)
     job, place = (kind(**json.loads(text)) for kind, text in zip((Job, Place), arguments, strict=True))
     os.set_inheritable(place.pipe, False)
     with logged(job.as_json), Signals() as signals:
-        signals.ready()
         try:
-            Loop(job, place, function_at(job.function), signals).run()
+            function = function_at(job.function)  # it may take long: until then a signal ends the process at once
+            signals.ready()
+            Loop(job, place, function, signals).run()
+        except KeyboardInterrupt:
+            if not signals.came:  # the function has raised it
+                raise
+            return finish(0)
         except (PersistentQueueError, UsageError, OSError) as error:
             words = explanation(error, {"path": job.path, "name": job.name, "subscription": job.subscription})
             if isinstance(error, WrongKeyError):  # the processes themselves never open an item
@@ -217,7 +221,3 @@ def main(arguments: Sequence[str]) -> int:
             _LOG.warning("worker %d: it ends: %s: %s", place.number, type(error).__name__, words)
             return finish(FAILED)
     return finish(0)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

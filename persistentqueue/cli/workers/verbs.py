@@ -10,13 +10,13 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from persistentqueue import Options, OutcomeUnknownError, PersistentQueue, ResourceError, connect
+from persistentqueue import Options, OutcomeUnknownError, PersistentQueue, PersistentQueueError, ResourceError, connect
 from persistentqueue.options import for_dead_letters
 from persistentqueue.workers import SharedQueue
 
-from ..app import ACCESS, CREATE, NAME_NEEDED, NAMES, OWNING, PATH, SUBSCRIPTION, WELL, Owning, settings_of
+from ..app import ACCESS, CREATE, NAME_NEEDED, NAMES, OWNING, PATH, PROBLEMS, SUBSCRIPTION, WELL, Owning, settings_of
 from ..formatting import many
-from ..output import answer, say
+from ..output import answer, note, say
 from ..parser import USE, Number, UsageError, parameter, verb
 from ..streams import FAILED, INTERRUPTED
 from ..summary import named, owner_text, queues_in
@@ -221,7 +221,8 @@ def worker(
 
     SIGTERM or Ctrl-C ends the processes when each has finished its item; a second signal kills them. The last line has
     the number of items done, of calls that failed, and of processes that were started again. Status 130: they were
-    killed. Status 2: the owner of the queue has no key for the next item, for example.
+    killed. Status 1: items cannot be read, and are left. Status 2: the owner of the queue has no key for the next item,
+    for example.
 
     Disk: items are durably consumed; a queue that does not exist is made. Lock: needed, unless another process serves
     the queue. The options about attempts are then those of that owner: give them to its command serve. The command is
@@ -253,14 +254,19 @@ def worker(
         look = partial(_need_consumer, queue, subscription)
         look()
         result = Crew(job, processes, signals.ready(), look).run()
+        damaged = 0
+        with suppress(PersistentQueueError, OSError):  # another process owned it, and has ended
+            damaged = queue.stats().damaged
     if as_json:
-        answer({"done": result.done, "failed": result.failed, "restarted": result.restarted})
+        answer({"done": result.done, "failed": result.failed, "restarted": result.restarted, "damaged": damaged})
     else:
         failed, restarted = many(result.failed, "call"), many(result.restarted, "restart")
         say(f"{many(result.done, 'item')} done, {failed} failed, {restarted}")
+    if damaged:
+        note(f"{many(damaged, 'item cannot', 'items cannot')} be read and stay in the queue: see the command repair")
     if result.killed:
         return INTERRUPTED
-    return FAILED if result.hopeless else WELL
+    return FAILED if result.hopeless else PROBLEMS if damaged else WELL
 
 
 def _need_consumer(queue: SharedQueue[bytes], subscription: str) -> None:

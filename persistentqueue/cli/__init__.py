@@ -38,10 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Args:
         arguments: The words behind the command's name. With None, the default, they are those of ``sys.argv``; the
-            standard streams and SIGINT are then prepared as for a process of its own.
+            standard streams and signals are then prepared as for a process of its own.
 
     Returns:
-        0 if the verb succeeded; 1 if it found problems, or no item; 2 if it failed; 130 if it was interrupted.
+        0 if the verb succeeded; 1 if it found problems, or no item; 2 if it failed; 130 if it was interrupted. If
+        SIGTERM or SIGHUP has interrupted it, the process ends by that signal.
     """
     if arguments is not None:
         return _run(list(arguments))
@@ -56,7 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         interrupts.end()
         status = INTERRUPTED
-    return finish(interrupts.status(status))
+    status = finish(interrupts.status(status))
+    interrupts.obey()
+    return status
 
 
 def _run(arguments: list[str]) -> int:

@@ -1,11 +1,12 @@
-"""The three standard streams and Ctrl-C, in a process of the command line.
+"""The three standard streams, Ctrl-C and the signals that end a process, in a process of the command line.
 
 A stream may be closed, full, in ASCII, or without a reader. No such stream may end in a traceback, in the status that
 means "nothing to get", or in an error message within the answer. ``ready`` and ``finish`` enclose the verb.
 
 Ctrl-C has three phases. Before the verb it ends the process at once, because nothing is open yet. During the verb it
-raises ``KeyboardInterrupt``. After the verb it is ignored, because the status is known. If the process was started with
-SIGINT ignored, as ``nohup`` does, SIGINT stays ignored.
+raises ``KeyboardInterrupt``. After the verb it is ignored, because the status is known. SIGTERM and SIGHUP do the same,
+so that no file and no terminal is left as the verb uses it; at the end the process ends by the signal. If the process
+was started with one of them ignored, as ``nohup`` does, it stays ignored.
 """
 
 from __future__ import annotations
@@ -136,26 +137,30 @@ def came_of_an_interrupt(error: BaseException | None) -> bool:
 
 
 class Interrupts:
-    """The handler of SIGINT in this process, through the three phases of a verb."""
+    """The handlers of SIGINT, SIGTERM and SIGHUP in this process, through the three phases of a verb."""
 
     def __init__(self) -> None:
-        self._is_ours = signal.getsignal(signal.SIGINT) not in {signal.SIG_IGN, None}
-        self._handle(_leave)
+        found = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+        self._ours = [number for number in found if signal.getsignal(number) not in {signal.SIG_IGN, None}]
+        if signal.SIGINT in self._ours:
+            signal.signal(signal.SIGINT, _leave)
         self._swallowed = False
+        self._ending: int | None = None
+        """The signal by which the process ends."""
 
     @contextmanager
     def raised(self) -> Iterator[None]:
-        """Let SIGINT raise ``KeyboardInterrupt`` inside the block, and ignore it from then on."""
+        """Let each signal raise ``KeyboardInterrupt`` inside the block, and ignore it from then on."""
         before, sys.unraisablehook = sys.unraisablehook, self._unraisable(sys.unraisablehook)
         try:
-            self._handle(signal.default_int_handler)
+            self._handle(self._interrupt)
             yield
         finally:
             self.end()
             sys.unraisablehook = before
 
     def end(self) -> None:
-        """Ignore SIGINT from now on. If another one arrives during this call, remember it and try again."""
+        """Ignore the signals from now on. If another one arrives during this call, remember it and try again."""
         while True:
             try:
                 self._handle(signal.SIG_IGN)
@@ -168,9 +173,20 @@ class Interrupts:
         """Return the exit status: 130 if an interrupt did not reach the verb, else ``status``."""
         return INTERRUPTED if self._swallowed else status
 
+    def obey(self) -> None:
+        """End the process by SIGTERM or SIGHUP, if one has interrupted the verb: its parent sees it in the status."""
+        if self._ending is not None:
+            signal.signal(self._ending, signal.SIG_DFL)
+            signal.raise_signal(self._ending)
+
     def _handle(self, handler: Any) -> None:
-        if self._is_ours:
-            signal.signal(signal.SIGINT, handler)
+        for number in self._ours:
+            signal.signal(number, handler)
+
+    def _interrupt(self, number: int, _frame: FrameType | None) -> None:
+        if number != signal.SIGINT:
+            self._ending = number
+        raise KeyboardInterrupt
 
     def _unraisable(self, before: Callable[[sys.UnraisableHookArgs], Any]) -> Callable[[sys.UnraisableHookArgs], Any]:
         def hook(unraisable: sys.UnraisableHookArgs) -> None:

@@ -365,7 +365,7 @@ class Pipeline:
     def _awaits(self) -> bool:
         """Sleep until something was handed over, and return True; False if the pipeline has ended."""
         while True:
-            has_ended = self._has_ended  # first: what waits before the end is still served
+            has_ended = self._has_ended  # first: all that came before the end is served
             if self.waiting or self._waiters:
                 return True
             if has_ended:

@@ -1,4 +1,4 @@
-"""The first moments of ``python -m persistentqueue``: Ctrl-C ends it while the package is still being imported."""
+"""The first moments of the command ``persistentqueue``: Ctrl-C ends it while the package is still being imported."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from itertools import pairwise
 from types import FrameType
 
 _INTERRUPTED = 130
+_SCRIPTS = {"persistentqueue", "persistentqueue-script.py"}
+"""Names of the script that an installation makes of the command."""
 
 
 def leave_on_interrupt() -> None:
@@ -17,7 +19,8 @@ def leave_on_interrupt() -> None:
     A process that only imports the package is left as it is, and so is one that ignores SIGINT. ``cli.main`` later
     installs the handler of the verb.
     """
-    is_command = sys.argv[:1] == ["-m"] and _names_us(sys.orig_argv)
+    is_module = sys.argv[:1] == ["-m"] and _names_us(sys.orig_argv)
+    is_command = is_module or os.path.basename(sys.argv[0] if sys.argv else "") in _SCRIPTS
     if is_command and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
 

@@ -452,7 +452,7 @@ def test_the_help_says_what_an_item_that_fails_holds_up() -> None:
 
 @pytest.mark.parametrize("function", ["later_object", "later_call"])
 def test_a_call_that_only_begins_its_work_has_failed(tasks: Path, function: str) -> None:
-    """An item is not consumed by a call that returns a coroutine, which nobody runs."""
+    """A call that returns a coroutine has done no work, so its item is not consumed."""
     enqueue(tasks, b"1", b"2")
     options = ["--until-empty", "--max-attempts", 1, "--dead-letter", "dead", "--json"]
     with worker(tasks, function, *options) as command:

@@ -483,13 +483,41 @@ def test_row_03_an_interrupt_at_any_moment_of_any_verb(server: Server, tmp_path:
         assert len(items) == 20 or verb[:3] == ("get", "PATH", "q"), verb
 
 
+AT_SYNC = r"""
+import os, sys
+from persistentqueue.cli import main
+
+number = int(sys.argv.pop())
+os.fsync = lambda _fd: os.kill(os.getpid(), number)
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_row_03_a_signal_leaves_nothing_behind(
+    open_queue: QueueFactory, tmp_path: Path, number: signal.Signals
+) -> None:
+    """SIGTERM and SIGHUP end a verb as Ctrl-C does, without a file that is half written. The status has the signal."""
+    put(open_queue("q"), b"one")
+    output = tmp_path / "output"
+    output.mkdir()
+    line = ["dump", str(tmp_path / "queues"), "q", "-o", str(output / "dump"), str(int(number))]
+    done = subprocess.run([sys.executable, "-c", AT_SYNC, *line], capture_output=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (-number, b"", b"")
+    assert list(output.iterdir()) == []
+
+
+@pytest.mark.parametrize("is_script", [False, True])
 @pytest.mark.parametrize(
     "name", ["persistentqueue.errors", "persistentqueue.queue", "persistentqueue.cli", "persistentqueue.cli.verbs"]
 )
-def test_row_03_an_interrupt_while_it_starts(tmp_path: Path, name: str) -> None:
+def test_row_03_an_interrupt_while_it_starts(tmp_path: Path, name: str, is_script: bool) -> None:
     """From the first import of the package on, Ctrl-C gives status 130, without output."""
     (tmp_path / "sitecustomize.py").write_text(AT_IMPORT)
-    line = [sys.executable, "-m", "persistentqueue", "list", str(tmp_path)]
+    script = tmp_path / "bin" / "persistentqueue"
+    script.parent.mkdir()
+    script.write_text("import sys\nfrom persistentqueue.cli import main\nsys.exit(main())\n")
+    line = [sys.executable, *([str(script)] if is_script else ["-m", "persistentqueue"]), "list", str(tmp_path)]
     path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
     with interruptible():
         process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The signals that end a process gracefully, SIGTERM and SIGINT, as numbers that a loop takes when it is ready.
+"""The signals that end a process gracefully, SIGTERM, SIGINT and SIGHUP, as numbers that a loop takes when it is ready.
 
 A handler only notes its signal, so it interrupts no work. The interpreter also writes each signal to a pipe, which
 wakes a loop that waits. A process that was started with a signal ignored, as ``nohup`` does, goes on ignoring it.
@@ -13,7 +13,9 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any
 
-ENDING = (signal.SIGTERM, signal.SIGINT)
+_REPEATED = getattr(signal, "SIGHUP", None)
+"""The signal of which the first one counts: a shell repeats that of its terminal."""
+ENDING = tuple(filter(None, (signal.SIGTERM, signal.SIGINT, _REPEATED)))
 """Signals that end a process gracefully."""
 
 
@@ -73,7 +75,7 @@ class Signals:
         return bool(self.came)
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
-        if number in ENDING:
+        if number in ENDING and not (number == _REPEATED and number in self.came):
             self.came.append(number)
             if self._raises:
                 raise KeyboardInterrupt

@@ -106,7 +106,7 @@ def serve(
     as_json: bool,
     **access: Unpack[Owning],
 ) -> int:
-    """Own queues, and serve them to the processes that connect to them, until SIGTERM or Ctrl-C.
+    """Own queues, and serve them to the processes that connect to them, until SIGTERM, SIGHUP or Ctrl-C.
 
     Without a NAME it serves the queues that exist in PATH. A queue that is named, and does not exist, is made. A line
     on stdout says that the queues are served. Without an option of a limit, each queue keeps its recorded limits. A
@@ -219,10 +219,10 @@ def worker(
 
     The result of the call is ignored. A process that dies is started again, and its item is done by another one.
 
-    SIGTERM or Ctrl-C ends the processes when each has finished its item; a second signal kills them. The last line has
-    the number of items done, of calls that failed, and of processes that were started again. Status 130: they were
-    killed. Status 1: items cannot be read, and are left. Status 2: the owner of the queue has no key for the next item,
-    for example.
+    SIGTERM, SIGHUP or Ctrl-C ends the processes when each has finished its item; a second signal kills them. The last
+    line has the number of items done, of calls that failed, and of processes that were started again. Status 130: they
+    were killed. Status 1: items cannot be read, and are left. Status 2: the owner of the queue has no key for the next
+    item, for example.
 
     Disk: items are durably consumed; a queue that does not exist is made. Lock: needed, unless another process serves
     the queue. The options about attempts are then those of that owner: give them to its command serve. The command is

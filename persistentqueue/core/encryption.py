@@ -123,7 +123,7 @@ class Encryption:
             raise TypeError(f"key must be a function that returns the key for an id, not an object of type {kind}")
         if type(self.key_id) is not str:
             raise TypeError(f"key_id must be text, not {self.key_id!r}")
-        if not 0 < len(self.key_id.encode()) <= KEY_ID_BYTES_MAX:
+        if not 0 < len(self.key_id.encode(errors="ignore")) <= KEY_ID_BYTES_MAX or _has_surrogates(self.key_id):
             raise ValueError(f"key_id must be 1 to {KEY_ID_BYTES_MAX} bytes of UTF-8, not {self.key_id!r}")
 
     def __reduce__(self) -> tuple[type[Encryption], tuple[str, Callable[[str], bytes]]]:
@@ -135,6 +135,11 @@ class Encryption:
                 "keys in each process"
             )
         return Encryption, (self.key_id, self.key)
+
+
+def _has_surrogates(text: str) -> bool:
+    """Return whether UTF-8 cannot encode the text."""
+    return len(text.encode(errors="ignore").decode()) < len(text)
 
 
 def check_kinds(compression: object, encryption: object) -> None:

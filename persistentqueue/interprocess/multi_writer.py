@@ -20,7 +20,7 @@ from ..core.encryption import Compression, Encryption, Envelopes
 from ..core.header import HEADER_BYTES
 from ..core.items import Batch, ColumnBatch, checked_marker
 from ..engine.transaction import SPILL_BYTES
-from ..errors import CorruptionError, PersistentQueueError
+from ..errors import ClosedError, CorruptionError, PersistentQueueError
 from ..storage.inbox_limits import Bounds, Load, load_of
 from ..storage.layout import names_in, queue_directory
 from ..storage.publication import SUFFIX, Draft, Part, is_published, parse_name, read_publication, time_behind
@@ -72,7 +72,7 @@ class PartWriter:
         encryption: Encryption | None = None,
     ) -> None:
         disk = current_disk()
-        self._disk = disk
+        self._disk, self._pid = disk, disk.getpid()
         envelopes = Envelopes(compression, encryption)
         self._encode, self._envelope_bytes = envelopes.encoder(disk), envelopes.most_bytes
         self._directory = abspath(queue_directory(path, name))  # absolute: the process may change its working directory
@@ -91,6 +91,7 @@ class PartWriter:
             items: The items, in their order. Each has at most 4 GiB - 1 bytes.
 
         Raises:
+            ClosedError: The writer belongs to the parent process.
             ItemTooLargeError: An item is too long. None of the items was taken.
             QueueFullError: The files of the queue would exceed ``max_disk_bytes``.
             DataPathError: The segments are being moved.
@@ -99,6 +100,7 @@ class PartWriter:
 
         Nothing is durable before ``end``. After an error the part can only be dropped.
         """
+        self._check()
         if self._columns.count:
             self._spill()
         self._batch.extend(list(items), self._spill)
@@ -113,6 +115,7 @@ class PartWriter:
             columns: The items, in their order. Their bytes must not change before ``end``.
 
         Raises:
+            ClosedError: The writer belongs to the parent process.
             ValueError: The lengths do not add up to the payload. None of the items was taken.
             QueueFullError: The files of the queue would exceed ``max_disk_bytes``.
             DataPathError: The segments are being moved.
@@ -121,6 +124,7 @@ class PartWriter:
 
         Nothing is durable before ``end``. After an error the part can only be dropped.
         """
+        self._check()
         if self._batch.items:
             self._spill()
         self._columns.extend(columns, self._spill)
@@ -132,6 +136,7 @@ class PartWriter:
             The part, to be passed to ``publish_parts``. None if nothing was written: then there is no file.
 
         Raises:
+            ClosedError: The writer belongs to the parent process.
             QueueFullError: The files of the queue would exceed ``max_disk_bytes``.
             DataPathError: The segments are being moved.
             ResourceError: The operating system lacks disk space, descriptors or memory.
@@ -139,6 +144,7 @@ class PartWriter:
 
         On return, the part is durable, but not yet a part of the queue. After an error the part can only be dropped.
         """
+        self._check()
         if self._batch.items or self._columns.count:
             self._spill()
         if self._draft is None:
@@ -151,11 +157,15 @@ class PartWriter:
 
         No manifest may name the part, now or later. The call never raises ``OSError``.
         """
-        if self._draft is not None:
+        if self._draft is not None and self._pid == self._disk.getpid():  # else it is the parent's
             self._draft.drop()
         self._draft = None
         self._batch.clear()
         self._columns.clear()
+
+    def _check(self) -> None:
+        if self._pid != self._disk.getpid():
+            raise ClosedError("the writer belongs to the parent process: make another one in this process")
 
     def _spill(self) -> None:
         """Write what is in memory: items or columns, never both."""
@@ -319,9 +329,16 @@ def _need_part(disk: Disk, path: str, part: Part) -> None:
     try:
         found_bytes, time_ns = need_regular(disk, path), disk.lstat(path).st_mtime_ns
     except FileNotFoundError:
+        parsed = parse_name(part.name)
+        if parsed is not None:
+            _need_young(disk, path, parsed.time_ns)  # the owner has deleted it
         raise CorruptionError(path, 0, f"a part of {size_bytes} bytes", "no file", consequence) from None
     if found_bytes != size_bytes:
         raise CorruptionError(path, 0, f"a part of {size_bytes} bytes", f"{found_bytes} bytes", consequence)
+    _need_young(disk, path, time_ns)
+
+
+def _need_young(disk: Disk, path: str, time_ns: int) -> None:
     seconds = (disk.time_ns() - time_ns) / 1e9
     if seconds > PART_SECONDS_MAX:
         days, most = seconds / 86400, PART_SECONDS_MAX / 86400

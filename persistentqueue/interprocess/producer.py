@@ -23,6 +23,7 @@ from ..errors import (
     MemoryShortageError,
     PersistentQueueError,
     QueueLockedError,
+    QueueNotFoundError,
     ResourceError,
     SessionInUseError,
     UnflushedWarning,
@@ -423,6 +424,10 @@ class Producer(Uncopyable, Generic[T]):
 
     def _spill(self) -> None:
         """Write the items in memory to the draft, before the flush. Raises like ``flush``."""
+        with naming_paths(self._inbox):
+            self._write_ahead()
+
+    def _write_ahead(self) -> None:
         self._look_again()
         draft = self._draft
         try:
@@ -504,6 +509,11 @@ def explained(
         return BrokenQueueError(
             f"{inbox}: a sync failed ({error}): whether {what} is durable is unknown: repeat it with its marker, or "
             "see first what the queue holds"
+        )
+    if isinstance(error, FileNotFoundError) and draft is not None and draft.is_gone:
+        return QueueNotFoundError(
+            f"{directory}: a file that this process has begun is gone from {inbox}, since the queue was deleted and "
+            "made again, or by another program: make another producer, and enqueue the items there"
         )
     if isinstance(error, FileNotFoundError):
         found = "none, since the segments are being moved, or were moved"

@@ -84,14 +84,13 @@ def delete_queue(path: StrPath, name: str | None = None, *, lock_timeout: float 
         CorruptionError: The directory has segments and no log, or ``data.path`` or ``queue.id`` is damaged.
         InDoubtError: A neighbouring queue may still have to ask this queue for the outcome of a transaction over both.
         UntrustedError: Another user has prepared the directory or may write to it, and ``trust`` is False.
-        ResourceError: The operating system lacks disk space, descriptors or memory. Some files may be gone. If the
-            queue is still there, call it again.
-        UnusablePathError: The operating system refuses the path.
+        ResourceError: The operating system lacks disk space, descriptors or memory. Call it again.
+        UnusablePathError: The operating system refuses the path. Call it again when it does not.
         OSError: A file cannot be read or deleted for another reason.
 
-    On return, the deletion is durable. It includes segments in another location. A crash leaves either the whole
-    queue, or no queue and files that the next opening in this directory deletes. Any number of threads and processes
-    may call it at the same time.
+    On return, the deletion is durable. It includes segments in another location. A crash or an error leaves either the
+    whole queue, or no queue and files that the next call, or the next opening in this directory, deletes. Any number of
+    threads and processes may call it at the same time.
     """
     disk = current_disk()
     directory = abspath(queue_directory(path, name))
@@ -100,7 +99,7 @@ def delete_queue(path: StrPath, name: str | None = None, *, lock_timeout: float 
 
 
 def _delete_queue(disk: Disk, directory: str, name: str | None, lock_timeout: float, trust: bool) -> None:
-    if not find_generations(disk, directory):
+    if not find_generations(disk, directory) and not _has_begun(disk, directory):
         raise no_queue(disk, directory, "to delete")
     if not trust:
         need_trusted(disk, believed(disk, directory))
@@ -113,6 +112,7 @@ def _delete_queue(disk: Disk, directory: str, name: str | None, lock_timeout: fl
     try:
         places = read_places(disk, directory)
         found = find_generations(disk, directory, places)  # again: the queue may have been deleted during the wait
+        had_begun = _has_begun(disk, directory)
         if found:
             own_location(disk, places, lock)
             _refuse_unsettled(disk, directory)
@@ -132,8 +132,13 @@ def _delete_queue(disk: Disk, directory: str, name: str | None, lock_timeout: fl
                 sync_directory(disk, dirname(directory) or ".")
     finally:
         lock.release()
-    if not found:
+    if not found and not had_begun:
         raise no_queue(disk, directory, "to delete")
+
+
+def _has_begun(disk: Disk, directory: str) -> bool:
+    """Return whether a deletion has begun here, and an error or a crash has ended it early."""
+    return {DELETED_DIRECTORY, LOCK_NAME} <= {*names_in(disk, directory)}
 
 
 def _refuse_unsettled(disk: Disk, directory: str) -> None:

@@ -69,7 +69,7 @@ from ..core.frame import FRAME_HEADER_BYTES, decode_lone_transaction, encode_fra
 from ..core.header import HEADER_BYTES, Header, decode_header, encode_header
 from ..core.operations import Adoption, Dequeue, Enqueue, MarkerSet, Operation, SubscriptionOpened, encode_transaction
 from ..errors import CorruptionError, MemoryShortageError, PersistentQueueError
-from ..system.disk import CREATE_NEW, LACKING, READ, Disk, join, names_of, read_all, write_all
+from ..system.disk import CREATE_NEW, LACKING, READ, Disk, basename, join, names_of, read_all, write_all
 from ..system.trust import need_regular, regular_bytes
 from .inbox_access import make_readable, publication_mode
 from .segment import PUBLISHED, Segment
@@ -234,6 +234,14 @@ class Draft:
     def is_published(self) -> bool:
         """Whether it has, or may have, a name under which it is adopted. Then another process may have seen it."""
         return not self._path
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the file has no name any more in an inbox that is there."""
+        try:
+            return basename(self._path) not in self._disk.listdir(self._directory)
+        except OSError:  # the inbox was moved, and the file with it
+            return False
 
     def write(self, items: Sequence[bytes], payload_bytes: int, time_ns: int) -> None:
         """Write the items after those that were written: all of them, or none if this raises ``OSError``."""

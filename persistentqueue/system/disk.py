@@ -30,7 +30,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-from ..errors import ClosedError, DiskFullError, OutOfMemoryError, QueueNotFoundError, TooManyFilesError
+from ..errors import (
+    ClosedError,
+    DiskFullError,
+    OutOfMemoryError,
+    PathMissingError,
+    QueueNotFoundError,
+    TooManyFilesError,
+)
 from .progress import SILENT, Meter
 
 try:
@@ -478,8 +485,12 @@ def fspath(path: StrPath) -> str:
 
 
 def abspath(path: StrPath) -> str:
-    """Return the path from the root. Raises the errors of ``fspath``."""
-    return os.path.abspath(fspath(path))
+    """Return the path from the root. Raises the errors of ``fspath``, and ``PathMissingError``."""
+    text = fspath(path)
+    try:
+        return os.path.abspath(text)
+    except FileNotFoundError as error:
+        raise PathMissingError(error.errno, "the working directory was deleted", text) from error
 
 
 def after_fork_in_child(callback: Callable[[], None]) -> None:

@@ -766,7 +766,7 @@ def test_key_ids() -> None:
         assert decode(data, way) == [TEXT]
         assert len(data) == encode_block([TEXT], SALT, 640, 17, 99).length_bytes + way.most_bytes
         assert envelope_of(data).key_id == right
-    for wrong in ("", "k" * 256, "ü" * 128):
+    for wrong in ("", "k" * 256, "ü" * 128, "\udc80"):
         with pytest.raises(ValueError, match="key_id must be 1 to 255 bytes"):
             Encryption(wrong, KEYS.__getitem__)
     with pytest.raises(TypeError, match="key_id must be text, not b'k'"):

@@ -15,6 +15,7 @@ from persistentqueue import (
     ClosedError,
     InvalidNameError,
     ItemTooLargeError,
+    PathMissingError,
     PersistentQueue,
     PersistentQueueError,
     Producer,
@@ -159,6 +160,17 @@ def test_paths_that_cannot_be(path: str, text: str, tmp_path: Path, monkeypatch:
         with pytest.raises(ValueError, match=text):
             kind(tmp_path / "queue", data_path=path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_relative_path_in_a_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path is refused with its text if the working directory was deleted."""
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    kinds: list[Callable[..., object]] = [PersistentQueue, Producer, View, connect]
+    for kind in kinds:
+        with pytest.raises(PathMissingError, match="q/x: the working directory was deleted"):
+            kind("q/x")
 
 
 def test_arguments_of_a_wrong_type(open_queue: QueueFactory, tmp_path: Path) -> None:

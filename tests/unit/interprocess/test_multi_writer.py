@@ -17,6 +17,7 @@ import pytest
 
 from persistentqueue import (
     BrokenQueueError,
+    ClosedError,
     CorruptionError,
     DataPathError,
     DiskFullError,
@@ -401,6 +402,32 @@ def test_what_cannot_be_written(made: Path, monkeypatch: pytest.MonkeyPatch) -> 
             call(made / "nowhere")
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("call", ["write", "write_columns", "end", "drop"])
+def test_a_forked_child_leaves_the_part_of_its_parent(made: Path, call: str) -> None:
+    """In a forked child a writer refuses calls, and the part that the parent goes on with has only its items."""
+    writer, items = PartWriter(made), [b"p" * 100_000] * 60
+    writer.write(items)
+    pid = os.fork()
+    if not pid:  # pragma: no cover - another process
+        status = 1
+        try:
+            arguments = {"write": ([b"c" * 100_000] * 60,), "write_columns": (Columns(b"", b""),)}.get(call, ())
+            getattr(writer, call)(*arguments)
+            status = int(call != "drop")
+        except ClosedError:
+            status = int(call == "drop")
+        finally:
+            os._exit(status)
+    assert os.waitpid(pid, 0)[1] == 0
+    writer.write(items)
+    part = writer.end()
+    assert part is not None
+    assert publish_parts(made, None, [part])
+    with PersistentQueue(made) as queue:
+        assert drain(queue) == items * 2
+
+
 # --- publishing ------------------------------------------------------------------------------------------------------
 
 
@@ -420,6 +447,9 @@ def test_parts_that_are_not_there_are_not_published(made: Path) -> None:
     grow_old(path, PART_SECONDS_MAX + 3600)
     with pytest.raises(ExpiredPartError, match=r"6\.0 days ago.*write it again"):
         publish_parts(made, None, parts)
+    swept = parts[0]._replace(name=f"{1:016x}{parts[0].name[16:]}")
+    with pytest.raises(ExpiredPartError, match="write it again"):
+        publish_parts(made, None, [swept])
     grow_old(path, PART_SECONDS_MAX - 3600)
     assert publish_parts(made, None, parts)
     with PersistentQueue(made) as queue:

@@ -363,6 +363,31 @@ def test_a_forked_child_is_refused(directory: Path) -> None:
         assert len(drain(queue)) == 6
 
 
+def test_a_producer_of_a_queue_that_was_made_again(directory: Path) -> None:
+    """A producer that has spilled to a queue that was deleted says so, if another queue was made in its place."""
+    with Producer(directory) as producer:
+        producer.enqueue_many([bytes(1024 * 1024)] * 6)
+        delete_queue(directory)
+        PersistentQueue(directory).close()
+        with pytest.raises(QueueNotFoundError, match="the queue was deleted and made again"):
+            producer.flush()
+
+
+def test_a_spill_on_a_disk_that_is_read_only(directory: Path) -> None:
+    """A spill to a file system that became read-only raises the error that ``flush`` raises there."""
+
+    def open_(path: str, flags: int, mode: int) -> int:
+        if flags & os.O_CREAT and path.startswith(str(directory / "inbox")):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+        return DISK.open(path, flags, mode)
+
+    producer = call_on(replace(DISK, open=open_), Producer, directory)
+    with producer:
+        with pytest.raises(UnusablePathError, match="mount the file system for writing"):
+            producer.enqueue_many([bytes(1024 * 1024)] * 6)
+        producer.rollback()
+
+
 def test_a_flush_on_a_disk_that_is_read_only(directory: Path) -> None:
     """A flush on a file system that became read-only raises the error with the path and the advice, and keeps items."""
 

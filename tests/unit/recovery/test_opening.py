@@ -35,10 +35,10 @@ def test_opening_where_nothing_can_be_made(tmp_path: Path) -> None:
             refuse()
         return DISK.open(path, flags, mode)
 
-    with pytest.raises(DiskFullError):
+    with pytest.raises(DiskFullError, match="then open it"):
         call_on(replace(DISK, open=open_), PersistentQueue, tmp_path / "q")
     opened[0] = 2
-    with pytest.raises(DiskFullError):
+    with pytest.raises(DiskFullError, match="then open it"):
         call_on(replace(DISK, open=open_), PersistentQueue, tmp_path / "r")
     PersistentQueue(tmp_path / "q").close()
 

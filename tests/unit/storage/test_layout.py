@@ -150,8 +150,19 @@ def test_delete_cut_short(tmp_path: Path, call: int, then: str) -> None:
         assert check(tmp_path, "q").leftovers == ()
     else:
         assert list_queues(tmp_path) == []
+        if (tmp_path / "q" / "deleted").exists():
+            delete_queue(tmp_path, "q")
         with pytest.raises(QueueNotFoundError):
             delete_queue(tmp_path, "q")
+        assert [path.name for path in tmp_path.rglob("*") if path.is_file()] in ([], ["lock"])
+
+
+def test_a_directory_named_deleted_makes_no_queue(tmp_path: Path) -> None:
+    """A directory of something else that has a directory ``deleted`` is no queue, and is left as it is."""
+    (tmp_path / "deleted").mkdir()
+    with pytest.raises(QueueNotFoundError):
+        delete_queue(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["deleted"]
 
 
 def test_waiting_for_a_queue_that_is_deleted(tmp_path: Path) -> None:

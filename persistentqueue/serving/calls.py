@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from ..engine.reader import Reader
-from ..errors import PersistentQueueError, SessionInUseError
+from ..errors import PersistentQueueError, SessionInUseError, unless_lacking
 from ..runtime.open_queue import OpenQueue
 from ..runtime.session_state import flush_jointly
 from ..session import Session
@@ -98,12 +98,14 @@ def _flush_jointly(parts: Sequence[tuple[str, str, int]], marker: tuple[str, int
 def serve(
     queue: object, open_queue: OpenQueue, session: Callable[[str, str], Session[bytes]], facts: dict[str, Any]
 ) -> Server:
-    """Serve an open queue to workers, and return the server. Raises ``OSError``."""
+    """Serve an open queue to workers, and return the server. Raises ``ResourceError`` and ``OSError``."""
     facts = {"version": VERSION, "identity": open_queue.identity.hex(), **facts}
-    server = Server(Served(open_queue, session, partial(make_call, queue, open_queue), facts, current_disk().monotonic))
-    try:
-        server.start()
-    except BaseException:
-        server.stop()
-        raise
-    return server
+    served = Served(open_queue, session, partial(make_call, queue, open_queue), facts, current_disk().monotonic)
+    with unless_lacking(open_queue.directory, "to serve the queue", "then open it again"):
+        server = Server(served)
+        try:
+            server.start()
+        except BaseException:
+            server.stop()
+            raise
+        return server

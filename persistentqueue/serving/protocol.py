@@ -84,6 +84,10 @@ _CUT_ITEMS_MAX = 4096
 _IS_BIG_ENDIAN = sys.byteorder == "big"
 
 
+FIRST_CALL = 1
+"""Number of the first call of a connection, its hello."""
+
+
 class ProtocolError(ValueError):
     """Bytes that no peer sends: the connection must end."""
 

@@ -7,7 +7,8 @@ server takes no processor time, with any number of connections.
 If a worker does not read its answers, the server does not read from it either. So each connection keeps at most one
 message in each direction in memory. Bytes that no worker sends end that connection alone.
 
-If the process has no file descriptors left, new workers wait until it has some: the server looks again every
+If the process has no file descriptors left, new workers are told so, with a descriptor that is kept for this moment.
+They come again until their ``lock_timeout`` is over. Without that descriptor, too, the server looks again every
 ``RETRY_SECONDS``.
 """
 
@@ -21,15 +22,16 @@ from contextlib import suppress
 from functools import partial
 from math import inf
 
-from ..errors import PersistentQueueError
+from ..errors import PersistentQueueError, lacking
 from ..storage.layout import SOCKET_NAME
 from ..system.disk import after_fork_in_child, join
 from ..system.event_log import LOGGER
-from ..system.sockets import Socket, is_believed, listen
+from ..system.sockets import Socket, is_believed, listen, spare
 from ..system.wakeup import POLL_SECONDS, Wakeup
 from .client import Client
 from .connections import Connection, connections_of, count_connections
-from .protocol import ProtocolError
+from .errors import encode_error
+from .protocol import FIRST_CALL, Failed, ProtocolError, encode
 from .service import OwnerFailedError, Served, Service
 
 THREAD_NAME = "persistentqueue-serve"
@@ -75,6 +77,10 @@ class Server:
         self._is_closed = False
         self.on_failure: Callable[[], object] = _nothing
         """Called by the thread when it has ended, because a sync or a write of the log has failed."""
+        self._spare: Socket | None = None
+        """Descriptor that is given up to tell a worker that no other one is free."""
+        self._is_short = False
+        """True while no descriptor is free."""
         self._accepts_at = inf
         """Time at which to accept connections again; ``inf`` while nothing is in the way."""
 
@@ -85,6 +91,7 @@ class Server:
         self._service = Service(self._served, self._ring, _apart)
         self._served.open_queue.counts.connected = partial(count_connections, self._service.clients)
         self._listener = listen(self.directory, SOCKET_NAME)
+        self._spare = spare()
         self._selector.register(self._listener, selectors.EVENT_READ)
         for fd in self._bell.descriptors:
             self._selector.register(fd, selectors.EVENT_READ)
@@ -119,8 +126,9 @@ class Server:
 
     def _close(self) -> None:
         _SERVERS.discard(self)
-        if self._listener is not None:
-            self._listener.close()
+        for each in (self._listener, self._spare):
+            if each is not None:
+                each.close()
         for peer in self._peers:
             peer.socket.close()
         self._peers = set()
@@ -224,20 +232,25 @@ class Server:
     def _accept(self) -> None:
         assert self._listener is not None
         assert self._service is not None
-        if is_retry := self._accepts_at < inf:
+        if self._accepts_at < inf:
             self._accepts_at = inf
             self._selector.register(self._listener, selectors.EVENT_READ)
+            self._keep_spare()
         while True:
             try:
                 connection, _ = self._listener.accept()
             except (BlockingIOError, ConnectionError):
                 return
             except OSError as error:  # no descriptor is free
-                if not is_retry:
+                if not self._is_short:
                     LOGGER.warning("%s: a worker has to wait: %s", self.directory, error)
+                self._is_short = True
+                if self._turn_away(error):
+                    continue
                 self._selector.unregister(self._listener)
                 self._accepts_at = self._served.now() + RETRY_SECONDS
                 return
+            self._is_short = False
             if not self._is_believed(connection):
                 LOGGER.warning("%s: a process of another user was refused", self.directory)
                 connection.close()
@@ -247,6 +260,30 @@ class Server:
             peer = client.peer = _Peer(connection, client)
             self._peers.add(peer)
             self._selector.register(connection, selectors.EVENT_READ, peer)
+
+    def _turn_away(self, error: OSError) -> bool:
+        """Tell a worker that no descriptor is free, and end its connection. Return False if that cannot be done."""
+        kept, self._spare = self._spare, None
+        lack = lacking(
+            error, self.directory, "at the owner of the queue, to serve another process", "then connect again"
+        )
+        if kept is None or lack is None:
+            return False
+        kept.close()
+        connection = None
+        with suppress(OSError):
+            assert self._listener is not None
+            connection, _ = self._listener.accept()
+            connection.setblocking(False)
+            connection.send(encode(Failed(encode_error(lack)), FIRST_CALL))
+        if connection is not None:
+            connection.close()
+        self._keep_spare()
+        return connection is not None
+
+    def _keep_spare(self) -> None:
+        with suppress(OSError):
+            self._spare = self._spare or spare()
 
     def _is_believed(self, connection: Socket) -> bool:
         with suppress(OSError):  # the worker has gone

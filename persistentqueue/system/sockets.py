@@ -54,6 +54,11 @@ def listen(directory: str, name: str) -> Socket:
     return server
 
 
+def spare() -> Socket:
+    """Return a socket that only keeps a descriptor, for a moment in which no other is free. Raises ``OSError``."""
+    return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+
+
 def connect(directory: str, name: str, timeout_seconds: float | None = None) -> Socket | None:
     """Return a connection to the owner; None if no owner serves at this moment. Raises ``OSError``.
 

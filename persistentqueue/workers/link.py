@@ -13,7 +13,18 @@ from threading import RLock
 from typing import NamedTuple
 
 from ..errors import PersistentQueueError
-from ..serving.protocol import FROM_OWNER, Cancel, End, Flush, Incoming, Message, ProtocolError, Take, encode
+from ..serving.protocol import (
+    FIRST_CALL,
+    FROM_OWNER,
+    Cancel,
+    End,
+    Flush,
+    Incoming,
+    Message,
+    ProtocolError,
+    Take,
+    encode,
+)
 from ..system.disk import after_fork_in_child
 from ..system.sockets import Socket, cut
 
@@ -40,7 +51,7 @@ class Link:
 
     def __init__(self, connection: Socket) -> None:
         self._socket = connection
-        self._calls = 0
+        self._calls = FIRST_CALL - 1
         self.going: Going | None = None
         """The call that was begun and whose effect the caller has not noted; None if there is none."""
         self.is_lost = False

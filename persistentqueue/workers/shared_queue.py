@@ -23,8 +23,10 @@ from ..errors import (
     PersistentQueueError,
     QueueLockedError,
     QueueNotFoundError,
+    ResourceError,
     SubscriptionNotFoundError,
     naming_paths,
+    unless_lacking,
 )
 from ..interprocess.snapshot_view import View
 from ..options import Options, Start, Unnamed, for_dead_letters
@@ -246,13 +248,18 @@ class SharedQueue(Generic[T]):
         with self._guard:
             pid: int | None = None
             while True:
+                lack: ResourceError | None = None
                 if self._closed:
                     raise ClosedError(f"{self._directory}: the queue is closed: connect again")
-                with suppress(LinkLostError):
+                try:
                     found = self._connect(hello)
                     if found is not None:
                         self._recognize(found[0].close, found[1].get("identity"))
                         return found
+                except LinkLostError:
+                    pass
+                except ResourceError as error:  # here or at the owner, perhaps only for a moment
+                    lack = error
                 if self._serve != "never" and self._owned() is None:
                     try:
                         self._own()
@@ -260,6 +267,8 @@ class SharedQueue(Generic[T]):
                     except QueueLockedError as error:
                         pid = error.pid
                 if self._disk.monotonic() >= since_seconds + self._options.lock_timeout:
+                    if lack is not None:
+                        raise lack
                     raise NotServedError(self._directory, self._owner_pid() if pid is None else pid)
                 self._disk.sleep(_POLL_SECONDS)
 
@@ -321,7 +330,7 @@ class SharedQueue(Generic[T]):
     def _connect(self, hello: dict[str, Any]) -> tuple[Link, dict[str, Any]] | None:
         from ..system import sockets  # noqa: PLC0415  late: a process that only owns queues needs none of it
 
-        with naming_paths(self._directory):
+        with naming_paths(self._directory), unless_lacking(self._directory, "to connect", "then connect again"):
             connection = sockets.connect(self._directory, SOCKET_NAME)
         if connection is None:
             return None

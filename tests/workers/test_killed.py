@@ -246,6 +246,21 @@ def test_owner_without_descriptors(start: Start) -> None:
     assert ["a worker has to wait" in text for text in owner.call("logged")] == [True]
 
 
+def test_a_wait_for_a_descriptor_ends(start: Start) -> None:
+    """If the owner has no free descriptor for as long as ``lock_timeout``, a new worker is told, and the owner works
+    on."""
+    owner, worker = start(), start(lock_timeout=0.5)
+    put(worker, b"a")
+    before = owner.call("limit", 3)
+    with pytest.raises(CallError, match=r"TooManyFilesError.*at the owner of the queue"):
+        while True:
+            worker.call("open another")
+    assert owner.call("length") >= 2
+    owner.call("set limit", before)
+    assert worker.call("open another") is True
+    assert ["a worker has to wait" in text for text in owner.call("logged")] == [True]
+
+
 def test_new_worker_waits_for_a_descriptor(start: Start) -> None:
     """A worker that found no descriptor at the owner gets in when another worker ends."""
     owner, leaving = start(), start()

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
@@ -397,7 +398,7 @@ def move(
         return _move_segments(path, names or ["."], data_path or None, access, as_json)
     if len(names) != 1:
         raise UsageError("--to moves the items of one queue: expected exactly one NAME")
-    if to == names[0]:
+    if to == (os.path.basename(os.path.abspath(path)) if names[0] == "." else names[0]):
         raise UsageError(f"--to {to}: this is the queue itself: name another one")
     source = partial(own, path, named(names[0]), create=False, **settings_of(access))
     target = partial(own, beside(path, names[0]), to, **settings_of(access))

@@ -88,9 +88,9 @@ def delete_queue(path: StrPath, name: str | None = None, *, lock_timeout: float 
         UnusablePathError: The operating system refuses the path. Call it again when it does not.
         OSError: A file cannot be read or deleted for another reason.
 
-    On return, the deletion is durable. It includes segments in another location. A crash or an error leaves either the
-    whole queue, or no queue and files that the next call, or the next opening in this directory, deletes. Any number of
-    threads and processes may call it at the same time.
+    On return, the deletion is durable. It includes segments in another location. After a crash or an error there is
+    the whole queue, or none. The next call, or the next opening in this directory, deletes what files are left. Any
+    number of threads and processes may call it at the same time.
     """
     disk = current_disk()
     directory = abspath(queue_directory(path, name))

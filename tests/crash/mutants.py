@@ -309,7 +309,7 @@ MUTANTS = (
     Mutant("an interrupted flush of two queues is noted by one", "workers/worker_session", "            self._together.note(answer)\n", "            pass\n", "tests/workers/test_sessions.py::test_an_interrupted_flush_of_two_queues_has_one_outcome"),
     Mutant("the last that waits is served first", "serving/service", "        place.line.append((client, call))\n", "        place.line.appendleft((client, call))\n", WORKERS),
     Mutant("a take does not stand behind those that wait", "serving/service", "            self._serve_place(place, self._now())\n        if (place is None or not place.line) and self._take_now", "            pass\n        if self._take_now", "tests/unit/serving/test_service.py::test_a_take_stands_behind_those_that_wait"),
-    Mutant("what was put twice counts twice", "workers/worker_session", "            self._batch.drop(taken)\n", "            pass\n", WORKERS),
+    Mutant("what was put twice counts twice", "workers/worker_session", "        batch.items, batch.payload_bytes = left, left_bytes\n", "        pass\n", WORKERS),
     Mutant("what a refused flush has put is put again", "serving/service", '        client.answer(call, Failed({**encode_error(error), "taken": client.taken}))\n', '        client.answer(call, Failed({**encode_error(error), "taken": 0}))\n', WORKERS),
     Mutant("a session that was lost goes on", "workers/worker_session", "            self._clear()\n            raise SessionLostError(", "            return\n            raise SessionLostError(", WORKERS),
     Mutant("what was put is lost without a word", "workers/worker_session", "        if self._held or self._has_put:\n            held", "        if self._held:\n            held", WORKERS),

@@ -30,11 +30,16 @@ def queues(path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "words", [["move", "PATH", "orders", "--to", "orders"], ["requeue", "PATH", "a", "--from", "a"]]
+    "words",
+    [
+        ["move", "PATH", "orders", "--to", "orders"],
+        ["move", "PATH/orders", ".", "--to", "orders"],
+        ["requeue", "PATH", "a", "--from", "a"],
+    ],
 )
 def test_a_queue_is_not_its_own_target(queues: Path, words: list[str]) -> None:
     """A command that is to move items of a queue to that queue itself is refused as a wrong use, and opens nothing."""
-    done = cli(*(str(queues) if each == "PATH" else each for each in words))
+    done = cli(*(each.replace("PATH", str(queues)) for each in words))
     assert (done.status, done.out) == (2, b"")
     assert done.err.startswith(f"UsageError: {words[3]} {words[4]}: this is the queue itself: ")
     assert View(queues, "orders").look().depth == 1

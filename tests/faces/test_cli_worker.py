@@ -509,6 +509,22 @@ def test_a_signal_ends_a_process_that_still_imports(tasks: Path) -> None:
     assert rest(tasks) == [b"1"]
 
 
+def test_a_full_queue_of_dead_letters_ends_no_process(tasks: Path) -> None:
+    """While the dead-letter queue is full, the process waits, and goes on when there is room."""
+    enqueue(tasks, b"1")
+    with PersistentQueue(tasks / "queues", "dead", max_items=1) as dead:
+        put(dead, b"in the way")
+    with worker(tasks, "odd", "--codec", "json", "--max-attempts", 1, "--dead-letter", "dead", "--json") as command:
+        assert command.process.stderr is not None
+        while "queues/dead" not in (line := command.process.stderr.readline()):
+            assert line
+        command.send(signal.SIGTERM)
+        result = command.result()
+    assert (result["done"], result["restarted"]) == (0, 0)
+    assert result["failed"] >= 1
+    assert rest(tasks) == [b"1"]
+
+
 def test_a_long_text_of_an_error_is_cut(tasks: Path) -> None:
     """An error with a very long text is a failure like others, and fills no log."""
     enqueue(tasks, b"1")

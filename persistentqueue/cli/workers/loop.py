@@ -8,6 +8,7 @@ The effects on an item:
 - The function returns: the next flush consumes the item.
 - The function raises, in a queue that counts delivery attempts: the item is rejected with the error as its reason.
 - The function raises, in another queue: the item goes back, and the process pauses, longer after each such failure.
+- There is no room, as in a full dead-letter queue: all items since the last flush go back, and the process pauses.
 - The process dies: the kernel ends its connection, and the owner puts the item back at once.
 
 After each flush the process writes a line to the pipe of its parent: the number of items done, and of failures. So the
@@ -30,6 +31,8 @@ from persistentqueue import (
     Options,
     OutcomeUnknownError,
     PersistentQueueError,
+    QueueFullError,
+    ResourceError,
     SessionLostError,
     WrongKeyError,
     codecs,
@@ -114,6 +117,10 @@ class Loop:
                 except (WrongKeyError, MissingExtraError):
                     self._report(HOPELESS)
                     raise
+                except (QueueFullError, ResourceError) as error:  # of the dead letters, for example
+                    self._tell(f"it waits: {error}")
+                    self._pause()
+                    continue
                 if items:
                     self._work(session, items)
                 elif job.until_empty and is_drained(queue, job.subscription):
@@ -150,10 +157,20 @@ class Loop:
             self._tell(f"{'perhaps ' if is_unknown else ''}{done} items are done again: {error}")
             session.rollback()
             done = 0
+        except (QueueFullError, ResourceError) as error:
+            self._tell(f"{done} items are done again: {error}")
+            session.rollback()
+            done, pauses = 0, True
         self._report(b"%d %d\n" % (done, failed))
-        self._failures = 0 if done else self._failures + 1
+        if done:
+            self._failures = 0
         if pauses:
-            self._signals.wait(pause_seconds(self._failures))
+            self._pause()
+
+    def _pause(self) -> None:
+        """Pause, longer after each failure without a success between them."""
+        self._failures += 1
+        self._signals.wait(pause_seconds(self._failures))
 
     def _rejects(self, session: Session[bytes] | WorkerSession[bytes], item: bytes, error: Exception) -> bool:
         """Reject the item; return False if its queue counts no attempts."""

@@ -137,7 +137,8 @@ class PersistentQueue(Uncopyable, Generic[T]):
         progress: How to report the bytes of the log, and of published files, that the opening handles (see
             ``Progress``). Default None: not at all. If the callable raises, the opening ends as by a crash: the lock is
             free, and the next opening does the same work. The callable cannot open the queue: its lock is held.
-        serve: Whether a thread serves the queue to other processes, which ``connect``. Default False.
+        serve: Whether a thread serves the queue to other processes, which ``connect``. Such a queue stays open until
+            ``close``, also if the program drops it. Default False.
 
     Raises:
         TypeError, ValueError: A setting has the wrong type or range, or contradicts another one or the queue.

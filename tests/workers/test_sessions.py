@@ -756,7 +756,7 @@ def test_a_queue_that_is_closed_while_a_session_connects(served: Serve) -> None:
 
         session._attach = attach_late
         with pytest.raises(ClosedError):
-            session.dequeue(timeout=None)
+            session.dequeue(timeout=2.0)
         wait_for(lambda: not queue.connections())
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from persistentqueue import Encryption, HoldLostError, PersistentQueue, Producer
 from persistentqueue.engine.reader import Reader
-from persistentqueue.errors import CorruptionError, PersistentQueueError
+from persistentqueue.errors import CorruptionError, PersistentQueueError, TooManyFilesError
 from persistentqueue.runtime.session_state import exclusively
 from persistentqueue.serving import server
 from persistentqueue.serving import service as service_module
@@ -1259,7 +1259,7 @@ def test_a_server_that_cannot_start_leaves_nothing(
         raise OSError(errno.EMFILE, "no descriptors")
 
     monkeypatch.setattr(server, "listen", refuse)
-    with pytest.raises(OSError, match="no descriptors"):
+    with pytest.raises(TooManyFilesError, match="to serve the queue"):
         PersistentQueue(tmp_path, "other", serve=True)
     PersistentQueue(tmp_path, "other").close()
 

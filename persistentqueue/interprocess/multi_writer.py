@@ -245,7 +245,7 @@ def publish_parts(
     try:
         for part in parts:
             _need_part(disk, join(inbox, part.name), part)
-    except CorruptionError:
+    except (CorruptionError, ExpiredPartError):
         if marker is not None and Versions(disk, directory).is_reached(inbox, *marker):
             # These parts reached the marker, and the owner has adopted them.
             remove_parts(path, name, parts)
@@ -330,8 +330,7 @@ def _need_part(disk: Disk, path: str, part: Part) -> None:
         found_bytes, time_ns = need_regular(disk, path), disk.lstat(path).st_mtime_ns
     except FileNotFoundError:
         parsed = parse_name(part.name)
-        if parsed is not None:
-            _need_young(disk, path, parsed.time_ns)  # the owner has deleted it
+        _need_young(disk, path, parsed.time_ns if parsed is not None else disk.time_ns())  # the owner deletes old ones
         raise CorruptionError(path, 0, f"a part of {size_bytes} bytes", "no file", consequence) from None
     if found_bytes != size_bytes:
         raise CorruptionError(path, 0, f"a part of {size_bytes} bytes", f"{found_bytes} bytes", consequence)

@@ -404,7 +404,7 @@ def test_what_cannot_be_written(made: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("call", ["write", "write_columns", "end", "drop"])
-def test_a_forked_child_leaves_the_part_of_its_parent(made: Path, call: str) -> None:
+def test_a_forked_child_leaves_the_part_of_its_parent(made: Path, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a forked child a writer refuses calls, and the part that the parent goes on with has only its items."""
     writer, items = PartWriter(made), [b"p" * 100_000] * 60
     writer.write(items)
@@ -420,6 +420,9 @@ def test_a_forked_child_leaves_the_part_of_its_parent(made: Path, call: str) -> 
         finally:
             os._exit(status)
     assert os.waitpid(pid, 0)[1] == 0
+    with monkeypatch.context() as patched, pytest.raises(ClosedError, match="parent process"):
+        patched.setattr(writer, "_pid", pid)
+        writer.end()
     writer.write(items)
     part = writer.end()
     assert part is not None
@@ -454,6 +457,9 @@ def test_parts_that_are_not_there_are_not_published(made: Path) -> None:
     assert publish_parts(made, None, parts)
     with PersistentQueue(made) as queue:
         assert drain(queue) == ALL
+        with queue.session() as session:
+            session.flush(marker=("done", 1))
+    assert not publish_parts(made, None, [swept], ("done", 1))  # it was published with this marker, long ago
 
 
 @pytest.mark.parametrize(

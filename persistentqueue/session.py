@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Sequence
 from functools import partial
-from operator import index
 from threading import get_ident
 from types import TracebackType
 from typing import Any, Literal, overload
@@ -13,7 +12,17 @@ from typing import Any, Literal, overload
 from .codecs import T
 from .core.availability import LANE_ITEMS
 from .core.block import ITEM_BYTES_MAX
-from .core.items import Buffer, are_bytes, as_bytes, checked_held, checked_marker, checked_timeout, chunks, too_large
+from .core.items import (
+    Buffer,
+    are_bytes,
+    as_bytes,
+    checked_count,
+    checked_held,
+    checked_marker,
+    checked_timeout,
+    chunks,
+    too_large,
+)
 from .core.page_cache import ITEM_OVERHEAD_BYTES
 from .engine.transaction import Transaction
 from .errors import (
@@ -324,9 +333,8 @@ class Session(SessionState[T]):
         The items stay on hold until ``flush`` consumes them durably, or ``rollback`` releases them. For one thread at a
         time.
         """
-        max_items = index(max_items)
-        if max_items < 0:
-            raise ValueError(f"max_items must be at least 0, got {max_items}")
+        if type(max_items) is not int or max_items < 0:
+            max_items = checked_count("max_items", max_items)
         timeout = checked_timeout(timeout)
         if self._busy:
             self._begin()

@@ -64,9 +64,10 @@ def checked_count(name: str, count: object) -> int:
 
 def checked_held(count: int, held: int) -> int:
     """Return the number of items to release, of those that are held. Raises ``TypeError`` and ``ValueError``."""
-    if not 0 <= index(count) <= held:
-        raise ValueError(f"count must be from 0 to the number of held items, {held}, got {count}")
-    return index(count)
+    number = checked_count("count", count)
+    if number > held:
+        raise ValueError(f"count must be at most the number of held items, {held}, got {number}")
+    return number
 
 
 def checked_timeout(timeout: float | None) -> float | None:

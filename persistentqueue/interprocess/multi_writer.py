@@ -191,7 +191,8 @@ class PartWriter:
         try:
             yield
         except OSError as error:
-            raise explained(error, self._directory, self._inbox, None, "this part", _AGAIN) from error
+            is_gone = self._draft is not None and self._draft.is_gone
+            raise explained(error, self._directory, self._inbox, None, "this part", _AGAIN, is_gone) from error
 
 
 def publish_parts(

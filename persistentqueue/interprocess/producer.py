@@ -369,8 +369,9 @@ class Producer(Uncopyable, Generic[T]):
                     self._write(draft)
             draft.publish(marker, self._next_time_ns(behind))
         except OSError as error:
+            is_gone = draft is not None and draft.is_gone
             self._fall_back(draft, error)
-            raise self._explained(draft, error, self.pending == before) from error
+            raise self._explained(draft, error, self.pending == before, is_gone) from error
         except BaseException as interruption:
             self._fall_back(draft, interruption)
             raise
@@ -439,8 +440,9 @@ class Producer(Uncopyable, Generic[T]):
             finally:  # the draft has taken all of the items, or none
                 self._batch.drop(draft.count - before)
         except OSError as error:
+            is_gone = draft is not None and draft.is_gone
             self._fall_back(draft, error)
-            raise self._explained(draft, error, self.pending > 0) from error
+            raise self._explained(draft, error, self.pending > 0, is_gone) from error
 
     def _load(self) -> tuple[Load, int]:
         """Return an upper bound of what the next flush adds to the inbox, and the bytes that were spilled already."""
@@ -463,10 +465,11 @@ class Producer(Uncopyable, Generic[T]):
         if not is_ahead:
             draft.drop()  # its items are still in memory
 
-    def _explained(self, draft: Draft | None, error: OSError, is_kept: bool) -> Exception:
-        """Return the error to raise; ``is_kept`` says whether the items of the flush are kept or were dropped."""
+    def _explained(self, draft: Draft | None, error: OSError, is_kept: bool, is_gone: bool) -> Exception:
+        """Return the error to raise; ``is_kept`` says whether the items of the flush are kept or were dropped, and
+        ``is_gone`` whether the draft was gone before."""
         advice = "flush again" if is_kept else "enqueue it once more"
-        raised = explained(error, self._directory, self._inbox, draft, "this flush", advice)
+        raised = explained(error, self._directory, self._inbox, draft, "this flush", advice, is_gone)
         if isinstance(raised, DataPathError):
             self._inbox, self._place = _find_inbox(self._disk, self._directory)
         return error if isinstance(raised, ResourceError) and not is_kept else raised
@@ -502,15 +505,24 @@ def _in_use() -> SessionInUseError:
 
 
 def explained(
-    error: OSError, directory: str, inbox: str, draft: Draft | None, what: str, advice: str
+    error: OSError,
+    directory: str,
+    inbox: str,
+    draft: Draft | None,
+    what: str,
+    advice: str,
+    is_gone: bool = False,
 ) -> OSError | PersistentQueueError:
-    """Return the error to raise for an ``OSError`` of a publication in this inbox, with the ``advice`` what to do."""
+    """Return the error to raise for an ``OSError`` of a publication in this inbox, with the ``advice`` what to do.
+
+    ``is_gone`` says whether the file of the draft was gone from the inbox.
+    """
     if draft is not None and draft.is_published:
         return BrokenQueueError(
             f"{inbox}: a sync failed ({error}): whether {what} is durable is unknown: repeat it with its marker, or "
             "see first what the queue holds"
         )
-    if isinstance(error, FileNotFoundError) and draft is not None and draft.is_gone:
+    if isinstance(error, FileNotFoundError) and is_gone:
         return QueueNotFoundError(
             f"{directory}: a file that this process has begun is gone from {inbox}, since the queue was deleted and "
             "made again, or by another program: make another producer, and enqueue the items there"

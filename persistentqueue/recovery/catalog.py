@@ -24,6 +24,7 @@ from ..storage.layout import (
 )
 from ..storage.locations import LOG_DIRECTORY, OWN, read_places
 from ..storage.lock import LOCK_NAME, Lock
+from ..storage.log import parse_log_name
 from ..storage.relocation import own_location
 from ..system.disk import Disk, StrPath, abspath, current_disk, dirname, fspath, join, sync_directory
 from ..system.trust import need_trusted
@@ -89,7 +90,7 @@ def delete_queue(path: StrPath, name: str | None = None, *, lock_timeout: float 
         OSError: A file cannot be read or deleted for another reason.
 
     On return, the deletion is durable. It includes segments in another location. After a crash or an error there is
-    the whole queue, or none. The next call, or the next opening in this directory, deletes what files are left. Any
+    the whole queue, or none. The next call, or the next opening in this directory, deletes the items that are left. Any
     number of threads and processes may call it at the same time.
     """
     disk = current_disk()
@@ -137,8 +138,13 @@ def _delete_queue(disk: Disk, directory: str, name: str | None, lock_timeout: fl
 
 
 def _has_begun(disk: Disk, directory: str) -> bool:
-    """Return whether a deletion has begun here, and an error or a crash has ended it early."""
-    return {DELETED_DIRECTORY, LOCK_NAME} <= {*names_in(disk, directory)}
+    """Return whether a deletion has begun here, and an error or a crash has ended it early.
+
+    Then the directory ``deleted`` has logs, or nothing more. In one with other files, it is somebody else's.
+    """
+    if not {DELETED_DIRECTORY, LOCK_NAME} <= {*names_in(disk, directory)}:
+        return False
+    return all(parse_log_name(name) is not None for name in names_in(disk, join(directory, DELETED_DIRECTORY)))
 
 
 def _refuse_unsettled(disk: Disk, directory: str) -> None:

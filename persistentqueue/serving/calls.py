@@ -101,11 +101,11 @@ def serve(
     """Serve an open queue to workers, and return the server. Raises ``ResourceError`` and ``OSError``."""
     facts = {"version": VERSION, "identity": open_queue.identity.hex(), **facts}
     served = Served(open_queue, session, partial(make_call, queue, open_queue), facts, current_disk().monotonic)
-    with unless_lacking(open_queue.directory, "to serve the queue", "then open it again"):
-        server = Server(served)
-        try:
+    server = Server(served)
+    try:
+        with unless_lacking(open_queue.directory, "to serve the queue", "then open it again"):
             server.start()
-        except BaseException:
-            server.stop()
-            raise
-        return server
+    except BaseException:
+        server.stop()
+        raise
+    return server

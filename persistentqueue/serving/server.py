@@ -205,7 +205,9 @@ class Server:
 
         No worker may wait for an answer that never comes, so an error of one connection ends the others as well.
         """
-        with suppress(OSError):  # in the directory that is held: another queue may have its name by now
+        with suppress(
+            OSError, PersistentQueueError
+        ):  # in the directory that is held: another queue may have its name by now
             self._disk.unlink(join(self.directory, SOCKET_NAME))
         assert self._service is not None
         self._service.leave()
@@ -246,7 +248,7 @@ class Server:
                     LOGGER.warning("%s: a worker has to wait: %s", self.directory, error)
                 self._is_short = True
                 if self._turn_away(error):
-                    continue
+                    return
                 self._selector.unregister(self._listener)
                 self._accepts_at = self._served.now() + RETRY_SECONDS
                 return
@@ -262,31 +264,35 @@ class Server:
             self._selector.register(connection, selectors.EVENT_READ, peer)
 
     def _turn_away(self, error: OSError) -> bool:
-        """Tell a worker that no descriptor is free, and end its connection. Return False if that cannot be done."""
-        kept, self._spare = self._spare, None
+        """Tell those that wait that no descriptor is free, and end their connections. Return False if that cannot be
+        done."""
         lack = lacking(
             error, self.directory, "at the owner of the queue, to serve another process", "then connect again"
         )
-        if kept is None or lack is None:
-            return False
-        kept.close()
-        connection = None
-        with suppress(OSError):
-            assert self._listener is not None
-            connection, _ = self._listener.accept()
-            connection.setblocking(False)
-            connection.send(encode(Failed(encode_error(lack)), FIRST_CALL))
-        if connection is not None:
+        while lack is not None and self._spare is not None:
+            kept, self._spare = self._spare, None
+            kept.close()
+            try:
+                assert self._listener is not None
+                connection, _ = self._listener.accept()
+            except BlockingIOError:  # there are no more of them
+                self._keep_spare()
+                return self._spare is not None
+            except OSError:  # another thread has taken the descriptor
+                return False
+            with suppress(OSError):
+                connection.setblocking(False)
+                connection.send(encode(Failed(encode_error(lack)), FIRST_CALL))
             connection.close()
-        self._keep_spare()
-        return connection is not None
+            self._keep_spare()
+        return False
 
     def _keep_spare(self) -> None:
         with suppress(OSError):
             self._spare = self._spare or spare()
 
     def _is_believed(self, connection: Socket) -> bool:
-        with suppress(OSError):  # the worker has gone
+        with suppress(OSError, PersistentQueueError):  # the worker has gone, or the queue was closed
             return is_believed(connection, self._disk.lstat(self.directory))
         return False
 

@@ -444,6 +444,8 @@ class Service:
         def note() -> None:
             """Change the connection, in the thread of the service."""
             client.number = max(client.number, number)
+            if client not in self.clients and all(each.id != client.id for each in self.clients):  # it has ended
+                self._leaving[client.id] = self._now() + FORGET_SECONDS
             client.is_lost = False  # a hold that ends behind the commit has nothing to give back
             self._keep_no_hold(client)
 

@@ -117,9 +117,12 @@ def is_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def queue_directory(path: StrPath, name: str | None) -> str:
-    """Return the directory of the queue. Raises ``InvalidNameError``, ``TypeError`` and ``ValueError``."""
-    path = fspath(path)
+def queue_directory(path: StrPath, name: str | None, argument: str = "path") -> str:
+    """Return the directory of the queue; ``argument`` is the name of the path in errors.
+
+    Raises ``InvalidNameError``, ``TypeError`` and ``ValueError``.
+    """
+    path = fspath(path, argument)
     if name is None:
         return path
     if not isinstance(name, str):
@@ -151,7 +154,7 @@ def place_path(directory: str, name: str | None, data_path: StrPath | None) -> s
 
     It is the path of ``OWN`` if that location is the queue's own directory.
     """
-    root = directory if data_path is None else queue_directory(data_path, name)
+    root = directory if data_path is None else queue_directory(data_path, name, "data_path")
     return OWN.path if abspath(root) == abspath(directory) else abspath(root)
 
 

@@ -472,25 +472,29 @@ def range_lock_holder(path: str, start: int, length_bytes: int) -> int | None:
     return None if found[first] == fcntl.F_UNLCK else found[2 if first else 4]
 
 
-def fspath(path: StrPath) -> str:
-    """Return the path as text. Raises ``TypeError`` for bytes, and ``ValueError`` for a path that no file can have."""
+def fspath(path: StrPath, name: str = "path") -> str:
+    """Return the path as text; ``name`` is that of the argument.
+
+    Raises ``TypeError`` for bytes, and ``ValueError`` for a path that no file can have.
+    """
     text = os.fspath(path)
     if not isinstance(text, str):
-        raise TypeError(f"path must be text, not {type(text).__name__}")
+        raise TypeError(f"{name} must be text, not {type(text).__name__}")
     if not text:  # often that of a variable that is not set; the system would take it for the working directory
-        raise ValueError('path is empty: pass the path of a directory; "." is the working directory')
+        raise ValueError(f'{name} is empty: pass the path of a directory; "." is the working directory')
     if "\0" in text:
-        raise ValueError(f"path must not contain a NUL character, got {text!r}")
+        raise ValueError(f"{name} must not contain a NUL character, got {text!r}")
     return text
 
 
-def abspath(path: StrPath) -> str:
+def abspath(path: StrPath, name: str = "path") -> str:
     """Return the path from the root. Raises the errors of ``fspath``, and ``PathMissingError``."""
-    text = fspath(path)
+    text = fspath(path, name)
     try:
         return os.path.abspath(text)
     except FileNotFoundError as error:
-        raise PathMissingError(error.errno, "the working directory was deleted", text) from error
+        what = "the working directory was deleted: change to another one, or pass an absolute path"
+        raise PathMissingError(error.errno, what, text) from error
 
 
 def after_fork_in_child(callback: Callable[[], None]) -> None:

@@ -157,6 +157,8 @@ class Link:
             rest = memoryview(data)[done:] if done else data
             try:
                 next(map(sent.append, map(self._socket.send, (rest,))))
+            except BrokenPipeError:  # the owner has ended the connection, perhaps with an answer
+                return
             except OSError as error:
                 raise self._lost() from error
 
@@ -187,6 +189,7 @@ _LINKS: weakref.WeakSet[Link] = weakref.WeakSet()
 def _close_all() -> None:
     # The parent has the same sockets: to close the child's copies ends no connection.
     for link in list(_LINKS):
+        link._cancelling = RLock()  # another thread of the parent may have held it
         link.close()
 
 

@@ -141,7 +141,7 @@ class SharedQueue(Generic[T]):
         # Absolute: this process, or one that gets the handle, may own the queue from another working directory.
         self._path, self._name = abspath(path), name
         if options.data_path is not None:
-            options = replace(options, data_path=abspath(options.data_path))
+            options = replace(options, data_path=abspath(options.data_path, "data_path"))
         # A pickled ``BYTES`` is another object.
         self._codec = BYTES if type(codec) is type(BYTES) else checked_codec(codec)
         self._options, self._serve = options, serve
@@ -247,8 +247,8 @@ class SharedQueue(Generic[T]):
         since_seconds = self._disk.monotonic() if since_seconds is None else since_seconds
         with self._guard:
             pid: int | None = None
+            lack: ResourceError | None = None
             while True:
-                lack: ResourceError | None = None
                 if self._closed:
                     raise ClosedError(f"{self._directory}: the queue is closed: connect again")
                 try:

@@ -469,7 +469,7 @@ class WorkerSession(Uncopyable, Generic[T]):
                 raise NotServedError(error.path, error.pid, in_doubt=True) from None
             if isinstance(answer, Failed):
                 self._clear()
-                raise decode_error(answer.fields)
+                self._end(answer)
             if isinstance(answer, Done) and answer.value:
                 self._clear()
                 self._end(answer)

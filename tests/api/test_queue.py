@@ -157,7 +157,7 @@ def test_paths_that_cannot_be(path: str, text: str, tmp_path: Path, monkeypatch:
     with pytest.raises(ValueError, match=text):
         compat.FifoQueue(path)
     for kind in (PersistentQueue, connect):
-        with pytest.raises(ValueError, match=text):
+        with pytest.raises(ValueError, match=f"data_{text}" if not path else text):
             kind(tmp_path / "queue", data_path=path)
     assert list(tmp_path.iterdir()) == []
 
@@ -552,6 +552,10 @@ def test_wrong_counts(tmp_path: Path) -> None:
             with queue.session() as session:
                 with pytest.raises(ValueError, match="max_items must be at least 0, got -1"):
                     session.dequeue_many(-1)
+                for call, name in ((session.dequeue_many, "max_items"), (session.put_back, "count")):
+                    for wrong in (1.5, "2", True):
+                        with pytest.raises(TypeError, match=f"{name} must be a whole number, not {wrong!r}"):
+                            call(wrong)  # type: ignore[arg-type]
                 assert session.dequeue_many(Whole()) == [b"a", b"b"]  # type: ignore[arg-type]
                 session.rollback()
 

@@ -484,10 +484,11 @@ def test_row_03_an_interrupt_at_any_moment_of_any_verb(server: Server, tmp_path:
 
 
 AT_SYNC = r"""
-import os, sys
+import os, signal, sys
 from persistentqueue.cli import main
 
 number = int(sys.argv.pop())
+signal.signal(number, signal.SIG_DFL)  # a test run under nohup ignores SIGHUP
 os.fsync = lambda _fd: os.kill(os.getpid(), number)
 sys.exit(main())
 """

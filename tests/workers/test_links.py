@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from persistentqueue.codecs import BYTES
-from persistentqueue.errors import QueueFullError
+from persistentqueue.errors import QueueFullError, TooManyFilesError
 from persistentqueue.serving.errors import SessionLostError, encode_error
 from persistentqueue.serving.protocol import (
     FROM_WORKER,
@@ -20,12 +20,14 @@ from persistentqueue.serving.protocol import (
     GiveBack,
     Incoming,
     Message,
+    Outcome,
     Put,
     Take,
     Taken,
     encode,
 )
 from persistentqueue.system.sockets import Socket
+from persistentqueue.workers import link as links
 from persistentqueue.workers.link import Link
 from persistentqueue.workers.worker_session import WorkerSession
 
@@ -119,6 +121,40 @@ def test_no_message_begins_in_the_middle_of_a_cancel() -> None:
     assert session.flush() is True
     giving_up.join()
     assert [type(message) for _, message in script.messages()] == [Take, Cancel, Flush]
+
+
+def test_an_answer_is_read_if_the_owner_takes_no_more() -> None:
+    """If the owner has ended the connection before it took the whole call, its answer to it is read."""
+
+    class Ended(Script):
+        """A socket whose other end has answered and gone."""
+
+        def send(self, data: bytes) -> int:
+            super().send(data)
+            raise BrokenPipeError
+
+    lack = encode_error(TooManyFilesError("/q", 24, "too many files are open"))
+    link = Link(Ended(Failed(lack)).socket)
+    assert link.call(Outcome(1)) == Failed(lack)
+
+
+def test_a_child_waits_for_no_cancel_of_its_parent() -> None:
+    """In a forked child, a call can be given up although a thread of the parent was sending a cancel."""
+    link = Link(Script().socket)
+    held, free = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with link._cancelling:
+            held.set()
+            free.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    links._close_all()
+    link.give_up()
+    free.set()
+    thread.join()
 
 
 def test_items_that_the_owner_has_are_dropped_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from contextlib import suppress
 from math import inf
 from typing import NamedTuple
 
-from persistentqueue import NotServedError
+from persistentqueue import NotServedError, ResourceError
 
 from .loop import DRAINED, HOPELESS, Job, Place
 from .signals import Signals
@@ -35,7 +35,8 @@ PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.1, 10.0
 """The first and the longest time before a worker is started again that has done no item, in seconds."""
 _START = (
     "import sys; sys.path[:] = filter(None, sys.path); import json; sys.path[:] = json.loads(sys.argv.pop(1)); "
-    "from persistentqueue.cli.workers.loop import main; sys.exit(main(sys.argv[1:]))"
+    "sys.argv[0] = 'persistentqueue worker'; from persistentqueue.cli.workers.loop import main; "
+    "sys.exit(main(sys.argv[1:]))"
 )
 """The program of a worker process, for ``python -c``. It finds modules where its parent does, and not in the working
 directory first, which may have a ``queue.py``."""
@@ -238,7 +239,7 @@ class Crew:
         if time.monotonic() >= self._looks_at:
             try:
                 self._look()
-            except NotServedError as error:
+            except (NotServedError, ResourceError) as error:
                 _LOG.warning("%s", error)
             self._looks_at = time.monotonic() + LOOK_SECONDS
 

@@ -114,6 +114,9 @@ class Loop:
             while not self._must_end():
                 try:
                     items = session.dequeue_many(job.batch, look_seconds)
+                    if not items and job.until_empty and is_drained(queue, job.subscription):
+                        self._report(DRAINED)
+                        break
                 except (WrongKeyError, MissingExtraError):
                     self._report(HOPELESS)
                     raise
@@ -123,9 +126,6 @@ class Loop:
                     continue
                 if items:
                     self._work(session, items)
-                elif job.until_empty and is_drained(queue, job.subscription):
-                    self._report(DRAINED)
-                    break
 
     def _must_end(self) -> bool:
         """Return whether a signal came, or the parent has ended, which would report and restart."""

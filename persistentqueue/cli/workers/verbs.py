@@ -217,7 +217,8 @@ def worker(
     --max-attempts and --dead-letter it is given up: after so many attempts it becomes a dead letter, with the error as
     its reason.
 
-    The result of the call is ignored. A process that dies is started again, and its item is done by another one.
+    The result of the call is ignored, but a call that has only begun its work, as one of a coroutine, has failed. A
+    process that dies is started again, and its item is done by another one.
 
     SIGTERM, SIGHUP or Ctrl-C ends the processes when each has finished its item; a second signal kills them. The last
     line has the number of items done, of calls that failed, and of processes that were started again. Status 130: they

@@ -373,6 +373,23 @@ def test_a_producer_of_a_queue_that_was_made_again(directory: Path) -> None:
             producer.flush()
 
 
+def test_a_flush_that_finds_no_inbox_for_a_moment(directory: Path) -> None:
+    """A flush during a move that fails says so, and not that the queue was deleted: it can be repeated."""
+    fails = [True]
+
+    def rename(source: str, target: str) -> None:
+        if fails and "/inbox/" in source:
+            fails.clear()
+            raise FileNotFoundError(errno.ENOENT, "moved", source)
+        DISK.rename(source, target)
+
+    with call_on(replace(DISK, rename=rename), Producer, directory) as producer:
+        producer.enqueue(b"1")
+        with pytest.raises(DataPathError, match="flush again"):
+            producer.flush()
+        assert producer.flush() is True
+
+
 def test_a_spill_on_a_disk_that_is_read_only(directory: Path) -> None:
     """A spill to a file system that became read-only raises the error that ``flush`` raises there."""
 

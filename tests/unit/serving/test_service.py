@@ -1224,6 +1224,17 @@ def test_a_joint_flush_needs_a_new_number(bench: Bench) -> None:
         session_for("q", peer.client, 2**64)
 
 
+def test_a_joint_flush_behind_the_end_of_its_connection_is_forgotten(bench: Bench) -> None:
+    """If a connection ends during its first flush together with others, the record of that flush goes in time."""
+    peer = Peer(bench, 1)
+    bench.flushes()[peer.id] = 1  # the commit, in the thread of the call
+    peer.leave()
+    bench.service.note_flush(peer.client, 1)
+    assert bench.turn() == pytest.approx(FORGET_SECONDS)
+    bench.seconds += FORGET_SECONDS
+    assert (bench.turn(), bench.flushes()) == (inf, {})
+
+
 def test_a_session_in_use_fails_its_own_flush_only(bench: Bench) -> None:
     """A flush of a session that another thread flushes fails alone: those that came with it are committed."""
     peers = [Peer(bench, number) for number in (1, 2, 3)]

@@ -160,9 +160,12 @@ def test_delete_cut_short(tmp_path: Path, call: int, then: str) -> None:
 def test_a_directory_named_deleted_makes_no_queue(tmp_path: Path) -> None:
     """A directory of something else that has a directory ``deleted`` is no queue, and is left as it is."""
     (tmp_path / "deleted").mkdir()
-    with pytest.raises(QueueNotFoundError):
-        delete_queue(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["deleted"]
+    (tmp_path / "deleted" / "photo").touch()
+    for name in ("a", "lock"):
+        (tmp_path / name).touch()
+        with pytest.raises(QueueNotFoundError):
+            delete_queue(tmp_path)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "deleted", "lock", "photo"]
 
 
 def test_waiting_for_a_queue_that_is_deleted(tmp_path: Path) -> None:

@@ -25,22 +25,10 @@ from .core.items import (
 )
 from .core.page_cache import ITEM_OVERHEAD_BYTES
 from .engine.transaction import Transaction
-from .errors import (
-    CodecError,
-    PersistentQueueError,
-    PrecedingFlushError,
-    UnflushedWarning,
-)
+from .errors import CodecError, PersistentQueueError, PrecedingFlushError, UnflushedWarning
 from .runtime.open_queue import OpenQueue
 from .runtime.pipeline import Ticket, done
-from .runtime.session_state import (
-    BUSY,
-    FREE,
-    SessionState,
-    exclusively,
-    fail_held,
-    require_no_handlers,
-)
+from .runtime.session_state import BUSY, FREE, SessionState, exclusively, fail_held, require_no_handlers
 
 
 class Session(SessionState[T]):

@@ -140,7 +140,7 @@ def _delete_queue(disk: Disk, directory: str, name: str | None, lock_timeout: fl
 def _has_begun(disk: Disk, directory: str) -> bool:
     """Return whether a deletion has begun here, and an error or a crash has ended it early.
 
-    Then the directory ``deleted`` has logs, or nothing more. In one with other files, it is somebody else's.
+    Then the directory ``deleted`` has logs, or nothing more. A directory with other files belongs to another program.
     """
     if not {DELETED_DIRECTORY, LOCK_NAME} <= {*names_in(disk, directory)}:
         return False

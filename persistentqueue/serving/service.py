@@ -211,8 +211,12 @@ class Service:
             if client.has_ended:
                 self._queue.forget_flushes(client.id)
             elif may_return and client.number:
-                self._leaving[client.id] = self._now() + FORGET_SECONDS
+                self._forget_later(client)
             self._close(client.session)
+
+    def _forget_later(self, client: Client) -> None:
+        self._leaving.pop(client.id, None)  # behind all others: the order is that of the times
+        self._leaving[client.id] = self._now() + FORGET_SECONDS
 
     def _forget(self, now: float) -> float:
         """Forget the flushes of connections that have ended, once their time is over. Return the next such time."""
@@ -445,7 +449,7 @@ class Service:
             """Change the connection, in the thread of the service."""
             client.number = max(client.number, number)
             if client not in self.clients and all(each.id != client.id for each in self.clients):  # it has ended
-                self._leaving[client.id] = self._now() + FORGET_SECONDS
+                self._forget_later(client)
             client.is_lost = False  # a hold that ends behind the commit has nothing to give back
             self._keep_no_hold(client)
 

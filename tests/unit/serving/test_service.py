@@ -1235,6 +1235,20 @@ def test_a_joint_flush_behind_the_end_of_its_connection_is_forgotten(bench: Benc
     assert (bench.turn(), bench.flushes()) == (inf, {})
 
 
+def test_a_record_that_lasts_longer_holds_up_no_other(bench: Bench) -> None:
+    """A connection whose joint flush ends behind it is forgotten later, and others in their time."""
+    first, second = Peer(bench, 1), Peer(bench, 2)
+    for peer in (first, second):
+        assert peer.ask(Flush(1, FOR_EVER, [b"x"])) == DONE
+        peer.leave()
+    bench.seconds += 30
+    bench.service.note_flush(first.client, 2)
+    bench.turn()
+    bench.seconds += FORGET_SECONDS - 30
+    assert bench.turn() == pytest.approx(30)
+    assert bench.flushes() == {first.id: 1}
+
+
 def test_a_session_in_use_fails_its_own_flush_only(bench: Bench) -> None:
     """A flush of a session that another thread flushes fails alone: those that came with it are committed."""
     peers = [Peer(bench, number) for number in (1, 2, 3)]

@@ -46,9 +46,10 @@
     ├── RefusedError             the owner refuses this process: run as its user, or upgrade the older program
     └── UnsupportedFormatError   written by a newer version: upgrade persistentqueue
 
-    ``persistentqueue.spark`` adds ``NotAStageError``, ``PayloadLostError`` (bring the file back, or skip the stage) and
-    ``JavaNotFoundError``. A Spark job may also report ``GoneError`` (read again), ``DataLossError`` (check what
-    happened to the subscription), ``ExpiredPartError`` (write again) and ``TooManyPartsError`` (use fewer parts).
+    ``persistentqueue.spark`` adds ``NotAStageError``, ``PayloadLostError`` (bring the file back, or skip the stage),
+    ``JavaNotFoundError`` and ``SparkConnectError``; its pipelines ``PipelineDefinitionError``, ``StageFailedError`` and
+    ``StageResultError``. A Spark job may also report ``GoneError`` (read again), ``DataLossError`` (check what happened
+    to the subscription), ``ExpiredPartError`` (write again) and ``TooManyPartsError`` (use fewer parts).
     ``persistentqueue.importers`` adds ``SourceError`` (name another source) and its subclasses:
     ``SourceDamagedError`` (mend the source, or skip what is damaged), ``SourceInUseError`` (stop its owner) and
     ``SourceChangedError`` (pass ``again=True``). It also adds ``ImportMismatchError`` (check the disk).

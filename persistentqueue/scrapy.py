@@ -1,6 +1,6 @@
 """Scrapy crawls that survive ``kill -9``: each request that was scheduled and not finished is scheduled again.
 
-With a ``JOBDIR``, one setting enables it (Scrapy 2.13 or newer)::
+With a ``JOBDIR``, one setting enables it (Scrapy 2.18 or newer)::
 
     ADDONS = {"persistentqueue.scrapy.Addon": 500}
 

@@ -1,6 +1,7 @@
 """The queue for ``asyncio``: no call blocks the event loop for a disk operation.
 
-``PersistentQueue`` and its sessions have the methods of the synchronous classes, as coroutines::
+``PersistentQueue`` and its sessions have the methods of the synchronous classes. Those that use the disk are
+coroutines::
 
     from persistentqueue import aio
 

@@ -72,7 +72,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
 
     Args:
         path: Directory of the queue, or, if ``name`` is given, the directory above it.
-        name: Name of the queue. Default None: no name.
+        name: Name of the queue. Default: no name; see ``persistentqueue.PersistentQueue``.
         codec: Converts items to bytes and back (see ``codecs``). Default ``codecs.BYTES``.
         options: Options as one value. A keyword argument has precedence over its field. Default None.
         progress: How to report what each opening handles, as in ``persistentqueue.PersistentQueue``. Default None: not

@@ -6,13 +6,12 @@ The modules:
 - ``files``: output files that the user names.
 - ``formatting``: sizes, times and items as text and as JSON.
 - ``streams``: the standard streams, and Ctrl-C.
-- ``style``: the style sheet of the page of ``report``.
 - ``summary``: the facts about a queue, and the findings drawn from them.
 - ``parser``: the declaration of verbs and their parameters, and what is made from it: parsing, help, the reference.
 - ``output``: text, tables and JSON on stdout; notes, log messages and progress on stderr.
 - ``app``: parameters and openings that all verbs share.
-- ``display``: charts as numbers (``charts``), as SVG (``svg``) and as text (``screen``); the page of ``report``; the
-  live view of ``top``, and the changes between two of its looks (``watch``); the terminal (``console``).
+- ``display``: the page of ``report``; the picture of ``top`` (``screen``), its loop (``top``), and the changes between
+  two looks (``watch``); the terminal (``console``). The charts are in ``drawing``.
 - ``workers``: the verbs ``serve`` and ``worker`` (``verbs``), the parent of the worker processes (``crew``), and one of
   them (``loop``).
 - ``read_verbs``, ``write_verbs``, ``maintenance_verbs``: the other verbs; ``verbs``: the command with all of them.

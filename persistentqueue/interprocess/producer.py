@@ -61,7 +61,7 @@ class Producer(Uncopyable, Generic[T]):
     - when it opens the queue;
     - after its own flushes, at most once in a millisecond;
     - when a consumer finds nothing else to dequeue;
-    - at once, while a consumer waits.
+    - at once, while a consumer waits, or while the owner serves (``serve=True``).
 
     Items are invisible until ``flush``. If the ``with`` block ends without a flush, they are dropped with an
     ``UnflushedWarning``. Published items count for the limits of the queue once they are adopted. If the limits leave

@@ -4,6 +4,7 @@
 
     <path>/<name>/                one named queue; without a name, <path> itself
       lock                        locked while the queue is owned; deleted only with the queue; names the owner
+      .socket                     the socket for workers, while an owner serves
       log/<generation>.log        the transaction log: one generation, two only during a trim
       data/<number>.seg           the segments: append-only, never edited
       inbox/<time>-<producer>.*   what other processes publish, for the owner to adopt; see ``publication``

@@ -52,8 +52,9 @@ def connect(
             go back, and its late flush raises ``HoldLostError``. Default None: as long as the process lives. It has no
             effect in the process that owns the queue.
         prefetch: True if ``flush`` also brings the next items, as many as its transaction dequeued. The next dequeue
-            then needs no answer of the owner. Until it, or the next flush, these items are held for the session, so set
-            it only for short work. It has no effect in the owner, and for a queue with ``max_attempts``. Default False.
+            then needs no answer of the owner. The owner holds these items for the session until that dequeue or the
+            next flush. Set it only if the work on an item is short. It has no effect in the owner, nor for a queue that
+            counts attempts. Default False.
         options: The settings of the queue as one value; see ``Options``. Default None.
         **arguments: The other keyword arguments of ``PersistentQueue``. They count when this process owns the queue, so
             pass the same ones in all processes. ``lock_timeout`` has the default 10.0 here, also if ``options`` has
@@ -66,7 +67,7 @@ def connect(
     Raises:
         NotServedError: If a process owns the queue without ``serve=True`` for as long as ``lock_timeout``.
         RefusedError: If the owner refuses this process, or speaks another version.
-        TypeError, ValueError: If a setting has the wrong type or range.
+        TypeError, ValueError: If a setting has the wrong type or range, or ``prefetch`` comes with ``hold_seconds``.
 
     The errors of ``PersistentQueue`` can occur as well. Everything that was committed before is durable on return. For
     any thread.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from persistentqueue import PersistentQueue, PersistentQueueError, Progress, delete_queue
 from persistentqueue.options import Options, PlainOptionArguments
-from persistentqueue.system.disk import DISK, StrPath, abspath
+from persistentqueue.system.disk import DISK, StrPath, abspath, join
 
 from ..faces.refusals import UncopyableFace, face_options
 
@@ -122,6 +122,8 @@ class FifoQueue(UncopyableFace):
     def close(self) -> None:
         """Close the queue, and delete it if it is empty. Closing again does nothing.
 
+        A queue is not empty while an item cannot be read, a subscription needs one, or a file is kept as ``*.damaged``.
+
         Raises:
             ResourceError, BrokenQueueError: The log could not be sealed. The queue is closed, and the next opening
                 recovers.
@@ -131,9 +133,20 @@ class FifoQueue(UncopyableFace):
             return
         is_empty = False
         with suppress(PersistentQueueError):  # close it whatever the error is
-            is_empty = self.peek() is None
+            if self.peek() is None:
+                stats = self._persistent.stats()
+                is_unread = stats.enqueued != stats.dequeued or stats.damage_found
+                is_empty = not is_unread and not self._keeps_damaged()
         self._persistent.close()
         if is_empty:
             delete_queue(self._path)
             with suppress(OSError):  # other files are in the directory
                 DISK.rmdir(self._path)
+
+    def _keeps_damaged(self) -> bool:
+        """Return whether a file was set aside: it has the only copy of what could not be read."""
+        for folder in (".", *DISK.listdir(self._path)):
+            with suppress(NotADirectoryError):
+                if any(name.endswith(".damaged") for name in DISK.listdir(join(self._path, folder))):
+                    return True
+        return False

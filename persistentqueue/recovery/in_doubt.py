@@ -176,10 +176,13 @@ def forget_settled(disk: Disk, directory: str, state: State, last_number: int) -
             continue
         if newest is not None and not any(each.transaction == transaction for each in _unsettled(newest)):
             state.forget(transaction, name)
-    if gone and find_unsettled(disk, directory, disk.listdir(neighbours)) is None:
-        for transaction, name in gone:
-            state.forget(transaction, name)
-        state.forgotten = last_number
+    if not gone:
+        return
+    with suppress(OSError):  # a parent that this process may not list: the decisions stay
+        if find_unsettled(disk, directory, disk.listdir(neighbours)) is None:
+            for transaction, name in gone:
+                state.forget(transaction, name)
+            state.forgotten = last_number
 
 
 def _is_gone(disk: Disk, directory: str) -> bool:

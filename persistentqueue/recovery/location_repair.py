@@ -2,7 +2,8 @@
 
 ``locations`` describes these files. A directory is accepted as the queue's location only in two cases: it holds a
 segment that the queue's log names, with its salt, or the log names no segment. So no segment of another queue is ever
-tied to this one. A file that is replaced is kept as ``*.damaged``.
+tied to this one. If no record and no argument names a location, the queue's own directory must have ``data``, which
+each queue without another location has. A file that is replaced is kept as ``*.damaged``.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from contextlib import suppress
 from stat import S_ISREG
 from typing import NamedTuple
 
-from ..core.operations import SegmentCreated
+from ..core.operations import Adoption, SegmentCreated
 from ..errors import CorruptionError, DataMissingError, DataPathError
 from ..storage.layout import find_generations, keep_copy, names_in, set_aside
 from ..storage.locations import (
     DATA_DIRECTORY,
     ID_NAME,
+    INBOX_DIRECTORY,
     LOG_DIRECTORY,
     OWN,
     PATH_NAME,
@@ -83,7 +85,9 @@ def _mend(
     if isinstance(problem, DataMissingError) and data_path is None:
         if not names_in(disk, root) or not _holds(disk, directory, root):
             raise problem  # the medium is not there: mounting it is the remedy, not a repair
-    elif not _holds(disk, directory, root):
+    elif not _holds(disk, directory, root) or (
+        record is None and data_path is None and DATA_DIRECTORY not in names_in(disk, directory)
+    ):
         raise DataPathError(directory, f"segments of this queue in {root}", f"none ({problem})", _ADVICE)
     copies: list[str | None] = []
     place = OWN
@@ -134,29 +138,34 @@ def _holds(disk: Disk, directory: str, root: str) -> bool:
 
     Return True if the log names no segment.
     """
-    salts = _salts(disk, directory)
-    if salts is None:
+    named = _named(disk, directory)
+    if named is None:
         return bool(names_in(disk, root, DATA_DIRECTORY))
-    for number, salt in salts.items():
-        with suppress(CorruptionError):
-            if find_salt(disk, join(join(root, DATA_DIRECTORY), segment_name(number)), number) == salt:
-                return True
-    return not salts
+    for number, salt, name in named:
+        paths = [f"{DATA_DIRECTORY}/{segment_name(number)}"]
+        if name:  # a crash between the frame and the rename leaves an adopted file in the inbox
+            paths.append(f"{INBOX_DIRECTORY}/{name}")
+        for path in paths:
+            with suppress(CorruptionError):
+                if find_salt(disk, join(root, path), number) == salt:
+                    return True
+    return not named
 
 
-def _salts(disk: Disk, directory: str) -> dict[int, int] | None:
-    """Return the salts of the segments that the log names, by number; None if the log cannot be read."""
+def _named(disk: Disk, directory: str) -> list[tuple[int, int, str]] | None:
+    """Return number, salt and published name of each segment in the log; None if the log cannot be read."""
     try:
         replay = read_newest(disk, directory, STRICT)
     except (CorruptionError, FileNotFoundError):
         return None
     if replay is None:
         return None
-    salts = {row.number: row.salt for row in replay.checkpoint.segments}
+    named = [(row.number, row.salt, "") for row in replay.checkpoint.segments]
     for frame in replay.frames[1:]:
         for transaction in frame.transactions:
-            salts |= {each.number: each.salt for each in transaction if isinstance(each, SegmentCreated)}
-    return salts
+            named += [(each.number, each.salt, "") for each in transaction if isinstance(each, SegmentCreated)]
+            named += [(each.segment, each.salt, each.name) for each in transaction if isinstance(each, Adoption)]
+    return named
 
 
 def set_stray_id_aside(disk: Disk, directory: str) -> Mended:

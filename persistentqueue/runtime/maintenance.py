@@ -174,9 +174,11 @@ class Maintenance:
         self._open_queue.maintenance_is_due = False
         with self._by_itself():
             self._open_queue.check_usable()
-            self._maintain(self._open_queue.settings.compact_bytes_per_second)
-            if not self._is_tidy_due:
-                self._tidy_soon()
+            try:
+                self._maintain(self._open_queue.settings.compact_bytes_per_second)
+            finally:  # on a full disk the maintenance fails, and tidying is the step that gives space back
+                if not self._is_tidy_due:
+                    self._tidy_soon()
 
     @contextmanager
     def _by_itself(self) -> Iterator[None]:

@@ -102,6 +102,17 @@ class Ticket(Future[bool]):
         super().add_done_callback(call)
         is_here = False
 
+    def abandon(self, reason: str) -> None:
+        """Fail with ``ClosedError`` unless the flush has ended; only for a forked child, which has one thread."""
+        state, result, error = self._state, self._result, self._exception
+        Ticket.__init__(self)  # the parent's thread may have held the lock: the ticket gets another one
+        if state != "FINISHED":
+            _fail(self, ClosedError(reason))
+        elif error is not None:
+            _fail(self, error)
+        else:
+            _succeed(self, bool(result))
+
     def set_result(self, result: object) -> NoReturn:  # noqa: ARG002
         """Raise ``InvalidStateError``: only the queue knows the outcome of a flush."""
         raise InvalidStateError("a ticket gets its result from the queue")
@@ -332,9 +343,7 @@ class Pipeline:
     def abandon(self, reason: str) -> None:
         """Fail all flushes with ``ClosedError``, in a forked child: it does not have the thread."""
         for handed in (*self._under_way, *self.waiting):
-            # The thread may have held the lock of the ticket: the ticket gets another one.
-            Ticket.__init__(handed.ticket)
-            _fail(handed.ticket, ClosedError(reason))
+            handed.ticket.abandon(reason)
         self.waiting, self._under_way, self._thread, self._has_ended = [], (), None, True
 
     # --- the thread's side -------------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -32,6 +31,7 @@ from persistentqueue import (
 )
 from persistentqueue.options import Start
 
+from .options import checked_marker
 from .payload import payloads
 from .progress import Report, reporting
 from .sessions import is_connect
@@ -407,7 +407,7 @@ class StageHandoff:
         self.close()
 
     def _is_recorded(self, marker: tuple[str, int]) -> bool:
-        name, version = _checked_marker(marker)
+        name, version = checked_marker(marker, "a marker")
         recorded = self._queue.marker(name)
         return recorded is not None and version <= recorded
 
@@ -463,12 +463,3 @@ class StageHandoff:
         names = self._payloads.names(self._id)
         for name in unused(names, self._needed(), self._id, self._queue.marker, time.time()):
             self._payloads.remove(name)
-
-
-def _checked_marker(marker: Any) -> tuple[str, int]:
-    """Return the marker, or raise ``TypeError`` or ``ValueError`` before Spark does the work."""
-    if not (isinstance(marker, tuple) and [type(part) for part in marker] == [str, int]):
-        raise TypeError(f"a marker is a pair (name, version) of str and int, not {marker!r}")
-    if not marker[0] or not 0 <= marker[1] < 2**64:
-        raise ValueError(f"a marker has a name and a version from 0 to 2**64 - 1, not {marker!r}")
-    return marker

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from .sessions import is_connect
 
 SECONDS = 0.5
 """Seconds between two reports."""
+_LOOKS, _LOOK_SECONDS = 100, 0.01
 _GROUP = "spark.jobGroup.id"
 _INTERVAL, _OFTEN = "spark.connect.progress.reportInterval", "50ms"
 """The setting of a session for the time between two messages of the server; its default is longer than many jobs."""
@@ -48,8 +50,8 @@ def reporting(spark: SparkSession, report: Report | None) -> Iterator[None]:
         """Report until the block ends, and then once more."""
         try:
             while not ended.wait(SECONDS):
-                report(progress())
-            report(progress())
+                report(progress(False))
+            report(progress(True))
         except BaseException as failure:
             failures.append(failure)
 
@@ -66,7 +68,7 @@ def reporting(spark: SparkSession, report: Report | None) -> Iterator[None]:
 
 
 @contextmanager
-def _jobs(spark: SparkSession) -> Iterator[Callable[[], Progress]]:
+def _jobs(spark: SparkSession) -> Iterator[Callable[[bool], Progress]]:
     """Yield a function that asks the driver for the jobs that this thread starts in the block."""
     context = spark.sparkContext
     tracker = context.statusTracker()
@@ -76,11 +78,22 @@ def _jobs(spark: SparkSession) -> Iterator[Callable[[], Progress]]:
     name = context.getLocalProperty(_GROUP)
     before = set(tracker.getJobIdsForGroup(name))
 
-    def progress() -> Progress:
-        """Return the done tasks and all tasks of the jobs that began in the block, as the driver knows them now."""
+    def infos() -> list[Any]:
+        """Return what the driver knows of the jobs that began in the block."""
+        return [tracker.getJobInfo(job) for job in set(tracker.getJobIdsForGroup(name)) - before]
+
+    def progress(is_last: bool) -> Progress:
+        """Return the done tasks and all tasks of the jobs that began in the block, as the driver knows them now.
+
+        Behind the block, the driver may not have counted the last tasks yet: another thread of it does so. So the last
+        report waits until no job is running, for a second at most.
+        """
         done = total = 0
-        for job in set(tracker.getJobIdsForGroup(name)) - before:
-            info = tracker.getJobInfo(job)
+        for _ in range(_LOOKS if is_last else 0):
+            if not any(info is not None and info.status == "RUNNING" for info in infos()):
+                break
+            time.sleep(_LOOK_SECONDS)
+        for info in infos():
             for stage in info.stageIds if info is not None else ():
                 stage_info = tracker.getStageInfo(stage)
                 if stage_info is not None:  # Spark forgets stages that ended long ago
@@ -98,7 +111,7 @@ def _jobs(spark: SparkSession) -> Iterator[Callable[[], Progress]]:
 
 
 @contextmanager
-def _messages(spark: Any) -> Iterator[Callable[[], Progress]]:
+def _messages(spark: Any) -> Iterator[Callable[[bool], Progress]]:
     """Yield a function that adds up what the server of Spark Connect says of the jobs of this thread in the block.
 
     The server says nothing after a job. So a stage that has begun counts as done when its job has ended. A job that
@@ -117,7 +130,7 @@ def _messages(spark: Any) -> Iterator[Callable[[], Progress]]:
                 found = {stage: (total, total) for stage, (count, total) in begun.items() if count or len(begun) == 1}
             known[operation_id] = found
 
-    def progress() -> Progress:
+    def progress(_is_last: bool) -> Progress:
         """Return the done tasks and all tasks of the messages so far."""
         counts = [count for stages in list(known.values()) for count in stages.values()]
         return Progress(sum(done for done, _ in counts), sum(total for _, total in counts))

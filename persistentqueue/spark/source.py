@@ -14,8 +14,8 @@ or leaves it out (``failOnDataLoss``). ``offset`` is the sequence of an item, wh
 item.
 
 A published transaction that is not adopted yet has no place in the queue, and is not shown. If the queue has no owner,
-the planner opens it for a moment, under the recorded limits, and so adopts the transaction. Otherwise the owner adopts it when it
-next looks at its inbox.
+the planner opens it for a moment, under the recorded limits, and so adopts the transaction. Otherwise the owner adopts
+it when it next looks at its inbox.
 
 All callbacks run in processes of Spark, never in the process that started the job. An object that is made for one
 callback is pickled for the next, so that none of them keeps anything open.

@@ -185,7 +185,10 @@ class Pool:
     def _is_being_filled(self, path: str) -> bool:
         if not S_ISREG(self._disk.lstat(path).st_mode):
             return False
-        fd = self._disk.open(path, WRITE, 0)
+        try:
+            fd = self._disk.open(path, WRITE, 0)
+        except PermissionError:
+            return True  # by another user, perhaps: its process removes it
         try:
             return not self._disk.lock(fd)
         finally:

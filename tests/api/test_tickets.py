@@ -698,3 +698,52 @@ def test_a_forked_child_gets_an_error(open_queue: QueueFactory) -> None:
         os.close(writing)
         assert [each.result(SECONDS) for each in tickets] == [True, True]
     assert drain(queue) == [b"first", b"second"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_forked_child_keeps_outcomes(open_queue: QueueFactory) -> None:
+    """In a forked child, a ticket that is done keeps its outcome, although flushes taken with it are under way."""
+    queue, there, gates = open_queue(), threading.Semaphore(0), [threading.Event(), threading.Event()]
+
+    def hold(gate: threading.Event, _: object) -> None:
+        """Keep the thread that commits until the gate opens."""
+        there.release()
+        assert gate.wait(SECONDS)
+
+    with queue.session() as session:
+        tickets = give(session, b"0")
+        tickets[0].add_done_callback(partial(hold, gates[0]))
+        assert there.acquire(timeout=SECONDS)  # so the next ones are taken together
+        for version in (2, 1, 3, 4):
+            session.enqueue(b"%d" % version)
+            tickets.append(session.flush(("m", version), wait=False))
+        tickets[3].add_done_callback(partial(hold, gates[1]))
+        gates[0].set()
+        assert there.acquire(timeout=SECONDS)
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if not pid:
+            try:
+                errors = [each.exception(5.0) for each in tickets]
+                outcomes = [
+                    each.result() if error is None else error for each, error in zip(tickets, errors, strict=True)
+                ]
+                os.write(writing, "\n".join(f"{type(each).__name__} {each}" for each in outcomes).encode())
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+        gates[1].set()
+        found = os.read(reading, 10_000).decode().splitlines()
+        assert found[:4] == ["bool True", "bool True", "bool False", "bool True"]
+        assert found[4].startswith("ClosedError ")
+        os.close(reading)
+        os.close(writing)
+    assert drain(queue) == [b"0", b"2", b"3", b"4"]
+
+
+def test_a_failed_ticket_keeps_its_error_in_a_forked_child() -> None:
+    """A ticket that has failed before a fork has the same error in the child."""
+    ticket, error = Ticket(), ValueError("before")
+    pipeline._fail(ticket, error)
+    ticket.abandon("the process has forked")
+    assert ticket.exception(0.0) is error

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from persistentqueue import PersistentQueue, Session, check, transaction
 
-from .interrupts import Interruption, ViolationError, require_idle
+from .interrupts import Interruption, ViolationError, await_idle
 
 _DELAY_SECONDS = (0.00001, 0.0006)
 """Shortest and longest delay of a signal after the start of its call."""
@@ -105,7 +105,7 @@ class Worker:
             faulthandler.cancel_dump_traceback_later()
         self._session.close()
         for queue in (self._a, self._b):
-            require_idle(queue, [])
+            await_idle(queue, [])
             queue.close()
         self._settle()
 

@@ -44,6 +44,7 @@ from typing import Any, NamedTuple
 import portalocker  # noqa: F401  here, so that no call of its import is among those that fail
 
 from persistentqueue import BrokenQueueError, PersistentQueue, PersistentQueueError, QueueLockedError, ResourceError
+from persistentqueue.runtime.maintenance import Maintenance
 from persistentqueue.runtime.session_state import SessionParts
 from persistentqueue.session import Session
 from persistentqueue.system.disk import DISK
@@ -475,6 +476,8 @@ def _live(root: str, case: Case, ledger: Ledger, log: str, calls: str, *options:
 
     def live(ledger: int) -> None:
         # strace counts the calls of each thread separately, and shielded calls of the main thread run in another one.
+        # Maintenance comes by the clock, and would add calls to a slow life. This process has only this life.
+        Maintenance.maintain_soon = lambda self: None  # type: ignore[method-assign]
         with ThreadPoolExecutor(1) as alone:
             alone.submit(_Child(directory, case, writing, ledger).live).result()
 

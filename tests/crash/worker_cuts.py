@@ -11,9 +11,11 @@ from __future__ import annotations
 import logging
 import os
 import random
+import select
 import signal
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -95,7 +97,8 @@ class _Site:
         self._machine, self._chance = machine, chance
         self._queue = os.path.join(machine.mountpoint, "queue")
         self._progress, self._telling = os.pipe()
-        os.set_blocking(self._telling, False)
+        for end in (self._progress, self._telling):
+            os.set_blocking(end, False)
         self.cuts = 0
 
     def run(self, cuts: int) -> list[Call]:
@@ -121,6 +124,9 @@ class _Site:
         settings = {"log_bytes": self._chance.choice([8192, 65536]), "inline_bytes": self._chance.choice([0, 65536])}
         names = []
         pids = []
+        with suppress(BlockingIOError):
+            while os.read(self._progress, 65536):  # of the cut before
+                pass
         with self._machine.door() as door:
             try:
                 for slot in range(_WORKERS):
@@ -128,8 +134,9 @@ class _Site:
                     post = Post(
                         self._queue, slot, self.cuts, self._chance.getrandbits(32), False, settings, self._telling
                     )
+                    open(self._path(names[-1]), "wb").close()  # the child may be killed before it has made the file
                     pids.append(_fork(partial(live, post, self._path(names[-1]))))
-                os.read(self._progress, 1)
+                select.select([self._progress], [], [])
                 time.sleep(self._chance.uniform(0.0, _SECONDS_MAX))
                 cut_at = time.monotonic_ns()
                 self._machine.cut_power(door)

@@ -239,9 +239,10 @@ class Round:
 
     def _stop(self, process: _Process) -> None:
         """Stop a process for a while. If it is the owner, it stays the owner."""
-        before = self._owner()
         os.kill(process.pid, signal.SIGSTOP)
         try:
+            _await_stop(process.pid)  # until then it may give up the lock
+            before = self._owner()
             self._await_records(self._chance.randrange(_RECORDS_MAX), self._chance.uniform(0, _QUIET_SECONDS))
             after = self._owner()
         finally:
@@ -272,6 +273,17 @@ class Round:
                 assert seconds < _PATIENCE_SECONDS, f"no process has made a call for {seconds} s"
                 return
             count -= len(os.read(self._progress, count))
+
+
+def _await_stop(pid: int) -> None:
+    """Wait until a process is stopped, or has ended."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            if file.read().rpartition(b")")[2].split()[0] in {b"T", b"Z"}:
+                return
+        assert time.monotonic() < deadline, f"process {pid} does not stop"
+        time.sleep(0.001)
 
 
 def run_workers(kills: int, seed: int = 0) -> Report:

@@ -12,6 +12,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from persistentqueue import (
     ClosedError,
     CodecError,
     CorruptionError,
+    PersistentQueue,
     Producer,
     QueueLockedError,
     check,
@@ -31,7 +33,7 @@ from persistentqueue import (
 from persistentqueue.compat import Empty, FifoQueue, Full, Queue, ShutDown
 from persistentqueue.system.disk import DISK
 from tests.support.disks import call_on
-from tests.support.queues import crash, flip, segment_files, wait_for
+from tests.support.queues import crash, flip, put, segment_files, wait_for
 from tests.unit.runtime.test_open_queue import Gate
 
 OpenFace = Callable[..., Queue[Any]]
@@ -752,3 +754,31 @@ def test_fifo_leaves_what_is_not_its_own(tmp_path: Path) -> None:
         with pytest.raises(TypeError, match="takes bytes, not str"):
             fifo.push("a")  # type: ignore[arg-type]
     assert [path.name for path in (tmp_path / "fifo").iterdir()] == ["notes"]
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize("kind", ["damaged block", "damaged file", "subscription"])
+def test_a_fifo_with_something_left_is_not_deleted(tmp_path: Path, kind: str) -> None:
+    """A FIFO without anything to pop stays when it is closed, if it has the only copy of something.
+
+    That is a damaged block, a published file that was set aside, or an item that a subscription needs.
+    """
+    path = tmp_path / "fifo"
+    with PersistentQueue(path) as queue:
+        if kind == "subscription":
+            queue.subscribe("audit")
+        put(queue, b"first")
+    with Producer(path) as producer:
+        producer.enqueue(b"second")
+        producer.flush()
+    (segment,), (published,) = segment_files(path), (path / "inbox").iterdir()
+    if kind == "damaged block":
+        flip(segment, segment.read_bytes().index(b"first"))
+    elif kind == "damaged file":
+        flip(published, published.read_bytes().index(b"second"))
+    with FifoQueue(path) as fifo:
+        while True:
+            with suppress(CorruptionError):
+                if fifo.pop() is None:
+                    break
+    assert path.exists()

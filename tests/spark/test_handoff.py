@@ -281,7 +281,7 @@ def test_a_marker_overtaken_by_another_thread(
 @pytest.mark.parametrize("marker", ["app", ("app",), ("app", "1"), (1, 1), ("app", True), ["app", 1], ("app", 1, 2)])
 def test_a_wrong_marker_is_refused_before_the_job(spark: SparkSession, tmp_path: Path, marker: Any) -> None:
     """A marker that is no pair of name and version raises ``TypeError`` before any job of Spark."""
-    with StageHandoff(spark, tmp_path, "q") as handoff, pytest.raises(TypeError, match="pair"):
+    with StageHandoff(spark, tmp_path, "q") as handoff, pytest.raises(TypeError, match="a marker must be a name and"):
         handoff.put(failing(spark), marker=marker)
 
 

@@ -42,7 +42,7 @@ pytestmark = [
 
 SOURCES = os.path.dirname(os.path.dirname(os.path.abspath(persistentqueue.__file__)))
 TIMEOUT_SECONDS = 900 if IS_CONNECT else 300
-"""Time of one life of the program. Each query of Spark Connect starts its own Python processes."""
+"""Time of one life of the program, for two cells. Each query of Spark Connect starts its own Python processes."""
 SURVIVED = {"planner", "executor", "batcher"}
 """Victims whose death the program and its Java survive."""
 
@@ -89,7 +89,7 @@ def run(root: Path, cells: Sequence[Cell]) -> tuple[int, str]:
         ) as process:
             try:
                 # Java and the processes that it has started hold the pipe as well: at its end, none of them is left.
-                printed += process.communicate(timeout=TIMEOUT_SECONDS)[0]
+                printed += process.communicate(timeout=TIMEOUT_SECONDS * max(1.0, len(cells) / 2))[0]
             except BaseException:
                 kill_all(root)
                 raise

@@ -571,6 +571,9 @@ def test_a_run_behind_an_interrupted_one(flow: Flow, caplog: pytest.LogCaptureFi
     with pytest.raises(KeyboardInterrupt):
         pipeline.run(until="drained")
     assert pipeline.run(until=until)
+    for thread in threading.enumerate():
+        if thread.name.startswith("pipeline "):  # of the first run
+            thread.join(60)
     assert (calls, take(pipeline, "b"), flow.payloads()) == ([[1], [1]], [[1]], {})
 
 
@@ -724,3 +727,23 @@ def test_letters_of_a_stage_that_is_gone_can_be_discarded(flow: Flow) -> None:
     assert flow.payloads() == {}
     with pytest.raises(PipelineDefinitionError, match="no stage 'work'"):
         pipeline.dead_letters("work")
+
+
+def test_a_run_without_threads_leaves_nothing_behind(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the system refuses a thread, the run raises, its other threads end, and the next run goes on."""
+    pipeline, _ = flawed(flow)
+    start, started = threading.Thread.start, []
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "pipeline 2":
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        pipeline.run(until="drained", parallel=4)
+    assert [thread.is_alive() for thread in started if thread.name.startswith("pipeline ")] == [False, False]
+    monkeypatch.undo()
+    assert pipeline.run(until="drained")
+    assert waiting(pipeline) == {"b": 1}

@@ -114,19 +114,21 @@ class Scheduler:
             threading.Thread(target=self._work, args=(tasks, permit, progress), name=f"pipeline {number}", daemon=True)
             for number in range(parallel)
         ]
-        for thread in threads:
-            thread.start()
+        started: list[threading.Thread] = []
         try:
+            for thread in threads:
+                thread.start()
+                started.append(thread)
             with _interruptible(self.stop):
                 reached = self._loop(until, tasks, parallel)
         except KeyboardInterrupt:
             self._store.withdraw(permit)  # the threads end when their jobs do, and commit nothing
             raise
         finally:
-            for _ in threads:
+            for _ in started:
                 tasks.put(None)
             if not permit.is_withdrawn:
-                for thread in threads:
+                for thread in started:
                     thread.join()
             self._is_active = False
         if self._failure is not None:

@@ -85,6 +85,13 @@ def test_runs_are_asked(steps: list[tuple[int, int, int | None]], first: int, co
     assert flat == [(at, model.get(at)) for at in range(first, first + count)]
 
 
+def test_a_run_that_begins_before_a_value() -> None:
+    """The parts of a run that have no value stand before, between and behind the values."""
+    runs: Runs[int] = Runs()
+    runs.put(5, 2, 1)
+    assert runs.pieces(3, 6) == [(3, 2, None), (5, 2, 1), (7, 2, None)]
+
+
 def test_memory_follows_the_runs() -> None:
     """A million items that were delivered equally often are one run."""
     attempts = Attempts()

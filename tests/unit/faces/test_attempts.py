@@ -124,8 +124,6 @@ def test_join_and_shutdown_of_threads_wait_for_a_delayed_item(place: Path) -> No
         assert queue.get() == 1
         queue.reject(1)
         assert queue.qsize() == queue.unfinished_tasks == 1
-        with pytest.raises(Empty):
-            queue.get(timeout=0.0)
         joining = Waiting(queue.join)
         queue.shutdown()
         assert get_and_end(queue) == 1 and joining.answer() is None

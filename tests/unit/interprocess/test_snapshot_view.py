@@ -652,7 +652,7 @@ def test_who_is_connected(open_queue: QueueFactory, directory: Path) -> None:
     with open_queue(serve=True) as queue:
         put(queue, b"one")
         view, before = View(directory), sorted(os.listdir(directory))
-        assert view.connections() == []
+        assert view.connections(timeout=60.0) == []
         with connect(directory.parent, directory.name, serve="never") as shared, shared.session("mailer") as session:
             assert session.dequeue() == b"one"
             assert [(each.session, each.held) for each in view.connections(timeout=60.0) or []] == [("mailer", 1)]

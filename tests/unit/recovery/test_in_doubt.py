@@ -624,3 +624,24 @@ def test_neighbours_with_long_logs(open_queue: QueueFactory, path: Path) -> None
     assert found[0] == str(path / "b")
     open_queue("b").close()
     assert find_unsettled(DISK, str(path / "a"), ["c", "a", "b", "d"]) is None
+
+
+@pytest.mark.damages
+def test_a_parent_that_cannot_be_listed(open_queue: QueueFactory, path: Path) -> None:
+    """A coordinator opens without permission to list its parent. It keeps its decisions about what it does not find."""
+
+    def listdir(name: str) -> list[str]:
+        if Path(name) == path:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
+        return DISK.listdir(name)
+
+    a, b = open_queue("a"), open_queue("b")
+    put(a, b"1")
+    move(a, b)
+    crash(a)
+    crash(b)
+    shutil.rmtree(path / "b")
+    a = open_queue("a", disk=replace(DISK, listdir=listdir))
+    assert a._open()._store.state.asked_for
+    a.close()
+    assert not open_queue("a")._open()._store.state.asked_for

@@ -13,6 +13,7 @@ import pytest
 
 from persistentqueue import (
     CorruptionError,
+    DataPathError,
     PersistentQueue,
     Producer,
     QueueLockedError,
@@ -21,7 +22,7 @@ from persistentqueue import (
     repair,
 )
 from persistentqueue.cli import main
-from persistentqueue.core.operations import SegmentCreated
+from persistentqueue.core.operations import Adoption, SegmentCreated
 from persistentqueue.system.disk import DISK
 from tests.crash.disk import SimulatedDisk
 from tests.crash.explorer import DIRECTORY, content_of
@@ -333,3 +334,58 @@ def test_repair_that_is_cut_short(ending: str, offset: int, inline_bytes: int, l
         kept = [crashed.inodes[number] for name, number in crashed.names.items() if name.endswith(".damaged")]
         assert evidence in [bytes(inode.cache) for inode in kept]
     assert len(cut_short) >= 20
+
+
+def far(tmp_path: Path, name: str, *, adopted: bool) -> Path:
+    """Make a queue whose segments are elsewhere, with three published items, and flip a bit in ``data.path``.
+
+    Its owner is killed behind the adoption, or closes the queue before the items come. Return its directory.
+    """
+    queue = PersistentQueue(tmp_path / "queues", name, data_path=tmp_path / "media")
+    if not adopted:
+        queue.close()
+    with Producer(tmp_path / "queues", name) as producer:
+        producer.enqueue_many([b"0", b"1", b"2"])
+        producer.flush()
+    if adopted:
+        with queue.session() as session:
+            assert session.dequeue(timeout=10.0) == b"0"
+            session.rollback()
+        crash(queue)
+    flip(tmp_path / "queues" / name / "data.path", 5)
+    return tmp_path / "queues" / name
+
+
+@pytest.mark.parametrize("adopted", [False, True], ids=["published", "adopted"])
+def test_a_repair_ties_a_queue_to_no_place_without_its_items(tmp_path: Path, adopted: bool) -> None:
+    """If ``data.path`` is damaged, a repair needs the location: the own directory, which was never one, is refused.
+
+    This holds although the log names no segment that the owner has made. With the location, no item is lost.
+    """
+    path = far(tmp_path, "q", adopted=adopted)
+    with pytest.raises(DataPathError, match="name the directory that holds the segments"):
+        repair(path)
+    assert repair(path.parent, "q", data_path=tmp_path / "media").lost == ()
+    with PersistentQueue(path) as queue:
+        assert drain(queue) == [b"0", b"1", b"2"]
+
+
+def test_a_repair_finds_an_adopted_file_that_was_not_renamed(tmp_path: Path) -> None:
+    """A file that a frame has adopted shows the location also before its rename; a directory without it is refused."""
+    path = far(tmp_path, "q", adopted=True)
+    media = tmp_path / "media" / "q"
+    (name,) = os.listdir(media / "data")
+    adoption = next(
+        each
+        for frame in replay_of(path).frames
+        for transaction in frame.transactions
+        for each in transaction
+        if isinstance(each, Adoption)
+    )
+    (media / "data" / name).rename(media / "inbox" / adoption.name)
+    (tmp_path / "wrong" / "q" / "data").mkdir(parents=True)
+    with pytest.raises(DataPathError, match="segments of this queue"):
+        repair(path.parent, "q", data_path=tmp_path / "wrong")
+    assert repair(path.parent, "q", data_path=tmp_path / "media").lost == ()
+    with PersistentQueue(path) as queue:
+        assert drain(queue) == [b"0", b"1", b"2"]

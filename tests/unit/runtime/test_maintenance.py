@@ -17,7 +17,15 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import BrokenQueueError, ClosedError, PersistentQueue, QueueFullError, QueueLockedError, Session
+from persistentqueue import (
+    BrokenQueueError,
+    ClosedError,
+    DiskFullError,
+    PersistentQueue,
+    QueueFullError,
+    QueueLockedError,
+    Session,
+)
 from persistentqueue.core.block import BLOCK_HEADER_BYTES, LENGTH_BYTES
 from persistentqueue.core.header import HEADER_BYTES
 from persistentqueue.engine.compaction import SMALL_SEGMENTS
@@ -167,6 +175,7 @@ def test_a_thread_that_could_not_start_is_tried_again(
     def fail(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
+    monkeypatch.setattr(maintenance, "MAINTENANCE_SECONDS", 3600.0)
     queue = open_queue()
     opened, own = queue._open(), queue._maintenance
     with monkeypatch.context() as patched:
@@ -268,12 +277,15 @@ def test_a_job_that_fails_is_heard_of_and_others_are_done(monkeypatch: pytest.Mo
     maintenance, before = BackgroundThread(), set(threading.enumerate())
     gate, did, did_later = threading.Event(), threading.Event(), threading.Event()
 
-    def fail() -> None:
+    def hold() -> None:
         assert gate.wait(SECONDS)
+
+    def fail() -> None:
         raise LookupError
 
-    maintenance.submit(did.set, 0.01)  # the thread has it when the other job begins
+    maintenance.submit(hold)
     maintenance.submit(fail)
+    maintenance.submit(did.set)  # the thread has it when the job before it begins
     (thread,) = set(threading.enumerate()) - before
     gate.set()
     assert did.wait(SECONDS)
@@ -344,8 +356,9 @@ def test_maintenance_comes_by_itself(open_queue: QueueFactory, monkeypatch: pyte
 
 
 @pytest.mark.maintained
-def test_a_refused_flush_is_followed_by_maintenance(open_queue: QueueFactory) -> None:
+def test_a_refused_flush_is_followed_by_maintenance(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """A flush that was refused for want of room makes maintenance due, like a committed one: it may make room."""
+    monkeypatch.setattr(maintenance, "MAINTENANCE_SECONDS", 3600.0)
     with open_queue() as before:
         put(before, b"a")
     queue = open_queue(max_items=1)
@@ -402,6 +415,7 @@ def test_an_idle_queue_gives_up_what_only_a_busy_one_needs(
 @pytest.mark.maintained
 def test_a_busy_queue_keeps_what_it_needs(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """While there are commits, tidying is put off again and again."""
+    monkeypatch.setattr(maintenance, "MAINTENANCE_SECONDS", 3600.0)
     monkeypatch.setattr(maintenance, "IDLE_SECONDS", 0.0)
     queue = open_queue()
     put(queue, *[bytes(MIB)] * 4)
@@ -420,6 +434,32 @@ def test_a_busy_queue_keeps_what_it_needs(open_queue: QueueFactory, monkeypatch:
     assert (len(jobs), queue.stats().segments > 0) == (1, True)
     jobs.pop()()
     assert (jobs, queue.stats().segments) == ([], 0)
+
+
+@pytest.mark.maintained
+def test_a_failed_maintenance_lets_an_idle_queue_tidy_up(
+    open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """If maintenance fails, as it does on a full disk, the tidying of the idle queue is due all the same."""
+    queue = open_queue()
+    jobs: list[Callable[[], None]] = []
+    put(queue, b"x")
+    own = queue._maintenance
+    assert is_idle()
+    own._is_tidy_due = False
+
+    def submit(job: Callable[[], None], _seconds: float, _owner: object) -> bool:
+        jobs.append(job)
+        return True
+
+    def fail(_bytes_per_second: float) -> None:
+        raise DiskFullError(str(directory), errno.ENOSPC, "no room to compact to")
+
+    monkeypatch.setattr(BACKGROUND, "submit", submit)
+    monkeypatch.setattr(own, "_maintain", fail)
+    own._maintain_by_itself()
+    assert "maintenance failed" in caplog.text
+    assert len(jobs) == 1
 
 
 def test_what_is_on_its_way_keeps_the_segment(open_queue: QueueFactory) -> None:

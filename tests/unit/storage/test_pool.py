@@ -165,6 +165,19 @@ def test_junk_is_removed_when_it_would_be_taken(tmp_path: Path, kind: str) -> No
     assert target.exists()
 
 
+def test_a_file_that_another_user_fills_stays(tmp_path: Path) -> None:
+    """A file in the making that this process may not open does not fail ``clean``: another user may be filling it."""
+
+    def forbid(path: str, flags: int, mode: int) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    pool = Pool(replace(DISK, open=forbid), str(tmp_path), 10 * KIB)
+    part = Path(pool.directory) / f"{300:012d}-{1:016x}.part"
+    part.write_bytes(bytes(100))
+    assert pool.clean() == []
+    part.unlink()
+
+
 def test_what_cannot_be_deleted_gives_nothing_back(pool: Pool, tmp_path: Path) -> None:
     """A directory under a name of the pool makes no room, so that no call asks for its room for ever."""
     (tmp_path / f"{9 * KIB:012d}-{1:016x}.free").mkdir()

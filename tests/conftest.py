@@ -20,6 +20,7 @@ from persistentqueue import PersistentQueue, check
 from persistentqueue.errors import CorruptionError
 from persistentqueue.runtime.background import THREAD_NAME
 from persistentqueue.runtime.maintenance import Maintenance
+from persistentqueue.serving import server
 from persistentqueue.storage.layout import find_generations
 from persistentqueue.storage.locations import ID_NAME
 from persistentqueue.system import progress
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 QueueFactory = Callable[..., PersistentQueue]
+_ENDING = {THREAD_NAME, HELPER_NAME, server.THREAD_NAME, server.CALL_THREAD_NAME}
+"""Names of threads that end by themselves, a moment after what a test waits for."""
 ONE_JAVA = {
     f"tests/spark/test_{name}.py"
     for name in (
@@ -113,7 +116,7 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     gc.collect()
     end_helper()
     for thread in threading.enumerate():
-        if thread.name in {THREAD_NAME, HELPER_NAME}:
+        if thread not in threads and thread.name in _ENDING:
             thread.join(60)  # it ends by itself once it has nothing to do
     left = {fd: target for fd, target in _descriptors().items() if before.get(fd) != target}
     kinds = ("/", "anon_inode")

@@ -28,6 +28,7 @@ while others wait for it in another queue.
 
 from __future__ import annotations
 
+import _thread
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -657,6 +658,10 @@ class OpenQueue(InspectedQueue):
         if self.closed is None and self.mutex.acquire(blocking=False):
             self.mutex.release()
             self._adopt()
+        elif self.closed is None:
+            # Another thread waits for the mutex, since a consumer may wait for these items, and no other call may come.
+            with suppress(RuntimeError):  # no more threads: the next call discards it
+                _thread.start_new_thread(self._adopt, ())
 
     def close(self, reason: str) -> None:
         """Refuse new calls, wake the waiting threads, then close the store. Closing again does nothing."""
@@ -742,9 +747,11 @@ class OpenQueue(InspectedQueue):
             self.shielded(self._adopt_abandoned)
 
     def _adopt_abandoned(self) -> None:
-        while self._abandoned:
-            self._discard(self._abandoned.pop())
-            self._room_waiters.tell()
+        with suppress(IndexError):  # another thread has taken the last one
+            while self._abandoned:
+                transaction = self._abandoned.pop()
+                self._discard(transaction)
+                self._room_waiters.tell()
 
     def _tell_all(self) -> None:
         """Wake all waiting threads: the queue is broken, or an interruption came before they were told."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -168,6 +169,22 @@ def test_a_dropped_session_wakes_who_waits(open_queue: QueueFactory) -> None:
         assert waiting.result(SECONDS / 3) == b"x"
 
 
+def test_a_session_that_is_dropped_beside_a_call_wakes_who_waits(open_queue: QueueFactory) -> None:
+    """An item of a session that is dropped while a call of another thread is under way goes to who waits, too."""
+    queue = open_queue()
+    put(queue, b"x")
+    dropped = queue.session()
+    dropped.dequeue()
+    with ThreadPoolExecutor(1) as pool, queue.session() as session:
+        waiting = pool.submit(session.dequeue, SECONDS)
+        wait_for(lambda: queue._open()._waiters.count == 1)
+        with queue._open().mutex, pytest.warns(ResourceWarning, match="not flushed"):
+            del dropped
+            gc.collect()
+        assert waiting.result(SECONDS / 3) == b"x"
+        session.flush()
+
+
 def test_who_holds_for_how_long(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """``stats()`` counts the open sessions, and tells for how long the longest holding session has held items."""
     queue = open_queue()
@@ -235,13 +252,30 @@ def test_stalls_are_measured_by_their_cause(open_queue: QueueFactory) -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
+class Heard:
+    """A lock that tells when a thread is about to wait for it."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self.lock, self.is_asked = lock, threading.Event()
+        self.locked = lock.locked
+
+    def __enter__(self) -> None:
+        self.is_asked.set()
+        self.lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+
 def test_waiting_for_others_is_a_stall(open_queue: QueueFactory) -> None:
     """A flush that waits for another writer, or for room, is in ``stall_seconds`` with all of that time."""
     queue = open_queue(max_items=1, full="block")
     with ThreadPoolExecutor(1) as threads:
-        with queue._open().writing:
+        writing = Heard(queue._open().writing)
+        queue._open()._group_commit.writing = writing  # type: ignore[assignment]
+        with writing.lock:
             flush = threads.submit(put, queue, b"a")
-            wait_for(lambda: queue._open()._group_commit.leader is not None)
+            assert writing.is_asked.wait(SECONDS)
         flush.result(SECONDS)
         assert queue.stats().stall_seconds["writer"].count == 1
         flush = threads.submit(put, queue, b"b")

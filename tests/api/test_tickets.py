@@ -498,7 +498,8 @@ def test_a_ticket_is_a_future(open_queue: QueueFactory) -> None:
 
 def test_a_callback_must_not_wait_for_its_session(open_queue: QueueFactory) -> None:
     """A callback runs in the thread that commits: waiting for it there is refused; other sessions may be used."""
-    queue = open_queue()
+    gated = GatedDisk()
+    queue = open_queue(disk=gated.disk)
     found: list[Any] = []
     with queue.session() as session:
 
@@ -511,8 +512,10 @@ def test_a_callback_must_not_wait_for_its_session(open_queue: QueueFactory) -> N
             put(queue, b"by the callback")
             found.append("done")
 
+        gated.close()
         ticket = give(session, b"a")[0]
-        ticket.add_done_callback(call)
+        ticket.add_done_callback(call)  # before the flush has ended: later, this thread would call it
+        gated.gate.set()
         wait_for(lambda: "done" in found)
     assert found == [ReentrantUseError] * 5 + ["done"] and not queue.closed
     assert drain(queue) == [b"a", b"by the callback"]

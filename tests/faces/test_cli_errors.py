@@ -168,6 +168,7 @@ class Beside(NamedTuple):
 
 
 @pytest.mark.parametrize("serves", [False, True])
+@pytest.mark.usefixtures("patient")
 def test_who_needs_the_lock_learns_how_to_do_without(queues: Path, serves: bool) -> None:
     """Beside an owner that serves, the error points to workers. Only a command without ``--lock-timeout`` says so."""
     with PersistentQueue(queues, "orders", serve=serves):

@@ -47,6 +47,7 @@ def test_a_directory_without_queues_and_a_queue_by_its_own_path(
     assert cli("list", tmp_path / "nothing").status == 2
 
 
+@pytest.mark.usefixtures("patient")
 def test_who_is_connected(open_queue: QueueFactory, path: Path) -> None:
     """``stat`` and ``explain`` name the processes that hold items, if the owner serves. Without such an owner, ``stat``
     has no row about them."""

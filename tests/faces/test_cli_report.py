@@ -156,6 +156,7 @@ def test_depth_and_rates_over_time_come_first(open_queue: QueueFactory, director
     assert all("<title>" in picture for picture in re.findall(r'<svg class="wide".*?</svg>', html))
 
 
+@pytest.mark.usefixtures("patient")
 def test_who_is_connected_has_a_table(open_queue: QueueFactory, directory: Path, tmp_path: Path) -> None:
     """If the owner serves, the page has the sessions of other processes, made from outside or in the owner. Else it
     does not speak of them."""

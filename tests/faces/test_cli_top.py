@@ -252,6 +252,7 @@ def test_the_first_of_those_named_is_shown_at_large(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
+@pytest.mark.usefixtures("patient")
 def test_who_is_connected_is_shown(open_queue: QueueFactory, directory: Path, width: int) -> None:
     """If the owner serves, ``top`` shows the sessions of other processes: the longest hold first, and a bounded number
     of them. A long hold is urgent."""

@@ -75,9 +75,14 @@ class Page(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: Site
 
+    def setup(self) -> None:
+        """Note the life of the crawler that has connected: its requests may be handled after its end."""
+        super().setup()
+        self.life = self.server.lives[-1]
+
     def do_GET(self) -> None:
         """Answer with the links of the page; other pages have some of these links, too."""
-        page, life = int(self.path[1:]), self.server.lives[-1]
+        page, life = int(self.path[1:]), self.life
         life.append(page)
         if len(life) == self.server.kill_at and self.server.crawler is not None:
             os.kill(self.server.crawler.pid, signal.SIGKILL)

@@ -405,7 +405,7 @@ def test_row_05_a_signal_handler_that_closes_the_queue_that_waits(open_queue: Qu
     main, group = threading.get_ident(), queue._open()
 
     def send() -> None:
-        wait_for(lambda: group._waiters.count == 1)
+        wait_for(lambda: group._waiters.count == 1 and main not in group.inside)
         signal.pthread_kill(main, signal.SIGALRM)
 
     with handling(lambda *_: queue.close()), ThreadPoolExecutor(1) as pool, queue.session() as session:

@@ -136,7 +136,8 @@ def test_a_hold_ends_in_a_loop(tmp_path: Path) -> None:
         async with await aio.connect(tmp_path, "q", hold_seconds=0.05) as queue:
             async with queue.transaction() as session:
                 await session.enqueue(b"1")
-            async with queue.session() as slow, queue.session() as other:
+            patient = await aio.connect(tmp_path, "q", serve="never")
+            async with patient, queue.session() as slow, patient.session() as other:
                 assert await slow.dequeue() == b"1"
                 assert await other.dequeue(timeout=30) == b"1"
                 await other.flush()

@@ -36,6 +36,7 @@ from persistentqueue.system.sockets import process_name
 from persistentqueue.workers import SharedQueue
 
 from ..conftest import QueueFactory
+from ..support.limits import SECONDS
 from ..support.queues import put, wait_for
 
 Join = Callable[..., SharedQueue[Any]]
@@ -96,7 +97,7 @@ def test_it_is_known_who_holds_what_and_for_how_long(open_queue: QueueFactory, j
         Connection(*process, thread, "quick", "", 3, 5.0, False, False, 1),
         Connection(*process, thread, thread, "", 0, 0.0, False, False, 0),
     ]
-    assert queue.connections() == shared.connections() == queue.view().connections() == expected
+    assert queue.connections() == shared.connections() == queue.view().connections(SECONDS) == expected
     assert queue.view().connections(inf) == queue.view().connections(1e10) == expected
     assert (queue.stats().connections, shared.stats().connections) == (3, 3)
     slow.close()
@@ -124,8 +125,7 @@ def test_a_hold_that_was_lost(open_queue: QueueFactory, join: Join) -> None:
     put(queue, b"x")
     session = join(hold_seconds=0.05).session()
     session.dequeue()
-    wait_for(lambda: queue.connections()[0].is_lost)
-    assert queue.connections()[0].held == 0
+    wait_for(lambda: queue.connections()[0].is_lost and not queue.connections()[0].held)
     with pytest.raises(HoldLostError):
         session.flush()
     session.rollback()
@@ -157,11 +157,11 @@ def test_connections_without_a_session_are_not_listed(open_queue: QueueFactory, 
 def test_a_queue_that_does_not_serve_has_none(open_queue: QueueFactory, directory: Path) -> None:
     """Without ``serve`` there are no connections, and a view gets no answer. A closed queue raises."""
     queue = open_queue()
-    assert (queue.connections(), queue.stats().connections, queue.view().connections()) == ([], 0, None)
+    assert (queue.connections(), queue.stats().connections, queue.view().connections(SECONDS)) == ([], 0, None)
     queue.close()
     with pytest.raises(ClosedError):
         queue.connections()
-    assert View(directory).connections() is None
+    assert View(directory).connections(SECONDS) is None
 
 
 def test_a_connection_as_one_line() -> None:
@@ -252,7 +252,7 @@ def test_another_process_is_named(open_queue: QueueFactory, directory: Path, tmp
         assert worker.stdout.readline() == b"holds\n"
         (one,) = queue.connections()
         assert one[:6] == (worker.pid, "sending.py", "sender", "mailer", "", 2)
-        assert [each.process for each in View(directory).connections() or []] == [worker.pid]
+        assert [each.process for each in View(directory).connections(SECONDS) or []] == [worker.pid]
         assert queue.explain()[0].holders[0].session == f"mailer (process {worker.pid}, thread sender)"
         worker.kill()
     wait_for(lambda: not queue.connections())
@@ -297,8 +297,8 @@ def pretending(directory: Path, *answers: Message | bytes) -> Iterator[None]:
         with peer:
             incoming = Incoming(FROM_WORKER)
             for answer in answers:
-                while not incoming.feed(peer.recv(65536)):
-                    pass
+                while not incoming.feed(data := peer.recv(65536)):
+                    assert data
                 peer.sendall(answer if isinstance(answer, bytes) else encode(answer, 1))
 
     thread = threading.Thread(target=serve)
@@ -329,7 +329,7 @@ def test_an_owner_that_gives_no_answer(open_queue: QueueFactory, directory: Path
     """A view returns None if the owner refuses, ends, or sends what this version does not know."""
     open_queue()
     with pretending(directory, *answers):
-        assert View(directory).connections() is None
+        assert View(directory).connections(SECONDS) is None
 
 
 def test_a_view_does_not_wait_for_an_owner_that_hangs(open_queue: QueueFactory, directory: Path) -> None:
@@ -358,9 +358,9 @@ def test_a_view_asks_no_owner_of_another_user(
 ) -> None:
     """A view sends nothing to a process of another user."""
     open_queue(serve=True)
-    assert View(directory).connections() == []
+    assert View(directory).connections(SECONDS) == []
     monkeypatch.setattr("persistentqueue.interprocess.questions.is_believed", lambda *_: False)
-    assert View(directory).connections() is None
+    assert View(directory).connections(SECONDS) is None
 
 
 # --- metrics --------------------------------------------------------------------------------------------------------

@@ -330,18 +330,24 @@ def test_a_flush_waits_for_room(served: Serve) -> None:
         session.enqueue(b"2")
         with pytest.raises(QueueFullError):
             session.flush(timeout=0.05)
-        taken = threading.Timer(0.1, lambda: drained(queue))
-        taken.start()
+        service = queue._server._service  # type: ignore[union-attr]
+        assert service is not None
+
+        def later(call: Callable[[], object]) -> threading.Thread:
+            """Start a thread that makes the call when the flush waits at the owner."""
+            thread = threading.Thread(target=lambda: (wait_for(lambda: bool(service._blocked)), call()))
+            thread.start()
+            return thread
+
+        taken = later(lambda: drained(queue))
         assert session.flush(timeout=30) is True
         taken.join()
         session.enqueue(b"3")
-        giving_up = threading.Timer(0.1, session.give_up)
-        giving_up.start()
+        giving_up = later(session.give_up)
         with pytest.raises(QueueFullError):
             session.flush()
         giving_up.join()
-        interrupt = threading.Timer(0.1, partial(signal.pthread_kill, threading.get_ident(), signal.SIGINT))
-        interrupt.start()
+        interrupt = later(partial(signal.pthread_kill, threading.get_ident(), signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
             session.flush()
         interrupt.join()
@@ -440,12 +446,20 @@ def test_a_hold_has_an_end(served: Serve) -> None:
     """With ``hold_seconds`` held items go back, the late flush commits nothing, and ``extend`` prolongs."""
     queue, join = served()
     put(queue, b"one")
-    with join(hold_seconds=0.15) as shared, shared.session() as session, queue.session() as other:
+    owner = server.server_of(queue._open().directory)
+    assert owner is not None
+    assert owner._service is not None
+    with join(hold_seconds=3600) as shared, shared.session() as session, queue.session() as other:
         assert session.dequeue() == b"one"
         session.enqueue(b"late")
-        for _ in range(4):
-            assert other.dequeue(timeout=0.06) is None
-            session.extend()
+        (client,) = owner._service.clients
+        now = time.monotonic()
+        assert client.expires >= now + 3000
+        client.expires = now + 60
+        session.extend()
+        assert client.expires >= now + 3000
+        client.expires = 0.0
+        owner._ring()
         assert other.dequeue(timeout=30) == b"one"
         for call in (session.flush, session.dequeue, session.extend):
             with pytest.raises(HoldLostError, match="rollback"):
@@ -824,13 +838,13 @@ def test_a_close_that_was_interrupted_is_finished(served: Serve, monkeypatch: py
 def test_threads_wait_for_an_owner_together(served: Serve) -> None:
     """However many threads wait for an owner, none waits longer than ``lock_timeout``, and then each gets the error."""
     queue, join = served()
-    with join(lock_timeout=0.5) as shared:
+    with join(lock_timeout=2.0) as shared:
         queue.close()
         began = time.monotonic()
         with ThreadPoolExecutor(8) as pool:
             calls: list[Callable[[], object]] = [partial(len, shared), partial(put, shared, b"x")]
             waiting = [pool.submit(call) for call in calls * 4]
-        assert time.monotonic() - began < 2.5
+        assert time.monotonic() - began < 10.0  # one behind the other, they would take 16
         assert [type(each.exception()) for each in waiting] == [NotServedError] * 8
 
 

@@ -170,7 +170,7 @@ def test_a_dropped_session_wakes_who_waits(open_queue: QueueFactory) -> None:
 
 
 def test_a_session_that_is_dropped_beside_a_call_wakes_who_waits(open_queue: QueueFactory) -> None:
-    """An item of a session that is dropped while a call of another thread is under way goes to who waits, too."""
+    """An item of a session that is dropped while another thread is in a call goes to a waiting consumer, too."""
     queue = open_queue()
     put(queue, b"x")
     dropped = queue.session()

@@ -1,4 +1,4 @@
-"""What the tests of several faces share."""
+"""Fixtures for the tests of several faces."""
 
 from __future__ import annotations
 

@@ -335,7 +335,12 @@ def test_a_flush_waits_for_room(served: Serve) -> None:
 
         def later(call: Callable[[], object]) -> threading.Thread:
             """Start a thread that makes the call when the flush waits at the owner."""
-            thread = threading.Thread(target=lambda: (wait_for(lambda: bool(service._blocked)), call()))
+
+            def run() -> None:
+                wait_for(lambda: bool(service._blocked))
+                call()
+
+            thread = threading.Thread(target=run)
             thread.start()
             return thread
 

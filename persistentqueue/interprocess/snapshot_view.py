@@ -33,7 +33,7 @@ from ..storage.segment import segment_name
 from ..system.disk import Disk, StrPath, abspath, basename, current_disk, join
 from ..system.progress import Progress, watched
 from ..system.uncopyable import Uncopyable
-from .splits import Found, Onlooker, Split, find_behind, plan, read
+from .splits import Found, Onlooker, Split, find_behind, is_same, plan, read, rest_of
 
 if TYPE_CHECKING:
     from ..serving.connections import Connection
@@ -482,13 +482,13 @@ class View(Uncopyable):
                 except CorruptionError as error:
                     # The first error may mean that the items were moved or consumed: plan again. If the new plan has
                     # the old split, the block is damaged.
-                    rest = _rest(split, end)
-                    if failed is not None and rest[:3] == failed[:3] and rest.runs == failed.runs:
+                    rest = rest_of(split, end)
+                    if failed is not None and is_same(rest, failed):
                         if damaged is None:
                             raise
                         behind = find_behind(self._disk, rest, envelopes)
                         damaged(error, within(rest.runs, 0, behind))
-                        failed, rest = None, _rest(rest, behind)
+                        failed, rest = None, rest_of(rest, behind)
                     else:
                         failed = rest
                     runs = [run for each in (rest, *splits[at + 1 :]) for run in each.runs]
@@ -516,11 +516,6 @@ def _items(blocks: Iterator[Found]) -> Iterator[ViewedItem]:
     for found in blocks:
         for sequence, data in enumerate(found.items, found.first):
             yield ViewedItem(sequence, found.time_ns, data)
-
-
-def _rest(split: Split, end: int) -> Split:
-    """Return the split without the sequences below ``end``."""
-    return split._replace(runs=within(split.runs, end, sum(split.runs[-1])))
 
 
 def view_of(disk: Disk, directory: str, envelopes: Envelopes) -> View:

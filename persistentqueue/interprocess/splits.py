@@ -33,7 +33,7 @@ from ..storage.layout import find_generations, no_queue
 from ..storage.locations import DATA_DIRECTORY, Places, read_places
 from ..storage.log_reader import SNAPSHOT, Replay, is_unchanged, read_steadily
 from ..storage.relocation import need_own_location
-from ..storage.segment import NO_BOUND, FoundBlock, Segment, find_salt, segment_name
+from ..storage.segment import NO_BOUND, FoundBlock, Segment, segment_name
 from ..system.disk import READ, Disk, abspath, dirname, join, read_all, sync_directory
 from ..system.trust import open_plain
 
@@ -394,18 +394,32 @@ def _read(
             yield found
             end = found[0] + found[1]
     except CorruptionError:
-        if not relocations or not _is_gone(disk, split):
+        if not relocations:
             raise
-    left = within(split.runs, end, sum(split.runs[-1]))
-    if not left:
+        # The segment may be retired: then it is shortened or overwritten while it still has its name. The block is
+        # damaged only if the log, read after that failure, still says that the items are there.
+        rest = rest_of(split, end)
+        places, recovered = look(disk, directory)
+        again = plan(disk, places, recovered, rest.runs)
+        if again and is_same(again[0], split):
+            raise
+    else:
         return
-    places, recovered = look(disk, directory)
-    again = plan(disk, places, recovered, left)
-    missing = sum(count for _, count in left) - sum(each.items for each in again)
+    missing = rest.items - sum(each.items for each in again)
     if missing and not skips:
         raise GoneError(directory, split.paths[-1], missing)
     for each in again:
         yield from _read(disk, directory, each, skips, relocations - 1, envelopes, take)
+
+
+def rest_of(split: Split, end: int) -> Split:
+    """Return the split without the sequences below ``end``."""
+    return split._replace(runs=within(split.runs, end, sum(split.runs[-1])))
+
+
+def is_same(split: Split, failed: Split) -> bool:
+    """Return whether a later plan has the split that could not be read: the log says that its items are there."""
+    return split[:3] == failed[:3] and split.runs == failed.runs
 
 
 def find_behind(disk: Disk, split: Split, envelopes: Envelopes) -> int:
@@ -469,26 +483,6 @@ def _opened(disk: Disk, split: Split) -> Iterator[Segment]:
         yield segment
     finally:
         segment.close()
-
-
-def _is_gone(disk: Disk, split: Split) -> bool:
-    """Return whether no path leads to this segment any more: then a failed check says nothing about the queue."""
-    for path in split.paths:
-        try:
-            if find_salt(disk, path, split.number) == split.salt:
-                return False
-        except CorruptionError:
-            if _exists(disk, path):
-                return False
-    return True
-
-
-def _exists(disk: Disk, path: str) -> bool:
-    try:
-        disk.lstat(path)
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def _plan_extent(

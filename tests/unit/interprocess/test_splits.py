@@ -285,6 +285,37 @@ def test_consumed_while_it_is_read(open_queue: QueueFactory, directory: Path) ->
     drain(queue)
 
 
+@pytest.mark.parametrize("wipe", [False, True])
+def test_consumed_while_its_file_is_deleted(open_queue: QueueFactory, directory: Path, wipe: bool) -> None:
+    """A retired file that still has its name, but is shortened or overwritten already, holds items that are gone."""
+    splits: list[Split] = []
+    missing: list[int] = []
+
+    def look_at(fd: int) -> None:
+        if splits and not missing and os.path.samestat(os.fstat(fd), os.stat(splits[0].paths[0])):
+            with pytest.raises(GoneError) as caught:
+                items_of(directory, splits)
+            missing.append(caught.value.missing)
+            items_of(directory, splits, skips=True)
+
+    def ftruncate(fd: int, length_bytes: int) -> None:
+        DISK.ftruncate(fd, length_bytes)
+        look_at(fd)
+
+    def fdatasync(fd: int) -> None:
+        DISK.fdatasync(fd)
+        if wipe:
+            look_at(fd)
+
+    disk = replace(DISK, ftruncate=ftruncate, fdatasync=fdatasync)
+    queue = open_queue(segment_bytes=8 * 1024 * 1024, inline_bytes=0, wipe=wipe, disk=disk)
+    put_each(queue, items(12, 1024 * 1024))
+    splits += [split for split in planned(directory) if split.items > 2][:1]
+    drain(queue)
+    queue.trim()
+    assert missing == [splits[0].items if wipe else 1]
+
+
 def test_compacted_since_it_was_planned(open_queue: QueueFactory, directory: Path) -> None:
     """Items that were compacted after planning are read at their new place."""
     queue = open_queue(segment_bytes=100_000)
@@ -409,13 +440,34 @@ def test_damage_is_told_of(directory: Path, at: int) -> None:
 
 
 @pytest.mark.damages
-def test_fewer_items_than_the_log_says(directory: Path) -> None:
-    """Blocks that end before the planned items do are damage."""
+def test_fewer_items_than_the_log_says(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks that end before the planned items do are damage, if a log that is read again still has these items."""
     with PersistentQueue(directory) as queue:
         put(queue, *items(10, 1000))
     (split,) = planned(directory)
+    split = split._replace(end_ordinal=11, runs=((0, 11),))
+    with pytest.raises(GoneError):
+        items_of(directory, [split])
+    monkeypatch.setattr("persistentqueue.interprocess.splits.plan", lambda *_: [split._replace(runs=((10, 1),))])
     with pytest.raises(CorruptionError, match="items up to 11"):
-        items_of(directory, [split._replace(end_ordinal=11, runs=((0, 11),))])
+        items_of(directory, [split])
+
+
+@pytest.mark.damages
+def test_damage_between_the_items(open_queue: QueueFactory, directory: Path) -> None:
+    """A damaged header of a consumed block costs none of the items before and behind it."""
+    with open_queue(segment_bytes=10**6) as queue:
+        fill(queue)
+        with queue.session() as first, queue.session() as second:
+            first.dequeue_many(6)
+            second.dequeue_many(6)
+            second.flush()
+            first.rollback()
+    (split,) = planned(directory)
+    assert split.runs == ((0, 6), (12, 48))
+    (file,) = segment_files(directory)
+    flip(file, file.read_bytes().index(b"6" + bytes(5000)) - 40)
+    assert list(items_of(directory, [split])) == [*range(6), *range(12, 60)]
 
 
 def test_a_log_that_is_replaced_meanwhile(directory: Path) -> None:

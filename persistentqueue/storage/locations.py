@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from stat import S_IRGRP
 from typing import Any, NamedTuple
 
 from ..core.checksum import crc32
@@ -165,13 +166,10 @@ def write_id(disk: Disk, directory: str, root: str, lock: str = "") -> Place:
 def renew_id(disk: Disk, directory: str, place: Place, lock: str = "") -> None:
     """Write the location's id again, for the queue in this directory, durably except for the names above it.
 
-    With the inode of the queue's ``lock``, the location belongs to this directory, and to no copy of it. If the group
-    may read the old file, for producers of other users, it may read the new one.
+    With the inode of the queue's ``lock``, the location belongs to this directory, and to no copy of it.
     """
-    fields, path, mode = {"id": place.id, "queue": abspath(directory)}, join(place.path, ID_NAME), 0o600
-    with suppress(FileNotFoundError):
-        mode |= disk.lstat(path).st_mode & 0o040
-    write_fields(disk, path, {**fields, "lock": lock} if lock else fields, mode)
+    fields = {"id": place.id, "queue": abspath(directory)}
+    write_fields(disk, join(place.path, ID_NAME), {**fields, "lock": lock} if lock else fields)
 
 
 def read_claim(disk: Disk, place: Place) -> tuple[str, str]:
@@ -236,7 +234,9 @@ def _names(disk: Disk, path: str) -> list[str]:
 
 
 def write_fields(disk: Disk, path: str, fields: dict[str, Any], mode: int = 0o600) -> None:
-    """Replace one of the small files as a whole, durably.
+    """Replace one of the small files as a whole, durably; the new one has this ``mode``, whatever the umask is.
+
+    If a group may read the old file, for producers of other users, that group may read the new one.
 
     Raises ``OSError``. If the failure was not that of the last sync, the old file is unchanged.
     """
@@ -246,6 +246,7 @@ def write_fields(disk: Disk, path: str, fields: dict[str, Any], mode: int = 0o60
         try:
             disk.ftruncate(fd, 0)
             write_all(disk, fd, [data], len(data), 0)
+            _grant(disk, fd, path, mode)
             disk.fdatasync(fd)
         finally:
             disk.close(fd)
@@ -255,3 +256,19 @@ def write_fields(disk: Disk, path: str, fields: dict[str, Any], mode: int = 0o60
             disk.unlink(new)
         raise
     sync_directory(disk, dirname(path))
+
+
+def _grant(disk: Disk, fd: int, path: str, mode: int) -> None:
+    """Give the open new file this mode, and its group the right to read that a group has to the file at ``path``.
+
+    If this process may not give the file to that group, no other group gets the right.
+    """
+    made = disk.fstat(fd)
+    with suppress(FileNotFoundError, PermissionError):
+        old = disk.lstat(path)
+        if old.st_mode & S_IRGRP:
+            if old.st_gid != made.st_gid:
+                disk.fchown(fd, -1, old.st_gid)
+            mode |= S_IRGRP
+    if made.st_mode & mode != mode:
+        disk.fchmod(fd, mode)

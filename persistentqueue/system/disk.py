@@ -139,6 +139,8 @@ class Disk:
     geteuid: Callable[[], int | None]
     """The effective user of this process; None if the system has no users."""
     fchmod: Callable[[int, int], None]
+    fchown: Callable[[int, int, int], None]
+    """``fchown(fd, uid, gid)``; -1 leaves the user or the group as it is."""
     gethostname: Callable[[], str]
     failpoint: Callable[[str], None]
     """Called with the name of the next step, wherever a crash makes a difference. The real one does nothing."""
@@ -741,6 +743,7 @@ PORTABLE = Disk(
     getpid=os.getpid,
     geteuid=getattr(os, "geteuid", lambda: None),
     fchmod=os.fchmod,
+    fchown=os.fchown,
     gethostname=_gethostname,
     failpoint=deque[str](maxlen=0).append,  # takes anything and keeps nothing, at C speed
 )

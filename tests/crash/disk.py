@@ -370,6 +370,7 @@ class SimulatedDisk:
             real_bytes=lambda fd: self.fstat(fd).st_size,
             geteuid=lambda: 0,
             fchmod=lambda fd, mode: None,
+            fchown=lambda fd, uid, gid: None,
             free_bytes=lambda path: self._where(path) and self.free_bytes,
             lock=self.lock,
             urandom=self.urandom,

@@ -82,9 +82,9 @@ def run_as(user: int, place: Path, code: str, group: int = GROUP, umask: int = 0
     return json.loads(done.stdout)
 
 
-def share(place: Path) -> None:
+def share(place: Path, settings: str = "") -> None:
     """Make the queue, as its owner, and share it with a group, as the documentation says."""
-    run_as(OWNER, place, "PersistentQueue(directory).close()")
+    run_as(OWNER, place, f"PersistentQueue(directory, {settings}).close()")
     for directory in (place, place / "log", place / "inbox"):
         os.chown(directory, OWNER, GROUP)
     place.chmod(0o750)
@@ -106,6 +106,45 @@ def test_row_08_a_group_publishes(place: Path, settings: str) -> None:
     assert report == [True, 6]
     found = run_as(OWNER, place, f"settings = {settings}\n" + CONSUME)
     assert found == {"items": [f"from {OTHER}"] * 3 + [f"from {OWNER}"] * 3, "errors": []}
+
+
+def test_row_08_a_group_publishes_after_a_rename(place: Path) -> None:
+    """A queue with ``data_path`` stays shared with the group when its directory was renamed, and when an opening has
+    found its location at another path."""
+    media = place.parent / "media"
+    run_as(OWNER, place, f"PersistentQueue(directory, data_path={str(media)!r}).close()")
+    shared = {"": 0o750, "log": 0o750, "data.path": 0o640}
+    located = {"": 0o750, "inbox": 0o2770, "queue.id": 0o640}
+    media.chmod(0o755)
+    for root, modes in ((place, shared), (media, located)):
+        for name, mode in modes.items():
+            os.chown(root / name, OWNER, GROUP)
+            (root / name).chmod(mode)
+    assert run_as(OTHER, place, PUBLISH) is True
+    renamed, moved = place.with_name("renamed"), place.parent / "moved"
+    place.rename(renamed)
+    run_as(OWNER, renamed, "PersistentQueue(directory).close()")
+    assert run_as(OTHER, renamed, PUBLISH) in {True, False}
+    media.rename(moved)
+    run_as(OWNER, renamed, f"PersistentQueue(directory, data_path={str(moved)!r}).close()")
+    assert run_as(OTHER, renamed, PUBLISH) in {True, False}
+    assert run_as(OWNER, renamed, "settings = {}\n" + CONSUME)["items"] == [f"from {OTHER}"] * 3
+
+
+def test_row_08_limits_count_for_a_group(place: Path) -> None:
+    """A member of the group can read the limits, whatever the umask of the owner is."""
+    share(place, "max_items=4")
+    assert run_as(OTHER, place, PUBLISH) is True
+    refused = """
+with Producer(directory) as producer:
+    producer.enqueue_many([b"x"] * 2)
+    try:
+        producer.flush()
+    except QueueFullError as error:
+        answer = str(error)
+        producer.rollback()
+"""
+    assert "max_items=4" in run_as(OTHER, place, refused)
 
 
 def test_row_08_a_stranger_is_refused(place: Path) -> None:

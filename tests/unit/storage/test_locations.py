@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -41,7 +42,7 @@ from persistentqueue.engine.settings import Settings
 from persistentqueue.engine.store import Store
 from persistentqueue.recovery.opening import open_store
 from persistentqueue.storage.layout import open_pool
-from persistentqueue.storage.locations import OWN, Place, Places, read_record, write_places
+from persistentqueue.storage.locations import OWN, Place, Places, read_record, write_fields, write_places
 from persistentqueue.system.disk import DISK
 from tests.crash.disk import Crash, SimulatedDisk
 from tests.crash.explorer import DIRECTORY, Explorer, content_of
@@ -223,6 +224,56 @@ def test_place_that_is_mounted_elsewhere(root: Path, media: Path, tmp_path: Path
         PersistentQueue(root, "q", data_path=tmp_path / "wrong")
     assert content(root, data_path=tmp_path / "mnt") == ITEMS
     assert content(root) == ITEMS
+
+
+@pytest.fixture
+def strict_umask() -> Iterator[None]:
+    """Take all rights of others from new files."""
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o600])
+@pytest.mark.usefixtures("strict_umask")
+def test_rights_of_a_group_stay(root: Path, media: Path, tmp_path: Path, mode: int) -> None:
+    """If a group may read the two files of a location, it may read those that replace them; otherwise it may not."""
+    fill(root, data_path=media)
+    (root / "q" / "data.path").chmod(mode)
+    (media / "q" / "queue.id").chmod(mode)
+    (root / "q").rename(root / "r")
+    (media / "q").rename(media / "r")
+    media.rename(tmp_path / "mnt")
+    assert content(root, "r", data_path=tmp_path / "mnt") == ITEMS
+    place, claim = root / "r" / "data.path", tmp_path / "mnt" / "r" / "queue.id"
+    assert str(tmp_path / "mnt") in place.read_text() and str(root / "r") in claim.read_text()
+    assert [file.stat().st_mode & 0o777 for file in (place, claim)] == [mode] * 2
+
+
+@pytest.mark.parametrize("is_member", [True, False])
+def test_another_group_gets_no_rights(tmp_path: Path, is_member: bool) -> None:
+    """A file that replaces one gets its group, if that group may read it. If the user is not in the group any more,
+    no group may read the new file."""
+    calls: list[tuple[int, int]] = []
+
+    def fchown(fd: int, uid: int, gid: int) -> None:
+        assert os.fstat(fd).st_mode & 0o077 == 0
+        calls.append((uid, gid))
+        if not is_member:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    def fstat(fd: int) -> os.stat_result:
+        found = list(os.fstat(fd))
+        found[stat.ST_GID] += 1
+        return os.stat_result(found)
+
+    disk, path = replace(DISK, fchown=fchown, fstat=fstat), tmp_path / "fields"
+    write_fields(disk, str(path), {"n": 1})
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o640)
+    write_fields(disk, str(path), {"n": 2})
+    assert calls == [(-1, path.stat().st_gid)]
+    assert path.stat().st_mode & 0o777 == (0o640 if is_member else 0o600)
 
 
 def test_place_is_no_queue(root: Path, media: Path) -> None:

@@ -245,14 +245,15 @@ class _Transfer:
     def _verify(self, had: int, first: int) -> None:
         """Compare the items of the source behind the first ``had`` ones with those on disk from sequence ``first`` on.
 
-        Items of a ``Producer`` may stand between them. Raises ``ImportMismatchError``.
+        Items of a ``Producer`` may stand between them. Older items are not read: they may be many, and their damage
+        is no matter of the import. Raises ``ImportMismatchError``.
         """
         wanted, found = islice(self._source.items(_ignore), had, None), 0
         item = next(wanted, None)
-        for stored in self._queue.view().browse():
+        for stored in self._queue.view().browse(first=first):
             if item is None:
                 return
-            if stored.sequence >= first and stored.data == item:
+            if stored.data == item:
                 found += 1
                 item = next(wanted, None)
         if item is not None:

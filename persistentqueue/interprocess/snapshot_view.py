@@ -315,7 +315,7 @@ class View(Uncopyable):
         )
 
     def browse(
-        self, subscription: str = "", damaged: Damaged | None = None, *, progress: Progress = None
+        self, subscription: str = "", damaged: Damaged | None = None, *, first: int = 0, progress: Progress = None
     ) -> Iterator[ViewedItem]:
         """Iterate over the items that a subscription, or the plain queue, has left, on hold or not, in order.
 
@@ -328,6 +328,7 @@ class View(Uncopyable):
                 items that any subscription has left.
             damaged: Receives the error of each damaged block, and the sequences that it costs, as ``(first, count)``.
                 The iteration then goes on behind the block. With None, the default, the error is raised.
+            first: The sequence to begin with, at least 0. Items before it are not read. Default: 0.
             progress: How to report the number of items that were returned (see ``Progress``). Default None: not at all.
                 If the callable raises, the iteration ends.
 
@@ -336,7 +337,9 @@ class View(Uncopyable):
 
         Raises:
             SubscriptionNotFoundError: The queue has no subscription of this name. Raised by the call itself.
-            TypeError: ``progress`` has another type than ``Progress``. Raised by the call itself.
+            TypeError: ``first`` is no whole number, or ``progress`` has another type than ``Progress``. Raised by the
+                call itself.
+            ValueError: ``first`` is negative. Raised by the call itself.
             CorruptionError: A block is damaged, and ``damaged`` is None. Also raised for a damaged log.
             WrongKeyError: A block is encrypted, and its key was not given or is another one.
             MissingExtraError: A package that a block, or ``progress=True``, needs is not installed.
@@ -345,13 +348,14 @@ class View(Uncopyable):
 
         A view is for one thread at a time.
         """
+        begin = checked_count("first", first)
         state = self._look()[1].state
         number = state.number_of(subscription) if subscription else 0
         if number is None:
             names = [each.name for other, each in state.subscriptions.items() if other]
             raise SubscriptionNotFoundError(subscription, names)
         cursor = state.subscriptions.get(number, state.gone)
-        runs = cursor.unconsumed(state.gone.frontier, state.next_sequence)
+        runs = cursor.unconsumed(max(begin, state.gone.frontier), state.next_sequence)
         count = sum(run[1] for run in runs)
         blocks = _named(self._read(runs, False, self._envelopes, damaged), self._directory)
         return _items(

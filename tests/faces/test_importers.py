@@ -24,7 +24,16 @@ from persistqueue.serializers import cbor2 as cbor2_serializer
 from persistqueue.serializers import json as json_serializer
 from persistqueue.serializers import pickle as pickle_serializer
 
-from persistentqueue import ForeignQueueError, PersistentQueue, Producer, QueueFullError, Session, codecs, compat
+from persistentqueue import (
+    CorruptionError,
+    ForeignQueueError,
+    PersistentQueue,
+    Producer,
+    QueueFullError,
+    Session,
+    codecs,
+    compat,
+)
 from persistentqueue.cli import verbs
 from persistentqueue.importers import (
     ImportMismatchError,
@@ -37,7 +46,7 @@ from persistentqueue.importers import (
 from tests.conftest import QueueFactory
 from tests.support.foreign import KINDS, Kind, close_chunks, make_chunks, make_queuelib, traits_of
 from tests.support.queues import drain as drain_bytes
-from tests.support.queues import put
+from tests.support.queues import flip, put, segment_files
 
 COUNT = 25_000
 """Items of a source: more than two chunks of persist-queue and three batches."""
@@ -704,6 +713,23 @@ def test_items_of_producers_in_between(tmp_path: Path, path: Path) -> None:
     assert found[:1] == [b"before"]
     assert b"published" in found[1:-1]
     assert [item for item in found[1:] if item != b"published"] == [b"%d" % number for number in range(COUNT)]
+
+
+@pytest.mark.damages
+def test_damage_among_older_items(tmp_path: Path, path: Path) -> None:
+    """An import into a queue whose older items are damaged succeeds, and is verified. It does not read these items."""
+    source = tmp_path / "source"
+    make_chunks(json_serializer, source, range(COUNT))
+    with PersistentQueue(path, "orders", inline_bytes=0) as queue:
+        put(queue, b"before" * 100)
+    (file,) = segment_files(path / "orders")
+    flip(file, file.read_bytes().index(b"before"))
+    done = import_queue(source, path, "orders", origin="persist-queue")
+    assert done.added == COUNT
+    with PersistentQueue(path, "orders") as queue:
+        assert [item.data for item in queue.view().browse(first=1)] == [b"%d" % number for number in range(COUNT)]
+        with pytest.raises(CorruptionError):
+            next(queue.view().browse())
 
 
 def test_wrong_items_in_the_queue(tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

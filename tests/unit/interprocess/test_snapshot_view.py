@@ -376,6 +376,23 @@ def test_another_queue_of_the_same_name(tmp_path: Path) -> None:
         assert data_of(View(tmp_path, "a").peek()) == [b"new"]
 
 
+def test_browsing_begins_with_a_sequence(open_queue: QueueFactory, directory: Path) -> None:
+    """``browse`` begins with the requested sequence, or with the first one behind it that is left."""
+    queue = open_queue(inline_bytes=0)
+    put(queue, b"0", b"1", b"2")
+    put(queue, b"3", b"4")
+    with queue.session() as session:
+        assert session.dequeue() == b"0"
+        session.flush()
+    view, sequences = View(directory), [1, 2, 3, 4]
+    for first in range(7):
+        found = [item.sequence for item in view.browse(first=first)]
+        assert found == [sequence for sequence in sequences if sequence >= first]
+    for wrong, error in ((-1, ValueError), (1.5, TypeError), (True, TypeError)):
+        with pytest.raises(error, match="first must be"):
+            view.browse(first=wrong)  # type: ignore[arg-type]
+
+
 def test_what_is_consumed_while_it_is_browsed(open_queue: QueueFactory, directory: Path) -> None:
     """Items that are consumed during a ``browse`` are left out once their file is gone.
 

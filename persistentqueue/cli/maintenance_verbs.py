@@ -6,7 +6,7 @@ import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from persistentqueue import View, repair
+from persistentqueue import PersistentQueueError, View, repair
 from persistentqueue.drawing.charts import SPARSE
 from persistentqueue.storage.layout import open_pool
 from persistentqueue.storage.pool import SIZE_BYTES_MAX
@@ -39,9 +39,10 @@ FILL, SHOW, CLEAR = "fill", "show", "clear"
         help="The segments' location, if the queue lost it.",
     ),
     parameter("--renew", action="store_true", help="Give a copied queue an identity of its own."),
+    parameter("--fan-out", action="store_true", help="Remove the only consumer if it has no name; keep its items."),
     TRUST,
 )
-def repair_(path: str, name: str | None, data_path: str, renew: bool, trust: bool, as_json: bool) -> int:
+def repair_(path: str, name: str | None, data_path: str, renew: bool, fan_out: bool, trust: bool, as_json: bool) -> int:
     """Make a damaged queue open again: keep intact data, set the rest aside (*.damaged), report what is lost.
 
     It may be cut short at any moment, and run again. Status 1: there were problems.
@@ -49,7 +50,13 @@ def repair_(path: str, name: str | None, data_path: str, renew: bool, trust: boo
     Disk: the queue; nothing is deleted, and each file is copied before it is cut. Lock: needed.
     """
     with progress("repair") as at:
-        report = repair(path, named(name), data_path=data_path or None, renew=renew, trust=trust, progress=at)
+        try:
+            options = {"renew": renew, "fan_out": fan_out, "trust": trust}
+            report = repair(path, named(name), data_path=data_path or None, progress=at, **options)
+        except PersistentQueueError:  # some are a ValueError, too
+            raise
+        except ValueError as refused:
+            raise UsageError(str(refused)) from None
     if as_json:
         answer(asdict(report))
         return PROBLEMS if report.problems else WELL

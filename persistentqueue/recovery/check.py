@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ..core.header import HEADER_BYTES
+from ..core.operations import SubscriptionClosed
 from ..core.state import Extent, State
 from ..engine.adoption import MEND, READABLE
 from ..engine.settings import Settings
@@ -345,7 +346,7 @@ class RepairReport:
 
     problems: tuple[str, ...]
     """Problems that were found, each with its file and offset if it has them. If empty, ``repair`` changed nothing
-    except what an opening changes."""
+    except what an opening changes, and what ``renew`` and ``fan_out`` ask for."""
     items: int
     """Number of items in the queue after the repair. Each of them was read and is intact."""
     lost: tuple[tuple[int, int], ...]
@@ -364,6 +365,7 @@ def repair(
     *,
     data_path: StrPath | None = None,
     renew: bool = False,
+    fan_out: bool = False,
     trust: bool = False,
     progress: Progress = None,
 ) -> RepairReport:
@@ -385,6 +387,10 @@ def repair(
             the recorded location. It is needed only if the record is damaged or wrong.
         renew: Whether the queue gets a new identity. Default: False. A copy of a queue needs a new one before it can
             be open beside the original.
+        fan_out: Whether the queue loses its plain consumer, if that is its only one. Default: False. A queue that was
+            made with ``fan_out`` gets a plain consumer if ``repair`` cannot use the log, which held the subscriptions.
+            All items stay. The first subscription gets those that the plain consumer had left, unless it is made with
+            ``start="latest"``.
         trust: Whether to accept a directory that another user has prepared or may write to. Default: False.
         progress: How to report the bytes that were read and written (see ``Progress``). Default None: not at all. If
             the callable raises, the repair ends as by a crash: the lock is free, nothing is lost, and a new call
@@ -404,6 +410,7 @@ def repair(
         DataMissingError: The location of the segments is not there. Mount it first.
         InDoubtError: Another queue still knows the outcome of a transaction. Repair that queue first. With ``renew``:
             a queue beside this one may have to ask it for an outcome. Open that queue first.
+        ValueError: ``fan_out`` is True, and the queue has a plain consumer and subscriptions.
         UntrustedError: Another user has prepared the directory or may write to it, and ``trust`` is False.
         UnsupportedFormatError: A newer version has written the queue.
         MemoryShortageError: A file takes more memory than this process may have.
@@ -419,10 +426,12 @@ def repair(
     with metering(progress, f"repair {basename(directory)}") as meter, naming_paths():
         directory = abspath(directory)
         given = None if data_path is None else place_path(directory, name, data_path)
-        return _repair(current_disk(), directory, given, renew, trust, meter)
+        return _repair(current_disk(), directory, given, renew, fan_out, trust, meter)
 
 
-def _repair(disk: Disk, directory: str, given: str | None, renew: bool, trust: bool, meter: Meter) -> RepairReport:
+def _repair(
+    disk: Disk, directory: str, given: str | None, renew: bool, fan_out: bool, trust: bool, meter: Meter
+) -> RepairReport:
     """Repair the queue in this directory, with its segments at ``given``. Raises the errors of ``repair``."""
     if not trust:
         need_trusted(disk, believed(disk, directory))
@@ -447,10 +456,12 @@ def _repair(disk: Disk, directory: str, given: str | None, renew: bool, trust: b
         salvaged = salvage(taken.lock.disk, taken.places, asking(disk, directory, UNKNOWN, trust), meter)
         if renew:
             salvaged.recovered.state.identity = b""  # an opening gives a new identity to a queue without one
+        if fan_out:
+            _remove_plain_consumer(directory, salvaged.recovered.state)
         store = begin(taken, salvaged.recovered, meter=meter)
     try:
-        if renew:
-            store.trim()  # writes the new identity to the log, also after a clean close
+        if renew or fan_out:
+            store.trim()  # writes what was changed to the log, also after a clean close
         inbox_problems = [str(problem) for problem in store.adopter.damage]
     finally:
         store.close()
@@ -460,6 +471,20 @@ def _repair(disk: Disk, directory: str, given: str | None, renew: bool, trust: b
     problems = (*mended.problems, *salvaged.problems, *inbox_problems, *schema_problems)
     kept = [*mended.kept, *kept]
     return RepairReport(problems, items, tuple(salvaged.lost), salvaged.without_log, tuple(kept))
+
+
+def _remove_plain_consumer(directory: str, state: State) -> None:
+    """Remove the plain consumer if it is the only one: no item is dropped while there is no consumer.
+
+    Raises ``ValueError`` if there are others: then the items would be dropped that only the plain consumer has left.
+    """
+    if state.subscriptions.keys() == {0}:
+        state.apply(SubscriptionClosed(0))
+    elif 0 in state.subscriptions:
+        raise ValueError(
+            f"{directory}: this queue has subscriptions beside its plain consumer, so fan_out=True could drop items: "
+            "repair it without fan_out"
+        )
 
 
 def _refuse_unsettled(disk: Disk, directory: str) -> None:

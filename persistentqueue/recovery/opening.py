@@ -250,7 +250,8 @@ def begin(
     state.identity = state.identity or disk.urandom(IDENTITY_BYTES)
     if settings.fan_out and 0 in state.subscriptions:
         raise ValueError(
-            f"{directory}: this queue was made without fan_out, which cannot be changed: open it without fan_out"
+            f"{directory}: this queue was made without fan_out, or repaired without its log: open it without fan_out; "
+            "or, if it has no subscriptions, run repair with fan_out=True (persistentqueue repair --fan-out)"
         )
     store = Store(own, places, settings, lock, state, guards)
     try:

@@ -23,6 +23,7 @@ from persistentqueue import (
     check,
     repair,
 )
+from persistentqueue.cli import main
 from persistentqueue.core.availability import Availability
 from persistentqueue.core.frame import decode_frame, encode_frame
 from persistentqueue.core.intervals import Cursor
@@ -44,6 +45,7 @@ from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
 from tests.support.disks import call_on
 from tests.support.queues import crash, drain, flip, log_file, put, put_each, segment_files, wait_for
+from tests.unit.interprocess.test_producer import publish
 
 
 def take(subscription: Subscription, count: int = 2**40) -> list[bytes]:
@@ -417,6 +419,59 @@ def test_a_log_that_contradicts_itself(directory: Path, open_queue: QueueFactory
     assert repair(directory).without_log
     queue = open_queue()
     assert queue.subscriptions() == []
+    assert drain(queue) == numbers(3)
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize("way", ["at once", "later", "by the command"])
+def test_fan_out_after_a_repair_without_a_log(directory: Path, open_queue: QueueFactory, way: str) -> None:
+    """With ``fan_out=True``, ``repair`` makes a queue without a plain consumer. It keeps all items, also published
+    ones, until there are subscriptions, each of which gets them."""
+    queue = open_queue(fan_out=True, segment_bytes=1000)
+    queue.subscribe("a")
+    put_each(queue, [b"%03d" % n + bytes(200) for n in range(12)])
+    queue.close()
+    publish(directory, b"published")
+    log_file(directory).write_bytes(b"nothing")
+    if way != "at once":
+        assert repair(directory).without_log
+        with pytest.raises(ValueError, match=r"repaired without its log.*repair --fan-out"):
+            open_queue(fan_out=True)
+    if way == "by the command":
+        assert main(["repair", str(directory), "--fan-out"]) == 0
+    else:
+        report = repair(directory, fan_out=True)
+        assert (report.items, report.without_log, report.lost) == (13, way == "at once", ())
+    for fan_out in (True, False):
+        queue = open_queue(fan_out=fan_out)
+        queue.trim()
+        queue.compact(below=1.0)
+        assert (queue.subscriptions(), queue.stats().ready) == ([], 13)
+        queue.close()
+    assert check(directory).ok
+    assert repair(directory, fan_out=True).items == 13
+    queue = open_queue(fan_out=True)
+    for name in ("a", "b"):
+        assert [item[:3] for item in queue.subscribe(name).browse()] == [*(b"%03d" % n for n in range(12)), b"pub"]
+    assert len(take(queue.subscribe("a"))) == 13
+    assert queue.stats().ready == 13
+    queue.unsubscribe("a")
+    assert len(take(queue.subscribe("b"))) == 13
+    assert queue.stats().ready == 0
+
+
+def test_a_repair_drops_no_consumer_with_items(directory: Path, open_queue: QueueFactory) -> None:
+    """A queue with a plain consumer and a subscription keeps both: ``repair`` refuses ``fan_out=True``."""
+    queue = open_queue()
+    subscription = queue.subscribe("a")
+    put(queue, *numbers(3))
+    assert take(subscription) == numbers(3)
+    queue.close()
+    with pytest.raises(ValueError, match="has subscriptions beside its plain consumer"):
+        repair(directory, fan_out=True)
+    assert main(["repair", str(directory), "--fan-out"]) == 2
+    queue = open_queue()
+    assert queue.subscriptions() == ["a"]
     assert drain(queue) == numbers(3)
 
 

@@ -61,7 +61,7 @@ A call can also raise:
 
 - ``TypeError`` and ``ValueError`` for invalid arguments, before anything is written. ``aio`` raises ``RuntimeError``
   for a session that two tasks use, and for an object of another event loop.
-- ``OSError`` for a failure of the operating system that no class above describes: a device that cannot be read
+- ``OSError`` for a failure of the operating system that no class above describes: a device that cannot be written
   (``EIO``), or too many open files (``EMFILE``) in a call that does not say ``TooManyFilesError``. A failed sync, or a
   failed write of the log, is always a ``BrokenQueueError``.
 - ``MemoryError`` and ``KeyboardInterrupt``.
@@ -698,7 +698,7 @@ class WrongKeyError(PersistentQueueError):
 
 
 class CorruptionError(PersistentQueueError):
-    """Bytes on disk differ from the bytes that were written.
+    """Bytes on disk differ from the bytes that were written, or the device cannot read them (``EIO``).
 
     Raised by opening, nothing was changed: check and repair the queue. Raised by dequeueing, only the items of the
     damaged block are set aside. The error is raised once, and the following calls deliver the later items.

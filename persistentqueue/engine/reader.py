@@ -191,7 +191,7 @@ class Reader:
                     continue  # the item was consumed meanwhile, so that it is not ready any more
                 except UnreadableError as unreadable:
                     self._set_aside(unreadable)
-                    raise unreadable.damage from None
+                    raise unreadable.damage from unreadable.damage.__cause__
             at = first - page.first
             items = page.items[at : at + count]
             sequence = first + len(items)
@@ -241,7 +241,7 @@ class Reader:
                 return items
             self._give_back(runs, total)
             self._set_aside(unreadable)
-            raise unreadable.damage from None
+            raise unreadable.damage from unreadable.damage.__cause__
         except UNOPENED:
             if not items:
                 self._give_back(runs, total)
@@ -420,7 +420,7 @@ class CountedReader(Reader):
                 try:
                     page = self._page(at, cursors={})
                 except UnreadableError as unreadable:
-                    raise unreadable.damage from None
+                    raise unreadable.damage from unreadable.damage.__cause__
                 items = page.items[at - page.first : end - page.first]
                 yield from enumerate(items, at)
                 at += len(items)

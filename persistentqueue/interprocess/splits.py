@@ -34,8 +34,8 @@ from ..storage.locations import DATA_DIRECTORY, Places, read_places
 from ..storage.log_reader import SNAPSHOT, Replay, is_unchanged, read_steadily
 from ..storage.relocation import need_own_location
 from ..storage.segment import NO_BOUND, FoundBlock, Segment, segment_name
-from ..system.disk import READ, Disk, abspath, dirname, join, read_all, sync_directory
-from ..system.trust import open_plain
+from ..system.disk import READ, Disk, abspath, dirname, join, sync_directory
+from ..system.trust import open_plain, read_around
 
 T = TypeVar("T")
 _RELOCATIONS = 10
@@ -528,7 +528,7 @@ def _lacking(disk: Disk, path: str, operations: Iterable[Enqueue]) -> list[Enque
     try:
         for group in groups:
             start = group[0].offset
-            data = read_all(disk, fd, _ends(group[-1])[1] - start, start)
+            data = read_around(disk, fd, _ends(group[-1])[1] - start, start)
             lacking += [each for each in group if data[each.offset - start : _ends(each)[1] - start] != each.inline]
     finally:
         disk.close(fd)

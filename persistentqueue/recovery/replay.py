@@ -35,9 +35,9 @@ from ..storage.log import log_name
 from ..storage.log_reader import Replay, read_log
 from ..storage.publication import read_publication
 from ..storage.segment import PUBLISHED, Segment, parse_segment_name, segment_name
-from ..system.disk import READ, Disk, join, read_all
+from ..system.disk import READ, Disk, join
 from ..system.progress import SILENT, Meter
-from ..system.trust import open_plain
+from ..system.trust import open_plain, read_needed
 from .in_doubt import Decide
 
 
@@ -213,7 +213,7 @@ def _header(disk: Disk, path: str) -> Header | None:
     except FileNotFoundError:  # an owner that has just ended has deleted it in the meantime
         return None
     try:
-        data = read_all(disk, fd, HEADER_BYTES, 0)
+        data = read_needed(disk, fd, HEADER_BYTES, 0, path)
     finally:
         disk.close(fd)
     return decode_header(data, SEGMENT_MAGIC, path) if any(data) else None

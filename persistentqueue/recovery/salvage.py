@@ -11,6 +11,8 @@
 3. The blocks that the log carries are written to the segments, as at any opening. Then every block that the log names
    is read. The blocks that are not intact are lost, and nothing else. Damaged headers of segments are written again.
 
+Bytes that the device cannot read are damage, too. A file with such bytes is replaced by its copy, and kept.
+
 Lost sequences count as consumed. A transaction in doubt is decided as at any opening (see ``in_doubt``). If no queue
 can know its outcome any more, the transaction is dropped, and the log that holds it is kept.
 """

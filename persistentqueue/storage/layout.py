@@ -50,7 +50,6 @@ from ..system.disk import (
     StrPath,
     abspath,
     basename,
-    copy_file,
     current_disk,
     dirname,
     fspath,
@@ -61,6 +60,7 @@ from ..system.disk import (
     sync_directory,
     wipe_file,
 )
+from ..system.trust import copy_around
 from .locations import (
     CLOSED_DIRECTORY,
     DATA_DIRECTORY,
@@ -353,14 +353,34 @@ def delete_file(disk: Disk, path: str, wipe: bool) -> None:
 
 
 def keep_copy(disk: Disk, path: str) -> str | None:
-    """Copy a file to ``*.damaged`` before a repair, durably; return the copy's path, or None if there is no file."""
+    """Copy a file to ``*.damaged`` before a repair, durably; return the copy's path, or None if there is no file.
+
+    If the device cannot read some pages of the file, the copy has zeros there and takes the place of the file. Then the
+    file itself is what is kept. So nothing needs these pages any more, and a later read of them may still succeed.
+    """
     copy = _damaged_name(disk, path)
     try:
-        copy_file(disk, path, copy)
+        has_bad_pages = copy_around(disk, path, copy)
     except FileNotFoundError:
         return None
     sync_directory(disk, dirname(path))
-    return copy
+    return _exchange(disk, path, copy) if has_bad_pages else copy
+
+
+def _exchange(disk: Disk, path: str, copy: str) -> str:
+    """Give the file another ``*.damaged`` name and the copy its old name, durably; return the name of what is kept.
+
+    A crash in between leaves the file with both of its names.
+    """
+    kept = _damaged_name(disk, path)
+    try:
+        disk.link(path, kept)
+    except OSError:  # a file system without such names: the copy, which has what can be read, is kept
+        return copy
+    sync_directory(disk, dirname(path))
+    disk.rename(copy, path)
+    sync_directory(disk, dirname(path))
+    return kept
 
 
 def _damaged_name(disk: Disk, path: str) -> str:

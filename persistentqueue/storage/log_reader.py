@@ -16,9 +16,10 @@ A policy says how a use of the log meets each condition:
 
 *Newer log* means that a generation appears during the reading. *Shortage* means that the file is shorter than it was
 made. ``decode_log`` tells a torn tail from damage. A log with a seal ends behind its checkpoint. Damage to the header
-or to the checkpoint is an error for ``SALVAGE``, too. A missing file counts as damage. ``HEAD`` reads all bytes if the
-log does not end in the first ones. *Name* says whether the name of the newest generation is made durable. *In doubt* is
-for the callers: an operation is applied by ``recovery.replay``, and never here.
+or to the checkpoint is an error for ``SALVAGE``, too. A missing file counts as damage, and so do bytes that the device
+cannot read. ``HEAD`` reads all bytes if the log does not end in the first ones. *Name* says whether the name of the
+newest generation is made durable. *In doubt* is for the callers: an operation is applied by ``recovery.replay``, and
+never here.
 
 The uses of each policy, and what the result of each may lack:
 
@@ -38,6 +39,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from ..core.frame import END, LOG_MAGIC, SEALED, SYNCED, Frame, decode_frame, find_frame
@@ -46,13 +48,14 @@ from ..core.operations import Checkpoint, Operation
 from ..errors import CorruptionError, MemoryShortageError
 from ..system.disk import READ, Disk, basename, join, read_all, sync_directory
 from ..system.progress import SILENT, Meter
-from ..system.trust import open_plain
+from ..system.trust import open_plain, read_around, read_needed
 from .locations import LOG_DIRECTORY
 from .log import generations_of, log_name, parse_log_name
 
 T = TypeVar("T")
 _TRIES = 100
 _ZEROS = bytes(64 * 1024)
+_REPAIR = "nothing was changed: run repair, which keeps what can be read"
 
 
 class Policy(NamedTuple):
@@ -185,30 +188,34 @@ def read_log(disk: Disk, path: str, policy: Policy = STRICT, meter: Meter = SILE
     fd = open_plain(disk, path, READ)
     try:
         if policy.head_bytes:
-            head = read_all(disk, fd, policy.head_bytes, 0)
+            head = read_needed(disk, fd, policy.head_bytes, 0, path, _REPAIR)
             with suppress(CorruptionError):  # the part that was read may end inside a frame
                 short = decode_log(head, path)
                 if not short.torn_bytes and short.end + len(END) <= len(head):
                     return short
-        return decode_log(_read_open(disk, fd, path), path, policy, meter)
+        read = partial(read_needed, path=path, consequence=_REPAIR)
+        return decode_log(_read_open(read, disk, fd, path), path, policy, meter)
     finally:
         disk.close(fd)
 
 
 def read_bytes(disk: Disk, path: str) -> bytes:
-    """Return the bytes of the log at ``path``. Raises ``CorruptionError``, ``MemoryShortageError`` and ``OSError``."""
+    """Return the bytes of the log at ``path``, with zeros in place of the pages that cannot be read.
+
+    Raises ``CorruptionError``, ``MemoryShortageError`` and ``OSError``.
+    """
     fd = open_plain(disk, path, READ)
     try:
-        return _read_open(disk, fd, path)
+        return _read_open(read_around, disk, fd, path)
     finally:
         disk.close(fd)
 
 
-def _read_open(disk: Disk, fd: int, path: str) -> bytes:
-    """Return the content of the open log. Raises ``MemoryShortageError``."""
+def _read_open(read: Callable[[Disk, int, int, int], bytes], disk: Disk, fd: int, path: str) -> bytes:
+    """Return the content of the open log. Raises ``MemoryShortageError``, and the errors of ``read``."""
     size_bytes = disk.fstat(fd).st_size
     try:
-        return read_all(disk, fd, size_bytes, 0)
+        return read(disk, fd, size_bytes, 0)
     except MemoryError:
         raise MemoryShortageError(path, 0, size_bytes) from None
 

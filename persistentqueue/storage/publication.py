@@ -69,8 +69,8 @@ from ..core.frame import FRAME_HEADER_BYTES, decode_lone_transaction, encode_fra
 from ..core.header import HEADER_BYTES, Header, decode_header, encode_header
 from ..core.operations import Adoption, Dequeue, Enqueue, MarkerSet, Operation, SubscriptionOpened, encode_transaction
 from ..errors import CorruptionError, MemoryShortageError, PersistentQueueError
-from ..system.disk import CREATE_NEW, LACKING, READ, Disk, basename, join, names_of, read_all, write_all
-from ..system.trust import need_regular, regular_bytes
+from ..system.disk import CREATE_NEW, LACKING, READ, Disk, basename, join, names_of, write_all
+from ..system.trust import need_regular, read_needed, regular_bytes
 from .inbox_access import make_readable, publication_mode
 from .segment import PUBLISHED, Segment
 
@@ -373,13 +373,13 @@ def read_publication(disk: Disk, path: str) -> Publication:
         raise CorruptionError(path, 0, f"{HEADER_BYTES + FRAME_HEADER_BYTES} bytes at least", f"{size_bytes} bytes")
     fd, size_bytes = open_dense(disk, path)
     try:
-        header = decode_header(read_all(disk, fd, HEADER_BYTES, 0), SEGMENT_MAGIC, path)
+        header = decode_header(read_needed(disk, fd, HEADER_BYTES, 0, path), SEGMENT_MAGIC, path)
         end = header.size_bytes
         room_bytes = size_bytes - end
         if header.number != PUBLISHED or not FRAME_HEADER_BYTES <= room_bytes <= _FRAME_BYTES_MAX or end < HEADER_BYTES:
             raise CorruptionError(path, 0, f"a published file of {size_bytes} bytes", f"{header}")
         try:
-            data = read_all(disk, fd, room_bytes, end)
+            data = read_needed(disk, fd, room_bytes, end, path)
             frame_bytes, operations = decode_lone_transaction(data, 0, header.salt, path)
             length_bytes = end - HEADER_BYTES
             publication = _decode(operations, header.salt, length_bytes)

@@ -39,7 +39,7 @@ from ..core.page_cache import ITEM_OVERHEAD_BYTES
 from ..errors import CorruptionError, MemoryShortageError
 from ..system.disk import CREATE_NEW, READ, WRITE, Disk, read_all, write_all
 from ..system.progress import SILENT, Meter
-from ..system.trust import open_plain
+from ..system.trust import is_unreadable, open_plain, read_around, read_needed
 
 T = TypeVar("T")
 SUFFIX = ".seg"
@@ -148,7 +148,7 @@ def find_salt(disk: Disk, path: str, number: int) -> int:
     except FileNotFoundError:
         raise CorruptionError(path, 0, "a segment", "no file") from None
     try:
-        header = decode_header(read_all(disk, fd, HEADER_BYTES, 0), SEGMENT_MAGIC, path)
+        header = decode_header(read_needed(disk, fd, HEADER_BYTES, 0, path), SEGMENT_MAGIC, path)
     finally:
         disk.close(fd)
     if header.number not in {number, PUBLISHED}:
@@ -160,7 +160,7 @@ def was_published(disk: Disk, path: str) -> bool:
     """Return whether the file was published, or may have been, since its header is damaged. Raises ``OSError``."""
     fd = open_plain(disk, path, READ)
     try:
-        return decode_header(read_all(disk, fd, HEADER_BYTES, 0), SEGMENT_MAGIC, path).number == PUBLISHED
+        return decode_header(read_needed(disk, fd, HEADER_BYTES, 0, path), SEGMENT_MAGIC, path).number == PUBLISHED
     except CorruptionError:
         return True
     finally:
@@ -272,7 +272,7 @@ class Segment:
             raise CorruptionError(path, 0, "a segment that holds items", "no file")
         try:
             if not trusted:
-                header = decode_header(read_all(disk, fd, HEADER_BYTES, 0), SEGMENT_MAGIC, path)
+                header = decode_header(read_needed(disk, fd, HEADER_BYTES, 0, path), SEGMENT_MAGIC, path)
                 if header.number not in {number, PUBLISHED} or header.salt != salt:
                     raise CorruptionError(path, 0, f"segment {number} with salt {salt:#x}", f"{header}")
         except BaseException:
@@ -461,7 +461,7 @@ class Segment:
 
     def _window(self, end: int) -> _Window:
         deferred_at, blocks = self._deferred
-        return _Window(self._disk, self._fd, end, deferred_at, b"".join(blocks))
+        return _Window(self._disk, self._fd, self.path, end, deferred_at, b"".join(blocks))
 
     def _header(self, window: _Window, offset: int, ordinal: int, end: int, end_ordinal: int) -> BlockHeader:
         data = window.read(offset, BLOCK_HEADER_BYTES)
@@ -586,7 +586,7 @@ class Segment:
         """
         size_bytes = _FIRST_READ_BYTES
         while start < end:
-            data = window.read_once(start, min(size_bytes + BLOCK_HEADER_BYTES, end - start))
+            data = window.read_around(start, min(size_bytes + BLOCK_HEADER_BYTES, end - start))
             if not data:
                 break  # a forged log may claim more bytes than the file has
             at = -1
@@ -631,6 +631,9 @@ class _Window:
     useful.
 
     If ``deferred`` is not empty, it replaces the content of the file from ``deferred_at`` on.
+
+    Bytes that the device cannot read are damage of the block that needs them. A read that fails ahead of the wanted
+    bytes is made again for these alone.
     """
 
     __slots__ = (
@@ -642,22 +645,29 @@ class _Window:
         "_disk",
         "_end",
         "_fd",
+        "_path",
+        "_single_end",
         "_start",
     )
 
-    def __init__(self, disk: Disk, fd: int, end: int, deferred_at: int, deferred: bytes) -> None:
-        self._disk, self._fd, self._end = disk, fd, end
+    def __init__(self, disk: Disk, fd: int, path: str, end: int, deferred_at: int, deferred: bytes) -> None:
+        self._disk, self._fd, self._path, self._end = disk, fd, path, end
         self._deferred_at, self._deferred = deferred_at, deferred
         self._start, self._data = 0, b""
         self._ahead_bytes = _FIRST_READ_BYTES
         self._ahead_bytes_max = READ_AHEAD_BYTES
+        self._single_end = 0
+        """Up to this offset nothing is read ahead, since a page before it cannot be read."""
 
     def narrow(self, ahead_bytes: int) -> None:
         """Read ahead no more than about this length, since more would not be used."""
         self._ahead_bytes_max = min(max(ahead_bytes, _FIRST_READ_BYTES), READ_AHEAD_BYTES)
 
     def read(self, offset: int, length_bytes: int) -> bytes:
-        """Return the bytes at ``offset``; fewer if the file or the range ends before."""
+        """Return the bytes at ``offset``; fewer if the file or the range ends before.
+
+        Raises ``CorruptionError`` if the device cannot read them.
+        """
         at = offset - self._start
         if at >= 0 and at + length_bytes <= len(self._data):
             return self._data[at : at + length_bytes]
@@ -669,15 +679,33 @@ class _Window:
             self._ahead_bytes = _HEADER_READ_BYTES
         ahead_bytes = min(max(min(self._ahead_bytes, self._ahead_bytes_max), length_bytes), self._end - offset)
         self._ahead_bytes = min(self._ahead_bytes * 8, READ_AHEAD_BYTES)
-        self._start = offset
-        self._data = self.read_once(offset, ahead_bytes)
-        return self._data[:length_bytes]
+        if offset < self._single_end:
+            ahead_bytes = length_bytes
+        try:
+            data = self._take(read_all, offset, ahead_bytes)
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
+            self._single_end = offset + ahead_bytes
+            data = self.read_once(offset, length_bytes)
+        self._start, self._data = offset, data
+        return data[:length_bytes]
 
     def read_once(self, offset: int, length_bytes: int) -> bytes:
-        """Return the bytes at ``offset``, without the buffer; fewer if the file ends before."""
+        """Return the bytes at ``offset``, without the buffer; fewer if the file ends before.
+
+        Raises ``CorruptionError`` if the device cannot read them.
+        """
+        return self._take(partial(read_needed, path=self._path), offset, length_bytes)
+
+    def read_around(self, offset: int, length_bytes: int) -> bytes:
+        """Return what ``read_once`` returns, with zeros in place of the pages that the device cannot read."""
+        return self._take(read_around, offset, length_bytes)
+
+    def _take(self, read: Callable[[Disk, int, int, int], bytes], offset: int, length_bytes: int) -> bytes:
         at = offset - self._deferred_at
         if not self._deferred or at + length_bytes <= 0:
-            return read_all(self._disk, self._fd, length_bytes, offset)
+            return read(self._disk, self._fd, length_bytes, offset)
         if at >= 0:
             return self._deferred[at : at + length_bytes]
-        return read_all(self._disk, self._fd, -at, offset) + self._deferred[: at + length_bytes]
+        return read(self._disk, self._fd, -at, offset) + self._deferred[: at + length_bytes]

@@ -37,6 +37,7 @@ class Roots:
             open=self._open,
             open_direct=self._open_direct,
             rename=self._rename,
+            link=self._link,
             unlink=self._unlink,
             mkdir=self._mkdir,
             rmdir=self._rmdir,
@@ -113,6 +114,9 @@ class Roots:
 
     def _rename(self, source: str, target: str) -> None:
         self._disk.rename(self._below(source), self._below(target))
+
+    def _link(self, source: str, target: str) -> None:
+        self._disk.link(self._below(source), self._below(target))
 
     def _unlink(self, path: str) -> None:
         self._disk.unlink(self._below(path))

@@ -121,6 +121,7 @@ def inject(disk: SimulatedDisk, chance: random.Random) -> None:
     """Let one kind of call fail, once or from then on."""
     kind = chance.choice(["full", "full", "sync", "sync", "short write", "short read", "read"])
     code = errno.EIO if kind != "full" else chance.choice([errno.ENOSPC, errno.EDQUOT])
+    code = errno.ETIMEDOUT if kind == "read" else code  # a read that fails for now: EIO is damage
     after, forever, taken = chance.randrange(60), chance.random() < 0.3, chance.randrange(1, 90)
     at = disk.ticks + after
     if kind == "full" and after % 4 in _RARER:  # without a draw of its own, so that the seeds keep their meaning

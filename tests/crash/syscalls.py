@@ -43,7 +43,14 @@ from typing import Any, NamedTuple
 
 import portalocker  # noqa: F401  here, so that no call of its import is among those that fail
 
-from persistentqueue import BrokenQueueError, PersistentQueue, PersistentQueueError, QueueLockedError, ResourceError
+from persistentqueue import (
+    BrokenQueueError,
+    CorruptionError,
+    PersistentQueue,
+    PersistentQueueError,
+    QueueLockedError,
+    ResourceError,
+)
 from persistentqueue.runtime.maintenance import Maintenance
 from persistentqueue.runtime.session_state import SessionParts
 from persistentqueue.session import Session
@@ -271,10 +278,12 @@ class _Child:
                 self._judge(error)
                 if isinstance(error, QueueLockedError):
                     return False
+                if isinstance(error, CorruptionError):
+                    break  # the items are set aside until the next opening, which the parent makes
                 self._go_on(error)
             else:
                 return True
-        assert self._case.fault.endswith("+"), f"failed {_ATTEMPTS} times, though there was one fault"
+        assert self._case.fault.endswith("+"), "failed for good, though there was one fault"
         with suppress(PersistentQueueError, OSError):
             self._close()
         return False
@@ -286,7 +295,11 @@ class _Child:
             # The kernel frees the lock of a closed descriptor; with strace, the descriptor may stay open.
             assert self._case.call == "close", repr(error)
             return
-        assert isinstance(error, BrokenQueueError | ResourceError | OSError), f"{error!r} is no answer to a fault"
+        # Bytes that cannot be read are damage.
+        answers = CorruptionError if self._case.call == "pread64" and self._code == errno.EIO else BrokenQueueError
+        assert isinstance(error, BrokenQueueError | ResourceError | OSError | answers), (
+            f"{error!r} is no answer to a fault"
+        )
         codes: set[int | None] = set()
         cause: BaseException | None = error
         while cause is not None:

@@ -75,9 +75,9 @@ PROMISES = (
     ),
     _promise(
         "never a wrong byte",
-        "unit/core/formats unit/core/encryption api/encryption unit/recovery/repair durability/flips "
-        "predecessors/diskqueue_damage misuse/inboxes misuse/shared_inboxes misuse/corners unit/storage/log "
-        "unit/storage/segment",
+        "unit/core/formats unit/core/encryption api/encryption unit/recovery/repair unit/system/bad_pages "
+        "durability/flips predecessors/diskqueue_damage misuse/inboxes misuse/shared_inboxes misuse/corners "
+        "unit/storage/log unit/storage/segment",
         "flips --bytes 65536",
         "truncate --bytes 2048",
         "fuzz --kind formats --count 1000",

@@ -180,7 +180,9 @@ def test_every_call_of_a_compaction_failing_once(code: int) -> None:
         call, path = failing.failed
         if call == "pread":
             assert error is None
-            assert len([name for name in disk.names if name.endswith(".seg")]) == 3
+            # A read ahead that fails with EIO is made again for the wanted block alone, and then the source is copied.
+            left_files = len([name for name in disk.names if name.endswith(".seg")])
+            assert left_files == 3 or (left_files, code) == (2, errno.EIO)
         outcomes.add((call, path.split("/")[-2] if path else "", type(error).__name__))
         if isinstance(error, BrokenQueueError):
             assert "/log" in path or "pool" in path

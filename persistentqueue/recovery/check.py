@@ -27,6 +27,7 @@ from ..errors import (
     InDoubtError,
     MemoryShortageError,
     PersistentQueueError,
+    QueueLockedError,
     UnsupportedFormatError,
     UntrustedError,
     naming_paths,
@@ -67,7 +68,7 @@ from .in_doubt import find_unsettled
 from .location_repair import mend_places, set_stray_id_aside
 from .opening import UNKNOWN, asking, begin, take
 from .replay import Recovered, look_into_inbox, recover
-from .salvage import salvage
+from .salvage import Salvaged, salvage
 
 
 @dataclass(frozen=True)
@@ -345,8 +346,8 @@ class RepairReport:
     """Result of ``repair``."""
 
     problems: tuple[str, ...]
-    """Problems that were found, each with its file and offset if it has them. If empty, ``repair`` changed nothing
-    except what an opening changes, and what ``renew`` and ``fan_out`` ask for."""
+    """Problems that were found, also in the files that it adopted, each with its file and offset if it has them. If
+    empty, ``repair`` changed nothing except what an opening changes, and what ``renew`` and ``fan_out`` ask for."""
     items: int
     """Number of items in the queue after the repair. Each of them was read and is intact."""
     lost: tuple[tuple[int, int], ...]
@@ -448,9 +449,7 @@ def _repair(
     if not names_in(disk, places.path(LOG_DIRECTORY)) and not names_in(disk, places.path(DATA_DIRECTORY)):
         raise no_queue(disk, directory, "to repair")
     before = _damaged_files(disk, places)
-    with take(
-        disk, directory, Settings(keep_limits=True, trust=trust, network_disk=True), create=True, data_path=given
-    ) as taken:
+    with take(disk, directory, _settings(trust), create=True, data_path=given) as taken:
         if renew:
             _refuse_unsettled(taken.lock.disk, directory)
         salvaged = salvage(taken.lock.disk, taken.places, asking(disk, directory, UNKNOWN, trust), meter)
@@ -458,19 +457,40 @@ def _repair(
             salvaged.recovered.state.identity = b""  # an opening gives a new identity to a queue without one
         if fan_out:
             _remove_plain_consumer(directory, salvaged.recovered.state)
+        next_sequence = salvaged.recovered.state.next_sequence
         store = begin(taken, salvaged.recovered, meter=meter)
     try:
         if renew or fan_out:
             store.trim()  # writes what was changed to the log, also after a clean close
         inbox_problems = [str(problem) for problem in store.adopter.damage]
+        adopted = store.state.next_sequence > next_sequence
     finally:
         store.close()
-    items = _check(disk, directory, meter).items  # without a key: checksums cover the encrypted bytes
-    kept = sorted(_damaged_files(disk, places) - before)
-    schema_problems = map(str, check_schemas(disk, directory))
-    problems = (*mended.problems, *salvaged.problems, *inbox_problems, *schema_problems)
-    kept = [*mended.kept, *kept]
-    return RepairReport(problems, items, tuple(salvaged.lost), salvaged.without_log, tuple(kept))
+    report = _check(disk, directory, meter)  # without a key: checksums cover the encrypted bytes
+    schema_problems = [str(problem) for problem in check_schemas(disk, directory)]
+    if adopted and not set(report.problems).issubset(schema_problems):
+        # The blocks of published files are not read before the adoption.
+        with suppress(QueueLockedError):  # a process that has opened the queue meanwhile meets the damage
+            again = _salvage_adopted(disk, directory, given, trust, meter)
+            salvaged.problems += again.problems
+            salvaged.lost += again.lost
+            report = _check(disk, directory, meter)
+    found = (*mended.problems, *salvaged.problems, *inbox_problems, *schema_problems, *report.problems)
+    kept = [*mended.kept, *sorted(_damaged_files(disk, places) - before)]
+    problems, lost = tuple(dict.fromkeys(found)), tuple(salvaged.lost)
+    return RepairReport(problems, report.items, lost, salvaged.without_log, tuple(kept))
+
+
+def _salvage_adopted(disk: Disk, directory: str, given: str | None, trust: bool, meter: Meter) -> Salvaged:
+    """Repair a queue that has adopted damaged files, and adopt no more. Raises the errors of ``repair``."""
+    with take(disk, directory, _settings(trust), create=False, data_path=given) as taken:
+        salvaged = salvage(taken.lock.disk, taken.places, asking(disk, directory, UNKNOWN, trust), meter)
+        begin(taken, salvaged.recovered, adopts=False, meter=meter).close()
+    return salvaged
+
+
+def _settings(trust: bool) -> Settings:
+    return Settings(keep_limits=True, trust=trust, network_disk=True)
 
 
 def _remove_plain_consumer(directory: str, state: State) -> None:

@@ -389,3 +389,66 @@ def test_a_repair_finds_an_adopted_file_that_was_not_renamed(tmp_path: Path) -> 
     assert repair(path.parent, "q", data_path=tmp_path / "media").lost == ()
     with PersistentQueue(path) as queue:
         assert drain(queue) == [b"0", b"1", b"2"]
+
+
+# --- published files --------------------------------------------------------------------------------------------------
+
+
+def publish(path: Path, *items: bytes) -> list[Path]:
+    """Publish each item in a file of its own, and return the files in their order."""
+    with Producer(path) as producer:
+        for item in items:
+            producer.enqueue(item)
+            producer.flush()
+    return sorted((path / "inbox").iterdir())
+
+
+def test_damage_in_a_published_file(path: Path) -> None:
+    """A repair that adopts a damaged file reports its loss: the queue has no damage afterwards."""
+    files = publish(path, b"first" * 100, b"second" * 100, b"third" * 100)
+    flip(files[1], 200)
+    (problem,) = check(path).problems
+    assert str(files[1]) in problem
+    report = repair(path)
+    assert (report.items, report.lost) == (62, ((61, 1),))
+    assert any("no intact block holds the sequences 61 to 61" in problem for problem in report.problems)
+    assert any(name.startswith("data/") for name in report.kept)
+    assert taken_out(path) == [*ITEMS, b"first" * 100, b"third" * 100]
+    assert repair(path).problems == ()
+
+
+def test_damage_before_and_in_a_published_file(path: Path) -> None:
+    """The report has the losses of the queue itself, and those of the files that were adopted."""
+    flip(segment_files(path)[1], 130)
+    (file,) = publish(path, b"published" * 100)
+    flip(file, 200)
+    report = repair(path)
+    (first, _), last = report.lost
+    assert (last, report.items) == ((60, 1), 59)
+    assert taken_out(path) == ITEMS[:first] + ITEMS[first + 1 :]
+
+
+def test_damage_that_another_owner_holds(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If another process opens the queue before the adopted damage is repaired, the report still has the damage."""
+
+    def refuse(*_: object) -> None:
+        raise QueueLockedError(str(path), None, None, None)
+
+    (file,) = publish(path, b"published" * 100)
+    flip(file, 200)
+    monkeypatch.setattr("persistentqueue.recovery.check._salvage_adopted", refuse)
+    report = repair(path)
+    assert (len(report.problems), report.lost, report.items) == (1, (), 60)
+    monkeypatch.undo()
+    assert repair(path).lost == ((60, 1),)
+
+
+def test_damage_in_a_published_file_without_room(tmp_path: Path) -> None:
+    """A damaged file that stays in the inbox, since a limit leaves no room for it, is a problem of the report."""
+    with PersistentQueue(tmp_path / "queue", max_items=1) as queue:
+        put(queue, b"only")
+    (file,) = publish(tmp_path / "queue", b"published" * 100)
+    flip(file, 200)
+    report = repair(tmp_path / "queue")
+    assert (len(report.problems), report.lost, report.items) == (1, (), 1)
+    assert file.exists() and str(file) in report.problems[0]

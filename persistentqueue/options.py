@@ -145,8 +145,14 @@ def counts_deliveries(options: Options) -> bool:
 
 
 _NAMES = [field.name for field in fields(Options)]
-_ARGUMENTS = ("codec", "progress", "serve", "hold_seconds", "prefetch")
-"""Arguments of openings that are no options. A misspelt one is taken for an option."""
+_ARGUMENTS = {
+    "codec": "PersistentQueue() and connect()",
+    "progress": "PersistentQueue()",
+    "serve": "PersistentQueue() and connect()",
+    "hold_seconds": "connect()",
+    "prefetch": "connect()",
+}
+"""Arguments of openings that are no options, and the calls that have them. A misspelt one is taken for an option."""
 _OTHERS = {"data_path", "max_attempts", "dead_letter", "retry_delay_seconds", "compression", "encryption"}
 _PLAIN = [name for name in _NAMES if name not in _OTHERS]
 """Options that are numbers, truth values or words."""
@@ -214,6 +220,8 @@ def chosen_options(options: Options | None, arguments: Mapping[str, Any]) -> Opt
         if name not in _DEFAULTS:
             from difflib import get_close_matches  # noqa: PLC0415  late: only this error needs it
 
+            if name in _ARGUMENTS:
+                raise TypeError(f"this call has no argument {name!r}, which is one of {_ARGUMENTS[name]}: omit it")
             near = get_close_matches(name, [*_NAMES, *_ARGUMENTS], 1)
             hint = f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(_NAMES)}"
             raise TypeError(f"a queue has no option {name!r}: {hint}")

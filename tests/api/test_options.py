@@ -10,7 +10,17 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import DeadLetter, MemoryBudget, Options, PersistentQueue, QueueFullError, View, aio, compat
+from persistentqueue import (
+    DeadLetter,
+    MemoryBudget,
+    Options,
+    PersistentQueue,
+    QueueFullError,
+    View,
+    aio,
+    compat,
+    connect,
+)
 from tests.support.queues import put
 
 
@@ -70,6 +80,22 @@ def test_wrong_options(tmp_path: Path, arguments: dict[str, Any], error: type[Ex
         with pytest.raises(error) as caught:
             kind(tmp_path / "queue", **arguments)
         assert text in str(caught.value)
+    assert not (tmp_path / "queue").exists()
+
+
+def test_an_argument_of_another_call_is_named(tmp_path: Path) -> None:
+    """An argument that only other calls have is refused with the names of these calls, and not with its own name."""
+    calls: list[tuple[Any, str, str]] = [
+        (PersistentQueue, "hold_seconds", "connect()"),
+        (PersistentQueue, "prefetch", "connect()"),
+        (aio.PersistentQueue, "serve", "PersistentQueue() and connect()"),
+        (compat.FifoQueue, "codec", "PersistentQueue() and connect()"),
+        (connect, "progress", "PersistentQueue()"),
+    ]
+    for call, name, others in calls:
+        with pytest.raises(TypeError) as caught:
+            call(tmp_path / "queue", **{name: None})
+        assert str(caught.value) == f"this call has no argument {name!r}, which is one of {others}: omit it"
     assert not (tmp_path / "queue").exists()
 
 

@@ -89,7 +89,11 @@ def as_bytes(item: Buffer) -> bytes:
     try:
         view = memoryview(item)
     except TypeError:
-        advice = ": encode it, or open the queue with codec=codecs.TEXT" if isinstance(item, str) else ""
+        advice = ""
+        if isinstance(item, str):
+            advice = ": encode it, or open the queue with codec=codecs.TEXT"
+        elif isinstance(item, dict | list | int | float | None):
+            advice = ": open the queue with codec=codecs.JSON"
         raise TypeError(f"an item must be a bytes-like object, not {type(item).__name__}{advice}") from None
     if view.nbytes > ITEM_BYTES_MAX:
         raise too_large(view.nbytes)

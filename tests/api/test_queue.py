@@ -102,6 +102,26 @@ def test_what_is_no_item(item: Any, open_queue: QueueFactory) -> None:
     assert drain(queue) == [b"good"]
 
 
+@pytest.mark.parametrize(
+    ("item", "advice"),
+    [
+        ("text", "str: encode it, or open the queue with codec=codecs.TEXT"),
+        ({"order": 42}, "dict: open the queue with codec=codecs.JSON"),
+        ([1], "list: open the queue with codec=codecs.JSON"),
+        (5, "int: open the queue with codec=codecs.JSON"),
+        (1.5, "float: open the queue with codec=codecs.JSON"),
+        (True, "bool: open the queue with codec=codecs.JSON"),
+        (None, "NoneType: open the queue with codec=codecs.JSON"),
+        (object(), "object"),
+    ],
+)
+def test_the_error_for_what_is_no_item_names_the_codec(item: Any, advice: str, open_queue: QueueFactory) -> None:
+    """The error for an item without bytes names the codec that takes it, if the package has one."""
+    with open_queue().session() as session, pytest.raises(TypeError) as caught:
+        session.enqueue(item)
+    assert str(caught.value) == f"an item must be a bytes-like object, not {advice}"
+
+
 def test_item_of_four_gibibytes_is_refused(open_queue: QueueFactory) -> None:
     """An item beyond 4 GiB - 1 is refused before it is copied."""
     queue = open_queue()

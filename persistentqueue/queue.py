@@ -45,6 +45,7 @@ from .session import Session, flush_all
 from .storage.layout import place_path, queue_directory
 from .subscription import Subscription
 from .system.disk import StrPath, abspath, after_fork_in_child, basename, current_disk, dirname, fspath
+from .system.misplaced_calls import MisplacedCalls
 from .system.progress import Progress, metering
 from .system.uncopyable import Uncopyable, uncopyable_block
 from .typed import TypedSession
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
 _OPEN: weakref.WeakSet[PersistentQueue[Any]] = weakref.WeakSet()
 
 
-class PersistentQueue(Uncopyable, Generic[T]):
+class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
     """An embedded, persistent FIFO queue in a directory on disk, with ACID transactions.
 
     One process at a time owns the queue; any number of its threads may use it::
@@ -255,15 +256,6 @@ class PersistentQueue(Uncopyable, Generic[T]):
         if self._open_queue.closed is not None:
             return f"<closed {made}>"
         return made if self._open_queue.is_usable else f"<broken {made}>"
-
-    if not TYPE_CHECKING:  # type checkers refuse the loop by themselves
-
-        def __iter__(self):
-            """Raise ``TypeError``, with the two calls that a loop over a queue could mean."""
-            raise TypeError(
-                "a queue is not iterable: loop over queue.browse() to look at the items, or call session.dequeue() to "
-                "consume them"
-            )
 
     def __len__(self) -> int:
         """Return the number of ready items.

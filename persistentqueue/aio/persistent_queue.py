@@ -25,6 +25,7 @@ from persistentqueue.codecs import T
 from persistentqueue.core.items import checked_timeout
 from persistentqueue.options import DeadLetterQueue, Options, PlainOptionArguments, Start, Unnamed, chosen_options
 from persistentqueue.system.disk import StrPath, fspath
+from persistentqueue.system.misplaced_calls import MisplacedCalls
 from persistentqueue.system.uncopyable import Uncopyable
 
 from .flush_batcher import Flushes, Marker
@@ -60,7 +61,7 @@ class Part(NamedTuple):
     """The tasks that wait for items of the same consumer."""
 
 
-class PersistentQueue(Uncopyable, Generic[T]):
+class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
     """A ``persistentqueue.PersistentQueue`` for the tasks of one event loop::
 
         async with aio.PersistentQueue("queues", "orders") as queue:
@@ -94,6 +95,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
     """
 
     _elsewhere = persistentqueue.PersistentQueue._elsewhere
+    _with, _await = "async with", "await "
 
     def __init__(
         self,

@@ -32,6 +32,7 @@ from persistentqueue.codecs import BYTES, Codec, T
 from persistentqueue.core.items import chunks
 from persistentqueue.options import OptionArguments, Options, Start, Unnamed
 from persistentqueue.system.disk import StrPath, abspath
+from persistentqueue.system.misplaced_calls import MisplacedCalls
 from persistentqueue.system.uncopyable import Uncopyable
 from persistentqueue.workers import SharedQueue, SharedSubscription, WorkerSession, connect_options
 
@@ -97,7 +98,7 @@ async def connect(
     return queue
 
 
-class ConnectedQueue(Uncopyable, Generic[T]):
+class ConnectedQueue(MisplacedCalls, Uncopyable, Generic[T]):
     """A queue for ``asyncio`` that any number of processes use; ``aio.connect`` makes it.
 
     It has the methods of ``aio.PersistentQueue``. Each one that asks the owner is a coroutine, also ``marker`` and
@@ -116,6 +117,7 @@ class ConnectedQueue(Uncopyable, Generic[T]):
     """
 
     _elsewhere = "call aio.connect() in the other process"
+    _with, _await = "async with", "await "
 
     def __init__(self, core: SharedQueue[T]) -> None:
         self.core = core
@@ -710,7 +712,7 @@ class ConnectedSession(Uncopyable, Generic[T]):
 
         Args:
             item: The item as ``dequeue`` returned it. For an item that the codec could not decode, its ``CodecError``.
-            reason: Why the item failed, for its dead letter. Default: empty, or the text of the ``CodecError``.
+            reason: Why the item failed, for its dead letter. Default: empty, or the ``CodecError`` without its advice.
             retry: True (the default) to deliver the item again if it has attempts left. False to make it a dead letter.
             delay_seconds: Seconds until the item is ready again, from 0 to ten years. Default None:
                 ``retry_delay_seconds`` of the queue.

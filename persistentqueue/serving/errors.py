@@ -80,7 +80,7 @@ class NotServedError(PersistentQueueError):
     Raised when ``connect``, or a call of a queue or a session, has waited for ``lock_timeout`` seconds. The call has
     changed nothing, with one exception: if the owner ended during a ``flush``, the next owner will know whether it was
     committed. Then call ``flush`` of the same session once more. Open the queue with ``serve=True`` in the process that
-    owns it, or start one with ``connect`` or ``persistentqueue serve``.
+    owns it, or start an owner with ``connect`` or ``persistentqueue serve``.
 
     Attributes:
         path: The path of the queue.
@@ -88,16 +88,20 @@ class NotServedError(PersistentQueueError):
         in_doubt: True if a flush was under way, whose outcome is unknown until an owner serves.
     """
 
-    def __init__(self, path: str, pid: int | None, in_doubt: bool = False) -> None:
+    def __init__(self, path: str, pid: int | None, in_doubt: bool = False, exists: bool = True) -> None:
         self.path, self.pid, self.in_doubt = path, pid, in_doubt
-        owner = "no process owns it" if pid is None else f"process {pid} owns it without serve=True"
+        problem = "the queue is not served: no process owns it" if exists else "there is no queue yet to connect to"
+        action = "start an owner"
+        if pid is not None:
+            problem = f"the queue is not served: process {pid} owns it without serve=True"
+            action = "open it with serve=True in that process, or end that process and start an owner"
         outcome = (
             "; whether the flush that was under way is committed is unknown until then: call flush() of this session "
             "again, which tells it"
         )
         super().__init__(
-            f"{path}: the queue is not served: {owner}: open it there with serve=True, or start an owner by connect() "
-            f"or by the command serve{outcome if in_doubt else ''}"
+            f'{path}: {problem}: {action}, by connect() without serve="never" or by the command persistentqueue serve'
+            f"{'' if exists else ', which makes the queue'}{outcome if in_doubt else ''}"
         )
 
 

@@ -50,10 +50,11 @@ from ..serving.protocol import (
 )
 from ..serving.values import decode_value
 from ..session import Session
-from ..storage.layout import SOCKET_NAME, queue_directory
+from ..storage.layout import SOCKET_NAME, holds_queue, queue_directory
 from ..subscription import Subscription
 from ..system.call_guard import CallGuard
 from ..system.disk import CURRENT_DISK, StrPath, abspath, after_fork_in_child, current_disk, dirname
+from ..system.misplaced_calls import MisplacedCalls
 from ..system.uncopyable import uncopyable_block
 from .link import Link, LinkLostError
 from .worker_session import WorkerSession, milliseconds
@@ -102,7 +103,7 @@ class _OwnedQueue(PersistentQueue[T]):
         return Subscription(open_queue, open_queue.reader_named(name), self._codec, self._session)
 
 
-class SharedQueue(Generic[T]):
+class SharedQueue(MisplacedCalls, Generic[T]):
     """A queue that any number of processes use; ``connect`` makes it.
 
     It has the interface of ``PersistentQueue``, whichever process owns the queue. Where this process is the owner, its
@@ -269,7 +270,8 @@ class SharedQueue(Generic[T]):
                 if self._disk.monotonic() >= since_seconds + self._options.lock_timeout:
                     if lack is not None:
                         raise lack
-                    raise NotServedError(self._directory, self._owner_pid() if pid is None else pid)
+                    pid = self._owner_pid() if pid is None else pid
+                    raise NotServedError(self._directory, pid, exists=self._exists())
                 self._disk.sleep(_POLL_SECONDS)
 
     def _recognize(self, close: Callable[[], None], identity: object) -> None:
@@ -288,6 +290,12 @@ class SharedQueue(Generic[T]):
             seen = self.view().look()
             return seen.owner.pid if seen.is_owned and seen.owner is not None else None
         return None
+
+    def _exists(self) -> bool:
+        """Return False if there is no queue. A directory that cannot be listed may have one."""
+        with suppress(OSError):
+            return holds_queue(self._disk, self._directory)
+        return True
 
     def _own(self) -> None:
         """Make this process the owner. Raises ``QueueLockedError`` if another one is faster.

@@ -57,8 +57,8 @@ TABLE = (
     ),
     _folder(
         "system",
-        "progress disk event_log startup uncopyable wakeup directory_handles quota signal_shield stalls call_guard "
-        "trust sockets",
+        "progress disk event_log startup uncopyable misplaced_calls wakeup directory_handles quota signal_shield "
+        "stalls call_guard trust sockets",
     ),
     _folder("codecs", "enclosed_item __init__"),
     _folder(

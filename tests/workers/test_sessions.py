@@ -522,10 +522,22 @@ def test_one_call_at_a_time(served: Serve) -> None:
 def test_an_owner_that_does_not_serve_is_named(open_queue: QueueFactory) -> None:
     """Without a serving owner, ``connect`` says which process owns the queue."""
     queue = open_queue()
-    with pytest.raises(NotServedError, match="serve=True"):
+    with pytest.raises(NotServedError, match="open it with serve=True in that process, or end that process"):
         connect(queue.path, queue.name, lock_timeout=0)
-    with pytest.raises(NotServedError, match="no process owns it"):
+    PersistentQueue(queue.path, "other").close()
+    with pytest.raises(NotServedError, match=r"no process owns it: start an owner, by connect\(\) without serve="):
         connect(queue.path, "other", lock_timeout=0, serve="never")
+
+
+def test_an_error_of_connect_says_that_there_is_no_queue_yet(tmp_path: Path) -> None:
+    """A worker that waits for an owner of a queue that does not exist learns that an owner makes the queue."""
+    with pytest.raises(NotServedError) as caught:
+        connect(tmp_path, "new", lock_timeout=0, serve="never")
+    assert str(caught.value) == (
+        f'{tmp_path}/new: there is no queue yet to connect to: start an owner, by connect() without serve="never" or '
+        "by the command persistentqueue serve, which makes the queue"
+    )
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_dead_letters_are_connected_once(served: Serve) -> None:
@@ -751,7 +763,7 @@ def test_a_flush_without_a_next_owner_is_in_doubt(
         with pytest.raises(NotServedError, match="call flush") as found:
             session.flush()
         assert found.value.in_doubt
-        with pytest.raises(NotServedError, match=r"command serve$") as found:
+        with pytest.raises(NotServedError, match=r"command persistentqueue serve$") as found:
             len(shared)
         assert not found.value.in_doubt
         queue = open_queue(serve=True)

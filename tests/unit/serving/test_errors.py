@@ -44,6 +44,7 @@ MADE = [
     HoldLostError("/q", 1.5),
     NotServedError("/q", 7),
     NotServedError("/q", None),
+    NotServedError("/q", None, exists=False),
     NotServedError("/q", None, in_doubt=True),
     OutcomeUnknownError("/q", "and no owner is there"),
     QueueDeletedError("/q"),

@@ -1,0 +1,50 @@
+"""Calls that a queue does not have, such as those of its sessions: each one raises an error with the right call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+_CALLS = {
+    "enqueue": "session.enqueue(item)",
+    "enqueue_many": "session.enqueue_many(items)",
+    "dequeue": "session.dequeue()",
+    "dequeue_many": "session.dequeue_many(max_items)",
+    "put": "session.enqueue(item)",
+    "get": "session.dequeue()",
+}
+"""Names of calls that a queue does not have, and the calls of a session in their place."""
+
+
+class MisplacedCalls:
+    """A base class of queues: a call of a session, or a loop, raises an error that shows the call to make instead.
+
+    Python calls ``__getattr__`` only for an attribute that is missing. Type checkers do not see these methods, so that
+    they report the mistake by themselves.
+    """
+
+    __slots__ = ()
+    _with: ClassVar[str] = "with"
+    """Words that begin the block of a transaction of the queue."""
+    _await: ClassVar[str] = ""
+    """Word before a call of a session, with the space behind it; empty for a plain call."""
+
+    if not TYPE_CHECKING:
+
+        def __iter__(self):
+            """Raise ``TypeError``, with the two calls that a loop over a queue could mean."""
+            raise TypeError(
+                "a queue is not iterable: loop over queue.browse() to look at the items, or call session.dequeue() to "
+                "consume them"
+            )
+
+        def __getattr__(self, name):
+            """Raise ``AttributeError``: for a call of a session with its place, for any other name as Python does."""
+            if name not in _CALLS:
+                return super().__getattribute__(name)
+            # Without the object, Python does not suggest a similar name, such as ``requeue`` for ``enqueue``.
+            raise AttributeError(
+                f"a queue has no {name}(): use a session: {self._with} queue.transaction() as session: "
+                f"{self._await}{_CALLS[name]}",
+                name=name,
+                obj=None,
+            )

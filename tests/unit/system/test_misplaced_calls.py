@@ -1,0 +1,112 @@
+"""Calls that a queue does not have: their errors show the right call, and nothing else about attributes changes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from persistentqueue import PersistentQueue, aio, connect
+from persistentqueue.aio.shared_queue import ConnectedQueue
+from persistentqueue.system.misplaced_calls import MisplacedCalls
+from persistentqueue.workers import SharedQueue
+
+CALLS = {
+    "enqueue": "session.enqueue(item)",
+    "enqueue_many": "session.enqueue_many(items)",
+    "dequeue": "session.dequeue()",
+    "dequeue_many": "session.dequeue_many(max_items)",
+    "put": "session.enqueue(item)",
+    "get": "session.dequeue()",
+}
+
+
+@pytest.fixture(params=["embedded", "connected", "aio"])
+def queue(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    """Yield a queue of each interface that has sessions."""
+    if request.param == "aio":  # it is not opened: an attribute needs no file
+        yield aio.PersistentQueue(tmp_path, "q")
+        return
+    with PersistentQueue(tmp_path, "q") if request.param == "embedded" else connect(tmp_path, "q") as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_of_a_session_shows_its_place(queue: Any, name: str) -> None:
+    """A call of a session on the queue raises ``AttributeError`` with the block to write, and with no other name."""
+    with pytest.raises(AttributeError) as caught:
+        getattr(queue, name)
+    words = ("async with", "await ") if isinstance(queue, aio.PersistentQueue) else ("with", "")
+    assert str(caught.value) == (
+        f"a queue has no {name}(): use a session: {words[0]} queue.transaction() as session: {words[1]}{CALLS[name]}"
+    )
+    assert caught.value.name == name and caught.value.obj is None
+
+
+def test_the_queue_has_no_such_attribute(queue: Any) -> None:
+    """``hasattr``, ``dir`` and ``getattr`` with a default see no call of a session."""
+    for name in CALLS:
+        assert not hasattr(queue, name)
+        assert getattr(queue, name, None) is None
+        assert name not in dir(queue)
+
+
+def test_other_names_keep_their_error(queue: Any) -> None:
+    """Any other missing attribute has the error of Python, whose object lets a traceback suggest a similar name."""
+    with pytest.raises(AttributeError, match=f"^'{type(queue).__name__}' object has no attribute 'sesion'$") as caught:
+        queue.sesion()
+    assert caught.value.name == "sesion" and caught.value.obj is queue
+
+
+def test_an_error_inside_a_property_comes_out() -> None:
+    """An ``AttributeError`` that the code of a property raises keeps its text."""
+
+    class Broken(MisplacedCalls):
+        """A queue with a property that fails."""
+
+        @property
+        def depth(self) -> int:
+            """Number of items."""
+            return self.missing_part  # type: ignore[attr-defined,no-any-return]
+
+    with pytest.raises(AttributeError, match="no attribute 'missing_part'"):
+        Broken().depth  # noqa: B018 - the access is the test
+
+
+def test_a_traceback_suggests_no_other_call(tmp_path: Path) -> None:
+    """A program that ends with the error shows the block to write, and not another call such as ``requeue``."""
+    code = f"import persistentqueue; persistentqueue.PersistentQueue({str(tmp_path)!r}).enqueue(b'x')"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.endswith("with queue.transaction() as session: session.enqueue(item)\n")
+
+
+def test_a_loop_names_the_calls_for_it(queue: Any) -> None:
+    """A loop over a queue raises ``TypeError`` with the two calls that it could mean."""
+    with pytest.raises(TypeError, match=r"not iterable: loop over queue\.browse\(\) to look .*session\.dequeue\(\) to"):
+        iter(queue)
+
+
+@pytest.mark.parametrize("kind", [PersistentQueue, SharedQueue, aio.PersistentQueue, ConnectedQueue])
+def test_each_queue_with_sessions_has_these_errors(kind: type) -> None:
+    """Each class of queues that has sessions has the errors."""
+    assert issubclass(kind, MisplacedCalls)
+
+
+def test_a_type_checker_reports_the_call(tmp_path: Path) -> None:
+    """mypy reports a call of a session on the queue, and a loop over it."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from persistentqueue import PersistentQueue\n"
+        "queue = PersistentQueue('queues')\n"
+        "queue.enqueue(b'x')\n"
+        "for item in queue:\n"
+        "    pass\n"
+    )
+    words = [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path / "cache"), "--config-file=", str(program)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert 'has no attribute "enqueue"' in done.stdout
+    assert "not iterable" in done.stdout or '"__iter__"' in done.stdout

@@ -42,16 +42,10 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from scrapy import Request, signals
-from scrapy.crawler import Crawler
-from scrapy.dupefilters import RFPDupeFilter
-from scrapy.pqueues import DownloaderAwarePriorityQueue
-from scrapy.settings import BaseSettings
-from scrapy.utils.request import request_from_dict
-
 from persistentqueue import (
     CorruptionError,
     MemoryBudget,
+    MissingExtraError,
     PersistentQueue,
     ResourceError,
     Session,
@@ -59,6 +53,16 @@ from persistentqueue import (
     list_queues,
 )
 from persistentqueue.system.disk import abspath, basename, dirname, join, relpath
+
+try:
+    from scrapy import Request, signals
+    from scrapy.crawler import Crawler
+    from scrapy.dupefilters import RFPDupeFilter
+    from scrapy.pqueues import DownloaderAwarePriorityQueue
+    from scrapy.settings import BaseSettings
+    from scrapy.utils.request import request_from_dict
+except ImportError as missing:
+    raise MissingExtraError("the scheduler for Scrapy", "scrapy") from missing
 
 T = TypeVar("T")
 __all__ = ["Addon", "PickleFifoDiskQueue", "MarshalFifoDiskQueue", "PriorityQueue", "DupeFilter"]

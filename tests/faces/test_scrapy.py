@@ -436,3 +436,11 @@ def test_sync_is_a_setting(sync: str, tmp_path: Path) -> None:
     assert (crawl._shared.queue.stats().syncs > before) is (sync == "True")
     crawl.close()
     crawl.close()
+
+
+def test_without_the_extra_it_says_what_to_install() -> None:
+    """Without Scrapy the import raises the package's own error, which says what is missing."""
+    code = "import sys; sys.modules['scrapy'] = None; import persistentqueue.scrapy"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "MissingExtraError: the scheduler for Scrapy needs a package that is not installed: pip" in done.stderr

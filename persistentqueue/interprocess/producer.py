@@ -37,7 +37,7 @@ from ..recovery.mounts import need_local
 from ..recovery.opening import open_store
 from ..storage.inbox_access import is_shared, publication_mode
 from ..storage.inbox_limits import Bounds, Load, load_of
-from ..storage.layout import bears, believed, find_generations, names_in, no_queue, queue_directory
+from ..storage.layout import MAKE_FIRST, bears, believed, find_generations, names_in, no_queue, queue_directory
 from ..storage.locations import CLOSED_DIRECTORY, INBOX_DIRECTORY, OWN, Place, read_places
 from ..storage.lock import LOCK_NAME, is_held
 from ..storage.publication import Draft, is_published, read_publication, time_behind
@@ -557,7 +557,7 @@ def _find_inbox(disk: Disk, directory: str) -> tuple[str, Place]:
     """Return the inbox of the queue in this directory, and its location. Raises the errors of ``find_inbox``."""
     try:
         if not find_generations(disk, directory):
-            raise no_queue(disk, directory, "to publish to")
+            raise no_queue(disk, directory, "to publish to", MAKE_FIRST)
         places = read_places(disk, directory)
         need_own_location(disk, places)
         inbox = places.path(INBOX_DIRECTORY)

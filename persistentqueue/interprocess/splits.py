@@ -29,7 +29,7 @@ from ..core.operations import Enqueue
 from ..core.state import Extent
 from ..errors import CorruptionError, PersistentQueueError
 from ..recovery.replay import Recovered, recover
-from ..storage.layout import find_generations, no_queue
+from ..storage.layout import MAKE_FIRST, find_generations, no_queue
 from ..storage.locations import DATA_DIRECTORY, Places, read_places
 from ..storage.log_reader import SNAPSHOT, Replay, is_unchanged, read_steadily
 from ..storage.relocation import need_own_location
@@ -144,7 +144,7 @@ def look(disk: Disk, directory: str, durably: bool = False) -> tuple[Places, Rec
         raise TimeoutError(errno.ETIMEDOUT, "the owner replaced the log during each look: look again", directory)
     places, recovered = found
     if recovered is None:
-        raise no_queue(disk, directory, "to read")
+        raise no_queue(disk, directory, "to read", MAKE_FIRST)
     return places, recovered
 
 

@@ -201,7 +201,7 @@ def take(
         need_own_directory(disk, directory)
         _need_local(disk, settings, directory, data_path)
         if not create and not find_generations(disk, directory):
-            raise no_queue(disk, directory, "to open, and create=False forbids making one")
+            raise no_queue(disk, directory, "to open", "check the path; create=False makes none")
         if needs_name:
             need_name(disk, directory)
         lock = Lock(disk, join(directory, LOCK_NAME))

@@ -285,7 +285,7 @@ class BatchHandoff:
             producer = Producer(self._path, self._name, create=False, network_disk=self._network_disk)
         except QueueNotFoundError as error:
             raise SparkConnectError(
-                f"{error}: Spark Connect runs put_batch beside its server, which does not see the queue of the "
+                f"{error}; Spark Connect runs put_batch beside its server, which does not see the queue of the "
                 "program: run both on one machine, or use a directory that both see"
             ) from error
         with producer:

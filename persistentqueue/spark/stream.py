@@ -198,10 +198,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
         """
         place = self._options.place
         adopt(place)
-        try:
-            places, recovered = self._onlooker.look(durably=True)
-        except QueueNotFoundError as error:
-            raise QueueNotFoundError(f"{error}: correct path or queue, or make it first, by opening it") from error
+        places, recovered = self._onlooker.look(durably=True)
         self._identity = recovered.identity
         return places.path("inbox"), recovered.state
 
@@ -336,8 +333,8 @@ def _identity(place: Place) -> str:
         return look(DISK, place.directory)[1].identity
     except QueueNotFoundError as error:
         raise QueueNotFoundError(
-            f"{error}, where the query read its last batch: if the directory was moved, run the query there once more, "
-            "and acknowledge that run"
+            f"{error}; the query read its last batch there: if the directory was moved, run the query at its new place "
+            "once more, and acknowledge that run"
         ) from error
 
 

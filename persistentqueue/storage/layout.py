@@ -253,6 +253,10 @@ def open_pool(path: StrPath, name: str | None, *, shared: bool, max_bytes: int, 
     return Pool(disk, pool, max_bytes)
 
 
+MAKE_FIRST = "check the path, or make the queue first, by opening it with PersistentQueue"
+"""Advice about a directory without a queue, for calls that make none."""
+
+
 def names_in(disk: Disk, directory: str, part: str = "") -> list[str]:
     """Return the sorted names in a part of a queue's directory; none if the part is missing."""
     try:
@@ -266,13 +270,14 @@ def holds_queue(disk: Disk, directory: str) -> bool:
     return any(parse_log_name(name) is not None for name in names_in(disk, directory, LOG_DIRECTORY))
 
 
-def no_queue(disk: Disk, directory: str, purpose: str) -> QueueNotFoundError:
-    """Return the error for a directory without a queue of its own. It names the queues that are in it."""
+def no_queue(disk: Disk, directory: str, purpose: str, advice: str = "check the path") -> QueueNotFoundError:
+    """Return the error for a directory without a queue of its own. It names the queues that are in it, or has the
+    advice if there are none."""
     shown = ""
     with suppress(OSError):
         shown = _queues_shown(disk, directory)
-    hint = f": name one of the queues in this directory: {shown}" if shown else ""
-    return QueueNotFoundError(f"{directory}: no queue here {purpose}{hint}")
+    hint = f"name one of the queues in this directory: {shown}" if shown else advice
+    return QueueNotFoundError(f"{directory}: no queue here {purpose}: {hint}")
 
 
 def _queues_shown(disk: Disk, directory: str) -> str:

@@ -477,7 +477,7 @@ def test_acknowledging_at_a_place_that_is_left(tmp_path: Path) -> None:
     end = planner.latestOffset(planner.initialOffset())
     os.rename(tmp_path / "first", tmp_path / "moved")
     query: Any = SimpleNamespace(lastProgress={"sources": [{"endOffset": end}]})
-    with pytest.raises(QueueNotFoundError, match=r"first/in: no queue here.*moved.*run the query there once more"):
+    with pytest.raises(QueueNotFoundError, match=r"first/in: no queue here.*moved.*run the query at its new place"):
         acknowledge(query)
     moved = reader(tmp_path / "moved").latestOffset(end)
     query.lastProgress["sources"][0]["endOffset"] = moved
@@ -548,7 +548,7 @@ def test_a_first_batch_that_is_run_again(tmp_path: Path) -> None:
 
 def test_a_queue_that_is_not_there(tmp_path: Path) -> None:
     """A queue that does not exist raises an error, and is not made."""
-    with pytest.raises(QueueNotFoundError, match=r"in: no queue here.*make it first"):
+    with pytest.raises(QueueNotFoundError, match=r"in: no queue here.*make the queue first"):
         reader(tmp_path / "nowhere").initialOffset()
     assert list(tmp_path.iterdir()) == []
 

@@ -290,18 +290,18 @@ class PathIsADirectoryError(UnusablePathError, IsADirectoryError):
 class SubscriptionNotFoundError(PersistentQueueError, LookupError):
     """The queue has no subscription of this name, or the subscription was removed.
 
-    With ``fan_out``, a queue has no default subscription. There, calls of the plain queue raise this error too. Nothing
-    was committed. Create the subscription with ``queue.subscribe(name)``, or use an existing name.
+    Only subscriptions read a queue that was made with ``fan_out``. Its plain queue raises this error too. Nothing was
+    committed. Create the subscription with ``queue.subscribe(name)``, or use an existing name.
 
     Attributes:
         subscription: The name; empty for the plain queue.
     """
 
     def __init__(self, subscription: str, others: Sequence[str] = ()) -> None:
-        what = f"no subscription {subscription!r}" if subscription else "no default subscription"
-        removed = "it may have been removed" if subscription else "it was made with fan_out"
-        there = f"existing: {', '.join(map(repr, others))}" if others else removed
-        super().__init__(f"the queue has {what}; {there}: create one with queue.subscribe(name)")
+        there = f"existing: {', '.join(map(repr, others))}" if others else "it may have been removed"
+        what = f"the queue has no subscription {subscription!r}; {there}: create one with queue.subscribe(name)"
+        plain = f"only subscriptions read it{f' ({there})' if others else ''}: call queue.subscribe(name)"
+        super().__init__(what if subscription else f"the queue was made with fan_out, so {plain}")
         self.subscription = subscription
 
 
@@ -356,6 +356,7 @@ class CodecError(PersistentQueueError, ValueError):
         item: The object that could not be encoded, or the bytes that could not be decoded.
         path: The directory of the queue; None if unknown.
         sequence: The sequence of a stored item; None if unknown.
+        advice: The action that helps, as text; may be empty.
         __cause__: The error of the codec.
     """
 
@@ -367,13 +368,13 @@ class CodecError(PersistentQueueError, ValueError):
         reason: Exception,
         path: str | None = None,
         sequence: int | None = None,
+        advice: str = "",
     ) -> None:
-        self.item, self.path, self.sequence = item, path, sequence
+        self.item, self.path, self.sequence, self.advice = item, path, sequence, advice
         what = f"{len(item)} bytes" if isinstance(item, bytes) else f"a {type(item).__name__}"
-        name = type(codec).__name__.lstrip("_")
-        where = f"{path}: " if path is not None else ""
-        which = f"item {sequence}: " if sequence is not None else ""
-        super().__init__(f"{where}{which}{name} cannot {action} {what}: {type(reason).__name__}: {reason}")
+        where = (f"{path}: " if path is not None else "") + (f"item {sequence}: " if sequence is not None else "")
+        problem = f"{where}{type(codec).__name__.lstrip('_')} cannot {action} {what}: {type(reason).__name__}: {reason}"
+        super().__init__(f"{problem}: {advice}" if advice else problem)
 
 
 class MissingExtraError(PersistentQueueError, ImportError):
@@ -545,14 +546,13 @@ class QueueFullError(PersistentQueueError):
     def __init__(self, path: str, limit: str, most: int, holds: int, asked: int, lasting: bool) -> None:
         self.path, self.limit, self.most = path, limit, most
         self.holds, self.asked, self.lasting = holds, asked, lasting
+        found, advice = f"the queue holds {holds}", "dequeue"
         if limit == "min_free_bytes":
             found, advice = f"the file system has {holds} free", "free space there"
         elif lasting:
-            found, advice = f"the queue holds {holds}", "it never fits: flush less at once or raise the limit"
+            advice = "it never fits: flush less at once or raise the limit"
         elif limit in {"max_items", "max_bytes"} and holds + asked <= most:
-            found, advice = f"the queue holds {holds}, and other flushes come before this one", "dequeue"
-        else:
-            found, advice = f"the queue holds {holds}", "dequeue"
+            found += ", and other flushes come before this one"
         super().__init__(
             f"{path}: {limit}={most} leaves no room for {asked} more, {found}; nothing was committed: {advice}, then "
             "flush again"

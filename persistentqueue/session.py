@@ -9,7 +9,7 @@ from threading import get_ident
 from types import TracebackType
 from typing import Any, Literal, overload
 
-from .codecs import T
+from .codecs import ON_HOLD, T
 from .core.availability import LANE_ITEMS
 from .core.block import ITEM_BYTES_MAX
 from .core.items import (
@@ -606,7 +606,7 @@ class Session(SessionState[T]):
         Args:
             item: The item as ``dequeue`` returned it. For an item that the codec could not decode, its ``CodecError``.
             reason: Why the item failed, for its dead letter. The default is empty; for a ``CodecError`` it is the text
-                of that error.
+                of that error without its advice.
             retry: True (the default) to deliver the item again if it has attempts left. False to make it a dead letter.
             delay_seconds: Seconds until the item is ready again, from 0 to ten years. None (the default) takes
                 ``retry_delay_seconds`` of the queue.
@@ -639,7 +639,7 @@ class Session(SessionState[T]):
             needs = "max_attempts=, dead_letter= or retry_delay_seconds="
             raise ValueError(f"this queue does not count attempts: open it with {needs} to reject items")
         if isinstance(item, CodecError):
-            reason = reason or str(item)
+            reason = reason or str(item).removesuffix(f": {item.advice}")
         self._trial.reject(transaction, self._consumer(), self._meaning(item), reason, retry, delay_seconds)
 
     def _undecodable(self, codec: object, data: bytes, reason: Exception) -> CodecError:
@@ -653,7 +653,7 @@ class Session(SessionState[T]):
         open_queue.count_undecodable()
         runs = transaction.runs if transaction is not None else []
         sequence = last[0][0] if last else sum(runs[-1]) - 1 if runs else None
-        return CodecError("decode", codec, data, reason, open_queue.directory, sequence)
+        return CodecError("decode", codec, data, reason, open_queue.directory, sequence, ON_HOLD)
 
     def extend(self) -> None:
         """Do nothing: in the process that owns the queue, a session holds its items for as long as it lives.

@@ -275,7 +275,7 @@ class Session(Uncopyable, Generic[T]):
 
         Args:
             item: The item as ``dequeue`` returned it. For an item that the codec could not decode, its ``CodecError``.
-            reason: Why the item failed, for its dead letter. Default: empty, or the text of the ``CodecError``.
+            reason: Why the item failed, for its dead letter. Default: empty, or the ``CodecError`` without its advice.
             retry: True (the default) to deliver the item again if it has attempts left. False to make it a dead letter.
             delay_seconds: Seconds until the item is ready again, from 0 to ten years. Default None:
                 ``retry_delay_seconds`` of the queue.

@@ -60,6 +60,13 @@ __all__ = [
 C = TypeVar("C")
 ENCLOSED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Default of ``max_item_bytes`` of ``Enclosed``: the longest item in bytes."""
+OTHER_CODEC: Final = "read it with the codec that encoded it, or with codecs.BYTES"
+"""Advice about an item that cannot be decoded and that no session holds."""
+ON_HOLD: Final = (
+    "consume the item by flush(), or by task_done() of a queue.Queue; with dead letters, reject(error, retry=False) "
+    "moves it there"
+)
+"""Advice about an item that cannot be decoded and that a session holds."""
 
 
 class Codec(Protocol[C]):
@@ -439,7 +446,7 @@ def decode(codec: Codec[C], data: bytes, path: str | None = None, sequence: int 
     except UNOPENED:
         raise
     except Exception as error:
-        raise CodecError("decode", codec, data, error, path, sequence) from error
+        raise CodecError("decode", codec, data, error, path, sequence, OTHER_CODEC) from error
 
 
 def decode_each(codec: Codec[C], batches: Iterator[tuple[int, list[bytes]]], path: str) -> Iterator[C]:

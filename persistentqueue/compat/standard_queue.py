@@ -397,7 +397,7 @@ class Queue(UncopyableFace, queue.Queue[T]):
         Args:
             item: The item as ``get`` returned it: the oldest equal one of this thread, or else of all threads. For an
                 item that the codec could not decode, its ``CodecError``.
-            reason: Why the item failed, for its dead letter. Default: empty, or the text of the ``CodecError``.
+            reason: Why the item failed, for its dead letter. Default: empty, or the ``CodecError`` without its advice.
             retry: True (the default) to deliver the item again if it has attempts left. False to make it a dead letter.
             delay_seconds: Seconds until the item can be got again, from 0 to ten years. Default None:
                 ``retry_delay_seconds`` of the queue.

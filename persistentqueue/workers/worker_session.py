@@ -9,7 +9,7 @@ from math import ceil
 from types import TracebackType
 from typing import Any, Generic, Literal, overload
 
-from ..codecs import BYTES, Codec, T, encode
+from ..codecs import BYTES, ON_HOLD, Codec, T, encode
 from ..core.items import (
     Batch,
     are_bytes,
@@ -265,7 +265,7 @@ class WorkerSession(Uncopyable, Generic[T]):
         """Return the error for an item that the codec refuses, and count it at the owner."""
         with suppress(PersistentQueueError):  # of the count; the error of the codec comes first
             self._simply("count_undecodable")
-        return CodecError("decode", codec, data, reason, self._path)
+        return CodecError("decode", codec, data, reason, self._path, advice=ON_HOLD)
 
     def _take(self, max_items: int, timeout: float | None) -> list[bytes]:
         timeout = checked_timeout(timeout)
@@ -484,7 +484,7 @@ class WorkerSession(Uncopyable, Generic[T]):
         self._begin()
         try:
             if isinstance(item, CodecError):
-                reason, item = reason or str(item), item.item
+                reason, item = reason or str(item).removesuffix(f": {item.advice}"), item.item
             if not isinstance(reason, str):
                 raise TypeError(f"a reason must be text, not {reason!r}")
             raw = next((each for each in self._raw if is_meant(self._codec, each, item)), None)

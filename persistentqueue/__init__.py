@@ -29,8 +29,8 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
   clock. ``checksum``, ``intervals``, ``page_cache``, ``dead_letter``, ``header``, ``operations``, ``block``, ``frame``,
   ``delivery_counts``, ``encryption``, ``items``, ``state``, ``availability``.
 - ``system/`` The operating system and the interpreter: access to the disk, signals, forks, and the rights of other
-  users. ``progress``, ``disk``, ``event_log``, ``startup``, ``uncopyable``, ``misplaced_calls``, ``wakeup``,
-  ``directory_handles``, ``quota``, ``signal_shield``, ``stalls``, ``call_guard``, ``trust``, ``sockets``.
+  users. ``progress``, ``disk``, ``event_log``, ``startup``, ``uncopyable``, ``wakeup``, ``directory_handles``,
+  ``quota``, ``signal_shield``, ``stalls``, ``call_guard``, ``trust``, ``sockets``.
 - ``codecs/`` Codecs: the conversion between the objects of a typed queue and the bytes that the queue stores.
   ``enclosed_item``.
 - ``storage/`` One module for each kind of file: segments, the log, the pool of empty files, the lock, and published
@@ -51,7 +51,7 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
   look. ``splits``, ``producer``, ``questions``, ``snapshot_view``, ``consumer_requests``, ``multi_writer``.
 - ``rows/`` Typed rows: items that have columns, with the schemas that the queue keeps. ``errors``, ``schema``,
   ``values``, ``registry``, ``json_rows``, ``avro_rows``, ``arrow_rows``, ``codec``.
-- ``persistentqueue/`` The queue of one owner: public. ``queue``.
+- ``persistentqueue/`` The queue of one owner: public. ``misplaced_calls``, ``queue``.
 - ``workers/`` The side of the worker processes: queues that another process owns, their sessions, and the take-over of
   an owner. ``link``, ``worker_session``, ``shared_queue``, ``connecting``.
 - ``persistentqueue/`` What people import. ``transactions``.

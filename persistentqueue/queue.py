@@ -22,6 +22,7 @@ from .engine.settings import Settings
 from .engine.store import RecoveryReport
 from .errors import naming_paths
 from .interprocess.snapshot_view import View, view_of
+from .misplaced_calls import MisplacedCalls
 from .options import (
     OptionArguments,
     Options,
@@ -45,7 +46,6 @@ from .session import Session, flush_all
 from .storage.layout import place_path, queue_directory
 from .subscription import Subscription
 from .system.disk import StrPath, abspath, after_fork_in_child, basename, current_disk, dirname, fspath
-from .system.misplaced_calls import MisplacedCalls
 from .system.progress import Progress, metering
 from .system.uncopyable import Uncopyable, uncopyable_block
 from .typed import TypedSession

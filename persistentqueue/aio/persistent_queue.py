@@ -23,9 +23,9 @@ from persistentqueue import (
 )
 from persistentqueue.codecs import T
 from persistentqueue.core.items import checked_timeout
+from persistentqueue.misplaced_calls import MisplacedCalls
 from persistentqueue.options import DeadLetterQueue, Options, PlainOptionArguments, Start, Unnamed, chosen_options
 from persistentqueue.system.disk import StrPath, fspath
-from persistentqueue.system.misplaced_calls import MisplacedCalls
 from persistentqueue.system.uncopyable import Uncopyable
 
 from .flush_batcher import Flushes, Marker

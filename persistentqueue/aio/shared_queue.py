@@ -30,9 +30,9 @@ from persistentqueue import (
 )
 from persistentqueue.codecs import BYTES, Codec, T
 from persistentqueue.core.items import chunks
+from persistentqueue.misplaced_calls import MisplacedCalls
 from persistentqueue.options import OptionArguments, Options, Start, Unnamed
 from persistentqueue.system.disk import StrPath, abspath
-from persistentqueue.system.misplaced_calls import MisplacedCalls
 from persistentqueue.system.uncopyable import Uncopyable
 from persistentqueue.workers import SharedQueue, SharedSubscription, WorkerSession, connect_options
 

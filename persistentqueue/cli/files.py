@@ -46,12 +46,42 @@ def written_to(output: str) -> Iterator[IO[bytes]]:
             yield file
         return
     path = path.resolve()
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    directory = _opened(path.parent, output)
     try:
         with _replaced(directory, path) as file:
             yield file
     finally:
         os.close(directory)
+
+
+def _opened(directory: Path, output: str) -> int:
+    """Return a descriptor of the directory of the file ``output``. An error names this file, and what to do."""
+    try:
+        return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"{output}: the directory {directory} does not exist: make it, or give another FILE"
+        ) from None
+    except OSError as error:
+        raise type(error)(
+            f"{output}: the directory {directory} cannot be opened: {error.strerror}: give another FILE"
+        ) from None
+
+
+@contextmanager
+def read_from(source: str) -> Iterator[tuple[IO[bytes], int | None]]:
+    """Yield the open file ``source``, and its size in bytes; stdin, and None, for ``-``. An error says what to do."""
+    if source == "-":
+        yield sys.stdin.buffer, None
+        return
+    try:
+        file = Path(source).open("rb")  # noqa: SIM115 - closed below
+    except OSError as error:
+        raise type(error)(
+            f"{source}: {error.strerror}: give -i a file that this user can read, or - for stdin"
+        ) from None
+    with file:
+        yield file, os.fstat(file.fileno()).st_size
 
 
 @contextmanager

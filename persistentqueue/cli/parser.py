@@ -15,6 +15,8 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 PROGRAM = "persistentqueue"
 GROUPS = LOOK, USE, KEEP, SET_UP = "Read: needs no lock, changes nothing", "Use", "Maintain", "Set up"
 """The groups of verbs, in the order of the help."""
+_MISSING = "the following arguments are required: "
+"""Begins the message of ``argparse`` about options that are missing."""
 VERBS: dict[str, Verb] = {}
 """All declared verbs by name. The import of a module with verbs declares them."""
 Function = TypeVar("Function", bound=Callable[..., int])
@@ -161,7 +163,7 @@ class Verb(NamedTuple):
 
     def values(self, before: Sequence[str], behind: Sequence[str] = ()) -> dict[str, Any]:
         """Return the value of each parameter, by the words before ``--`` and those behind it. Raises ``UsageError``."""
-        parser = _Options(self.name)
+        parser = _Options(self.name, self.usage)
         for each in self.options:
             each.add_to(parser)
         options, words = parser.parse_known_args(before)
@@ -219,11 +221,14 @@ class _Paragraphs(argparse.HelpFormatter):
 class _Options(argparse.ArgumentParser):
     """Reads the options of a verb, and leaves all other words alone. An error is raised, and not printed."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, usage_line: str) -> None:
         super().__init__(name, add_help=False, allow_abbrev=False)
+        self._usage_line = usage_line
 
     def error(self, message: str) -> NoReturn:
         """Raise ``UsageError``."""
+        if message.startswith(_MISSING):
+            raise UsageError(f"{self.prog}: {message.removeprefix(_MISSING)} is missing. Usage: {self._usage_line}")
         raise UsageError(f"{self.prog}: {message.removeprefix('argument ')}")
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,9 +25,12 @@ from persistentqueue import (
     list_queues,
 )
 from persistentqueue.drawing.charts import SPARSE, is_sparse, positions, share_of
+from persistentqueue.storage.layout import holds_queue, queue_directory
+from persistentqueue.system.disk import current_disk
 
 from .app import ANSWER_SECONDS
 from .formatting import many, printable, share_text, size_text, span_text
+from .output import note
 
 AGES = 48
 """Number of positions among the items left at which the age is read."""
@@ -86,6 +90,23 @@ def named(name: str | None) -> str | None:
 def beside(path: str, name: str) -> str:
     """Return the directory that holds the queue of this name and its neighbours."""
     return os.path.dirname(os.path.abspath(path)) if named(name) is None else path
+
+
+def made_note(path: str, name: str | None, as_json: bool) -> Callable[[], None]:
+    """Return the function that notes that the queue was made; it notes nothing if the queue exists now.
+
+    A mistyped name makes a queue, and the note shows it. There is no note with ``as_json``.
+    """
+    directory = queue_directory(path, named(name))
+    try:
+        is_new = not holds_queue(current_disk(), directory)
+    except OSError:  # the verb reports it
+        is_new = False
+    return partial(note, f"made the queue {directory}") if is_new and not as_json else _nothing
+
+
+def _nothing() -> None:
+    pass
 
 
 def queues_in(path: str, names: Sequence[str] = ()) -> list[str]:

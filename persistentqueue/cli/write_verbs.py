@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from persistentqueue import (
@@ -43,11 +42,12 @@ from .app import (
     own,
     settings_of,
 )
+from .files import read_from
 from .formatting import item_json, item_of, many
 from .output import answer, note, progress, say, write
 from .parser import USE, Number, UsageError, parameter, verb
-from .streams import await_reader, is_piped
-from .summary import beside, named
+from .streams import await_reader, is_live, is_piped
+from .summary import beside, made_note, named
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -90,11 +90,21 @@ def put(
     """
     if items and whole:
         raise UsageError("--whole reads the item from stdin: give no ITEM")
+    tell_if_made = made_note(path, name, as_json)
     with Producer(path, named(name), create=create, **settings_of(access)) as producer:
+        tell_if_made()
+        if not items:
+            _tell_of_terminal("one item" if whole else "items, one a line,", as_json)
         producer.enqueue_many(_given(items, whole))
         count = producer.pending
         producer.flush()
     return _taken_in(path, name, count, access, as_json)
+
+
+def _tell_of_terminal(what: str, as_json: bool) -> None:
+    """Note that stdin is read if it is a terminal: its user may take the command for one that hangs."""
+    if is_live(sys.stdin) and not as_json:
+        note(f"reading {what} from the terminal; end with Ctrl-D")
 
 
 def _given(items: Sequence[str], whole: bool) -> Iterable[bytes]:
@@ -139,12 +149,16 @@ def load(
 
     Disk: the items are published in the queue's inbox; a queue that does not exist is made. Lock: not needed.
     """
-    total = Path(source).stat().st_size if source != "-" else None
-    loaded = skipped = read_bytes = 0
-    its_name = Unnamed.NO_NAME if name is None else named(name)
-    with Producer(path, its_name, create=create, **settings_of(access)) as producer:
+    loaded = skipped = read_bytes = done = 0
+    its_name, tell_if_made = Unnamed.NO_NAME if name is None else named(name), made_note(path, name, as_json)
+    with (
+        read_from(source) as (file, total),
+        Producer(path, its_name, create=create, **settings_of(access)) as producer,
+    ):
+        tell_if_made()
+        if source == "-":
+            _tell_of_terminal("JSON lines", as_json)
         done = View(path, named(name)).look().markers.get(marker, 0) if marker else 0
-        file = sys.stdin.buffer if source == "-" else Path(source).open("rb")  # noqa: SIM115 - closed below
         try:
             with progress("load") as at:
                 for number, items, length_bytes in _batches(file, done):
@@ -156,8 +170,6 @@ def load(
                         skipped += len(items)
                     at(read_bytes, total)
         finally:
-            if source != "-":
-                file.close()
             if not as_json and (done or skipped):
                 note(f"{many(done + skipped, 'line')} skipped: by the marker {marker!r}, they were loaded before")
     return _taken_in(path, name or ".", loaded, access, as_json, {"skipped": done + skipped} if marker else {})
@@ -273,6 +285,7 @@ def import_(
     target: Any = {} if name is None else {"name": named(name)}
     if states:
         target["states"] = states
+    tell_if_made = made_note(path, name, as_json)
     with progress("import") as at:
         done = import_queue(
             source,
@@ -290,6 +303,7 @@ def import_(
             keep_limits=True,
             **settings_of(access),
         )
+    tell_if_made()
     damaged = [str(each) for each in done.damaged]
     if as_json:
         answer({**asdict(done), "damaged": damaged})
@@ -402,12 +416,21 @@ def move(
         raise UsageError(f"--to {to}: this is the queue itself: name another one")
     source = partial(own, path, named(names[0]), create=False, **settings_of(access))
     target = partial(own, beside(path, names[0]), to, **settings_of(access))
-    return _move_items(source, target, (names[0], to), 2**62 if count is None else count, as_json)
+    tell_if_made = made_note(beside(path, names[0]), to, as_json)
+    return _move_items(source, target, (names[0], to), 2**62 if count is None else count, as_json, tell_if_made)
 
 
-def _move_items(opened: Open, opened_target: Open, names: tuple[str, str], count: int, as_json: bool) -> int:
+def _move_items(
+    opened: Open,
+    opened_target: Open,
+    names: tuple[str, str],
+    count: int,
+    as_json: bool,
+    tell_if_made: Callable[[], None],
+) -> int:
     moved, (name, target) = 0, names
     with opened() as source, opened_target() as other, progress("move") as at:
+        tell_if_made()
         total = min(count, len(source))
         while moved < count:
             with transaction(source, other) as (taker, giver):

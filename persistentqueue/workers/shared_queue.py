@@ -29,6 +29,7 @@ from ..errors import (
     unless_lacking,
 )
 from ..interprocess.snapshot_view import View
+from ..misplaced_calls import MisplacedCalls
 from ..options import Options, Start, Unnamed, for_dead_letters
 from ..queue import PersistentQueue
 from ..runtime.inspection import Stats
@@ -54,7 +55,6 @@ from ..storage.layout import SOCKET_NAME, holds_queue, queue_directory
 from ..subscription import Subscription
 from ..system.call_guard import CallGuard
 from ..system.disk import CURRENT_DISK, StrPath, abspath, after_fork_in_child, current_disk, dirname
-from ..system.misplaced_calls import MisplacedCalls
 from ..system.uncopyable import uncopyable_block
 from .link import Link, LinkLostError
 from .worker_session import WorkerSession, milliseconds

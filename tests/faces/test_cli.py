@@ -267,7 +267,7 @@ def test_options_stand_anywhere(open_queue: QueueFactory, path: Path, words: lis
 def test_each_word_behind_two_hyphens_is_an_argument(path: Path) -> None:
     """Behind ``--`` each word is an argument, also one that looks like an option, or is ``--`` itself."""
     items = ["--json", "-n", "--", "-5", "--help", ""]
-    assert cli("put", path, "q", "--trust", "--", *items).err == "6 items enqueued\n"
+    assert cli("put", path, "q", "--trust", "--", *items).err == f"made the queue {path}/q\n6 items enqueued\n"
     assert [each["text"] for each in cli("get", path, "q", "--all", "--json").lines] == items
 
 
@@ -291,7 +291,10 @@ def test_option_values_are_read_in_each_form(path: Path) -> None:
         (["pool", "shwo", "."], "did you mean show?"),
         (["stat"], "stat: PATH is missing. Usage: persistentqueue stat PATH [NAME]"),
         (["stat", ".", "q", "r"], "stat: unexpected argument: 'r'"),
-        (["requeue", ".", "q"], "requeue: the following arguments are required: --from"),
+        (
+            ["requeue", ".", "q"],
+            "requeue: --from is missing. Usage: persistentqueue requeue PATH NAME --from DEAD [OPTION ...]",
+        ),
         (["peek", ".", "-n"], "peek: -n/--count: expected one argument"),
         (["peek", ".", "-n", "nan"], "expected a whole number, at least 0; found 'nan'"),
         (["get", ".", "--timeout", "nan"], "expected a number, at least 0; found 'nan'"),
@@ -549,7 +552,7 @@ def test_who_has_the_lock_is_told_to_who_needs_it(owner: Child, path: Path) -> N
 def test_put_and_get(path: Path) -> None:
     """``put`` takes items as arguments, as lines or as a whole, and ``get`` returns them in their order until there is
     none."""
-    assert cli("put", path, "q", "one", "two").err == "2 items enqueued\n"
+    assert cli("put", path, "q", "one", "two").err == f"made the queue {path}/q\n2 items enqueued\n"
     assert cli("put", path, "q", given=b"three\nfour").status == 0
     assert cli("put", path, "q", "--whole", "--json", given=b"five\nsix\n").json == {"items": 1, "published": False}
     assert cli("get", path, "q").out == b"one\n"
@@ -630,7 +633,7 @@ def test_what_was_dumped_is_loaded_as_it_was(path: Path, tmp_path: Path) -> None
     summary = {"items": len(items), "published": 0, "lost": []}
     assert json.loads(cli("dump", path, "q", "-o", file, "--json").err) == summary
     assert sorted(each.name for each in tmp_path.iterdir()) == ["q.jsonl", "queues"]
-    assert cli("load", path, "copy", "-i", file).err == f"{len(items)} items enqueued\n"
+    assert cli("load", path, "copy", "-i", file).err == f"made the queue {path}/copy\n{len(items)} items enqueued\n"
     assert cli("load", path, "other", given=done.out).status == 0
     for name in ("copy", "other"):
         with PersistentQueue(path, name) as queue:
@@ -748,7 +751,7 @@ def test_load_makes_no_queue_beside_named_ones(path: Path) -> None:
     done = cli("load", path, given=b'{"text": "a"}\n')
     assert (done.status, "holds named queues: orders" in done.err) == (2, True)
     assert [each.name for each in path.iterdir()] == ["orders"]
-    assert cli("load", path, ".", given=b'{"text": "a"}\n').err == "1 item enqueued\n"
+    assert cli("load", path, ".", given=b'{"text": "a"}\n').err == f"made the queue {path}\n1 item enqueued\n"
 
 
 def test_limits_are_kept(path: Path) -> None:

@@ -38,7 +38,7 @@ def test_workers_use_the_queues_until_a_signal_seals_them(path: Path, number: si
             assert (orders.peek(3), mails.peek(3)) == ([b"one", b"two"], [b"mail"])
         assert View(path, "orders").look().is_owned
         owner.send(number)
-        assert owner.finish() == (0, "", "")
+        assert owner.finish() == (0, "", f"made the queue {path}/orders\nmade the queue {path}/mails\n")
     for name in ("orders", "mails"):
         seen = View(path, name).look()
         assert (seen.is_owned, seen.is_sealed) == (False, True)
@@ -135,6 +135,7 @@ def test_dead_letters_are_served(path: Path) -> None:
     """Queues share a queue of dead letters, which is served as well; without names it is not served twice."""
     options = ["--max-attempts", 2, "--dead-letter", "dead"]
     for names in (["orders", "mails"], []):
+        made = [f"made the queue {path}/{each}\n" for each in ("dead", *names)] if names else []
         with serving(path, *names, *options) as owner:
             for name in ("orders", "mails"):
                 with connect(path, name, serve="never", dead_letter="dead") as queue:
@@ -149,7 +150,7 @@ def test_dead_letters_are_served(path: Path) -> None:
                     assert (letter.item, letter.attempts, letter.reason) == (name.encode(), 2, "no")
                     queue.dead_letters.clear()
             owner.send(signal.SIGTERM)
-            assert owner.finish() == (0, "", "")
+            assert owner.finish() == (0, "", "".join(made))
 
 
 def test_limits_are_those_of_the_owner(path: Path) -> None:

@@ -388,6 +388,7 @@ def test_an_item_that_always_fails_holds_up_those_behind_it(tasks: Path) -> None
     enqueue(tasks, b"1", *(b"%d" % number for number in range(2, 20, 2)))
     with worker(tasks, "odd", "--codec", "json") as command:
         assert command.process.stderr is not None
+        assert "running " in command.process.stderr.readline()
         said = [command.process.stderr.readline() for _ in range(3)]
         command.send(signal.SIGTERM)
         assert command.finish()[0] == 0

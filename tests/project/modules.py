@@ -57,8 +57,8 @@ TABLE = (
     ),
     _folder(
         "system",
-        "progress disk event_log startup uncopyable misplaced_calls wakeup directory_handles quota signal_shield "
-        "stalls call_guard trust sockets",
+        "progress disk event_log startup uncopyable wakeup directory_handles quota signal_shield stalls call_guard "
+        "trust sockets",
     ),
     _folder("codecs", "enclosed_item __init__"),
     _folder(
@@ -81,7 +81,7 @@ TABLE = (
     _folder("serving", "errors protocol client service connections values server calls"),
     _folder("interprocess", "splits producer questions snapshot_view consumer_requests multi_writer __init__"),
     _folder("rows", "errors schema values registry json_rows avro_rows arrow_rows codec __init__"),
-    _folder("queues", "queue", "The queue of one owner: public."),
+    _folder("queues", "misplaced_calls queue", "The queue of one owner: public."),
     _folder("workers", "link worker_session shared_queue connecting __init__"),
     _folder("top", "transactions __init__", "What people import."),
     _folder("faces", "lifecycle refusals"),
@@ -121,6 +121,7 @@ FACES_MAY_IMPORT = {
     "persistentqueue.drawing.svg",
     "persistentqueue.drawing.text",
     "persistentqueue.interprocess",
+    "persistentqueue.misplaced_calls",
     "persistentqueue.options",
     "persistentqueue.rows",
     "persistentqueue.rows.codec",

@@ -19,7 +19,7 @@ from ..formatting import many
 from ..output import answer, note, say
 from ..parser import USE, Number, UsageError, parameter, verb
 from ..streams import FAILED, INTERRUPTED
-from ..summary import named, owner_text, queues_in
+from ..summary import made_note, named, owner_text, queues_in
 from .crew import LOOK_SECONDS, Crew
 from .function import function_at
 from .loop import CODECS, Job, consumer_of
@@ -136,7 +136,7 @@ def serve(
     if not found:
         raise UsageError(f"--dead-letter {dead_letter}: no queue is left to serve: name another queue for dead letters")
     with Signals() as signals, ExitStack() as opened:
-        queues = list(_opened(opened, path, found, options))
+        queues = list(_opened(opened, path, found, options, as_json))
         signals.ready()  # before the line: a reader of it may send a signal at once
         if as_json:
             answer({"serving": found, "path": path, "process": os.getpid()})
@@ -157,15 +157,22 @@ def _need_usable(queue: PersistentQueue | SharedQueue[bytes]) -> None:
             queue.trim()
 
 
-def _opened(opened: ExitStack, path: str, names: Sequence[str], options: Options) -> Iterator[PersistentQueue]:
+def _opened(
+    opened: ExitStack, path: str, names: Sequence[str], options: Options, as_json: bool
+) -> Iterator[PersistentQueue]:
     """Yield the queues, open and served. They share the dead-letter queue, which is opened first."""
     served = partial(PersistentQueue, path, serve=True)
-    if options.dead_letter is not None and "." not in names:
-        dead = opened.enter_context(served(str(options.dead_letter), options=for_dead_letters(options)))
+    if isinstance(options.dead_letter, str) and "." not in names:
+        tell_if_made = made_note(path, options.dead_letter, as_json)
+        dead = opened.enter_context(served(options.dead_letter, options=for_dead_letters(options)))
+        tell_if_made()
         options = replace(options, dead_letter=dead)
         yield dead
     for name in dict.fromkeys(names):
-        yield opened.enter_context(served(named(name), options=options))
+        tell_if_made = made_note(path, name, as_json)
+        queue = opened.enter_context(served(named(name), options=options))
+        tell_if_made()
+        yield queue
 
 
 @verb(
@@ -249,11 +256,16 @@ def worker(
         network_disk=access["network_disk"],
         as_json=as_json,
     )
+    tell_if_made = made_note(path, name, as_json)
     with Signals(signal.SIGCHLD) as signals, connect(path, named(name), options=options) as queue:
+        tell_if_made()
         if dead_letter is not None:
             _need_dead_letters(queue, dead_letter)
         look = partial(_need_consumer, queue, subscription)
         look()
+        if not as_json:
+            running = f"running {function} for the items of {os.path.normpath(os.path.join(path, name))}"
+            note(f"{running} in {many(processes, 'process', 'processes')}, started by process {os.getpid()}")
         result = Crew(job, processes, signals.ready(), look).run()
         damaged = 0
         with suppress(PersistentQueueError, OSError):  # another process owned it, and has ended

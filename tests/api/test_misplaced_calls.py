@@ -12,7 +12,7 @@ import pytest
 
 from persistentqueue import PersistentQueue, aio, connect
 from persistentqueue.aio.shared_queue import ConnectedQueue
-from persistentqueue.system.misplaced_calls import MisplacedCalls
+from persistentqueue.misplaced_calls import MisplacedCalls
 from persistentqueue.workers import SharedQueue
 
 CALLS = {

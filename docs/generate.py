@@ -119,13 +119,16 @@ def _apart(emphasis: re.Match[str]) -> str:
 def options() -> str:
     """Return the table of all options, then each description in full."""
     described = section(inspect.getdoc(PersistentQueue) or "", "Args")
-    types = {field.name: str(field.type) for field in fields(Options)} | {"codec": "Codec[T]", "progress": "Progress"}
-    defaults = {field.name: field.default for field in fields(Options)}
+    types = {field.name: str(field.type) for field in fields(Options)}
+    others = {"codec": "Codec[T]", "progress": "Progress", "serve": "bool"}
+    defaults = {field.name: field.default for field in fields(Options)} | {"serve": False}
     rows, parts = [], []
     for name, text in described.items():
-        if name not in types:
+        if name in others:
+            text += " ``Options`` does not accept this argument."
+        elif name not in types:
             continue
-        kind = re.sub(r"\w+", lambda found: _TYPES.get(found.group(), found.group()), types[name])
+        kind = re.sub(r"\w+", lambda found: _TYPES.get(found.group(), found.group()), (types | others)[name])
         default = "`BYTES`" if name == "codec" else _default(name, defaults.get(name))
         rows.append([f"[`{name}`](#{name})", code(kind), default, first_sentence(text)])
         parts.append(f"### {name}\n\n{prose(text)}\n\n")

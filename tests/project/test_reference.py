@@ -103,10 +103,17 @@ def test_parts_are_included() -> None:
 def test_options_are_complete() -> None:
     """The table has each option, with a sentence, and each has a section."""
     text = generate.options()
-    names = [field.name for field in fields(Options)] + ["codec", "progress"]
+    names = [field.name for field in fields(Options)] + ["codec", "progress", "serve"]
     assert sorted(re.findall(r"^\| \[`(\w+)`\]\(#\w+\) \|(?:.+\|){2} \S.*\. \|$", text, re.MULTILINE)) == sorted(names)
     assert sorted(re.findall(r"^### (\w+)$", text, re.MULTILINE)) == sorted(names)
     assert "| `int \\| MemoryBudget` | 64 MiB |" in text
+
+
+def test_arguments_that_options_do_not_accept_say_so() -> None:
+    """The section of an argument that is no field of ``Options`` says that ``Options`` does not accept it."""
+    sections = dict(re.findall(r"^### (\w+)\n\n(.+)$", generate.options(), re.MULTILINE))
+    refused = {name for name, text in sections.items() if text.endswith("`Options` does not accept this argument.")}
+    assert refused == {"codec", "progress", "serve"}
 
 
 def test_errors_are_complete() -> None:

@@ -23,7 +23,7 @@ class QueueSensor(BaseSensorOperator):  # type: ignore[misc]
         path: The directory of queues, or a queue's own directory, a template. With None, the default, that of the
             connection.
         conn_id: The id of the connection. Default: ``persistentqueue_default``.
-        subscription: The subscription that consumes, a template. The default ``""`` is the plain consumer.
+        subscription: The subscription that consumes, a template. The default ``""`` is the plain queue.
         min_items: The least number of items, at least 1. A transaction that no owner has adopted yet counts as one.
             Default: 1.
         deferrable: True, the default, if the triggerer waits, so that no worker does. False for a wait in the worker,

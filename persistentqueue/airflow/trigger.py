@@ -31,7 +31,7 @@ class QueueTrigger(BaseEventTrigger):  # type: ignore[misc]
         name: The name of the queue. With None, the default, that of the connection.
         path: The directory of queues, or a queue's own directory. With None, the default, that of the connection.
         conn_id: The id of the connection, which is read if there is no ``path``. Default: ``persistentqueue_default``.
-        subscription: The subscription that consumes. The default ``""`` is the plain consumer.
+        subscription: The subscription that consumes. The default ``""`` is the plain queue.
         min_items: The least number of items to report, at least 1. Default: 1.
         poll_seconds: Seconds between two looks, above 0. Default: 1.
         repeat_seconds: Seconds after which items that still wait are reported once more, above 0; None for never.

@@ -28,7 +28,7 @@ class Watch:
     Args:
         path: The directory of queues, or a queue's own directory.
         name: The name of the queue in ``path``; None for ``path`` itself.
-        subscription: The subscription that consumes; empty for the plain consumer.
+        subscription: The subscription that consumes; empty for the plain queue.
         min_items: The least number of items to report. A published transaction counts as one item.
         repeat_seconds: The time after which items that still wait are reported once more; None for never.
     """

@@ -197,7 +197,7 @@ def _no_queue_text(error: QueueNotFoundError, values: Mapping[str, Any]) -> str:
 
 def _no_subscription_text(error: SubscriptionNotFoundError, values: Mapping[str, Any]) -> str:
     """Return the names of the subscriptions, and the option for them. Raises errors of a look at the queue."""
-    # The other queue of a verb only gets items, or is a dead-letter queue, which has a plain consumer.
+    # The other queue of a verb only gets items, or is a dead-letter queue, which can be read as a plain queue.
     seen = View(values["path"], next(iter(_names_in(values)), None)).look()
     names = ", ".join(each for each, _ in seen.subscriptions)
     what = f"no subscription {error.subscription!r}" if error.subscription else "only subscriptions"

@@ -345,7 +345,7 @@ def _of_files(sight: Sight) -> Iterator[Finding]:
             f"Furthest behind is {who} with {many(left, 'item')} left"
             + (f"; {many(alone, 'data file is', 'data files are')} kept for it alone." if alone else "."),
             "A consumer that is not used any more keeps every item: remove it by queue.unsubscribe(name); a queue "
-            "made with fan_out=True has no plain consumer.",
+            "made with fan_out=True has only subscriptions.",
         )
 
 

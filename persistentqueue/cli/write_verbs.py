@@ -212,7 +212,7 @@ def _taken_in(
             if queue.stats().published:
                 waits = (
                     "published, and not adopted yet: the queue is at a limit, or the file of an earlier producer "
-                    "cannot be read: see the verbs stat and check"
+                    "cannot be read: see the commands stat and check"
                 )
     except QueueLockedError as locked:
         who = f"process {locked.pid} on {locked.host}" if locked.pid is not None else "another process"

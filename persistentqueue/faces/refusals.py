@@ -51,7 +51,7 @@ class Consumer(NamedTuple):
 
 
 def consumer_of(core: PersistentQueue[T], subscription: str | None) -> Consumer:
-    """Return the plain consumer of the queue, or its subscription of this name, which is made if it does not exist.
+    """Return the plain queue, or its subscription of this name, which is made if it does not exist.
 
     Raises the errors of ``PersistentQueue.subscribe``.
     """

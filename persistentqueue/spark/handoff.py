@@ -254,7 +254,7 @@ class StageHandoff:
             timeout: Seconds to wait for a stage, None for ever; the default is 0. Only another thread of this process
                 can put a stage meanwhile, because the hand-off owns the queue.
             subscription: The name of the consumer, which ``subscribe`` has made. With None, the default, it is the
-                consumer without a name.
+                plain queue.
             progress: A function that is called as by ``put``, for the jobs that this thread starts in the block. If it
                 raises, the take is not committed. The default is None.
 
@@ -264,7 +264,7 @@ class StageHandoff:
         Raises:
             PayloadLostError: A file of the payload is missing, or its size differs from the manifest. The stage was
                 released; see ``skip``.
-            SubscriptionNotFoundError: There is no such subscription; or there is no consumer without a name.
+            SubscriptionNotFoundError: There is no such subscription; or only subscriptions read the queue.
 
         It also raises what ``Session.flush`` raises when the block ends.
         """
@@ -303,13 +303,13 @@ class StageHandoff:
             manifest: The manifest of the stage, from ``PayloadLostError.manifest`` or from ``waiting()``.
             reason: A text for the dead letter; empty by default.
             subscription: The name of the consumer that gives the stage up; the other consumers still take it. With
-                None, the default, it is the consumer without a name.
+                None, the default, it is the plain queue.
 
         Returns:
             True if the stage was given up; False if it does not wait for this consumer.
 
         Raises:
-            SubscriptionNotFoundError: There is no such subscription; or there is no consumer without a name.
+            SubscriptionNotFoundError: There is no such subscription; or only subscriptions read the queue.
             OSError: The payload cannot be renamed.
 
         It also raises what ``Session.flush`` raises; the stage then still waits.
@@ -391,7 +391,7 @@ class StageHandoff:
             An iterator over the manifests.
 
         Raises:
-            SubscriptionNotFoundError: There is no such subscription; or there is no consumer without a name.
+            SubscriptionNotFoundError: There is no such subscription; or only subscriptions read the queue.
             CorruptionError: The iterator reaches a damaged block of the queue.
         """
         return map(decode, self._consumer(subscription).browse())

@@ -291,7 +291,7 @@ def test_waiting_ends_with_what_is_waited_for(open_queue: QueueFactory, threads:
 
 
 def test_a_queue_of_subscriptions_has_nobody_to_wait_for(open_queue: QueueFactory) -> None:
-    """A queue without a plain consumer refuses ``wait`` and ``dequeue_cached``, and the error names its
+    """A queue without a plain queue refuses ``wait`` and ``dequeue_cached``, and the error names its
     subscriptions."""
     queue = open_queue(fan_out=True)
     queue.subscribe("s")

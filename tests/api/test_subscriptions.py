@@ -237,7 +237,7 @@ def test_all_who_wait_are_woken(open_queue: QueueFactory) -> None:
 
 
 def test_pure_fan_out(open_queue: QueueFactory, directory: Path) -> None:
-    """A queue with ``fan_out`` has no plain consumer: an item goes when all subscriptions have consumed it, and stays
+    """A queue with ``fan_out`` has no plain queue: an item goes when all subscriptions have consumed it, and stays
     while there are none. The setting stays, whether it is given again or not."""
     queue = open_queue(fan_out=True)
     put(queue, *numbers(5))
@@ -271,7 +271,7 @@ def test_pure_fan_out(open_queue: QueueFactory, directory: Path) -> None:
 
 
 def test_fan_out_is_for_new_queues(open_queue: QueueFactory) -> None:
-    """A queue that has a plain consumer keeps it: a later opening with ``fan_out`` is refused."""
+    """A queue that has a plain queue keeps it: a later opening with ``fan_out`` is refused."""
     queue = open_queue()
     queue.close()
     with pytest.raises(ValueError, match="made without fan_out"):

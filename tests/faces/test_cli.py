@@ -762,7 +762,7 @@ def test_limits_are_kept(path: Path) -> None:
     assert said[1].err == "1 item enqueued\n"
     assert said[2].err == (
         "1 item published, and not adopted yet: the queue is at a limit, or the file of an earlier producer cannot be "
-        "read: see the verbs stat and check\n"
+        "read: see the commands stat and check\n"
     )
     assert "max_items=2 leaves no room for 1 more" in said[4].err
     assert cli("put", path, "other", "x", "--json").json == {"items": 1, "published": False}

@@ -176,7 +176,7 @@ def test_a_batch_that_is_run_again(spark: SparkSession, tmp_path: Path) -> None:
     assert counts == [4, 3]
     acknowledge(query)
     assert left(tmp_path) == []
-    assert taken(tmp_path, "in") == [b"4", b"5", b"6"]  # the items of the plain consumer
+    assert taken(tmp_path, "in") == [b"4", b"5", b"6"]  # the items of the plain queue
     roll_back(tmp_path, 1)
     with pytest.raises(StreamingQueryException, match="3 items"):
         to_queue(read(spark, tmp_path), tmp_path)
@@ -535,7 +535,7 @@ def test_a_first_batch_that_is_run_again(tmp_path: Path) -> None:
     again = reader(tmp_path)
     start = again.initialOffset()
     assert start["offset"] == 10
-    (split,) = again.partitions(start, end)  # the plain consumer still needs these items
+    (split,) = again.partitions(start, end)  # the plain queue still needs these items
     assert sum(len(batch) for batch in again.read(split)) == 10
     assert len(taken(tmp_path, "in")) == 10
     with pytest.raises(DataLossError, match="10 items of the batch that ends at 10 are gone"):

@@ -35,7 +35,7 @@ class Edge(StageHandoff):
         network_disk: Whether the directory may be on a network file system.
 
     Raises:
-        ValueError: The queue was made by another program, and has a consumer without a name.
+        ValueError: The queue was made by another program, without ``fan_out``.
     """
 
     def __init__(

@@ -123,11 +123,10 @@ def options() -> str:
     others = {"codec": "Codec[T]", "progress": "Progress", "serve": "bool"}
     defaults = {field.name: field.default for field in fields(Options)} | {"serve": False}
     rows, parts = [], []
-    for name, text in described.items():
-        if name in others:
-            text += " ``Options`` does not accept this argument."
-        elif name not in types:
+    for name, described_as in described.items():
+        if name not in types | others:
             continue
+        text = described_as + (" ``Options`` does not accept this argument." if name in others else "")
         kind = re.sub(r"\w+", lambda found: _TYPES.get(found.group(), found.group()), (types | others)[name])
         default = "`BYTES`" if name == "codec" else _default(name, defaults.get(name))
         rows.append([f"[`{name}`](#{name})", code(kind), default, first_sentence(text)])

@@ -744,9 +744,12 @@ def test_a_forked_child_keeps_outcomes(open_queue: QueueFactory) -> None:
     assert drain(queue) == [b"0", b"2", b"3", b"4"]
 
 
-def test_a_failed_ticket_keeps_its_error_in_a_forked_child() -> None:
-    """A ticket that has failed before a fork has the same error in the child."""
+def test_a_ticket_keeps_its_outcome_in_a_forked_child() -> None:
+    """A ticket that has ended before a fork has the same result, or the same error, in the child."""
     ticket, error = Ticket(), ValueError("before")
     pipeline._fail(ticket, error)
-    ticket.abandon("the process has forked")
+    ended = pipeline.done(False)
+    for each in (ticket, ended):
+        each.abandon("the process has forked")
     assert ticket.exception(0.0) is error
+    assert ended.result(0.0) is False

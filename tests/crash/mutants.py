@@ -190,7 +190,7 @@ MUTANTS = (
     Mutant("a coordinator is opened as the asker is", "recovery/opening", "Settings(log_bytes=PAGE_BYTES, wipe=True, trust=trust, network_disk=True)", "Settings(log_bytes=PAGE_BYTES, wipe=True, trust=trust, network_disk=True, fan_out=True)", "several"),
     Mutant("nobody says that nothing was decided", "recovery/in_doubt", "    return False if is_sound and newest.last_number == prepare.number - 1 else None\n", "    return None\n", "several faults", 9),
     Mutant("a decision is never forgotten", "recovery/in_doubt", "        if newest is not None and not any(", "        if False and not any(", "several"),
-    Mutant("a decision is never forgotten for who is gone", "recovery/in_doubt", "    if gone and find_unsettled(", "    if False and find_unsettled(", "several", 424),
+    Mutant("a decision is never forgotten for who is gone", "recovery/in_doubt", "        if find_unsettled(disk, directory, disk.listdir(neighbours)) is None:\n", "        if False:\n", "several", 424),
     Mutant("an owned log is believed to its last frame", "recovery/in_doubt", "is_sound or at + 1 < len(newest.frames)", "True", "several faults", 103),
     Mutant("the name of a neighbour's log is not made durable", "storage/log_reader", "            sync_directory(disk, path)", "            pass", "several", 759),
     Mutant("a resolution is not logged", "engine/trim", "        return [Resolution(settling.transaction, settling.committed)]\n", "        return []\n", "several", 3),

@@ -260,7 +260,7 @@ def test_a_publication_that_the_memory_is_too_small_for(tmp_path: Path, monkeypa
     """A frame for which the process has no memory is not damage: the error names the file."""
     forge(tmp_path / NAME, OWN)
 
-    def lacks(*_: Any) -> bytes:
+    def lacks(*_: Any, **__: Any) -> bytes:
         raise MemoryError
 
     monkeypatch.setattr(publication, "decode_lone_transaction", lacks)
@@ -420,11 +420,12 @@ def test_a_log_that_the_memory_is_too_small_for(open_queue: QueueFactory, monkey
     with open_queue() as queue:
         put(queue, b"1")
 
-    def lacks(*_: Any) -> bytes:
+    def lacks(*_: Any, **__: Any) -> bytes:
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(log_reader, "read_all", lacks)
+        for name in ("read_needed", "read_around"):
+            patch.setattr(log_reader, name, lacks)
         for call in (open_queue, lambda: check(directory_of(queue)), lambda: repair(directory_of(queue))):
             with pytest.raises(MemoryShortageError, match="needs at least 1048576 bytes of memory"):
                 call()

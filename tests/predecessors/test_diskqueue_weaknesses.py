@@ -281,7 +281,7 @@ def test_6_9_a_failed_read_applies_nothing_twice(open_queue: QueueFactory, direc
 
     logs = {path: path.read_bytes() for path in (directory / "log").iterdir()}
     for _ in range(3):
-        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        with pytest.raises(CorruptionError, match=os.strerror(errno.EIO)):
             open_queue(disk=replace(DISK, pread=fail, rename=forbid, unlink=forbid, sleep=forbid))
     assert {path: path.read_bytes() for path in (directory / "log").iterdir()} == logs
     short = replace(DISK, pread=lambda fd, length_bytes, offset: os.pread(fd, min(length_bytes, 7), offset))

@@ -353,8 +353,8 @@ class RepairReport:
     lost: tuple[tuple[int, int], ...]
     """Sequences that are lost, as ``(first, count)``. They are counted from the first item of the queue on."""
     without_log: bool
-    """Whether the log could not be used. The items then come from the blocks alone, and some may have been consumed
-    before."""
+    """Whether the log could not be used. The items then come from the blocks alone. Some may have been consumed before,
+    and some may be those of large transactions that were rolled back."""
     kept: tuple[str, ...]
     """Names of the ``*.damaged`` files that keep what was removed or replaced, relative to the queue's directory or to
     the location of its segments."""

@@ -6,8 +6,9 @@
    were compacted behind the damage are read from their segments before the compaction.
 2. Without an intact header and checkpoint, nothing in a log can be believed. Then the blocks of all segments count, in
    their order. Items that were consumed since the oldest of these segments was made are delivered again. Items that
-   were compacted are delivered twice while their source still exists. The subscriptions are lost: the plain consumer
-   gets all items.
+   were compacted are delivered twice while their source still exists. Items of large transactions that were rolled
+   back, or cut short by a crash, are delivered as well: their blocks are like all others. The subscriptions are lost:
+   the plain consumer gets all items.
 3. The blocks that the log carries are written to the segments, as at any opening. Then every block that the log names
    is read. The blocks that are not intact are lost, and nothing else. Damaged headers of segments are written again.
 

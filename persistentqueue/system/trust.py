@@ -124,6 +124,7 @@ def copy_around(disk: Disk, source_path: str, target_path: str) -> bool:
     is_whole = True
 
     def pread(fd: int, length_bytes: int, offset: int) -> bytes:
+        """Read as ``disk.pread`` does, but around bad pages, and note them."""
         nonlocal is_whole
         try:
             return disk.pread(fd, length_bytes, offset)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import PersistentQueue, Session
+from persistentqueue import CorruptionError, PersistentQueue, Session
 from persistentqueue.runtime.session_state import SessionParts
 from persistentqueue.system.disk import DISK, Disk
 
@@ -157,3 +157,21 @@ def interruptible() -> Iterator[None]:
     finally:
         if before is signal.SIG_IGN:
             signal.signal(signal.SIGINT, before)
+
+
+def survivors(queue: PersistentQueue) -> tuple[list[bytes], list[CorruptionError]]:
+    """Dequeue and flush each item; return the items, and the errors between them."""
+    items: list[bytes] = []
+    errors: list[CorruptionError] = []
+    with queue.session() as session:
+        while True:
+            try:
+                item = session.dequeue()
+            except CorruptionError as error:
+                errors.append(error)
+                continue
+            if item is None:
+                session.flush()
+                return items, errors
+            items.append(item)
+            session.flush()

@@ -20,7 +20,7 @@ from persistentqueue.storage.log_reader import Replay, read_log
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
 from tests.support.disks import call_on
-from tests.support.queues import IN_CACHE, crash, drain, flip, log_file, put, put_each, segment_files
+from tests.support.queues import IN_CACHE, crash, drain, flip, log_file, put, put_each, segment_files, survivors
 
 ITEMS = [b"item %d" % n for n in range(20)]
 
@@ -412,23 +412,6 @@ def test_unsynced_log_may_lose_frames_in_any_order(tmp_path: Path) -> None:
 
 
 # --- damaged segments ------------------------------------------------------------------------------------------------
-
-
-def survivors(queue: PersistentQueue) -> tuple[list[bytes], list[CorruptionError]]:
-    """Return all items that come out, and all errors that are raised meanwhile."""
-    items: list[bytes] = []
-    errors: list[CorruptionError] = []
-    with queue.session() as session:
-        while True:
-            try:
-                item = session.dequeue()
-            except CorruptionError as error:
-                errors.append(error)
-                continue
-            if item is None:
-                session.flush()
-                return items, errors
-            items.append(item)
 
 
 def make_blocks(path: Path, **settings: Any) -> tuple[list[bytes], Path]:

@@ -17,7 +17,7 @@ from persistentqueue import CorruptionError, PersistentQueue, Producer, View, ch
 from persistentqueue.system.disk import DISK, PAGE_BYTES, Disk
 from persistentqueue.system.trust import read_around, read_needed
 from tests.support.disks import call_on, using_disk
-from tests.support.queues import crash, drain, log_file, put_each, segment_files
+from tests.support.queues import crash, drain, log_file, put_each, segment_files, survivors
 
 ITEMS = [b"%02d" % number * 3000 for number in range(20)]
 
@@ -67,19 +67,8 @@ def path(tmp_path: Path) -> Path:
 
 def taken(disk: Disk, path: Path, memory_bytes: int) -> tuple[list[bytes], list[CorruptionError]]:
     """Dequeue and flush each item; return the items, and the errors between them."""
-    items: list[bytes] = []
-    errors: list[CorruptionError] = []
-    with call_on(disk, PersistentQueue, path, memory_bytes=memory_bytes) as queue, queue.session() as session:
-        while True:
-            try:
-                item = session.dequeue()
-            except CorruptionError as error:
-                errors.append(error)
-                continue
-            if item is None:
-                return items, errors
-            items.append(item)
-            session.flush()
+    with call_on(disk, PersistentQueue, path, memory_bytes=memory_bytes) as queue:
+        return survivors(queue)
 
 
 def lost_by(path: Path, offset: int) -> list[bytes]:

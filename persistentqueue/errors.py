@@ -356,7 +356,7 @@ class CodecError(PersistentQueueError, ValueError):
         item: The object that could not be encoded, or the bytes that could not be decoded.
         path: The directory of the queue; None if unknown.
         sequence: The sequence of a stored item; None if unknown.
-        advice: The action that helps, as text; may be empty.
+        problem: The text without the advice at its end.
         __cause__: The error of the codec.
     """
 
@@ -370,11 +370,11 @@ class CodecError(PersistentQueueError, ValueError):
         sequence: int | None = None,
         advice: str = "",
     ) -> None:
-        self.item, self.path, self.sequence, self.advice = item, path, sequence, advice
+        self.item, self.path, self.sequence, name = item, path, sequence, type(codec).__name__.lstrip("_")
         what = f"{len(item)} bytes" if isinstance(item, bytes) else f"a {type(item).__name__}"
         where = (f"{path}: " if path is not None else "") + (f"item {sequence}: " if sequence is not None else "")
-        problem = f"{where}{type(codec).__name__.lstrip('_')} cannot {action} {what}: {type(reason).__name__}: {reason}"
-        super().__init__(f"{problem}: {advice}" if advice else problem)
+        self.problem = f"{where}{name} cannot {action} {what}: {type(reason).__name__}: {reason}"
+        super().__init__(f"{self.problem}: {advice}" if advice else self.problem)
 
 
 class MissingExtraError(PersistentQueueError, ImportError):

@@ -640,7 +640,7 @@ class Session(SessionState[T]):
             needs = "max_attempts=, dead_letter= or retry_delay_seconds="
             raise ValueError(f"this queue does not count attempts: open it with {needs} to reject items")
         if isinstance(item, CodecError):
-            reason = reason or str(item).removesuffix(f": {item.advice}")
+            reason = reason or item.problem
         self._trial.reject(transaction, self._consumer(), self._meaning(item), reason, retry, delay_seconds)
 
     def _undecodable(self, codec: object, data: bytes, reason: Exception) -> CodecError:

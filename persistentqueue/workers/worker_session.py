@@ -484,7 +484,7 @@ class WorkerSession(Uncopyable, Generic[T]):
         self._begin()
         try:
             if isinstance(item, CodecError):
-                reason, item = reason or str(item).removesuffix(f": {item.advice}"), item.item
+                reason, item = reason or item.problem, item.item
             if not isinstance(reason, str):
                 raise TypeError(f"a reason must be text, not {reason!r}")
             raw = next((each for each in self._raw if is_meant(self._codec, each, item)), None)

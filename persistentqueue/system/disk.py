@@ -154,6 +154,25 @@ class Disk:
         return f"<{type(self).__name__}>"
 
 
+class _Descriptor:
+    """A descriptor that is closed with the last reference to it, at the latest.
+
+    A closed directory keeps none. While Python collects garbage it ignores errors, and so Ctrl-C would be lost there.
+    """
+
+    __slots__ = ("_disk", "_fd")
+
+    def __init__(self, disk: Disk, fd: int) -> None:
+        self._disk, self._fd = disk, fd
+
+    def __del__(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            self._disk.close(fd)
+
+    close = __del__
+
+
 class Root:
     """A directory that is held open.
 
@@ -161,13 +180,14 @@ class Root:
     descriptor, so its number cannot become that of another file during a call.
     """
 
-    __slots__ = ("_calls", "_disk", "_identity", "_is_closed", "_pid", "fd", "path", "prefix")
+    __slots__ = ("_calls", "_descriptor", "_disk", "_identity", "_is_closed", "_pid", "fd", "path", "prefix")
 
     def __init__(self, disk: Disk, path: str, fd: int, found: os.stat_result) -> None:
         self._disk = disk
         self.path = path
         self.prefix = join(path, "")
         self.fd = fd
+        self._descriptor: _Descriptor | None = _Descriptor(disk, fd)
         self._identity = found.st_dev, found.st_ino
         self._calls: list[None] = []
         """One entry for each call that is under way."""
@@ -186,9 +206,6 @@ class Root:
         if self._is_closed and not self._calls:
             self._close()
 
-    def __del__(self) -> None:
-        self._close()
-
     def close(self) -> None:
         """Close the descriptor as soon as no call is under way.
 
@@ -199,9 +216,9 @@ class Root:
             self._close()
 
     def _close(self) -> None:
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            self._disk.close(fd)
+        descriptor, self._descriptor, self.fd = self._descriptor, None, -1
+        if descriptor is not None:
+            descriptor.close()
 
     def is_found(self, found: os.stat_result) -> bool:
         """Return whether ``found`` describes this directory."""

@@ -2,7 +2,11 @@
 
 CPython runs signal handlers in the main thread, between two instructions: at the start of a function, after a call, and
 at a jump back. ``run_places`` traces a call once to find all such places in it. Then it makes the call once for each
-place, on a simulated disk, and raises there.
+place, on a simulated disk, and raises there. In a call that postpones Ctrl-C, it sends the signal instead.
+
+Half of the places are interrupted in a program that has the handlers of Python alone, so that shielded calls postpone
+Ctrl-C. The others are interrupted in a program with a handler of its own, so that a helper thread makes the shielded
+calls (see ``signal_shield``).
 
 After each interruption, only its exception came out. The queue object still works, no lock is taken, and no item is
 held that no caller was given. Then the call is made again. After that, and after a reopening and a power cut, the
@@ -15,10 +19,11 @@ from __future__ import annotations
 
 import dis
 import os
+import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
@@ -31,8 +36,9 @@ from persistentqueue import PersistentQueue, Producer, Session, transaction
 from persistentqueue.errors import PersistentQueueError, QueueFullError
 from persistentqueue.runtime.maintenance import Maintenance
 from persistentqueue.runtime.session_state import SessionParts
+from persistentqueue.system import signal_shield
 from persistentqueue.system.disk import Disk
-from persistentqueue.system.signal_shield import end_helper
+from persistentqueue.system.signal_shield import end_helper, is_postponing
 from tests.support.disks import call_on
 
 from .disk import SimulatedDisk
@@ -40,6 +46,7 @@ from .disk import SimulatedDisk
 _IDLE_SECONDS, _POLL_SECONDS = 60.0, 0.005
 """The longest wait for an idle queue, and the time between two looks."""
 _PACKAGE = str(Path(persistentqueue.__file__).parent)
+_SHIELD = str(signal_shield.__file__)
 _TESTS = str(Path(__file__).parent)
 _LOOKING = ("CALL", "JUMP_BACKWARD", "POP_JUMP_BACKWARD", "RESUME", "JUMP_ABSOLUTE")
 """Prefixes of the names of instructions after which CPython checks for signals."""
@@ -127,7 +134,7 @@ class Tracer:
         return known
 
     def _enter(self, frame: FrameType, event: str, _: Any) -> Any:
-        if event != "call" or not self._is_inside(frame):
+        if event != "call" or not self._is_inside(frame) or _is_shielded(frame):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self._step
@@ -146,14 +153,22 @@ class Tracer:
 
     def _profile(self, frame: FrameType, event: str, _: Any) -> None:
         # After a function of C, the error comes from the call itself, like that of a signal handler.
-        if event == "c_return" and self._is_inside(frame):
+        if event == "c_return" and self._is_inside(frame) and not _is_shielded(frame):
             self._look(Place(frame.f_code, frame.f_lasti))
 
     def _look(self, place: Place) -> None:
         count = self.seen[place] = self.seen.get(place, 0) + 1
         if not self.has_raised and self._target is not None and self._target == (place, count):
             self.has_raised = True
-            raise Interruption
+            if is_postponing():
+                signal.raise_signal(signal.SIGINT)
+            else:
+                raise Interruption
+
+
+def _is_shielded(frame: FrameType) -> bool:
+    """Return whether a handler that comes here is postponed. The shield itself stands for all the code within it."""
+    return is_postponing() and frame.f_code.co_filename != _SHIELD
 
 
 # --- scenarios -------------------------------------------------------------------------------------------------------
@@ -722,8 +737,10 @@ def _interrupt(world: World, scenario: Scenario, target: tuple[Place, int] | Non
     tracer = Tracer(target)
     try:
         tracer.run(case.call)
-    except Interruption:
+    except KeyboardInterrupt:
         _require(tracer.has_raised, "an interruption that nobody raised")
+    else:
+        _require(not tracer.has_raised, "the interruption did not come out")
     if target is not None and not tracer.has_raised:
         return tracer.seen  # this time the call did not reach the place
     for queue in world.queues.values():
@@ -764,21 +781,35 @@ def run_places(only: str = "", part: int = 0, parts: int = 1) -> Report:
         return _run_places(only, part, parts)
 
 
+@contextmanager
+def _handlers_of(name: str) -> Iterator[None]:
+    """Have the handlers of a program: those of Python, or one more, so that a helper thread makes shielded calls."""
+    before = signal.getsignal(signal.SIGUSR2)
+    signal.signal(signal.SIGUSR2, signal.SIG_DFL if name == "Python" else lambda *_: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+
+
 def _run_places(only: str, part: int, parts: int) -> Report:
     began, places, done = time.monotonic(), 0, 0
     chosen = {name: scenario for name, scenario in SCENARIOS.items() if only in name}
-    for name, scenario in chosen.items():
-        interrupt(scenario, None)  # imports and objects of the first run do not count
-        seen = interrupt(scenario, None)
-        for number, (place, count) in enumerate(seen.items()):
-            if number % parts != part:
-                continue
-            places += 1
-            for nth in {1, count}:
-                try:
-                    interrupt(scenario, (place, nth))
-                except Exception as error:
-                    raise ViolationError(f"{name!r}, interrupted at {place}, time {nth}: {error!r}") from error
-                done += 1
+    for turn, handlers in enumerate(("Python", "the program")):
+        with _handlers_of(handlers):
+            for name, scenario in chosen.items():
+                interrupt(scenario, None)  # imports and objects of the first run do not count
+                seen = interrupt(scenario, None)
+                for number, (place, count) in enumerate(seen.items()):
+                    if number % (2 * parts) != 2 * part + turn:
+                        continue
+                    places += 1
+                    for nth in {1, count}:
+                        try:
+                            interrupt(scenario, (place, nth))
+                        except Exception as error:
+                            where = f"{name!r} with the handlers of {handlers}, interrupted at {place}, time {nth}"
+                            raise ViolationError(f"{where}: {error!r}") from error
+                        done += 1
     end_helper()
     return Report(len(chosen), places, done, time.monotonic() - began)

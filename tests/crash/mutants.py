@@ -41,6 +41,7 @@ COPIES = "tests/misuse/test_copied_locations.py"
 SESSIONS = "tests/misuse/test_sessions.py"
 LANE = "tests/unit/core/test_availability.py"
 INTERRUPTS = "tests/misuse/test_interrupts.py"
+SHIELD = "tests/unit/system/test_signal_shield.py"
 PIPELINE = "tests/unit/runtime/test_pipeline.py"
 
 
@@ -225,6 +226,10 @@ MUTANTS = (
     Mutant("a frame that was interrupted is not written again", "storage/log", "        if self.number == before:\n", "        if False:\n", f"{INTERRUPTS}::test_row_04_interrupted_everywhere_a_flush_is_finished_or_undone"),
     Mutant("what was taken and not returned stays on hold", "runtime/session_state", "                self._open_queue.put_back(transaction, sum(run[1] for run in transaction.runs) - transaction.given)\n", "                pass\n", f"{INTERRUPTS}::test_row_03_interrupted_everywhere_nothing_is_on_hold"),
     Mutant("who is interrupted keeps the place of a waiter", "runtime/waiting", "            shielded(partial(self._leave, place, passes=True))\n", "            pass\n", f"{SESSIONS}::test_row_03_a_waiting_consumer_is_interrupted"),
+    Mutant("a handler of the program raises in the middle", "system/signal_shield", "    if _can_postpone():\n", "    if True:\n", f"{SHIELD}::test_with_a_handler_of_the_program_another_thread_makes_the_call"),
+    Mutant("a postponed signal is forgotten", "system/signal_shield", "        if postponed.has_come:\n", "        if False:\n", f"{SHIELD}::test_ctrl_c_is_postponed"),
+    Mutant("Ctrl-C raises in the middle", "system/signal_shield", "    _set_handler(_CTRL_C, postponed)\n", "    pass\n", f"{INTERRUPTS}::test_row_03_interrupted_everywhere_nothing_is_on_hold"),
+    Mutant("a forked child has no Ctrl-C", "system/signal_shield", "    if is_postponing():\n        _set_handler", "    if False:\n        _set_handler", f"{SHIELD}::test_a_child_that_is_forked_meanwhile_can_be_interrupted"),
     Mutant("an opening that is interrupted keeps the lock", "runtime/open_queue", "                self.shielded(self._store.close)\n", "                pass\n", f"{INTERRUPTS}::test_row_03_interrupted_everywhere_nothing_is_on_hold"),
     Mutant("a copied directory counts as one that was only opened after a power cut", "storage/lock", "return recorded != inode and", "return False and", f"{IDENTITIES}::test_a_copy_never_uses_the_segments_of_its_original"),
     Mutant("a lock that a power cut has emptied counts as that of a copy", "storage/lock", "recorded != inode and _INODE.fullmatch(str(recorded)) is not None", "recorded != inode", "tests/unit/storage/test_locations.py::test_move_interrupted_at_every_call"),

@@ -1,9 +1,10 @@
-"""Interruptions at random moments: real signals, sent by a timer to a process that works on real queues.
+"""Interruptions at random moments: real signals, sent to a process that works on real queues.
 
-The handler raises, like that of Ctrl-C. The main thread makes one call after the other, and records the acknowledged
-ones. Other threads work on the same queues. An interrupted call is made again, as its docstring allows. At the end no
-lock is taken, no item is held, and no queue is broken. After a reopening, each acknowledged item is there once, unless
-it was consumed.
+Every other process gets Ctrl-C from another process, and has the handler of Python. The others get the signal of a
+timer, and have a handler that raises: then a helper thread makes the shielded calls. The main thread makes one call
+after the other, and records the acknowledged ones. Other threads work on the same queues. An interrupted call is made
+again, as its docstring allows. At the end no lock is taken, no item is held, and no queue is broken. After a reopening,
+each acknowledged item is there once, unless it was consumed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import logging
 import os
 import random
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -31,8 +33,87 @@ from .interrupts import Interruption, ViolationError, await_idle
 _DELAY_SECONDS = (0.00001, 0.0006)
 """Shortest and longest delay of a signal after the start of its call."""
 _HANG_SECONDS = 120.0
+_PAUSE_SECONDS = 0.001
 _SETTINGS: dict[str, Any] = {"segment_bytes": 256 * 1024, "log_bytes": 64 * 1024}
 _ITEMS_MOST = 3000
+
+
+_SENDER = """
+import os, signal, struct, sys, time
+while delay := sys.stdin.buffer.read(8):
+    time.sleep(*struct.unpack("d", delay))
+    os.kill(os.getppid(), signal.SIGINT)
+"""
+
+
+class Timer:
+    """Interrupts calls by the signal of a timer, whose handler raises while it is armed."""
+
+    def __init__(self) -> None:
+        self._armed = False
+        signal.signal(signal.SIGALRM, self._raise)
+
+    def _raise(self, *_: object) -> None:
+        if self._armed:
+            self._armed = False
+            raise Interruption
+
+    def attempt(self, call: Callable[[], Any], delay_seconds: float) -> tuple[bool, Any]:
+        """Make the call while a signal is on its way; return if it ended well, and its result."""
+        signal.setitimer(signal.ITIMER_REAL, delay_seconds)
+        try:
+            self._armed = True
+            result = call()
+            self._armed = False
+        except Interruption:
+            return False, None
+        return True, result
+
+    def end(self) -> None:
+        """Send no more signals."""
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+
+class Terminal:
+    """Interrupts calls by Ctrl-C, which another process sends. Its handler is that of Python."""
+
+    def __init__(self) -> None:
+        self._is_ignored = False
+        sys.unraisablehook = self._hear
+        # The sender gets no Ctrl-C of a real terminal: it ends with its input.
+        self._sender = subprocess.Popen(
+            [sys.executable, "-c", _SENDER], stdin=subprocess.PIPE, bufsize=0, start_new_session=True
+        )
+
+    def _hear(self, ignored: sys.UnraisableHookArgs) -> None:
+        """Note that Python ignores a Ctrl-C, since it came in the middle of a finalizer."""
+        if ignored.exc_type is KeyboardInterrupt:
+            self._is_ignored = True
+        else:
+            sys.__unraisablehook__(ignored)
+
+    def attempt(self, call: Callable[[], Any], delay_seconds: float) -> tuple[bool, Any]:
+        """Make the call while a signal is on its way; return if it ended well, and its result. The signal has come."""
+        is_done, result, self._is_ignored = False, None, False
+        assert self._sender.stdin is not None
+        try:
+            self._sender.stdin.write(struct.pack("d", delay_seconds))
+            result = call()
+            is_done = True
+            deadline = time.monotonic() + _HANG_SECONDS / 2
+            while not self._is_ignored:
+                if time.monotonic() > deadline:
+                    raise ViolationError("a Ctrl-C did not come out")
+                time.sleep(_PAUSE_SECONDS)
+        except KeyboardInterrupt:
+            pass
+        return is_done, result
+
+    def end(self) -> None:
+        """End the sender."""
+        assert self._sender.stdin is not None
+        self._sender.stdin.close()
+        self._sender.wait(_HANG_SECONDS)
 
 
 class Worker:
@@ -41,9 +122,9 @@ class Worker:
     def __init__(self, directory: str, seed: int) -> None:
         self._directory = directory
         self._chance = random.Random(seed)
-        self._armed = False
+        self._source: Timer | Terminal = Timer() if seed % 2 else Terminal()
         self.signals = 0
-        """Number of signals that have raised."""
+        """Number of signals that have raised in a call."""
         self._names = 0
         self._a, self._b = self._open("a"), self._open("b")
         self._session: Session[bytes] = self._a.session("main")
@@ -58,22 +139,11 @@ class Worker:
     def _open(self, name: str) -> PersistentQueue[bytes]:
         return PersistentQueue(self._directory, name, **_SETTINGS)
 
-    def _raise(self, *_: object) -> None:
-        if self._armed:
-            self._armed = False
-            self.signals += 1
-            raise Interruption
-
     def _try(self, call: Callable[[], Any]) -> tuple[bool, Any]:
         """Make the call while a signal is on its way; return if it ended well, and its result."""
-        signal.setitimer(signal.ITIMER_REAL, self._chance.uniform(*_DELAY_SECONDS))
-        try:
-            self._armed = True
-            result = call()
-            self._armed = False
-        except Interruption:
-            return False, None
-        return True, result
+        is_done, result = self._source.attempt(call, self._chance.uniform(*_DELAY_SECONDS))
+        self.signals += not is_done
+        return is_done, result
 
     def _shielded(self, call: Callable[[], Any]) -> Any:
         """Repeat the call until it is not interrupted."""
@@ -84,7 +154,6 @@ class Worker:
 
     def run(self, signals: int) -> None:
         """Work until ``signals`` signals have come. Raises ``ViolationError``."""
-        signal.signal(signal.SIGALRM, self._raise)
         threads = [threading.Thread(target=work) for work in (self._produce, self._consume)]
         self._theirs: list[bytes] = []
         self._others: Counter[bytes] = Counter()
@@ -98,7 +167,7 @@ class Worker:
                 faulthandler.dump_traceback_later(_HANG_SECONDS, exit=True)
                 self._chance.choices(actions, weights)[0]()
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            self._source.end()
             self._stop.set()
             for thread in threads:
                 thread.join(_HANG_SECONDS)
@@ -233,6 +302,7 @@ class Report(NamedTuple):
 def run_signals(count: int, seed: int = 0, per_process: int = 5000) -> Report:
     """Run processes that are interrupted, until ``count`` signals have come. Raises ``ViolationError``."""
     began, processes, signals = time.monotonic(), 0, 0
+    per_process = min(per_process, -(-count // 2))  # one process of each kind, at least
     while signals < count:
         most = min(per_process, count - signals)
         with tempfile.TemporaryDirectory() as directory:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import logging
 import signal
 import sys
@@ -30,9 +29,7 @@ from persistentqueue import (
 )
 from persistentqueue.core.state import State, StateError
 from persistentqueue.errors import PersistentQueueError
-from persistentqueue.system import signal_shield
 from persistentqueue.system.disk import DISK, PORTABLE, Disk
-from persistentqueue.system.signal_shield import end_helper, shielded
 from tests.conftest import QueueFactory
 from tests.crash.interrupts import SCENARIOS, Interruption, require_idle
 from tests.support.queues import drain, put, wait_for
@@ -445,68 +442,7 @@ def test_row_05_a_log_handler_that_uses_the_queue(
     assert drain(queue)[-1:] == [b"a"]
 
 
-# --- the shield ------------------------------------------------------------------------------------------------------
-
-
-def test_a_shielded_call_ends_before_its_interruption_comes_out() -> None:
-    """An error of a signal handler is raised when the shielded call is over; an error of the call itself comes out as
-    it is."""
-    done: list[int] = []
-
-    def interrupt(*_: object) -> None:
-        raise Interruption
-
-    main = threading.get_ident()
-
-    def call() -> None:
-        for number in range(3):
-            signal.pthread_kill(main, signal.SIGALRM)
-            done.append(number)
-
-    with handling(interrupt):
-        with pytest.raises(Interruption):
-            shielded(call)
-        assert done == [0, 1, 2]
-    with pytest.raises(ZeroDivisionError):
-        shielded(lambda: 1 / 0)
-    assert shielded(threading.get_ident) != main
-    end_helper()
-    assert shielded(lambda: "another helper") == "another helper"
-
-
-def test_a_shielded_call_of_another_thread_is_made_there() -> None:
-    """A shielded call in another thread needs no helper, because signal handlers run in the main thread alone."""
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(lambda: shielded(threading.get_ident) == threading.get_ident()).result(SECONDS)
-
-
-def test_without_threads_a_shielded_call_is_made_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If no thread can be started, the main thread makes the shielded call itself."""
-    end_helper()
-    wait_for(lambda: not signal_shield._HELPER._is_running)
-
-    def refuse(*_: object) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr("_thread.start_new_thread", refuse)
-    assert shielded(threading.get_ident) == threading.get_ident()
-
-
-def test_a_handler_makes_a_shielded_call_while_the_helper_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A signal handler may use one queue while a call of another one has just started the helper thread."""
-    end_helper()
-    wait_for(lambda: not signal_shield._HELPER._is_running)
-    start, answers = _thread.start_new_thread, []
-
-    def interrupted(*arguments: Any) -> int:
-        monkeypatch.setattr("_thread.start_new_thread", start)
-        thread = start(*arguments)
-        answers.append(shielded(lambda: "that of the handler"))
-        return thread
-
-    monkeypatch.setattr("_thread.start_new_thread", interrupted)
-    assert shielded(lambda: "that of the interrupted call") == "that of the interrupted call"
-    assert answers == ["that of the handler"]
+# --- the campaign, and the sessions below it ------------------------------------------------------------------------
 
 
 def test_the_scenarios_are_of_all_calls() -> None:

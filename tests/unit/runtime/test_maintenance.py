@@ -32,7 +32,6 @@ from persistentqueue.engine.compaction import SMALL_SEGMENTS
 from persistentqueue.runtime import maintenance
 from persistentqueue.runtime.background import BACKGROUND, THREAD_NAME, BackgroundThread
 from persistentqueue.system.disk import DISK
-from persistentqueue.system.signal_shield import THREAD_NAME as HELPER_NAME
 from tests.conftest import QueueFactory
 from tests.support.disks import call_on
 from tests.support.queues import crash, drain, log_file, put, put_each, segment_files, wait_for
@@ -93,7 +92,7 @@ def test_small_files_are_deleted_at_once(open_queue: QueueFactory, directory: Pa
     assert len(segment_files(directory)) == 20
     drain(queue)
     assert len(segment_files(directory)) <= 2
-    assert set(deletions.threads) == {HELPER_NAME}
+    assert set(deletions.threads) == {threading.current_thread().name}
 
 
 def test_nobody_waits_for_more_than_a_file_of_the_pool(open_queue: QueueFactory, directory: Path) -> None:

@@ -122,8 +122,12 @@ class Committer:
         The other transactions are ``skipped``, or have their ``error`` set.
         """
         self._disk.failpoint("commit.1 write blocks")
+        return self.write_admitted(self.admit(group))
+
+    def write_admitted(self, group: Sequence[Transaction]) -> tuple[Sequence[Transaction], bool]:
+        """Write the blocks of transactions that are admitted; return what ``write_blocks`` returns."""
         self._segments.touched = set()
-        return self._write_blocks(self.admit(group), self._disk.time_ns(), may_defer=True)
+        return self._write_blocks(group, self._disk.time_ns(), may_defer=True)
 
     def come_again(self, group: Sequence[Transaction]) -> None:
         """Reset each skipped transaction whose marker was not recorded.

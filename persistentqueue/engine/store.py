@@ -23,7 +23,7 @@ from typing import Protocol
 from ..core.encryption import PLAIN
 from ..core.frame import SEALED
 from ..core.header import HEADER_BYTES
-from ..core.operations import RESOLUTION_BYTES, Operation, Participant, SubscriptionClosed, encode_transaction
+from ..core.operations import Operation, Participant, SubscriptionClosed, encode_transaction
 from ..core.state import State, Unfolding
 from ..errors import (
     BrokenQueueError,
@@ -103,6 +103,11 @@ class RecoveryReport:
 
 NOTHING_FOUND = RecoveryReport()
 """The report for a new queue."""
+
+
+def _encode_body(first: Sequence[Operation], operations: Sequence[Sequence[Operation]]) -> bytes:
+    """Return the body of a frame, in which the operations ``first`` stand before those of the first transaction."""
+    return b"".join(map(encode_transaction, [[*first, *operations[0]], *operations[1:]]))
 
 
 class Dependent(Protocol):
@@ -315,20 +320,17 @@ class Store:
         """
         operations = self.committer.number(group, inline)
         operations[-1] += behind
-        first = [*before, *operations[0]]
-        body = b"".join(map(encode_transaction, [first, *operations[1:]]))
+        first = [*self.generations.first_operations(), *before]
+        body = _encode_body(first, operations)
         log, enqueues = self.generations.log, any(transaction.enqueues for transaction in group)
-        most_bytes = len(body) + (RESOLUTION_BYTES if self.generations.settling is not None else 0)
-        if log is None or not log.has_room(most_bytes, enqueues):
+        if log is None or not log.has_room(len(body), enqueues):
             with stalled(self.disk.monotonic, self._note_stall, "trim"):
-                log = self.shielded(partial(self._roll_log, most_bytes, group, enqueues))
-        if log is None:
-            return None
-        resolutions = self.generations.first_operations()
-        if resolutions:
-            first[:0] = resolutions
-            body = b"".join(map(encode_transaction, [first, *operations[1:]]))
-        return Written(group, operations, body, len(first) + sum(map(len, operations[1:])))
+                log = self.shielded(partial(self._roll_log, len(body), group, enqueues))
+            if log is None:
+                return None
+            first = [*self.generations.first_operations(), *before]  # a trim settles what was prepared
+            body = _encode_body(first, operations)
+        return Written(group, operations, body, len(first) + sum(map(len, operations)))
 
     def write_frame(self, written: Written) -> None:
         """Write the frame to the log, durably."""

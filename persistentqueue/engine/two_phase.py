@@ -148,7 +148,8 @@ def _write_ahead(disk: Disk, parts: Sequence[Part]) -> list[_Half]:
 def _write_part(part: Part, before: Sequence[Operation] = (), behind: Sequence[Operation] = ()) -> Written | None:
     store = part.store
     try:
-        group, inline = store.committer.write_blocks([part.transaction])
+        store.disk.failpoint("commit.1 write blocks")
+        group, inline = store.committer.write_admitted([part.transaction])
         if not group:
             return None
         if not store.committer.sync_blocks(group, inline):

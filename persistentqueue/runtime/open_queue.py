@@ -301,9 +301,8 @@ class OpenQueue(InspectedQueue):
         elif count:  # each item is for many subscriptions, and waiters are not kept by subscription
             self._waiters.wake_all()
 
-    @contextmanager
-    def taking_part(self, transaction: Transaction) -> Iterator[Store]:
-        """Let the caller commit this transaction together with transactions of other queues, while no other thread
+    def take_part(self, transaction: Transaction, commit: Callable[[Store], None]) -> None:
+        """Let ``commit`` commit this transaction together with transactions of other queues, while no other thread
         commits here.
 
         Afterwards the waiting threads are told. The caller must call ``follow_up`` when the transaction is over in all
@@ -313,7 +312,7 @@ class OpenQueue(InspectedQueue):
         with self.alone():
             before, began = self._store.state.next_sequence, _now()
             try:
-                yield self._store
+                commit(self._store)
             finally:
                 self._tell_of([transaction], self._store.state.next_sequence - before)
                 self.transactions += transaction.settled

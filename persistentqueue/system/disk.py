@@ -155,10 +155,8 @@ class Disk:
 
 
 class _Descriptor:
-    """A descriptor that is closed with the last reference to it, at the latest.
-
-    A closed directory keeps none. While Python collects garbage it ignores errors, and so Ctrl-C would be lost there.
-    """
+    """A descriptor that is closed with the last reference to it. A closed directory has none: a Ctrl-C is lost in a
+    finalizer."""
 
     __slots__ = ("_disk", "_fd")
 

@@ -191,7 +191,10 @@ def _postponing(call: Callable[[], T]) -> T:
     postponed = _Postponed()
     # Each change of the handler is one call of C, which looks for signals first. So each signal meets the handler of
     # its time. If the first change raises, nothing was done.
-    _set_handler(_CTRL_C, postponed)
+    try:
+        _set_handler(_CTRL_C, postponed)
+    except ValueError:  # Python was started by another program, in another thread: handlers run there
+        return call()
     try:
         return call()
     finally:

@@ -126,6 +126,17 @@ def test_a_call_of_another_thread_is_made_there() -> None:
         assert pool.submit(lambda: shielded(threading.get_ident) == threading.get_ident()).result(SECONDS)
 
 
+def test_a_program_that_runs_python_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If ``threading`` takes a thread for the main one in which no signal handlers run, that thread makes the call."""
+
+    def call() -> int:
+        monkeypatch.setattr(signal_shield._HELPER, "main", threading.get_ident())
+        return shielded(threading.get_ident) - threading.get_ident()
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(call).result(SECONDS) == 0
+
+
 def test_without_threads_the_call_is_made_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """If no thread can be started, the main thread makes the shielded call itself."""
     end_helper()

@@ -10,7 +10,7 @@ COVERED := codecs core.header core.operations core.block core.encryption core.fr
 	storage.log_reader storage.publication storage.inbox_limits storage.inbox_access engine.commit \
 	engine.compaction engine.store engine.admission engine.segment_use engine.adoption engine.subscriptions \
 	engine.two_phase engine.reader engine.context recovery.mounts recovery.replay recovery.in_doubt recovery.opening \
-	system.progress runtime.multi_queue runtime.retries runtime.metrics runtime.inspection runtime.session_state runtime.pipeline \
+	system.progress measuring.metrics runtime.multi_queue runtime.retries runtime.inspection runtime.session_state runtime.pipeline \
 	interprocess.producer interprocess.multi_writer interprocess.splits interprocess.consumer_requests \
 	interprocess.snapshot_view faces.lifecycle faces.refusals typed options subscription transactions \
 	serving.protocol serving.errors serving.values serving.service serving.calls rows storage.schema_files
@@ -20,8 +20,9 @@ COVERING := $(patsubst %,tests/unit/engine/test_%.py,store reader_races trim spi
 COVERING += $(patsubst %,tests/unit/recovery/test_%.py,mounts replay opening check in_doubt decisions)
 COVERING += $(patsubst %,tests/unit/core/test_%.py,formats intervals state availability encryption delivery_counts \
 	dead_letter)
+COVERING += tests/unit/measuring/test_metrics.py
 COVERING += tests/unit/codecs/test_enclosed.py tests/workers/test_enclosed.py
-COVERING += $(patsubst %,tests/unit/runtime/test_%.py,open_queue disown maintenance waiting retries dead_letters metrics \
+COVERING += $(patsubst %,tests/unit/runtime/test_%.py,open_queue disown maintenance waiting retries dead_letters \
 	history pipeline)
 COVERING += $(patsubst %,tests/unit/storage/test_%.py,layout lock log pool segment schema_files)
 COVERING += $(patsubst %,tests/unit/rows/test_%.py,schema registry codec)

@@ -25,12 +25,14 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
 - ``persistentqueue/`` Errors: public, and imported by all others. ``pickling``, ``errors``.
 - ``drawing/`` Numbers as text, charts and tables, for terminals and HTML pages. Pure functions: no files, threads or
   clock. ``text``, ``charts``, ``style``, ``svg``, ``graph``.
+- ``measuring/`` Measurements of a queue at work: histograms, samples over time, causes of stalls. No files, threads or
+  clock. ``stalls``, ``metrics``.
 - ``core/`` Pure data and formats: bytes, sets of sequences, and the state that they add up to. No files, threads or
   clock. ``checksum``, ``intervals``, ``page_cache``, ``dead_letter``, ``header``, ``operations``, ``block``, ``frame``,
   ``delivery_counts``, ``encryption``, ``items``, ``state``, ``availability``.
 - ``system/`` The operating system and the interpreter: access to the disk, signals, forks, and the rights of other
   users. ``progress``, ``disk``, ``event_log``, ``startup``, ``uncopyable``, ``wakeup``, ``directory_handles``,
-  ``quota``, ``signal_shield``, ``stalls``, ``call_guard``, ``trust``, ``sockets``.
+  ``quota``, ``signal_shield``, ``call_guard``, ``trust``, ``sockets``.
 - ``codecs/`` Codecs: the conversion between the objects of a typed queue and the bytes that the queue stores.
   ``enclosed_item``.
 - ``storage/`` One module for each kind of file: segments, the log, the pool of empty files, the lock, and published
@@ -42,8 +44,8 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
 - ``recovery/`` Opening and repair: from a directory to an open store, and the salvage of data from a damaged queue.
   ``mounts``, ``in_doubt``, ``location_repair``, ``catalog``, ``replay``, ``opening``, ``salvage``, ``check``.
 - ``runtime/`` Threads around one engine, or around several: group commit, waiting, maintenance, retries.
-  ``background``, ``group_commit``, ``memory_budget``, ``metrics``, ``waiting``, ``space``, ``inspection``,
-  ``pipeline``, ``open_queue``, ``maintenance``, ``multi_queue``, ``retries``, ``session_state``.
+  ``background``, ``group_commit``, ``memory_budget``, ``waiting``, ``space``, ``inspection``, ``pipeline``,
+  ``closing``, ``open_queue``, ``maintenance``, ``multi_queue``, ``retries``, ``session_state``.
 - ``persistentqueue/`` Options and sessions: public. ``options``, ``session``, ``subscription``, ``typed``.
 - ``serving/`` The owner's side of worker processes: it serves its queue to them over a socket in the queue's directory.
   ``errors``, ``protocol``, ``client``, ``service``, ``connections``, ``values``, ``server``, ``calls``.
@@ -135,6 +137,7 @@ from .errors import (
 )
 from .interprocess.producer import Producer
 from .interprocess.snapshot_view import SegmentSnapshot, Snapshot, View, ViewedItem
+from .measuring.metrics import Histogram, Sample
 from .options import OptionArguments, Options
 from .queue import PersistentQueue
 from .recovery.catalog import delete_queue, list_queues
@@ -142,7 +145,6 @@ from .recovery.check import CheckReport, RepairReport, check, repair
 from .runtime.inspection import Stats
 from .runtime.maintenance import Compacted, Maintained
 from .runtime.memory_budget import MemoryBudget
-from .runtime.metrics import Histogram, Sample
 from .runtime.pipeline import Ticket
 from .serving.errors import HoldLostError, NotServedError, OutcomeUnknownError, RefusedError, SessionLostError
 from .session import Session

@@ -56,11 +56,11 @@ from ..core.operations import (
 from ..core.page_cache import ITEM_OVERHEAD_BYTES, Pages
 from ..core.state import StateError
 from ..errors import InvalidTransactionError, ResourceError, SubscriptionNotFoundError, lacking
+from ..measuring.stalls import stalled
 from ..storage.log import Log
 from ..storage.segment_files import DEFERRED_BYTES, Segments
 from ..system.disk import LACKING, NO_FILES, NO_SPACE
 from ..system.signal_shield import is_interruption
-from ..system.stalls import stalled
 from .admission import Limits, Tally
 from .context import Context
 from .transaction import Transaction

@@ -10,11 +10,11 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 from ..core.state import State
+from ..measuring.stalls import Note, unnoted
 from ..storage.locations import Places
 from ..system.disk import Disk
 from ..system.quota import Quota
 from ..system.signal_shield import Shielded, call_once
-from ..system.stalls import Note, unnoted
 from .settings import Settings
 
 Guard = AbstractContextManager[object]

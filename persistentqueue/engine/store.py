@@ -37,6 +37,7 @@ from ..errors import (
     lacking,
     unless_lacking,
 )
+from ..measuring.stalls import stalled
 from ..storage.locations import DATA_DIRECTORY, LOG_DIRECTORY, Places
 from ..storage.lock import Lock
 from ..storage.log import Log
@@ -47,7 +48,6 @@ from ..system.disk import NO_SPACE, Disk, StatResult, basename
 from ..system.event_log import LOGGER
 from ..system.quota import OverLimitError, Quota
 from ..system.signal_shield import T, is_interruption
-from ..system.stalls import stalled
 from .admission import Limits
 from .adoption import Adopter, Inbox
 from .commit import Committer, Written

@@ -21,8 +21,8 @@ from ..core.intervals import Intervals, Run, within
 from ..core.items import checked_count
 from ..engine.segment_use import left_in_segments
 from ..errors import CorruptionError, QueueNotFoundError, SubscriptionNotFoundError, naming_paths
+from ..measuring.metrics import Sample, decode_samples, up_to
 from ..recovery.replay import Recovered
-from ..runtime.metrics import Sample, decode_samples, up_to
 from ..storage.layout import queue_directory, sizes_in
 from ..storage.locations import CLOSED_DIRECTORY, DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, Places
 from ..storage.lock import LOCK_NAME, Owner, is_held, read_note, read_owner

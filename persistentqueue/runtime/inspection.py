@@ -23,15 +23,7 @@ from ..engine.segment_use import Hold, SegmentUse, explain
 from ..engine.settings import Settings
 from ..engine.store import RecoveryReport
 from ..errors import CorruptionError, MemoryShortageError, MissingExtraError, WrongKeyError, unless_lacking
-from ..storage.layout import sizes_in
-from ..storage.locations import DATA_DIRECTORY
-from ..storage.pool import SPARE_NAME, Empty
-from ..storage.publication import is_published
-from ..storage.segment import segment_name
-from ..system.call_guard import outermost
-from ..system.disk import Disk, basename
-from ..system.progress import Progress, watched
-from .metrics import (
+from ..measuring.metrics import (
     Counts,
     Histogram,
     History,
@@ -42,6 +34,14 @@ from .metrics import (
     seconds_since,
     up_to,
 )
+from ..storage.layout import sizes_in
+from ..storage.locations import DATA_DIRECTORY
+from ..storage.pool import SPARE_NAME, Empty
+from ..storage.publication import is_published
+from ..storage.segment import segment_name
+from ..system.call_guard import outermost
+from ..system.disk import Disk, basename
+from ..system.progress import Progress, watched
 from .space import SpaceKeeper
 
 _TILES = 120

@@ -56,16 +56,15 @@ from ..errors import (
     ResourceError,
     SubscriptionNotFoundError,
 )
+from ..measuring.stalls import stalled
 from ..storage.publication import LATEST
 from ..system.call_guard import outermost
 from ..system.disk import DISK, Disk
 from ..system.event_log import telling
 from ..system.signal_shield import is_exposed
-from ..system.stalls import stalled
 from ..system.wakeup import LONGEST_SECONDS
-from .background import BACKGROUND
+from .closing import ClosableQueue
 from .group_commit import GroupCommit
-from .inspection import InspectedQueue
 from .pipeline import pipelines_of
 from .waiting import ItemWaiters, Waiter
 
@@ -91,7 +90,7 @@ def _never() -> bool:
     return False
 
 
-class OpenQueue(InspectedQueue):
+class OpenQueue(ClosableQueue):
     """The part of a queue that all its sessions share: the store, and the order in which threads use it. For any number
     of threads."""
 
@@ -662,21 +661,6 @@ class OpenQueue(InspectedQueue):
             with suppress(RuntimeError):  # no more threads: the next call discards it
                 _thread.start_new_thread(self._adopt, ())
 
-    def close(self, reason: str) -> None:
-        """Refuse new calls, wake the waiting threads, then close the store. Closing again does nothing."""
-        if self._is_disowned:  # in a forked child, for example, the mutex may be held for ever
-            return
-        if self.closed is None:
-            self.check_outermost()
-            self.settle(may_wait=False)
-        try:
-            self._close_whole(reason)
-        finally:
-            if self.closed is not None:
-                for pipeline in pipelines_of(self):
-                    pipeline.end()
-                    pipeline.join()
-
     def settle(self, *, may_wait: bool = True) -> None:
         """Wait until all flushes that sessions have handed over have ended. Raise the error of the first that failed.
 
@@ -688,46 +672,6 @@ class OpenQueue(InspectedQueue):
         failures = [pipeline.failure for pipeline in pipelines]
         for failure in filter(None, failures if may_wait else ()):
             raise failure
-
-    @outermost
-    def _close_whole(self, reason: str) -> None:
-        self.check_not_compacting()
-        self.shielded(partial(self._close, reason))
-
-    def _close(self, reason: str) -> None:
-        with self.mutex:
-            if self.closed is not None:
-                return
-            self.closed, self.is_usable = reason, False
-            self._waiters.close()
-            self._room_waiters.wake_all()
-        BACKGROUND.forget(self)
-        with self._compacting, self.writing, self._reading, self.giving_back:
-            try:
-                try:
-                    self.sample()
-                finally:
-                    self._store.close()
-            finally:
-                self._leave_budget()
-
-    def disown(self, reason: str, alone: bool = False) -> None:
-        """Close the files without a lock and without a write.
-
-        In a forked child, pass ``alone``. Without it, the queue was dropped, and no thread is left that could close it.
-        """
-        if self.closed is None:
-            self.closed, self.is_usable = reason, False
-            BACKGROUND.forget(self)
-            self._is_disowned = True  # before the next step: a compaction that is about to end must see it
-            if alone:
-                self._store.release()
-            elif self._compacting.acquire(blocking=False):
-                self._store.release()
-                self._compacting.release()
-            self._waiters.abandon()
-            if self._share is not None:
-                self._share.abandon()
 
     def check(self) -> None:
         """Raise ``ClosedError`` if the queue is closed. Discard what dropped sessions have left behind."""

@@ -10,9 +10,9 @@ from ..drawing.charts import SegmentShare
 from ..engine.segment_use import Holder, SegmentUse
 from ..engine.store import RecoveryReport
 from ..errors import PersistentQueueError
+from ..measuring.metrics import Histogram, Sample
 from ..runtime.inspection import Stats
 from ..runtime.maintenance import Compacted, Maintained
-from ..runtime.metrics import Histogram, Sample
 from .connections import Connection
 
 _KINDS: dict[str, type] = {

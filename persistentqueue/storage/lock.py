@@ -9,7 +9,7 @@ The file also records its inode. A copy of the directory has another inode. Ther
 before it records its own inode (see ``in_doubt.find_copy``).
 
 After its commits, the owner also publishes samples here, for charts that other processes draw (see
-``runtime.metrics``). They are written in place, and never synced: a lost or torn note costs a chart its past::
+``measuring.metrics``). They are written in place, and never synced: a lost or torn note costs a chart its past::
 
     offset  bytes  field
          0   4096  text           a JSON object: ``pid``, ``host``, ``since``, ``inode``; spaces up to the note

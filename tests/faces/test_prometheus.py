@@ -22,8 +22,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from persistentqueue import PersistentQueue, Stats, prometheus
+from persistentqueue.measuring.metrics import SECONDS as BOUNDS
 from persistentqueue.prometheus import COUNTERS, QueueCollector
-from persistentqueue.runtime.metrics import SECONDS as BOUNDS
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
 from tests.support.queues import put, put_each

@@ -50,6 +50,7 @@ def _folder(name: str, modules: str, purpose: str = "") -> Folder:
 TABLE = (
     _folder("bottom", "pickling errors", "Errors: public, and imported by all others."),
     _folder("drawing", "text charts style svg graph"),
+    _folder("measuring", "stalls metrics"),
     _folder(
         "core",
         "checksum intervals page_cache dead_letter header operations block frame delivery_counts encryption items "
@@ -57,7 +58,7 @@ TABLE = (
     ),
     _folder(
         "system",
-        "progress disk event_log startup uncopyable wakeup directory_handles quota signal_shield stalls call_guard "
+        "progress disk event_log startup uncopyable wakeup directory_handles quota signal_shield call_guard "
         "trust sockets",
     ),
     _folder("codecs", "enclosed_item __init__"),
@@ -74,7 +75,7 @@ TABLE = (
     _folder("recovery", "mounts in_doubt location_repair catalog replay opening salvage check"),
     _folder(
         "runtime",
-        "background group_commit memory_budget metrics waiting space inspection pipeline open_queue maintenance "
+        "background group_commit memory_budget waiting space inspection pipeline closing open_queue maintenance "
         "multi_queue retries session_state",
     ),
     _folder("sessions", "options session subscription typed", "Options and sessions: public."),

@@ -22,6 +22,7 @@ MODULES_WITH_THREADS = {
     "compat/standard_queue",
     "queue",
     "runtime/background",
+    "runtime/closing",
     "system/call_guard",
     "runtime/group_commit",
     "runtime/maintenance",

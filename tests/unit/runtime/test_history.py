@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from persistentqueue import PersistentQueue, Sample, Stats, View, delete_queue
-from persistentqueue.runtime.inspection import _GROUPS, _TIMES
-from persistentqueue.runtime.metrics import (
+from persistentqueue.measuring.metrics import (
     History,
     decode_samples,
     encode_samples,
     seconds_since,
     up_to,
 )
+from persistentqueue.runtime.inspection import _GROUPS, _TIMES
 from persistentqueue.storage.lock import NOTE_BYTES_MAX, Lock, read_note, read_owner
 from persistentqueue.system.disk import DISK, Buffers, Disk
 from tests.conftest import QueueFactory

@@ -13,9 +13,9 @@ from persistentqueue.drawing.charts import SegmentShare
 from persistentqueue.engine.segment_use import Holder, SegmentUse
 from persistentqueue.engine.store import RecoveryReport
 from persistentqueue.errors import PersistentQueueError
+from persistentqueue.measuring.metrics import Histogram, Sample
 from persistentqueue.runtime.inspection import Stats
 from persistentqueue.runtime.maintenance import Compacted, Maintained
-from persistentqueue.runtime.metrics import Histogram, Sample
 from persistentqueue.serving.connections import Connection
 from persistentqueue.serving.values import _KINDS, decode_value, encode_value
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from persistentqueue import Histogram
-from persistentqueue.runtime.metrics import SECONDS, TRANSACTIONS, Meter, Meters
+from persistentqueue.measuring.metrics import SECONDS, TRANSACTIONS, Meter, Meters
 
 BOUNDS = (1, 2, 5)
 

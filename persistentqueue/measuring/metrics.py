@@ -18,7 +18,7 @@ from itertools import accumulate, chain, pairwise
 from math import inf, nan
 from typing import NamedTuple
 
-from ..system.stalls import CAUSES
+from .stalls import CAUSES
 
 SECONDS = tuple(float(f"{step}e{power}") for power in range(-5, 2) for step in (1, 2, 5))
 """Bounds for times: 10 microseconds to 50 seconds, at the round numbers that service objectives name."""

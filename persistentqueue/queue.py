@@ -716,9 +716,9 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
     def close(self) -> None:
         """Roll back open sessions, trim and seal the log, and free the lock.
 
-        Everything committed is durable on return, whatever ``sync`` is. Any thread may call it; closing again does
-        nothing. A ``dequeue`` or ``flush`` that waits raises ``ClosedError``. A dead-letter queue opened by name is
-        closed, too.
+        Everything committed is durable on return, whatever ``sync`` is. Any thread may call it. Closing again does
+        nothing, but waits for another thread that is closing the queue. A ``dequeue`` or ``flush`` that waits raises
+        ``ClosedError``. A dead-letter queue opened by name is closed, too.
 
         Raises:
             ResourceError, BrokenQueueError: The log could not be sealed. The queue is closed, its lock is free, and the

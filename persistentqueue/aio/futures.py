@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -45,6 +45,34 @@ async def over(landing: Landing[T]) -> T:
         return await landing
     except asyncio.CancelledError as cancelled:
         raise cancelled from landing.exception()
+
+
+class Closing:
+    """The close of a queue, which one task makes. A task that closes the queue meanwhile waits for its end.
+
+    For the tasks of one event loop.
+    """
+
+    def __init__(self) -> None:
+        self._landing: Landing[None] | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        """True while a task closes the queue."""
+        return self._landing is not None
+
+    async def once(self, close: Callable[[], Awaitable[None]]) -> None:
+        """Await ``close``, or wait for another task that does. Only the task that awaits ``close`` gets its errors."""
+        if self._landing is not None:
+            await over(self._landing)
+            return
+        landing: Landing[None] = Landing(loop=asyncio.get_running_loop())
+        self._landing = landing
+        try:
+            await close()
+        finally:
+            self._landing = None
+            landing.land(None)
 
 
 def tell(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: object) -> None:

@@ -29,7 +29,7 @@ from persistentqueue.system.disk import StrPath, fspath
 from persistentqueue.system.uncopyable import Uncopyable
 
 from .flush_batcher import Flushes, Marker
-from .futures import Landing, launch, over, read_some, task_name
+from .futures import Closing, Landing, launch, over, read_some, task_name
 from .item_waiter import Watch
 from .opening import not_open, prepare
 from .session import Session
@@ -116,7 +116,8 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
         """The dead-letter queue, once it was asked for."""
         self._blocks = chosen.full == "block"
         self._core: persistentqueue.PersistentQueue[T] | None = None
-        self._is_opening = self._is_closing = False
+        self._is_opening = False
+        self._closing = Closing()
         self._subscriptions: dict[str, Subscription[T]] = {}
 
     async def __aenter__(self) -> PersistentQueue[T]:
@@ -152,7 +153,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
             TypeError, ValueError, PersistentQueueError, OSError: The queue cannot be opened; see
                 ``persistentqueue.PersistentQueue``.
         """
-        if self._is_opening or self._is_closing or not self.closed:
+        if self._is_opening or self._closing.is_under_way or not self.closed:
             raise RuntimeError(f"{self!r} is open, or is being opened or closed: await its close() first")
         call = self._opening
         if isinstance(self._dead_letter, PersistentQueue):
@@ -185,18 +186,19 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
         """Roll back open sessions, trim and seal the log, and free the lock.
 
         Flushes that have begun end first. Tasks that wait get ``ClosedError``. Everything committed is durable on
-        return. The queue is closed also if the call is cancelled. Closing again does nothing. A dead-letter queue that
-        was opened by name is closed, too.
+        return. The queue is closed also if the call is cancelled. Closing again does nothing, but waits for another
+        task that is closing the queue. A dead-letter queue that was opened by name is closed, too.
 
         Raises:
             RuntimeError: The queue was opened in another event loop.
             ResourceError, BrokenQueueError: The log could not be sealed. The queue is closed, and the next opening
                 recovers.
         """
-        if self._core is None or self._is_closing:
-            return
-        self._check_loop()
-        self._is_closing = True
+        if self._core is not None:
+            self._check_loop()
+            await self._closing.once(self._close)
+
+    async def _close(self) -> None:
         try:
             await over(self._flushes.close())
         finally:
@@ -205,9 +207,11 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
                 subscription._watch.end()
             self._flushes.end()
             self._pool.shutdown()
-            self._core, self._is_closing = None, False
-            if isinstance(self._dead_letter, str) and self._graves is not None:
-                await self._graves.close()
+            try:
+                if isinstance(self._dead_letter, str) and self._graves is not None:
+                    await self._graves.close()
+            finally:
+                self._core = None
 
     @property
     def path(self) -> str:
@@ -237,7 +241,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
     @property
     def closed(self) -> bool:
         """True if the queue is closed, or not open yet."""
-        return self._core is None or self._is_closing or self._core.closed
+        return self._core is None or self._closing.is_under_way or self._core.closed
 
     def session(self, name: str | None = None) -> Session[T]:
         """Return a new session, for one task at a time. Use it in an ``async with`` block.
@@ -532,7 +536,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
         return await over(self.in_thread(getattr(self._open(), method), *arguments, **named))
 
     def _open(self) -> persistentqueue.PersistentQueue[T]:
-        if self._core is None or self._is_closing:
+        if self._core is None or self._closing.is_under_way:
             raise not_open()
         self._check_loop()
         return self._core

@@ -36,7 +36,7 @@ from persistentqueue.system.disk import StrPath, abspath
 from persistentqueue.system.uncopyable import Uncopyable
 from persistentqueue.workers import SharedQueue, SharedSubscription, WorkerSession, connect_options
 
-from .futures import Landing, Worker, apart, impatiently, launch, over, patiently, read_some, task_name
+from .futures import Closing, Landing, Worker, apart, impatiently, launch, over, patiently, read_some, task_name
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -123,6 +123,7 @@ class ConnectedQueue(MisplacedCalls, Uncopyable, Generic[T]):
         self.core = core
         """The synchronous queue."""
         self._calls = Worker(_THREAD_NAME)
+        self._closing = Closing()
         self._sessions: set[ConnectedSession[T]] = set()
         self._graves: ConnectedQueue[bytes] | None = None
         """The dead-letter queue, once it was asked for."""
@@ -413,12 +414,15 @@ class ConnectedQueue(MisplacedCalls, Uncopyable, Generic[T]):
 
         Flushes that have begun end first, but wait for no more room. Tasks that wait for an item get ``ClosedError``,
         or ``SessionLostError`` if their session held items. Everything committed is durable on return. The queue is
-        closed also if the call is cancelled. Closing again does nothing.
+        closed also if the call is cancelled. Closing again does nothing, but waits for another task that is closing it.
 
         Raises:
             ResourceError, BrokenQueueError: The log could not be sealed. The queue is closed, and the next owner
                 recovers.
         """
+        await self._closing.once(self._close)
+
+    async def _close(self) -> None:
         async with AsyncExitStack() as stack:  # the last one that is pushed comes first
             stack.push_async_callback(self._calls.ended)
             stack.push_async_callback(apart, _THREAD_NAME, self.core.close)

@@ -42,7 +42,7 @@ from persistentqueue.system.disk import StrPath, fspath
 
 from ..faces.lifecycle import Lifecycle, T, oldest
 from ..faces.refusals import UncopyableFace, need_maxsize
-from .futures import Landing, Worker, launch, over, tell
+from .futures import Closing, Landing, Worker, launch, over, tell
 from .opening import not_open, prepare
 from .persistent_queue import OptionArguments, adopted
 from .persistent_queue import PersistentQueue as AioPersistentQueue
@@ -174,6 +174,7 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
         self._settling: list[Landing[None]] = []
         self._is_armed = self._is_working = self._is_told = self._is_watching = False
         self._lifecycle = Lifecycle()
+        self._closing = Closing()
         self._worker = Worker("persistentqueue-aio-queue")
         self._watcher = Worker("persistentqueue-aio-watch")
 
@@ -215,22 +216,25 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
         """Flush, and close the queue; items that are not done are ready again at the next opening.
 
         Tasks that wait get ``ClosedError``. The queue is closed also if the call is cancelled or raises. Closing again
-        does nothing.
+        does nothing, but waits for another task that is closing the queue.
 
         Raises:
             ResourceError, QueueFullError, BrokenQueueError: A put or a ``task_done`` could not be made durable, or the
                 log could not be sealed.
         """
-        if self._core is None or isinstance(self._failure, ClosedError):
+        if self._core is None or (isinstance(self._failure, ClosedError) and not self._closing.is_under_way):
             return
         self._here()
+        await self._closing.once(partial(self._close, self._core))
+
+    async def _close(self, core: PersistentQueue[bytes]) -> None:
         error: BaseException | None = None
         try:
             await self.flush()
         except (Exception, asyncio.CancelledError) as failed:
             error = failed
         self._fail(ClosedError("the queue is closed: open it again"))
-        closing = launch(asyncio.get_running_loop(), self._worker.submit, self._core.close)
+        closing = launch(asyncio.get_running_loop(), self._worker.submit, core.close)
         try:
             await over(closing)
         finally:

@@ -669,7 +669,8 @@ class SharedQueue(MisplacedCalls, Generic[T]):
     def close(self) -> None:
         """Roll back the sessions of this process. If it owns the queue, close it: another process takes over.
 
-        Everything committed is durable on return. Any thread may call it; closing again does nothing.
+        Everything committed is durable on return. Any thread may call it; closing again does nothing, but waits for
+        another thread that is closing the queue.
 
         Raises:
             ResourceError, BrokenQueueError: The log could not be sealed. The next owner recovers.

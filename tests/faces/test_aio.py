@@ -31,8 +31,9 @@ from persistentqueue import (
 )
 from persistentqueue.engine.settings import Full
 from persistentqueue.system.disk import DISK
-from tests.support.disks import call_on
+from tests.support.disks import call_on, using_disk
 from tests.support.queues import segment_files, without_descriptors
+from tests.unit.runtime.test_closing import Gate as ClosingGate
 from tests.unit.runtime.test_open_queue import Gate
 
 SECONDS = 30.0
@@ -574,6 +575,35 @@ def test_opening_while_it_is_closed(place: Path) -> None:
         await closing
         async with queue:
             await put(queue, b"x")
+
+    run(main())
+
+
+@pytest.mark.parametrize("cancels", [False, True])
+@pytest.mark.parametrize("face", ["PersistentQueue", "Queue", "connect"])
+def test_a_second_close_waits_for_the_first(place: Path, face: str, cancels: bool) -> None:
+    """A task that closes a queue while another one does returns when the files are closed, also if it is cancelled."""
+    gate = ClosingGate()
+
+    async def main() -> None:
+        with using_disk(gate.disk):
+            made = getattr(aio, face)(place)
+            queue = await (made if face == "connect" else made.open())
+        await (queue.put("x") if face == "Queue" else put(queue, b"x"))
+        gate.armed = True
+        first = asyncio.create_task(queue.close())
+        await until(gate.reached.is_set)
+        second = asyncio.create_task(queue.close())
+        done, _ = await asyncio.wait([second], timeout=0.05)  # a close that does not wait would nearly always be done
+        assert not done
+        if cancels:
+            second.cancel()
+        gate.go_on.set()
+        await asyncio.wait([second])
+        assert second.cancelled() == cancels and (cancels or second.result() is None)
+        PersistentQueue(place, lock_timeout=0).close()
+        await first
+        await queue.close()
 
     run(main())
 

@@ -32,7 +32,7 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
   ``delivery_counts``, ``encryption``, ``items``, ``state``, ``availability``.
 - ``system/`` The operating system and the interpreter: access to the disk, signals, forks, and the rights of other
   users. ``progress``, ``disk``, ``event_log``, ``startup``, ``uncopyable``, ``wakeup``, ``directory_handles``,
-  ``quota``, ``signal_shield``, ``call_guard``, ``trust``, ``sockets``.
+  ``quota``, ``signal_shield``, ``call_guard``, ``bad_pages``, ``trust``, ``sockets``.
 - ``codecs/`` Codecs: the conversion between the objects of a typed queue and the bytes that the queue stores.
   ``enclosed_item``.
 - ``storage/`` One module for each kind of file: segments, the log, the pool of empty files, the lock, and published

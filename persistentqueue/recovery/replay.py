@@ -35,9 +35,10 @@ from ..storage.log import log_name
 from ..storage.log_reader import Replay, read_log
 from ..storage.publication import read_publication
 from ..storage.segment import PUBLISHED, Segment, parse_segment_name, segment_name
+from ..system.bad_pages import read_needed
 from ..system.disk import READ, Disk, join
 from ..system.progress import SILENT, Meter
-from ..system.trust import open_plain, read_needed
+from ..system.trust import open_plain
 from .in_doubt import Decide
 
 

@@ -44,6 +44,7 @@ from itertools import islice
 from stat import S_ISREG
 
 from ..errors import CorruptionError, DataPathError, ForeignQueueError, InvalidNameError, QueueNotFoundError
+from ..system.bad_pages import copy_around
 from ..system.disk import (
     READ,
     Disk,
@@ -60,7 +61,6 @@ from ..system.disk import (
     sync_directory,
     wipe_file,
 )
-from ..system.trust import copy_around
 from .locations import (
     CLOSED_DIRECTORY,
     DATA_DIRECTORY,

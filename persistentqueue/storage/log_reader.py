@@ -46,9 +46,10 @@ from ..core.frame import END, LOG_MAGIC, SEALED, SYNCED, Frame, decode_frame, fi
 from ..core.header import HEADER_BYTES, Header, decode_header, encode_header
 from ..core.operations import Checkpoint, Operation
 from ..errors import CorruptionError, MemoryShortageError
+from ..system.bad_pages import read_around, read_needed
 from ..system.disk import READ, Disk, basename, join, read_all, sync_directory
 from ..system.progress import SILENT, Meter
-from ..system.trust import open_plain, read_around, read_needed
+from ..system.trust import open_plain
 from .locations import LOG_DIRECTORY
 from .log import generations_of, log_name, parse_log_name
 

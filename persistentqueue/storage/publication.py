@@ -69,8 +69,9 @@ from ..core.frame import FRAME_HEADER_BYTES, decode_lone_transaction, encode_fra
 from ..core.header import HEADER_BYTES, Header, decode_header, encode_header
 from ..core.operations import Adoption, Dequeue, Enqueue, MarkerSet, Operation, SubscriptionOpened, encode_transaction
 from ..errors import CorruptionError, MemoryShortageError, PersistentQueueError
+from ..system.bad_pages import read_needed
 from ..system.disk import CREATE_NEW, LACKING, READ, Disk, basename, join, names_of, write_all
-from ..system.trust import need_regular, read_needed, regular_bytes
+from ..system.trust import need_regular, regular_bytes
 from .inbox_access import make_readable, publication_mode
 from .segment import PUBLISHED, Segment
 

@@ -37,9 +37,10 @@ from ..core.encryption import PLAIN, UNOPENED, Envelopes
 from ..core.header import HEADER_BYTES, Header, decode_header, encode_header
 from ..core.page_cache import ITEM_OVERHEAD_BYTES
 from ..errors import CorruptionError, MemoryShortageError
+from ..system.bad_pages import is_unreadable, read_around, read_needed
 from ..system.disk import CREATE_NEW, READ, WRITE, Disk, read_all, write_all
 from ..system.progress import SILENT, Meter
-from ..system.trust import is_unreadable, open_plain, read_around, read_needed
+from ..system.trust import open_plain
 
 T = TypeVar("T")
 SUFFIX = ".seg"

@@ -59,7 +59,7 @@ TABLE = (
     _folder(
         "system",
         "progress disk event_log startup uncopyable wakeup directory_handles quota signal_shield call_guard "
-        "trust sockets",
+        "bad_pages trust sockets",
     ),
     _folder("codecs", "enclosed_item __init__"),
     _folder(

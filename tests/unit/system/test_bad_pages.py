@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from persistentqueue import CorruptionError, PersistentQueue, Producer, View, check, repair
+from persistentqueue.system.bad_pages import read_around, read_needed
 from persistentqueue.system.disk import DISK, PAGE_BYTES, Disk
-from persistentqueue.system.trust import read_around, read_needed
 from tests.support.disks import call_on, using_disk
 from tests.support.queues import crash, drain, log_file, put_each, segment_files, survivors
 

@@ -775,11 +775,11 @@ class UnsupportedFormatError(PersistentQueueError):
 
 
 class UnflushedWarning(RuntimeWarning):
-    """A ``with`` block of a session or a producer ended without an exception, and with work that was not flushed.
+    """A session or a producer ended with work that was not flushed, and no exception says so.
 
-    The work is lost: the session is rolled back and closed, even if a filter turns the warning into an error. Call
-    ``flush`` before the end of the block. To drop the work without a warning, call ``rollback`` or ``close``. There is
-    no warning if an exception leaves the block.
+    Its ``with`` block ended, its queue was closed, or the last reference to it was dropped. The work is lost, even if
+    a filter turns the warning into an error. Call ``flush`` before. To drop the work without a warning, call
+    ``rollback`` or ``close`` of the session. There is no warning if an exception leaves the block.
 
     Python shows it once for each place in a program. To raise it as an error, run ``python -W error::RuntimeWarning``
     or call ``warnings.simplefilter("error", UnflushedWarning)``.

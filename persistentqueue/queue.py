@@ -20,7 +20,7 @@ from .engine.reader import Reader
 from .engine.segment_use import SegmentUse
 from .engine.settings import Settings
 from .engine.store import RecoveryReport
-from .errors import naming_paths
+from .errors import UnflushedWarning, naming_paths
 from .interprocess.snapshot_view import View, view_of
 from .misplaced_calls import MisplacedCalls
 from .options import (
@@ -41,7 +41,7 @@ from .runtime.memory_budget import MemoryBudget
 from .runtime.multi_queue import introduce, require_neighbours
 from .runtime.open_queue import OpenQueue, OpenStore
 from .runtime.retries import Retries, requeue, require_fitting
-from .runtime.session_state import SessionParts, consume_ready, held_seconds, hold_of
+from .runtime.session_state import SessionParts, consume_ready, held_seconds, hold_of, losses
 from .session import Session, flush_all
 from .storage.layout import place_path, queue_directory
 from .subscription import Subscription
@@ -238,7 +238,9 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        lost = self._close()
+        for loss in lost if kind is None else ():  # else the error tells it
+            warnings.warn(loss, UnflushedWarning, stacklevel=2)
 
     def __del__(self) -> None:
         open_queue = getattr(self, "_open_queue", None)
@@ -716,23 +718,31 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
     def close(self) -> None:
         """Roll back open sessions, trim and seal the log, and free the lock.
 
-        Everything committed is durable on return, whatever ``sync`` is. Any thread may call it. Closing again does
-        nothing, but waits for another thread that is closing the queue. A ``dequeue`` or ``flush`` that waits raises
-        ``ClosedError``. A dead-letter queue opened by name is closed, too.
+        Everything committed is durable on return, whatever ``sync`` is. A second call waits for the first, and does
+        nothing. A ``dequeue`` or ``flush`` that waits raises ``ClosedError``. A dead-letter queue opened by name is
+        closed, too. Items that a session has not flushed cause an ``UnflushedWarning``. For any thread.
 
         Raises:
             ResourceError, BrokenQueueError: The log could not be sealed. The queue is closed, its lock is free, and the
                 next opening recovers.
         """
+        for loss in self._close():
+            warnings.warn(loss, UnflushedWarning, stacklevel=2)
+
+    def _close(self) -> list[str]:
+        """Close the queue; return the texts of the warnings."""
+        open_queue = self._open_queue
+        tells = open_queue is not None and open_queue.is_usable  # flushes of a broken queue raise errors
         try:
             if self._server is not None:
                 self._server.stop()
-            if self._open_queue is not None:
-                self._open_queue.close(f"{self._open_queue.directory}: the queue is closed: open it again")
+            if open_queue is not None:
+                open_queue.close(f"{open_queue.directory}: the queue is closed: open it again")
                 _OPEN.discard(self)
         finally:
             if self._owns_dead_letters and self._dead_letters is not None:
                 self._dead_letters.close()
+        return open_queue.look(lambda: losses(self._sessions)) if open_queue is not None and tells else []
 
     def _bury_in(self, options: Options, serve: bool) -> None:
         """Set the dead-letter queue; open it if the options have its name. On an error, close this queue.
@@ -781,11 +791,10 @@ _OTHERS = Others(_is_sound, announce)
 
 def _disown_all(*_: Any) -> None:
     # The lock is held as long as any process has its descriptor open: a child must not hold it for a dead parent.
+    reason = "the queue belongs to the parent process: open it in the child after the parent closed it"
     for queue in list(_OPEN):
         if queue._open_queue is not None:
-            queue._open_queue.disown(
-                "the queue belongs to the parent process: open it in the child after the parent closed it", alone=True
-            )
+            queue._open_queue.disown(reason, alone=True)
 
 
 after_fork_in_child(_disown_all)

@@ -71,7 +71,11 @@ class Flushes:
 
     def close(self) -> Landing[None]:
         """Close the queue after the flushes that were given to the thread. Later flushes get ``ClosedError``."""
-        return launch(self._loop, self._worker.submit, self._queue.close)
+        return launch(self._loop, self._worker.submit, self._close)
+
+    def _close(self) -> None:
+        # A session whose flush waits here gets its ``ClosedError``, and needs no warning. The queue does not know it.
+        self._queue._close()
 
     def end(self) -> None:
         """End both threads. The queue is closed."""

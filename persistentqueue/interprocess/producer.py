@@ -187,17 +187,23 @@ class Producer(Uncopyable, Generic[T]):
         dropped = self.pending if kind is None and self._pid == self._disk.getpid() else 0
         self.close()
         if dropped:
-            message = f"{self._directory}: the block of a producer ended without a flush: {dropped} items are dropped"
-            advice = "call flush(), or rollback() if this is meant"
-            warnings.warn(f"{message}: {advice}", UnflushedWarning, stacklevel=2)
+            warnings.warn(self._lost("ended", dropped), UnflushedWarning, stacklevel=2)
 
     def __del__(self) -> None:
-        """Warn with ``ResourceWarning`` if items were not flushed, and close the producer."""
+        """Warn with ``UnflushedWarning`` if items were not flushed, and close the producer."""
         pid: int | None = getattr(self, "_pid", None)  # missing if the constructor raised
         if pid is not None and pid == self._disk.getpid() and self.pending:
-            message = "a producer was dropped with items that were not flushed: call flush(), or close() to drop them"
-            warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
-            self.close()
+            try:
+                warnings.warn(self._lost("was dropped", self.pending), UnflushedWarning, stacklevel=2)
+            finally:  # also if the warning is raised as an error
+                self.close()
+
+    def _lost(self, how: str, count: int) -> str:
+        """Return the text of an ``UnflushedWarning``: the producer has ended in this way, and its work is lost."""
+        return (
+            f"{self._directory}: a producer {how} without a flush: {count} items are dropped: call flush(), or "
+            "rollback() if that is intended"
+        )
 
     @property
     def closed(self) -> bool:

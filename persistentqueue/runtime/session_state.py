@@ -25,7 +25,7 @@ from ..core.page_cache import ITEM_OVERHEAD_BYTES
 from ..engine.reader import Reader
 from ..engine.segment_use import Hold
 from ..engine.transaction import SPILL_BYTES, Transaction
-from ..errors import ClosedError, CodecError, ResourceError, SessionInUseError
+from ..errors import ClosedError, CodecError, ResourceError, SessionInUseError, UnflushedWarning
 from ..system.signal_shield import shielded
 from ..system.uncopyable import Uncopyable
 from .multi_queue import introduce, require_neighbours
@@ -127,16 +127,25 @@ class SessionState(Uncopyable, Generic[T]):
         transaction = getattr(self, "_transaction", None)
         if transaction is not None and (self._taken or transaction.runs or transaction.items or transaction.pieces):
             self._note(transaction)
-            if self._open_queue.closed is None:
-                message = (
-                    "a session was dropped with work that was not flushed, and is rolled back: use the session in a "
-                    "with block, or call close()"
-                )
-                warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
-            self._open_queue.abandon(transaction)
+            try:
+                if self._open_queue.closed is None:
+                    self._warn(transaction)
+            finally:  # also if the warning is raised as an error
+                self._open_queue.abandon(transaction)
         pipeline = getattr(self, "_pipeline", None)
         if pipeline is not None:
             pipeline.drop()
+
+    def _warn(self, transaction: Transaction) -> None:
+        """Warn that the session is dropped with this transaction."""
+        if transaction.count:
+            warnings.warn(self._lost("was dropped without a flush"), UnflushedWarning, stacklevel=3)
+            return
+        message = (
+            f"{self._open_queue.directory}: the session {self.name!r} was dropped with items that it has dequeued and "
+            "not flushed: they are given back: use it in a with block, or call close()"
+        )
+        warnings.warn(message, ResourceWarning, stacklevel=3, source=self)
 
     def _unflushed(self) -> str | None:
         """Return the text of an ``UnflushedWarning``; None if a rollback would drop nothing, or if the session or its
@@ -144,13 +153,17 @@ class SessionState(Uncopyable, Generic[T]):
         transaction = self._transaction
         if transaction is None or not self._open_queue.is_usable:
             return None
-        enqueued, dequeued = transaction.count, sum(count for _, count in self._runs_of(transaction))
-        if not (enqueued or dequeued):
-            return None
+        has_work = transaction.count or self._runs_of(transaction)
+        return self._lost("ended without a flush") if has_work else None
+
+    def _lost(self, how: str) -> str:
+        """Return the text of an ``UnflushedWarning``: the session has ended in this way, and its work is lost."""
+        transaction = self._transaction
+        assert transaction is not None
+        dequeued = sum(count for _, count in self._runs_of(transaction))
         return (
-            f"{self._open_queue.directory}: the block of the session {self.name!r} ended without a flush: {enqueued} "
-            f"enqueued items are dropped, {dequeued} dequeued items are given back: call flush(), or "
-            "rollback() if that is intended"
+            f"{self._open_queue.directory}: the session {self.name!r} {how}: {transaction.count} enqueued items are "
+            f"dropped, {dequeued} dequeued items are given back: call flush(), or rollback() if that is intended"
         )
 
     def _begin(self) -> None:
@@ -510,6 +523,13 @@ def reader_of(session: SessionState[Any]) -> Reader | None:
 def buffered(session: SessionState[Any]) -> int:
     """Return the number of items that the session has enqueued since its last flush."""
     return session._transaction.count if session._transaction is not None else 0
+
+
+def losses(sessions: Iterable[SessionState[Any]]) -> list[str]:
+    """Return the text of an ``UnflushedWarning`` for each session whose queue was closed before it flushed what it had
+    enqueued. A session in a call is left out: that call raises ``ClosedError``."""
+    lost = [each for each in sessions if not each._busy and buffered(each)]
+    return [each._lost("was not flushed before its queue was closed") for each in lost]
 
 
 def holds(session: SessionState[Any]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -25,6 +26,7 @@ from ..errors import (
     QueueNotFoundError,
     ResourceError,
     SubscriptionNotFoundError,
+    UnflushedWarning,
     naming_paths,
     unless_lacking,
 )
@@ -182,7 +184,9 @@ class SharedQueue(MisplacedCalls, Generic[T]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        lost = self._close()
+        for loss in lost if kind is None else ():  # else the error tells it
+            warnings.warn(loss, UnflushedWarning, stacklevel=2)
 
     def __repr__(self) -> str:
         role = "closed " if self._closed else "owned " if self.owns else ""
@@ -670,14 +674,20 @@ class SharedQueue(MisplacedCalls, Generic[T]):
         """Roll back the sessions of this process. If it owns the queue, close it: another process takes over.
 
         Everything committed is durable on return. Any thread may call it; closing again does nothing, but waits for
-        another thread that is closing the queue.
+        another thread that is closing the queue. A session with enqueued items that it has not flushed causes an
+        ``UnflushedWarning``.
 
         Raises:
             ResourceError, BrokenQueueError: The log could not be sealed. The next owner recovers.
         """
+        for loss in self._close():
+            warnings.warn(loss, UnflushedWarning, stacklevel=2)
+
+    def _close(self) -> list[str]:
+        """Close the queue; return the texts of the warnings."""
         self._closed = True
         _OPEN.discard(self)
-        self._end_sessions()
+        lost = self._end_sessions()
         for link in self._waiting.copy():
             link.cut()
         self._end_control()
@@ -685,19 +695,17 @@ class SharedQueue(MisplacedCalls, Generic[T]):
         if dead_letters is not None:
             dead_letters.close()
         with self._owning:
-            self._close_owner()
+            return [*lost, *self._close_owner()]
 
-    def _close_owner(self) -> None:
+    def _close_owner(self) -> list[str]:
         owner, self._owner = self._owner, None
-        if owner is not None:
-            owner.close()
+        return owner._close() if owner is not None else []
 
-    def _end_sessions(self) -> None:
+    def _end_sessions(self) -> list[str]:
+        """End the sessions; return the texts of the warnings."""
         while True:
             with suppress(RuntimeError):  # the set changed: another thread has made a session
-                for session in list(self._sessions):
-                    session.end()
-                return
+                return [text for session in list(self._sessions) if (text := session.end()) is not None]
 
 
 class SharedSubscription(Generic[T]):

@@ -165,16 +165,18 @@ class WorkerSession(Uncopyable, Generic[T]):
         finally:
             self.close()
         if unflushed:
-            message = (
-                f"{self._path}: the block of the session {self.name!r} ended without a flush: what it enqueued is "
-                "dropped, and what it dequeued is given back: call flush(), or rollback() if that is intended"
-            )
-            warnings.warn(message, UnflushedWarning, stacklevel=2)
+            warnings.warn(self._lost("ended without a flush"), UnflushedWarning, stacklevel=2)
 
     def __del__(self) -> None:
-        link = getattr(self, "_link", None)
-        if link is not None:
+        if (link := getattr(self, "_link", None)) is not None:
             link.close()
+        if not getattr(self, "_is_closed", True) and self._has_enqueued:
+            warnings.warn(self._lost("was dropped without a flush"), UnflushedWarning, stacklevel=2)
+
+    def _lost(self, how: str) -> str:
+        """Return the text of an ``UnflushedWarning``: the session has ended in this way, and its work is lost."""
+        text = "its enqueued items are dropped, its dequeued ones given back: call flush(), or rollback() if intended"
+        return f"{self._path}: the session {self.name!r} {how}: {text}"
 
     @property
     def held(self) -> int:
@@ -431,7 +433,11 @@ class WorkerSession(Uncopyable, Generic[T]):
     @property
     def has_work(self) -> bool:
         """True if the next flush would commit anything. For any thread."""
-        return bool(self._batch.items or self._held or self._has_put)
+        return bool(self._held) or self._has_enqueued
+
+    @property
+    def _has_enqueued(self) -> bool:
+        return bool(self._batch.items or self._has_put)
 
     def _part(self) -> tuple[str, str, int]:
         """Move all items to the owner, and return what names this session in a flush of several."""
@@ -531,8 +537,7 @@ class WorkerSession(Uncopyable, Generic[T]):
 
     def give_up(self) -> None:
         """End the wait of a ``flush`` for room, in another thread, as ``Session.give_up`` does. For any thread."""
-        link = self._link
-        if link is not None:
+        if (link := self._link) is not None:
             link.give_up()
 
     def close(self) -> None:
@@ -549,12 +554,14 @@ class WorkerSession(Uncopyable, Generic[T]):
                 link.part()
             self._busy = FREE
 
-    def end(self) -> None:
-        """End the session without a word, since the process was forked, or its queue was closed. For any thread."""
-        self._is_closed = True
-        link = self._link
+    def end(self) -> str | None:
+        """End the session, since the process was forked, or its queue was closed; return the text of a warning if
+        something is lost that no call tells. For any thread."""
+        is_lost = not (self._is_closed or self._busy) and self._has_enqueued
+        self._is_closed, link = True, self._link
         if link is not None:
             link.cut()
+        return self._lost("was not flushed before its queue was closed") if is_lost else None
 
     # --- calls -------------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import gc
 import mmap
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from persistentqueue import (
     QueueFullError,
     QueueLockedError,
     QueueNotFoundError,
+    UnflushedWarning,
     View,
     check,
     compat,
@@ -284,7 +286,9 @@ def test_closing_twice_and_using_after(open_queue: QueueFactory) -> None:
     queue = open_queue()
     session = queue.session()
     session.enqueue(b"x")
-    queue.close()
+    with pytest.warns(UnflushedWarning, match="was not flushed before its queue was closed: 1 enqueued") as caught:
+        queue.close()
+    assert caught[0].filename == __file__
     queue.close()
     assert queue.closed
     assert session.closed
@@ -330,7 +334,8 @@ def test_close_rolls_open_sessions_back(open_queue: QueueFactory) -> None:
     session._spill_bytes = 1
     assert session.dequeue() == b"a"
     session.enqueue_many([b"never", b"seen"])
-    queue.close()
+    with pytest.warns(UnflushedWarning, match="2 enqueued items are dropped, 1 dequeued items are given back"):
+        queue.close()
     assert drain(open_queue()) == [b"a", b"b", b"c"]
 
 
@@ -376,6 +381,33 @@ def test_dropping_a_session(open_queue: QueueFactory) -> None:
         del session
         gc.collect()
     assert drain(queue) == [b"a", b"b"]
+
+
+def test_dropped_with_enqueued_items(open_queue: QueueFactory) -> None:
+    """If a session is dropped, or its queue is closed, and its enqueued items are lost, there is a warning that Python
+    shows. There is none if they were rolled back, or an exception leaves the block."""
+    queue = open_queue()
+    with pytest.warns(UnflushedWarning, match="was dropped without a flush: 1 enqueued items are dropped, 0 dequeued"):
+        queue.session().enqueue(b"x")
+        gc.collect()
+    rolled_back = queue.session()
+    rolled_back.enqueue(b"x")
+    rolled_back.rollback()
+    queue.close()
+    queue = open_queue()
+    with pytest.raises(KeyError), queue:
+        session = queue.session()
+        session.enqueue(b"x")
+        raise KeyError
+    queue = open_queue()
+    with pytest.warns(UnflushedWarning, match="before its queue was closed") as caught, queue:
+        session = queue.session()
+        session.enqueue(b"x")
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        del session
+        gc.collect()
 
 
 def test_dropped_session_is_given_back_later(open_queue: QueueFactory) -> None:

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -15,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from persistentqueue import PersistentQueue, Session, check
 from tests.support.queues import crash
 
+pytestmark = pytest.mark.filterwarnings("ignore::persistentqueue.UnflushedWarning")  # programs drop work on purpose
 ITEM = st.one_of(
     st.binary(max_size=8),
     st.sampled_from([b"", b"x", b"y" * 64, b"PQBk" * 30, b"PQFr" + bytes(40), b"z" * 3000]),

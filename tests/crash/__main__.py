@@ -7,9 +7,11 @@ import logging
 import subprocess
 import sys
 import time
+import warnings
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
+from persistentqueue import UnflushedWarning
 from persistentqueue.engine.settings import Settings
 
 from .cuts import CutsUnavailable, run_cuts
@@ -195,6 +197,7 @@ def main() -> None:
     """Parse the command line, and run the campaign."""
     # Campaigns cause damage and failed syncs on purpose, a million times: their warnings would hide the result.
     logging.getLogger("persistentqueue").setLevel(logging.CRITICAL)
+    warnings.simplefilter("ignore", UnflushedWarning)
     options = parser().parse_args()
     options.do(options)
 

@@ -485,7 +485,7 @@ def test_row_19_a_block_that_drops_work_hints_at_it(open_queue: QueueFactory, di
         return _here() - 3
 
     ((text, line),) = _warned(block)
-    assert text.startswith(f"{directory}: the block of the session 'mine' ended without a flush: 1 enqueued items are")
+    assert text.startswith(f"{directory}: the session 'mine' ended without a flush: 1 enqueued items are")
     assert "1 dequeued items are given back" in text
     assert line == 0
     assert (queue.peek(9), queue.stats().held, queue.stats().sessions) == ([b"1", b"2"], 0, 0)
@@ -547,7 +547,7 @@ def test_row_19_a_producer_hints_at_it(tmp_path: Path) -> None:
         return _here() - 2
 
     ((text, line),) = _warned(block)
-    assert (line, text.startswith(f"{tmp_path}: the block of a producer ended")) == (0, True)
+    assert (line, text.startswith(f"{tmp_path}: a producer ended")) == (0, True)
 
 
 async def _aio_drops(path: Path) -> int:

@@ -7,6 +7,8 @@ import pytest
 from tests.crash.interrupts import run_places
 from tests.crash.signals import run_signals
 
+pytestmark = pytest.mark.filterwarnings("ignore::persistentqueue.UnflushedWarning")  # interrupted work is dropped
+
 
 @pytest.mark.parametrize("name", ["dequeue, and go on", "dequeue many from disk", "transaction", "put back", "open"])
 def test_row_03_interrupted_everywhere_nothing_is_on_hold(name: str) -> None:

@@ -140,6 +140,7 @@ def test_queue_10_an_item_comes_out_once(open_queue: QueueFactory) -> None:
         session.rollback()
 
 
+@pytest.mark.filterwarnings("ignore::persistentqueue.UnflushedWarning")
 @pytest.mark.parametrize(
     ("flush_in", "flush_out", "expected"),
     [(True, True, None), (True, False, b"one"), (False, False, None)],

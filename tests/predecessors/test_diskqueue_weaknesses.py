@@ -21,6 +21,7 @@ from persistentqueue import (
     PersistentQueue,
     QueueLockedError,
     Session,
+    UnflushedWarning,
     check,
     delete_queue,
 )
@@ -447,7 +448,8 @@ def test_6_13_closing_the_queue_ends_its_sessions(open_queue: QueueFactory) -> N
     session = queue.session()
     assert session.dequeue() == b"a"
     session.enqueue(b"b")
-    queue.close()
+    with pytest.warns(UnflushedWarning):
+        queue.close()
     for call in (session.dequeue, session.flush, lambda: session.enqueue(b"c"), queue.session, queue.trim):
         with pytest.raises(ClosedError):
             call()

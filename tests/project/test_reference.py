@@ -122,7 +122,7 @@ def test_errors_are_complete() -> None:
     assert {kind.__name__ for kind in generate.error_classes()} == errors
     assert generate.advice().keys() == errors - {"PersistentQueueError", "UnflushedWarning"}
     assert all(generate.advice().values())
-    assert "- [`UnflushedWarning`](#unflushedwarning): A `with` block" in generate.error_page()
+    assert "- [`UnflushedWarning`](#unflushedwarning): A session or a producer ended" in generate.error_page()
 
 
 def test_commands_are_complete() -> None:

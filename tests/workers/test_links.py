@@ -225,6 +225,7 @@ def test_an_interrupted_put_back_leaves_nothing_to_reject() -> None:
     session.reject(b"1")
 
 
+@pytest.mark.filterwarnings("ignore::persistentqueue.UnflushedWarning")
 def test_a_second_interruption_gives_nothing_back_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the cleanup of an interrupted ``put_back`` is interrupted as well, the session still holds what it should."""
     script = Script(Taken(0, [b"1", b"2", b"3"]), KeyboardInterrupt(), Done(1))

@@ -4,6 +4,7 @@ them all the same."""
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import pickle
 import signal
@@ -170,6 +171,34 @@ def test_a_block_that_raises_rolls_back_without_a_warning(served: Serve) -> None
         with pytest.warns(UnflushedWarning), shared.session() as session:
             session.dequeue()
         assert len(queue) == 1
+
+
+def test_work_that_is_lost_without_a_block(served: Serve) -> None:
+    """If a session of a worker is dropped, or its queue is closed, and its enqueued items are lost, there is a warning.
+    There is none if an exception leaves the block of the queue."""
+    queue, join = served()
+    with (
+        pytest.warns(UnflushedWarning, match="was not flushed before its queue was closed") as caught,
+        join() as shared,
+    ):
+        first = shared.session()
+        first.enqueue(b"one")
+    assert caught[0].filename == __file__
+    with join() as shared:
+        with pytest.warns(UnflushedWarning, match="was dropped without a flush"):
+            shared.session().enqueue(b"two")
+            gc.collect()
+        with pytest.raises(KeyError), shared:
+            second = shared.session()
+            second.enqueue(b"three")
+            raise KeyError
+    with (
+        pytest.warns(UnflushedWarning, match="1 enqueued items are dropped"),
+        connect(queue.path, "owned") as owned,
+    ):
+        third = owned.session()
+        third.enqueue(b"four")
+    assert (first.closed, second.closed, third.closed, len(queue)) == (True, True, True, 0)
 
 
 def test_waiting_is_fair_and_wakes_for_every_source(served: Serve) -> None:

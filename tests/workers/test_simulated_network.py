@@ -18,6 +18,7 @@ from tests.crash.exploring import ViolationError
 from tests.crash.network import Owner
 from tests.crash.workers import WorkersExplorer, WorkersWorld, small_messages
 
+pytestmark = pytest.mark.filterwarnings("ignore::persistentqueue.UnflushedWarning")  # programs drop work on purpose
 SETTINGS = Settings(segment_bytes=80 + HEADER_BYTES, log_bytes=4096, inline_bytes=0)
 SCRIPTS = {
     "one session": ("1 enqueue", "1 enqueue", "1 flush", "1 take", "1 enqueue", "1 flush", "1 take", "1 close"),

@@ -140,7 +140,7 @@ def test_what_came_from_the_lane_is_given_back(open_queue: QueueFactory) -> None
     fill_again = [session.dequeue() for _ in range(10)]
     assert fill_again == ITEMS[:10]
     session.close()
-    with pytest.warns(ResourceWarning, match="dropped with work"):
+    with pytest.warns(ResourceWarning, match="was dropped with items that it has dequeued"):
         dropped = queue.session()
         assert [dropped.dequeue() for _ in range(5)] == ITEMS[:5]
         del dropped

@@ -218,3 +218,5 @@ def test_it_adds_up(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[
             else:
                 queue.trim()
             add_up(queue)
+        for session in sessions:
+            session.rollback()

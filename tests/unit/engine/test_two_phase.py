@@ -22,6 +22,7 @@ from persistentqueue import (
     Producer,
     QueueFullError,
     SubscriptionNotFoundError,
+    UnflushedWarning,
     check,
     transaction,
 )
@@ -195,7 +196,8 @@ def test_without_queues_and_with_closed_ones(open_queue: QueueFactory) -> None:
     with pytest.raises(ClosedError), transaction(a, b) as (one, other):
         one.enqueue(b"1")
         other.enqueue(b"2")
-        b.close()
+        with pytest.warns(UnflushedWarning, match="1 enqueued items are dropped"):
+            b.close()
     assert contents(a, open_queue("b")) == [[], []]
 
 

@@ -448,7 +448,7 @@ def test_dropped_with_work(directory: Path) -> None:
     """Dropping a producer with unflushed items causes a warning, and leaves no file."""
     producer = Producer(directory)
     producer.enqueue_many([bytes(1024 * 1024)] * 6)
-    with pytest.warns(ResourceWarning, match="not flushed"):
+    with pytest.warns(UnflushedWarning, match="was dropped without a flush: 6 items are dropped"):
         del producer
     assert inbox(directory) == []
 

@@ -32,7 +32,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from itertools import chain
-from math import isfinite
 from typing import NamedTuple
 
 from ..core.dead_letter import DeadLetter
@@ -88,8 +87,17 @@ class Retries:
 
     def delay_seconds(self, times: int) -> float:
         """Return the seconds until an item with this number of attempts is ready again, ten years at most. Raises
-        ``ValueError``, and errors of the setting."""
-        return checked_delay(min(self._delay(times), DELAY_SECONDS_MAX) if callable(self._delay) else self._delay)
+        ``TypeError`` and ``ValueError``, and errors of the setting."""
+        if not callable(self._delay):
+            return checked_delay(self._delay)
+        found = self._delay(times)
+        try:
+            seconds = min(found, DELAY_SECONDS_MAX)
+        except TypeError:
+            raise TypeError(
+                f"retry_delay_seconds returned {found!r} for attempt {times}: let it return a number of seconds"
+            ) from None
+        return checked_delay(seconds)
 
     def pieces(self, ready: CountedAvailability, runs: Iterable[Run]) -> list[tuple[int, int, int]]:
         """Return the runs in parts with equal numbers of attempts: the first sequence, the count, and that number."""
@@ -256,7 +264,9 @@ class Trial:
         else:
             raise ValueError("the session holds no such item, or has rejected all of them: pass an item that it holds")
         if seconds is None:
-            seconds = retries.delay_seconds(retries.times(reader.counted, sequence))
+            times = retries.times(reader.counted, sequence)
+            # A dead letter has no delay: the setting may not know one for the last attempt.
+            seconds = retries.delay_seconds(times) if retry and not retries.is_used_up(times) else 0.0
         self._rejections[sequence] = Rejection(sequence, item, reason, retry, seconds)
 
     @property
@@ -499,7 +509,12 @@ def require_fitting(open_queue: OpenQueue, dead: OpenQueue) -> None:
 
 
 def checked_delay(seconds: float) -> float:
-    """Return the delay. Raises ``ValueError`` if it is not from 0 to ``DELAY_SECONDS_MAX``."""
-    if not (isfinite(seconds) and 0 <= seconds <= DELAY_SECONDS_MAX):
+    """Return the delay. Raises ``TypeError`` if it is no number, and ``ValueError`` if it is not from 0 to
+    ``DELAY_SECONDS_MAX``."""
+    try:
+        is_possible = 0 <= seconds <= DELAY_SECONDS_MAX
+    except TypeError:
+        raise TypeError(f"a delay must be a number of seconds, not {seconds!r}") from None
+    if not is_possible:
         raise ValueError(f"a delay must be from 0 to {DELAY_SECONDS_MAX} seconds, got {seconds}")
     return seconds

@@ -519,11 +519,40 @@ def test_wrong_rejections_say_what_to_do(open_queue: QueueFactory) -> None:
         for delay in (-1.0, float("inf"), float("nan"), 1e12):
             with pytest.raises(ValueError, match="a delay must be from 0 to"):
                 session.reject(b"a", delay_seconds=delay)
+        with pytest.raises(TypeError, match="a delay must be a number of seconds, not '1'"):
+            session.reject(b"a", delay_seconds="1")  # type: ignore[arg-type]
         session.flush()
     with pytest.raises(ClosedError):
         session.reject(b"a")
     with pytest.raises(ValueError, match="has no dead letters: open it again with dead_letter="):
         late.requeue()
+
+
+@pytest.mark.parametrize("retry", [True, False])
+def test_a_dead_letter_asks_for_no_delay(open_queue: QueueFactory, retry: bool) -> None:
+    """A rejection that makes a dead letter does not call ``retry_delay_seconds``, which need not know that attempt."""
+    delays = [0.0]
+    attempts = 2 if retry else 1
+    queue = open_queue("orders", **DEAD | {"max_attempts": 2}, retry_delay_seconds=lambda times: delays[times - 1])
+    put(queue, b"a")
+    if not retry:
+        delays.clear()
+    for _ in range(attempts):
+        with queue.transaction() as session:
+            session.reject(session.dequeue() or b"", "the reason", retry=retry)
+    assert [reason for *_, reason in letters(queue)] == ["the reason"]
+
+
+@pytest.mark.parametrize("found", [None, "1"])
+def test_a_delay_that_is_no_number_is_named(open_queue: QueueFactory, found: Any) -> None:
+    """If ``retry_delay_seconds`` returns no number, the error names the option, the value and the attempt."""
+    queue = open_queue("orders", retry_delay_seconds=lambda _: found)
+    put(queue, b"a")
+    with queue.session() as session:
+        session.dequeue()
+        with pytest.raises(TypeError, match=f"retry_delay_seconds returned {found!r} for attempt 1: let it return"):
+            session.rollback()
+    assert queue.peek() == [b"a"]
 
 
 def test_a_flush_that_fails_keeps_rejections(open_queue: QueueFactory) -> None:

@@ -74,8 +74,8 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
   ``partition_reader``, ``writer``, ``stream``, ``filters``, ``source``, ``pipelines/__init__``, ``pipelines/graph``,
   ``pipelines/letters``, ``pipelines/edge``, ``pipelines/store``, ``pipelines/stage``, ``pipelines/scheduler``,
   ``pipelines/picture``, ``pipelines/pipeline``.
-- ``cli/`` The command line: ``persistentqueue``, or ``python -m persistentqueue``. ``bench``, ``files``,
-  ``formatting``, ``streams``, ``parser``, ``display/__init__``, ``display/console``, ``output``, ``app``, ``summary``,
+- ``cli/`` The command line: ``persistentqueue``, or ``python -m persistentqueue``. ``bench``, ``formatting``,
+  ``streams``, ``files``, ``parser``, ``display/__init__``, ``display/console``, ``output``, ``app``, ``summary``,
   ``display/report``, ``display/watch``, ``display/screen``, ``display/top``, ``maintenance_verbs``, ``write_verbs``,
   ``read_verbs``, ``workers/__init__``, ``workers/signals``, ``workers/function``, ``workers/loop``, ``workers/crew``,
   ``workers/verbs``, ``verbs``.

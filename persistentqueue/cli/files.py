@@ -6,10 +6,12 @@ import os
 import stat
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 from typing import IO
+
+from .streams import read, written
 
 STDOUT = {"-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"}
 """Names of stdout."""
@@ -17,16 +19,47 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_MODE = 0o600
 
 
+class Output:
+    """A binary file that is written. Its errors name it."""
+
+    def __init__(self, file: IO[bytes], name: str) -> None:
+        self._file, self._name = file, name
+
+    def write(self, data: bytes) -> None:
+        """Write the bytes to the file, or to its buffer."""
+        with written(self._name):
+            self._file.write(data)
+
+    def flush(self) -> None:
+        """Write what the buffer of the file has."""
+        with written(self._name):
+            self._file.flush()
+
+    def close(self) -> None:
+        """Write what the buffer of the file has, and close the file."""
+        with written(self._name):
+            self._file.close()
+
+    def settle(self, mode: int) -> None:
+        """Write what the buffer has, set the mode of the file, and sync the file."""
+        with written(self._name):
+            self._file.flush()
+            os.fchmod(self._file.fileno(), mode)
+            os.fsync(self._file.fileno())
+
+
 @contextmanager
-def _stdout() -> Iterator[IO[bytes]]:
+def _stdout() -> Iterator[Output]:
     """Yield stdout as a binary file; flush it before and after the block."""
-    sys.stdout.flush()
-    yield sys.stdout.buffer
-    sys.stdout.buffer.flush()
+    with written("stdout"):
+        sys.stdout.flush()
+    output = Output(sys.stdout.buffer, "stdout")
+    yield output
+    output.flush()
 
 
 @contextmanager
-def written_to(output: str) -> Iterator[IO[bytes]]:
+def written_to(output: str) -> Iterator[Output]:
     """Yield a binary file that gets the name ``output`` only when it is complete and synced.
 
     Until then it has a random name in the same directory; it is created exclusively, and no link is followed. Its mode
@@ -69,10 +102,11 @@ def _opened(directory: Path, output: str) -> int:
 
 
 @contextmanager
-def read_from(source: str) -> Iterator[tuple[IO[bytes], int | None]]:
-    """Yield the open file ``source``, and its size in bytes; stdin, and None, for ``-``. An error says what to do."""
+def read_from(source: str) -> Iterator[tuple[Iterator[bytes], int | None]]:
+    """Yield the lines of the file ``source``, and its size in bytes; those of stdin, and None, for ``-``. An error says
+    what to do."""
     if source == "-":
-        yield sys.stdin.buffer, None
+        yield lines_of(sys.stdin.buffer, "stdin"), None
         return
     try:
         file = Path(source).open("rb")  # noqa: SIM115 - closed below
@@ -81,29 +115,35 @@ def read_from(source: str) -> Iterator[tuple[IO[bytes], int | None]]:
             f"{source}: {error.strerror}: give -i a file that this user can read, or - for stdin"
         ) from None
     with file:
-        yield file, os.fstat(file.fileno()).st_size
+        yield lines_of(file, source), os.fstat(file.fileno()).st_size
+
+
+def lines_of(file: IO[bytes], name: str) -> Iterator[bytes]:
+    """Yield the lines of the file. An error names it."""
+    with read(name):
+        yield from file
 
 
 @contextmanager
-def _device(path: Path) -> Iterator[IO[bytes]]:
-    fd = os.open(path, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC)  # neither creates nor truncates a file
-    with open(fd, "wb") as file:
+def _device(path: Path) -> Iterator[Output]:
+    with written(str(path)):
+        fd = os.open(path, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC)  # neither creates nor truncates a file
+    with closing(Output(open(fd, "wb"), str(path))) as output:
         if stat.S_ISREG(os.fstat(fd).st_mode):
             raise FileExistsError(
                 f"{path}: this was a device or a pipe, and a regular file has replaced it: run the command again"
             )
-        yield file
+        yield output
 
 
 @contextmanager
-def _replaced(directory: int, path: Path) -> Iterator[IO[bytes]]:
+def _replaced(directory: int, path: Path) -> Iterator[Output]:
     part = _free_name(directory)
     try:
-        with open(_made(part, directory, path), "wb") as file:
-            yield file
-            file.flush()
-            os.fchmod(file.fileno(), _mode_of(directory, path.name))
-            os.fsync(file.fileno())
+        file = open(_made(part, directory, path), "wb")  # noqa: SIM115 - closed by ``closing``
+        with closing(Output(file, str(path))) as output:
+            yield output
+            output.settle(_mode_of(directory, path.name))
         os.replace(part, path.name, src_dir_fd=directory, dst_dir_fd=directory)
     except BaseException:
         with suppress(OSError):

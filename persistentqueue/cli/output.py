@@ -13,7 +13,7 @@ from typing import Any
 from unicodedata import combining, east_asian_width
 
 from .formatting import printable
-from .streams import is_live, tell
+from .streams import is_live, tell, written
 
 _GAP = "  "
 _LEAST_WIDTH = 20
@@ -67,9 +67,10 @@ def say(text: str) -> None:
 
 def write(data: bytes) -> None:
     """Write bytes to stdout, unchanged, and flush. Raises ``BrokenPipeError`` if the pipe has no reader."""
-    sys.stdout.flush()
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
+    with written("stdout"):
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
 
 
 def write_text(text: str) -> None:

@@ -57,13 +57,38 @@ def tell(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
 
+@contextmanager
+def written(name: str) -> Iterator[None]:
+    """Let errors of the block, which writes to stdout or to a file, name it, and say what to do.
+
+    A pipe without a reader raises ``BrokenPipeError``, as before.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        why = error.strerror or error
+        raise type(error)(f"{name} cannot be written: {why}: give another output, or free some space") from None
+
+
+@contextmanager
+def read(name: str) -> Iterator[None]:
+    """Let errors of the block, which reads stdin or a file, name it, and say what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise type(error)(f"{name} cannot be read: {error.strerror or error}: give another input") from None
+
+
 def finish(status: int) -> int:
     """Flush stdout and stderr, and return the exit status.
 
     If stdout cannot be written, the status is 2, unless it was 130.
     """
     try:
-        sys.stdout.flush()
+        with written("stdout"):
+            sys.stdout.flush()
     except (OSError, ValueError) as error:
         if status not in {FAILED, INTERRUPTED}:
             status = FAILED

@@ -29,7 +29,7 @@ from .parser import (
     verb,
     verb_named,
 )
-from .streams import FAILED, INTERRUPTED, came_of_an_interrupt, drop, tell
+from .streams import FAILED, INTERRUPTED, came_of_an_interrupt, drop, tell, written
 from .workers import verbs as worker_verbs  # noqa: F401 - its import declares the verbs
 
 ABOUT = f"Inspect, use and repair persistent queues. {STATUS}"
@@ -87,7 +87,8 @@ def run(arguments: Sequence[str]) -> int:
         values = call.keywords
         with logged(as_json):
             status = call()
-        sys.stdout.flush()
+        with written("stdout"):
+            sys.stdout.flush()
     except BrokenPipeError:
         drop(sys.stdout)
         return FAILED

@@ -42,11 +42,11 @@ from .app import (
     own,
     settings_of,
 )
-from .files import read_from
+from .files import lines_of, read_from
 from .formatting import item_json, item_of, many
 from .output import answer, note, progress, say, write
 from .parser import USE, Number, UsageError, parameter, verb
-from .streams import await_reader, is_live, is_piped
+from .streams import await_reader, is_live, is_piped, read
 from .summary import beside, made_note, named
 
 if TYPE_CHECKING:
@@ -111,8 +111,9 @@ def _given(items: Sequence[str], whole: bool) -> Iterable[bytes]:
     if items:
         return [item.encode(errors="surrogateescape") for item in items]
     if whole:
-        return [sys.stdin.buffer.read()]
-    return (line.removesuffix(b"\n") for line in sys.stdin.buffer)
+        with read("stdin"):
+            return [sys.stdin.buffer.read()]
+    return (line.removesuffix(b"\n") for line in lines_of(sys.stdin.buffer, "stdin"))
 
 
 @verb(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -241,3 +243,42 @@ def test_an_empty_queue_is_explained(queues: Path) -> None:
     assert cli("explain", queues, "mails").text == "no segment holds items: none is left\n"
     assert cli("explain", queues, "mails", "--json").json == {"name": "mails", "segments": [], "findings": []}
     assert "no segment" not in cli("explain", queues, "orders").text
+
+
+# --- streams and files that cannot be read or written --------------------------------------------------------------
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["get", "PATH", "orders"],
+        ["list", "PATH"],
+        ["dump", "PATH", "orders"],
+        ["dump", "PATH", "orders", "-o", "/dev/full"],
+        ["report", "PATH", "-o", "/dev/full"],
+        ["top", "PATH", "--once"],
+        ["--version"],
+    ],
+)
+def test_an_output_that_is_full_is_named(queues: Path, words: list[str]) -> None:
+    """An error of stdout, or of an output file, names it, so that it is not taken for an error of the queue."""
+    line = [sys.executable, "-m", "persistentqueue", *(each.replace("PATH", str(queues)) for each in words)]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, check=False, timeout=60)
+    output = words[-1] if words[-1] == "/dev/full" else "stdout"
+    told = "No space left on device: give another output, or free some space"
+    assert (done.returncode, done.stderr.decode()) == (2, f"OSError: {output} cannot be written: {told}\n")
+    assert View(queues, "orders").look().depth == 1
+
+
+@pytest.mark.parametrize("words", [["put"], ["put", "--whole"], ["load"]])
+def test_a_closed_stdin_is_named(queues: Path, words: list[str]) -> None:
+    """If stdin is closed, the error names it, and no item is enqueued."""
+    verb, *options = words
+    line = [sys.executable, "-m", "persistentqueue", verb, str(queues), "orders", *options]
+    closed = ["sh", "-c", 'exec "$@" <&-', "sh", *line]
+    done = subprocess.run(closed, capture_output=True, check=False, timeout=60)
+    told = "OSError: stdin cannot be read: Bad file descriptor: give another input\n"
+    assert (done.returncode, done.stderr.decode()) == (2, told)
+    assert View(queues, "orders").look().depth == 1

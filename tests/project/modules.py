@@ -103,7 +103,7 @@ TABLE = (
     ),
     _folder(
         "cli",
-        "bench files formatting streams parser display/__init__ display/console output app "
+        "bench formatting streams files parser display/__init__ display/console output app "
         "summary display/report display/watch display/screen display/top maintenance_verbs write_verbs "
         "read_verbs workers/__init__ workers/signals workers/function workers/loop workers/crew workers/verbs verbs "
         "__init__",

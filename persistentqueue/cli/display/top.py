@@ -11,7 +11,7 @@ from persistentqueue import MissingExtraError, QueueNotFoundError, View
 
 from ..app import PROBLEMS, WELL
 from ..output import answer
-from ..streams import is_live
+from ..streams import is_live, written
 from ..summary import named, queues_in
 from .watch import Watched, document_of_look
 
@@ -69,7 +69,8 @@ def _show(looks: Iterator[list[Watched]], path: str, is_chosen: bool, interval: 
     screen, queues = console(), []
     if once:
         *_, queues = looks
-        screen.print(draw(path, queues, is_chosen, interval, screen.width))
+        with written("stdout"):
+            screen.print(draw(path, queues, is_chosen, interval, screen.width))
         return queues
     if not is_live(sys.stdout):
         for queues in looks:

@@ -72,6 +72,9 @@ def transaction(*queues: Any, name: str | None = None) -> Any:
     the session that was asked. If the marker was reached before, nothing is committed in any queue. All sessions are
     then rolled back, and ``flush`` returns False.
 
+    ``rollback`` of a session undoes the work of this session alone. The end of the block still flushes the others. To
+    undo all of it, raise an error in the block, or roll back each session.
+
     A transaction over several queues never waits for room, also with ``full="block"``: it raises ``QueueFullError``
     instead. It is tried before the transactions that wait for room. During the flush no other transaction commits in
     any of these queues. The flush takes as many syncs as one flush of each queue. Other threads may see the result in
@@ -136,10 +139,12 @@ def _join(sessions: Sequence[Any]) -> None:
         return
     from .workers import worker_session  # noqa: PLC0415  late: other programs need no sockets
 
-    if any(isinstance(session, Session) for session in sessions):
+    away = sum(not isinstance(session, Session) for session in sessions)
+    if away < len(sessions):
         raise ValueError(
-            "a transaction needs queues with one owner, but this process owns some of them and another process the "
-            "others: let one process own all, such as the command serve with their names"
+            f"a transaction needs queues that are opened alike, and that have one owner, but {away} of {len(sessions)} "
+            "are reached through their owner, by connect: open all by PersistentQueue, or all by connect; in that case "
+            "let one process own all, such as the command serve with their names"
         )
     worker_session.flush_together(sessions)
 

@@ -67,7 +67,8 @@ def transaction(*queues: Any, name: str | None = None) -> Any:
 
     With one queue the transaction behaves as ``PersistentQueue.transaction`` does. Several queues follow the rules of
     ``persistentqueue.transaction`` about directories, ``sync=True``, markers, room and broken queues. ``flush`` of any
-    session flushes all of them.
+    session flushes all of them. ``rollback`` of a session undoes the work of this session alone: to undo all of it,
+    raise an error in the block, or roll back each session.
 
     Queues that ``aio.connect`` has opened can take part, too, and their subscriptions. One process must own all of
     them, and they do not mix with queues that ``aio.PersistentQueue`` has opened.

@@ -941,7 +941,7 @@ def test_a_transaction_over_two_connected_queues(served: Serve) -> None:
             assert taking.dequeue() == b"3"
         with pytest.raises(ValueError, match="wait=True"), transaction(a, b) as (taking, putting):
             taking.flush(wait=False)
-        with pytest.raises(ValueError, match="one owner"):
+        with pytest.raises(ValueError, match="opened alike, and that have one owner, but 1 of 2 are reached through"):
             transaction(a, target).__enter__()  # type: ignore[call-overload]
 
 

@@ -102,6 +102,21 @@ def test_rolled_back_in_all(open_queue: QueueFactory) -> None:
         a.dequeue()
 
 
+def test_a_rollback_concerns_its_own_session(open_queue: QueueFactory) -> None:
+    """``rollback`` of one session undoes its own work alone; that of each session undoes the transaction."""
+    source, target = open_queue("source"), open_queue("target")
+    put(source, b"a")
+    with transaction(source, target) as (taking, putting):
+        putting.enqueue(taking.dequeue() or b"")
+        taking.rollback()
+        putting.rollback()
+    assert contents(source, target) == [[b"a"], []]
+    with transaction(source, target) as (taking, putting):
+        putting.enqueue(taking.dequeue() or b"")
+        taking.rollback()
+    assert contents(source, target) == [[b"a"], [b"a"]]
+
+
 def test_both_are_one_frame_each(open_queue: QueueFactory, path: Path) -> None:
     """The queue whose name sorts first decides, and the other prepares. The next frame of the other contains the
     resolution."""

@@ -72,7 +72,11 @@ ON_HOLD: Final = (
 class Codec(Protocol[C]):
     """The interface of a codec. Any object with these two methods is a codec.
 
-    A queue calls both methods in the thread of its caller. Several threads may call them at once.
+    A queue calls both methods in the thread of its caller, and a queue of ``aio`` may use threads of its own. Several
+    threads may call them at once.
+
+    If ``decode`` returns None for some items, as ``JSON`` does for ``null``, take them by ``dequeue_many``. For
+    ``dequeue``, None is an empty queue, too.
     """
 
     def encode(self, item: C, /) -> bytes:

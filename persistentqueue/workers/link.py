@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import weakref
 from contextlib import suppress
+from math import ceil
 from threading import RLock
 from typing import NamedTuple
 
 from ..errors import PersistentQueueError
 from ..serving.protocol import (
     FIRST_CALL,
+    FOR_EVER,
     FROM_OWNER,
     Cancel,
     End,
@@ -194,3 +196,8 @@ def _close_all() -> None:
 
 
 after_fork_in_child(_close_all)
+
+
+def milliseconds(seconds: float | None) -> int:
+    """Return the wait as a message has it."""
+    return FOR_EVER if seconds is None else min(ceil(1000 * seconds), FOR_EVER - 1)

@@ -58,8 +58,8 @@ from ..subscription import Subscription
 from ..system.call_guard import CallGuard
 from ..system.disk import CURRENT_DISK, StrPath, abspath, after_fork_in_child, current_disk, dirname
 from ..system.uncopyable import uncopyable_block
-from .link import Link, LinkLostError
-from .worker_session import WorkerSession, milliseconds
+from .link import Link, LinkLostError, milliseconds
+from .worker_session import WorkerSession
 
 Serving = Literal["auto", "never"]
 """Whether a process may own the queue."""
@@ -255,7 +255,7 @@ class SharedQueue(MisplacedCalls, Generic[T]):
             lack: ResourceError | None = None
             while True:
                 if self._closed:
-                    raise ClosedError(f"{self._directory}: the queue is closed: connect again")
+                    raise ClosedError(self._closed_text())
                 try:
                     found = self._connect(hello)
                     if found is not None:
@@ -423,7 +423,7 @@ class SharedQueue(MisplacedCalls, Generic[T]):
 
     def _check(self) -> None:
         if self._closed:
-            raise ClosedError(f"{self._directory}: the queue is closed: connect again")
+            raise ClosedError(self._closed_text())
 
     def _call(self, call: str, **arguments: Any) -> Any:
         """Make a call of the queue at its owner. Raises the errors of the call."""
@@ -687,7 +687,7 @@ class SharedQueue(MisplacedCalls, Generic[T]):
         """Close the queue; return the texts of the warnings."""
         self._closed = True
         _OPEN.discard(self)
-        lost = self._end_sessions()
+        lost = self._end_sessions(self._closed_text())
         for link in self._waiting.copy():
             link.cut()
         self._end_control()
@@ -701,11 +701,14 @@ class SharedQueue(MisplacedCalls, Generic[T]):
         owner, self._owner = self._owner, None
         return owner._close() if owner is not None else []
 
-    def _end_sessions(self) -> list[str]:
-        """End the sessions; return the texts of the warnings."""
+    def _closed_text(self) -> str:
+        return f"{self._directory}: the queue is closed: connect again"
+
+    def _end_sessions(self, why_closed: str | None = None) -> list[str]:
+        """End the sessions, whose later calls say ``why_closed``; return the texts of the warnings."""
         while True:
             with suppress(RuntimeError):  # the set changed: another thread has made a session
-                return [text for session in list(self._sessions) if (text := session.end()) is not None]
+                return [text for session in list(self._sessions) if (text := session.end(why_closed)) is not None]
 
 
 class SharedSubscription(Generic[T]):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from math import ceil
 from types import TracebackType
 from typing import Any, Generic, Literal, overload
 
@@ -54,7 +53,7 @@ from ..serving.protocol import (
 )
 from ..serving.protocol import encode as encode_message
 from ..system.uncopyable import Uncopyable
-from .link import Link, LinkLostError
+from .link import Link, LinkLostError, milliseconds
 
 
 class WorkerSession(Uncopyable, Generic[T]):
@@ -95,6 +94,7 @@ class WorkerSession(Uncopyable, Generic[T]):
         "_prefetches",
         "_raw",
         "_together",
+        "_why_closed",
         "name",
     )
 
@@ -124,7 +124,7 @@ class WorkerSession(Uncopyable, Generic[T]):
         self._prefetches = prefetches
         self._link: Link | None = None
         self._busy = FREE
-        self._is_closed = False
+        self._is_closed, self._why_closed = False, "the session is closed: get another one from queue.session()"
         self._batch = Batch(SPILL_BYTES)
         self._held = 0
         """Items that the owner keeps on hold for this session."""
@@ -554,11 +554,11 @@ class WorkerSession(Uncopyable, Generic[T]):
                 link.part()
             self._busy = FREE
 
-    def end(self) -> str | None:
+    def end(self, why_closed: str | None = None) -> str | None:
         """End the session, since the process was forked, or its queue was closed; return the text of a warning if
-        something is lost that no call tells. For any thread."""
+        something is lost that no call tells. Later calls say ``why_closed``, if any. For any thread."""
         is_lost = not (self._is_closed or self._busy) and self._has_enqueued
-        self._is_closed, link = True, self._link
+        self._is_closed, self._why_closed, link = True, why_closed or self._why_closed, self._link
         if link is not None:
             link.cut()
         return self._lost("was not flushed before its queue was closed") if is_lost else None
@@ -579,7 +579,7 @@ class WorkerSession(Uncopyable, Generic[T]):
                 "interrupts; nothing was done: use one session for each thread"
             )
         if self._is_closed and not is_last:
-            raise ClosedError("the session is closed: get another one from queue.session()")
+            raise ClosedError(self._why_closed)
         self._busy = BUSY
         try:
             if self._together is not None and self._together.under_way:
@@ -662,14 +662,14 @@ class WorkerSession(Uncopyable, Generic[T]):
 
     def _connect(self) -> Link:
         if self._is_closed:
-            raise ClosedError("the session is closed: get another one from queue.session()")
+            raise ClosedError(self._why_closed)
         link, counts = self._attach(self._id)
         # No call in these steps, so no interruption in between. An earlier owner has released what it held.
         self._link, self._counts = link, counts
         self._ahead = []
         if self.closed:  # meanwhile, by a thread that has found no connection to end
             link.close()
-            raise ClosedError("the session is closed: get another one from queue.session()")
+            raise ClosedError(self._why_closed)
         return link
 
     def _lose(self) -> None:
@@ -793,8 +793,3 @@ def flush_together(sessions: Sequence[WorkerSession[Any]]) -> None:
     joint = _JointFlush(sessions)
     for session in sessions:
         session._together = joint
-
-
-def milliseconds(seconds: float | None) -> int:
-    """Return the wait as a message has it."""
-    return FOR_EVER if seconds is None else min(ceil(1000 * seconds), FOR_EVER - 1)

@@ -431,3 +431,23 @@ def test_waits_of_a_shared_queue(tmp_path: Path) -> None:
             session.rollback()
         assert queue.subscribe("s").sizes() == (2, 2)
         queue.unsubscribe("s")
+
+
+def test_a_closed_queue_is_named_by_each_call(tmp_path: Path) -> None:
+    """After ``close``, each call that needs the queue names it, and no session, which the caller does not know."""
+    queue = Queue[Any](tmp_path / "queue", shared=True)
+    queue.put(1)
+    queue.close()
+    told = f"{tmp_path / 'queue'}: the queue is closed: connect again"
+    calls: list[Callable[[], object]] = [
+        lambda: queue.put(2),
+        lambda: queue.put_many([2]),
+        queue.get,
+        lambda: queue.get_many(2),
+        queue.qsize,
+        queue.join,
+    ]
+    for call in calls:
+        with pytest.raises(ClosedError) as caught:
+            call()
+        assert str(caught.value) == told

@@ -919,6 +919,20 @@ def test_close_during_a_takeover_leaves_no_owner(tmp_path: Path, monkeypatch: py
     PersistentQueue(tmp_path, "q", lock_timeout=0).close()
 
 
+def test_a_session_tells_its_own_end_from_that_of_its_queue(served: Serve) -> None:
+    """A call of a session that was closed says so; after the close of its queue, the error names the queue."""
+    queue, join = served()
+    with join() as shared:
+        first, second = shared.session(), shared.session()
+        first.close()
+        with pytest.raises(ClosedError, match=r"^the session is closed: get another one from "):
+            first.dequeue()
+    for session in (second, shared.session):
+        with pytest.raises(ClosedError) as caught:
+            (session if callable(session) else session.dequeue)()
+        assert str(caught.value) == f"{queue.path}/{queue.name}: the queue is closed: connect again"
+
+
 def test_a_transaction_over_two_connected_queues(served: Serve) -> None:
     """Sessions of two queues of one owner are flushed together, or neither of them is."""
     source, join_source = served(name="source", max_items=3)

@@ -99,7 +99,7 @@ def made_note(path: str, name: str | None, as_json: bool) -> Callable[[], None]:
     """
     directory = queue_directory(path, named(name))
     try:
-        is_new = not holds_queue(current_disk(), directory)
+        is_new = not holds_queue(current_disk(), os.path.abspath(directory))
     except OSError:  # the verb reports it
         is_new = False
     return partial(note, f"made the queue {directory}") if is_new and not as_json else _nothing

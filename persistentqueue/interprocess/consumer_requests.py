@@ -9,7 +9,7 @@ from __future__ import annotations
 from ..core.items import checked_name
 from ..storage.layout import queue_directory
 from ..storage.publication import LATEST, Draft, Request
-from ..system.disk import Disk, StrPath, current_disk
+from ..system.disk import Disk, StrPath, abspath, current_disk
 from .producer import explained, find_inbox
 
 
@@ -89,7 +89,7 @@ def _checked_sequence(sequence: int) -> int:
 
 
 def _ask(path: StrPath, name: str | None, request: Request, disk: Disk) -> None:
-    directory = queue_directory(path, name)
+    directory = abspath(queue_directory(path, name))
     inbox, time_ns = find_inbox(disk, directory), disk.time_ns()
     draft: Draft | None = None
     try:

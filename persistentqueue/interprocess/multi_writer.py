@@ -288,7 +288,7 @@ def remove_parts(path: StrPath, name: str | None, parts: Iterable[Part]) -> None
     """
     disk = current_disk()
     with suppress(OSError, PersistentQueueError):
-        inbox = find_inbox(disk, queue_directory(path, name))
+        inbox = find_inbox(disk, abspath(queue_directory(path, name)))
         manifests = []
         for each in filter(is_published, names_in(disk, inbox)):
             with suppress(FileNotFoundError):  # the owner has adopted it in the meantime, after its parts
@@ -320,7 +320,7 @@ def count_published(path: StrPath, name: str | None) -> int:
     The call only reads. Any number of threads and processes may call it at the same time.
     """
     disk = current_disk()
-    return sum(map(is_published, names_in(disk, find_inbox(disk, queue_directory(path, name)))))
+    return sum(map(is_published, names_in(disk, find_inbox(disk, abspath(queue_directory(path, name))))))
 
 
 def _need_part(disk: Disk, path: str, part: Part) -> None:

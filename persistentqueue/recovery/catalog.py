@@ -26,7 +26,7 @@ from ..storage.locations import LOG_DIRECTORY, OWN, read_places
 from ..storage.lock import LOCK_NAME, Lock
 from ..storage.log import parse_log_name
 from ..storage.relocation import own_location
-from ..system.disk import Disk, StrPath, abspath, current_disk, dirname, fspath, join, sync_directory
+from ..system.disk import Disk, StrPath, abspath, current_disk, dirname, join, sync_directory
 from ..system.trust import need_trusted
 from .in_doubt import find_unsettled
 
@@ -51,7 +51,7 @@ def list_queues(path: StrPath) -> list[str]:
     The call only reads and takes no lock. Any number of threads and processes may call it at the same time.
     """
     disk = current_disk()
-    path = fspath(path)
+    path = abspath(path)  # an opening takes ".." behind a link as text, too
     return [name for name in sorted(disk.listdir(path)) if is_name(name) and _is_queue(disk, join(path, name))]
 
 

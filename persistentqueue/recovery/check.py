@@ -137,7 +137,7 @@ def check(path: StrPath, name: str | None = None, *, progress: Progress = None) 
     """
     directory = queue_directory(path, name)
     with metering(progress, f"check {basename(directory)}") as meter, naming_paths():
-        return _check(current_disk(), directory, meter)
+        return _check(current_disk(), abspath(directory), meter)
 
 
 def _check(disk: Disk, directory: str, meter: Meter = SILENT) -> CheckReport:

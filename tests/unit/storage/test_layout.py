@@ -24,11 +24,15 @@ from persistentqueue import (
     aio,
     check,
     compat,
+    connect,
     delete_queue,
     list_queues,
     move_data,
     repair,
 )
+from persistentqueue.cli.summary import made_note
+from persistentqueue.interprocess.consumer_requests import request_subscription
+from persistentqueue.interprocess.multi_writer import count_published
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
 from tests.support.disks import call_on, using_disk
@@ -359,3 +363,26 @@ def test_a_name_that_was_forgotten_in_aio(tmp_path: Path, open_queue: QueueFacto
     with pytest.raises(InvalidNameError, match="named queues: a:"):
         asyncio.run(opened(aio.PersistentQueue(root)))
     assert asyncio.run(opened(aio.PersistentQueue(root, name=None))) is None
+
+
+def test_a_path_through_a_link_is_one_path_for_all_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Behind a link, each call takes ``..`` as text, so all of them reach the queue that an opening has made."""
+    (tmp_path / "releases" / "42").mkdir(parents=True)
+    (tmp_path / "current").symlink_to("releases/42")
+    path = tmp_path / "current" / ".." / "queues"
+    with PersistentQueue(path, "a") as queue:
+        put(queue, b"item")
+    with Producer(path, "a") as producer:
+        producer.enqueue(b"published")
+        producer.flush()
+    assert list_queues(path) == list_queues(tmp_path / "queues") == ["a"]
+    assert (check(path, "a").items, View(path, "a").look().published, count_published(path, "a")) == (1, 1, 1)
+    assert repair(path, "a").items == 2
+    request_subscription(path, "a", "spark", 0)
+    with connect(path, "a") as shared:
+        assert (shared.peek(2), shared.subscriptions()) == ([b"item", b"published"], ["spark"])
+    made_note(str(path), "a", as_json=False)()
+    assert capsys.readouterr().err == ""
+    delete_queue(path, "a")
+    assert list_queues(path) == []
+    assert not (tmp_path / "releases" / "queues").exists()

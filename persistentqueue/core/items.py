@@ -81,7 +81,7 @@ def checked_timeout(timeout: float | None) -> float | None:
         raise TypeError(f"timeout must be None or a number of seconds, not {timeout!r}") from None
     if not is_possible:
         raise ValueError(f"timeout must be None or at least 0 seconds, got {timeout}")
-    return min(timeout, _LONGEST_SECONDS)
+    return float(min(timeout, _LONGEST_SECONDS))  # a Decimal cannot be added to a time
 
 
 def as_bytes(item: Buffer) -> bytes:

@@ -7,6 +7,8 @@ import gc
 import mmap
 import warnings
 from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +155,21 @@ def test_negative_timeouts(timeout: float, open_queue: QueueFactory) -> None:
     with pytest.raises(ValueError, match="lock_timeout"):
         open_queue("other", lock_timeout=timeout)
     assert len(queue) == 1
+
+
+@pytest.mark.parametrize("kind", [Decimal, Fraction])
+def test_a_timeout_may_be_any_number(kind: Any, open_queue: QueueFactory) -> None:
+    """A timeout may be a number of any type that compares with floats, and the call waits that long."""
+    queue = open_queue(max_items=1, full="block")
+    with queue.session() as session:
+        assert session.dequeue(timeout=kind("0.01")) is None
+        assert session.dequeue_many(1, timeout=kind("0.01")) == []
+        assert not queue.wait(timeout=kind("0.01"))
+        put(queue, b"a")
+        session.enqueue(b"b")
+        with pytest.raises(QueueFullError):
+            session.flush(timeout=kind("0.01"))
+        session.rollback()
 
 
 @pytest.mark.parametrize(

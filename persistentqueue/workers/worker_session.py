@@ -135,8 +135,8 @@ class WorkerSession(Uncopyable, Generic[T]):
         behind those of ``_held``, unless the link is lost."""
         self._has_put = False
         """True if the session at the owner has items that are not flushed."""
-        self._raw: list[bytes] = []
-        """The held items, if the queue counts attempts: ``reject`` looks for one of them."""
+        self._raw: list[bytes | None] = []
+        """The held items, if the queue counts attempts, for ``reject``; None in place of an item that is rejected."""
         self._counts = False
         self._number = 0
         """Number of the last flush."""
@@ -493,11 +493,13 @@ class WorkerSession(Uncopyable, Generic[T]):
                 reason, item = reason or item.problem, item.item
             if not isinstance(reason, str):
                 raise TypeError(f"a reason must be text, not {reason!r}")
-            raw = next((each for each in self._raw if is_meant(self._codec, each, item)), None)
-            if raw is None and self._counts:
-                raise ValueError("the session holds no such item: pass an item that it holds")
+            numbered = ((at, raw) for at, raw in enumerate(self._raw) if raw is not None)
+            at, raw = next((each for each in numbered if is_meant(self._codec, each[1], item)), (-1, b""))
+            if at < 0 and self._counts:
+                raise ValueError("the session holds no such item, or has rejected it: pass an item that it holds")
             delay = b"" if delay_seconds is None else repr(float(delay_seconds)).encode()
-            self._end(self._ask(Reject(int(retry), (raw or b"", reason.encode(), delay))))
+            self._end(self._ask(Reject(int(retry), (raw, reason.encode(), delay))))
+            self._raw[at] = None
             self._busy = FREE
         except BaseException:
             self._end_badly()

@@ -919,6 +919,22 @@ def test_close_during_a_takeover_leaves_no_owner(tmp_path: Path, monkeypatch: py
     PersistentQueue(tmp_path, "q", lock_timeout=0).close()
 
 
+def test_equal_items_of_different_bytes_are_rejected_in_turn(served: Serve) -> None:
+    """Items that are equal, and whose bytes differ, are rejected one by one, each time the first that is not yet."""
+    owner, join = served(name="orders", max_attempts=3, dead_letter="orders.dead")
+    put(owner, b'{"id": 7}', b'{"id":7}', b'{"id":8}', b'{"id":7}')
+    with join(codec=codecs.JSON) as shared, shared.session() as session:
+        items = session.dequeue_many(9)
+        for item in items:
+            if item == {"id": 7}:
+                session.reject(item, retry=False)
+        with pytest.raises(ValueError, match="the session holds no such item"):
+            session.reject({"id": 7})
+        session.flush()
+    letters = map(DeadLetter.decode, owner.dead_letters.browse())
+    assert [letter.item for letter in letters] == [b'{"id": 7}', b'{"id":7}', b'{"id":7}']
+
+
 def test_a_session_tells_its_own_end_from_that_of_its_queue(served: Serve) -> None:
     """A call of a session that was closed says so; after the close of its queue, the error names the queue."""
     queue, join = served()

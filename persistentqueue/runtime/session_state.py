@@ -132,6 +132,11 @@ class SessionState(Uncopyable, Generic[T]):
                     self._warn(transaction)
             finally:  # also if the warning is raised as an error
                 self._open_queue.abandon(transaction)
+                self._drop_pipeline()
+        else:
+            self._drop_pipeline()
+
+    def _drop_pipeline(self) -> None:
         pipeline = getattr(self, "_pipeline", None)
         if pipeline is not None:
             pipeline.drop()

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import warnings
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for_all
 from dataclasses import replace
@@ -628,6 +629,25 @@ def test_a_dropped_session_finishes_its_flushes(open_queue: QueueFactory) -> Non
     queue = open_queue()
     ticket = give(queue.session(), b"a", b"b")[-1]
     assert ticket.result(SECONDS)
+    assert drain(queue) == [b"a", b"b"]
+    wait_for(lambda: not pipeline.pipelines_of(queue._open()))
+
+
+def test_a_session_is_dropped_where_warnings_are_errors(
+    open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the warning about a dropped session is an error, its items are released all the same, and its thread ends."""
+    seen: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: seen.append(unraisable.exc_type))
+    queue = open_queue()
+    session = queue.session()
+    assert give(session, b"a", b"b")[-1].result(SECONDS)
+    assert session.dequeue() == b"a"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ResourceWarning)
+        del session
+        gc.collect()
+    assert seen == [ResourceWarning]
     assert drain(queue) == [b"a", b"b"]
     wait_for(lambda: not pipeline.pipelines_of(queue._open()))
 

@@ -314,9 +314,8 @@ class SessionState(Uncopyable, Generic[T]):
                     self._queue,
                 )
             )
-            if not open_queue.shielded(pipeline.begin):
+            if not open_queue.shielded(partial(self._begin_pipeline, pipeline)):
                 return None
-            self._pipeline = pipeline
         pipeline.make_room()
         following, ticket = self._new(), Ticket()
         handed = (Handed(transaction, ticket, timeout),)
@@ -328,6 +327,14 @@ class SessionState(Uncopyable, Generic[T]):
         pipeline.given_bytes = given_bytes
         pipeline.ring()
         return ticket
+
+    def _begin_pipeline(self, pipeline: Pipeline) -> bool:
+        """Start the thread of the pipeline, and let the session have it: also if an interruption follows, its end is
+        that of the thread. Return False if the process cannot have another thread."""
+        has_begun = pipeline.begin()
+        if has_begun:
+            self._pipeline = pipeline
+        return has_begun
 
     def _hands_over_at_once(self) -> bool:
         """Return whether ``flush(wait=False)`` waits for nothing, so that an event loop may call it."""

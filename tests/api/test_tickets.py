@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for_all
 from dataclasses import replace
@@ -650,6 +651,28 @@ def test_a_session_is_dropped_where_warnings_are_errors(
     assert seen == [ResourceWarning]
     assert drain(queue) == [b"a", b"b"]
     wait_for(lambda: not pipeline.pipelines_of(queue._open()))
+
+
+def test_an_interruption_behind_the_start_leaves_no_thread(
+    open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If a signal handler interrupts the first flush when its thread has started, the session ends that thread."""
+    queue = open_queue()
+    session = queue.session()
+    session.enqueue(b"a")
+    shielded = queue._open().shielded
+
+    def interrupted(call: Callable[[], object]) -> None:
+        shielded(call)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(queue._open(), "shielded", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            session.flush(wait=False)
+    session.close()
+    assert not pipeline.pipelines_of(queue._open())
+    assert len(queue) == 0
 
 
 def test_a_flush_after_the_end_of_the_thread(open_queue: QueueFactory) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Literal, overload
 
@@ -52,6 +53,7 @@ from ..serving.protocol import (
     Taken,
 )
 from ..serving.protocol import encode as encode_message
+from ..system.signal_shield import shielded
 from ..system.uncopyable import Uncopyable
 from .link import Link, LinkLostError, milliseconds
 
@@ -119,8 +121,7 @@ class WorkerSession(Uncopyable, Generic[T]):
         self.name = name
         self._codec = codec
         self._id = connection
-        self._attach = attach
-        self._now = now
+        self._attach, self._now = attach, now
         self._prefetches = prefetches
         self._link: Link | None = None
         self._busy = FREE
@@ -550,8 +551,7 @@ class WorkerSession(Uncopyable, Generic[T]):
         try:
             self._roll_back()
         finally:
-            self._is_closed = True
-            link, self._link = self._link, None
+            self._is_closed, link, self._link = True, self._link, None
             if link is not None:
                 link.part()
             self._busy = FREE
@@ -689,8 +689,7 @@ class WorkerSession(Uncopyable, Generic[T]):
     def _clear(self) -> None:
         """Begin a new transaction."""
         self._batch.clear()
-        self._raw, self._ahead = [], []
-        self._held = self._given = 0
+        self._raw, self._ahead, self._held, self._given = [], [], 0, 0
         self._has_put = self._doubt = False
 
 
@@ -724,8 +723,7 @@ class _JointFlush:
                 session._roll_back()
             raise
         finally:
-            for session in begun:
-                session._end_badly()
+            shielded(partial(_end_all, begun))
 
     def _flush(self, asked: WorkerSession[Any], marker: tuple[str, int] | None) -> bool:
         busy = [each for each in self._sessions if each.has_work or (each is asked and marker is not None)]
@@ -784,6 +782,11 @@ class _JointFlush:
             first._end_badly()
         if self.under_way and first._link is None:
             self.learn()
+
+
+def _end_all(sessions: Sequence[WorkerSession[Any]]) -> None:
+    for session in sessions:
+        session._end_badly()
 
 
 def flush_together(sessions: Sequence[WorkerSession[Any]]) -> None:

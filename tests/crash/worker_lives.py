@@ -13,6 +13,7 @@ import random
 import signal
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias
@@ -21,7 +22,14 @@ import portalocker  # noqa: F401 - late in the package, but a fork shall not imp
 
 import persistentqueue.serving.calls
 import persistentqueue.system.sockets  # noqa: F401
-from persistentqueue import HoldLostError, OutcomeUnknownError, PersistentQueueError, SessionLostError, connect
+from persistentqueue import (
+    HoldLostError,
+    OutcomeUnknownError,
+    PersistentQueueError,
+    SessionLostError,
+    UnflushedWarning,
+    connect,
+)
 from persistentqueue.workers import SharedQueue
 
 NEVER_WAITING = 2
@@ -204,6 +212,7 @@ def _typed(post: Post) -> Any:
 def live(post: Post, path: str) -> int:
     """Be a worker, with its records at ``path``. Return the exit code of the process."""
     records = Recorder(path, post.progress)
+    warnings.simplefilter("ignore", UnflushedWarning)  # a worker drops work on purpose
     try:
         Worker(post, records).run()
     except BaseException:

@@ -975,6 +975,30 @@ def test_a_transaction_over_two_connected_queues(served: Serve) -> None:
             transaction(a, target).__enter__()  # type: ignore[call-overload]
 
 
+def test_an_interruption_at_the_end_of_a_joint_flush_leaves_its_sessions_free(
+    served: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If Ctrl-C comes while the sessions of a joint flush are set free, it is raised when all of them are."""
+    _, join_source = served(name="source")
+    target, join_target = served(name="target")
+    end = WorkerSession._end_badly
+
+    def interrupted(session: WorkerSession[Any]) -> None:
+        signal.raise_signal(signal.SIGINT)
+        end(session)
+
+    with join_source() as a, join_target() as b:
+        with pytest.raises(KeyboardInterrupt), transaction(a, b) as sessions:
+            sessions[1].enqueue(b"1")
+            monkeypatch.setattr(WorkerSession, "_end_badly", interrupted)
+            try:
+                sessions[0].flush()
+            finally:
+                monkeypatch.undo()
+        assert [each._busy for each in sessions] == [0, 0]
+    assert target.peek(2) == [b"1"]
+
+
 def test_a_transaction_needs_one_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Queues of different processes do not go together: the error says what to do, and nothing is committed."""
     with connect(tmp_path, "a") as a, connect(tmp_path, "b") as b:

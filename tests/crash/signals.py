@@ -80,6 +80,10 @@ class Terminal:
     def __init__(self) -> None:
         self._is_ignored = False
         sys.unraisablehook = self._hear
+        self._noted, noting = os.pipe()  # a byte for each signal that has come to the process
+        os.set_blocking(self._noted, False)
+        os.set_blocking(noting, False)
+        signal.set_wakeup_fd(noting)
         # The sender gets no Ctrl-C of a real terminal: it ends with its input.
         self._sender = subprocess.Popen(
             [sys.executable, "-c", _SENDER], stdin=subprocess.PIPE, bufsize=0, start_new_session=True
@@ -103,11 +107,20 @@ class Terminal:
             deadline = time.monotonic() + _HANG_SECONDS / 2
             while not self._is_ignored:
                 if time.monotonic() > deadline:
-                    raise ViolationError("a Ctrl-C did not come out")
+                    raise self._missing()
                 time.sleep(_PAUSE_SECONDS)
         except KeyboardInterrupt:
             pass
+        with suppress(BlockingIOError):
+            os.read(self._noted, 8)
         return is_done, result
+
+    def _missing(self) -> Exception:
+        """Return the error for a Ctrl-C that does not come out: a violation, if it has come to the process."""
+        with suppress(BlockingIOError):
+            os.read(self._noted, 8)
+            return ViolationError(f"a Ctrl-C did not come out, its handler is {signal.getsignal(signal.SIGINT)}")
+        return RuntimeError(f"no Ctrl-C came, the status of its sender is {self._sender.poll()}")
 
     def end(self) -> None:
         """End the sender."""
@@ -302,9 +315,8 @@ class Report(NamedTuple):
 def run_signals(count: int, seed: int = 0, per_process: int = 5000) -> Report:
     """Run processes that are interrupted, until ``count`` signals have come. Raises ``ViolationError``."""
     began, processes, signals = time.monotonic(), 0, 0
-    per_process = min(per_process, -(-count // 2))  # one process of each kind, at least
-    while signals < count:
-        most = min(per_process, count - signals)
+    while signals < count or processes < 2:  # one process of each kind, at least
+        most = max(min(per_process, count - signals, -(-count // 2)), 1)
         with tempfile.TemporaryDirectory() as directory:
             command = [sys.executable, "-m", "tests.crash.signals", directory, str(seed + processes), str(most)]
             done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])

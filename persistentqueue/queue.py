@@ -731,18 +731,18 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
 
     def _close(self) -> list[str]:
         """Close the queue; return the texts of the warnings."""
-        open_queue = self._open_queue
-        tells = open_queue is not None and open_queue.is_usable  # flushes of a broken queue raise errors
+        open_queue, lost = self._open_queue, list[str]()
         try:
             if self._server is not None:
                 self._server.stop()
             if open_queue is not None:
-                open_queue.close(f"{open_queue.directory}: the queue is closed: open it again")
+                reason = f"{open_queue.directory}: the queue is closed: open it again"
+                open_queue.close(reason, lambda: lost.extend(losses(self._sessions)))
                 _OPEN.discard(self)
         finally:
             if self._owns_dead_letters and self._dead_letters is not None:
                 self._dead_letters.close()
-        return open_queue.look(lambda: losses(self._sessions)) if open_queue is not None and tells else []
+        return lost
 
     def _bury_in(self, options: Options, serve: bool) -> None:
         """Set the dead-letter queue; open it if the options have its name. On an error, close this queue.

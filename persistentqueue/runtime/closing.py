@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 import threading
 from abc import abstractmethod
+from collections.abc import Callable
 from functools import partial
 
 from ..system.call_guard import outermost
@@ -70,9 +71,10 @@ class ClosableQueue(InspectedQueue):
     def settle(self, *, may_wait: bool = True) -> None:
         """Wait until all flushes that sessions have handed over have ended."""
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: str, note: Callable[[], object] = bool) -> None:
         """Refuse new calls, wake the waiting threads, then close the store.
 
+        ``note`` is called when the queue begins to refuse calls, with the mutex held. It must change nothing here.
         Closing again does nothing. If another thread is closing the queue, wait until it has ended, whatever its error
         is. Code that interrupts the close of another queue does not wait.
         """
@@ -82,7 +84,7 @@ class ClosableQueue(InspectedQueue):
             self.check_outermost()
             self.settle(may_wait=False)
         try:
-            self._close_whole(reason)
+            self._close_whole(reason, note)
         finally:
             if self.closed is not None:
                 for pipeline in pipelines_of(self):
@@ -91,14 +93,15 @@ class ClosableQueue(InspectedQueue):
         self._await_end()
 
     @outermost
-    def _close_whole(self, reason: str) -> None:
+    def _close_whole(self, reason: str, note: Callable[[], object]) -> None:
         self.check_not_compacting()
-        self.shielded(partial(self._close, reason))
+        self.shielded(partial(self._close, reason, note))
 
-    def _close(self, reason: str) -> None:
+    def _close(self, reason: str, note: Callable[[], object]) -> None:
         with self.mutex:
             if self.closed is not None:
                 return
+            note()
             self.closed, self.is_usable = reason, False
             self._end = end = _End()
         thread = get_ident()

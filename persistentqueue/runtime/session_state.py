@@ -538,9 +538,9 @@ def buffered(session: SessionState[Any]) -> int:
 
 
 def losses(sessions: Iterable[SessionState[Any]]) -> list[str]:
-    """Return the text of an ``UnflushedWarning`` for each session whose queue was closed before it flushed what it had
-    enqueued. A session in a call is left out: that call raises ``ClosedError``."""
-    lost = [each for each in sessions if not each._busy and buffered(each)]
+    """Return the text of an ``UnflushedWarning`` for each session whose queue is closed now and that has not flushed
+    what it has enqueued. Without a warning are sessions in a call, and those of a broken queue: they get errors."""
+    lost = [each for each in sessions if not each._busy and buffered(each) and each._open_queue.is_usable]
     return [each._lost("was not flushed before its queue was closed") for each in lost]
 
 

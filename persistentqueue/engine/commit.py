@@ -127,6 +127,8 @@ class Committer:
     def write_admitted(self, group: Sequence[Transaction]) -> tuple[Sequence[Transaction], bool]:
         """Write the blocks of transactions that are admitted; return what ``write_blocks`` returns."""
         self._segments.touched = set()
+        if not any(transaction.items or transaction.pieces for transaction in group):
+            return group, True
         return self._write_blocks(group, self._disk.time_ns(), may_defer=True)
 
     def come_again(self, group: Sequence[Transaction]) -> None:

@@ -27,7 +27,6 @@ For one thread at a time in each of the queues. This module uses no threads and 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -105,18 +104,24 @@ def _need_neighbours(parts: Sequence[Part]) -> None:
     A queue in doubt finds the coordinator by its name, and the coordinator finds its participants by theirs. So a queue
     whose directory was moved away cannot take part. If all directories were moved together, they can.
     """
-    coordinator = parts[0]
+    coordinator = parts[0].store
     for part in parts[1:]:
-        for one, other in ((coordinator, part), (part, coordinator)):
-            path = join(one.store.directory, f"../{other.name}")
-            with suppress(FileNotFoundError, NotADirectoryError):
-                if other.store.is_in(one.store.disk.lstat(path)):
-                    continue
-            raise QueueNotFoundError(
-                f"{path}: expected the directory of the open queue {other.name}, found another one or none, since one "
-                "of the two queues was moved or deleted: move their directories beside each other again, or commit in "
-                "each queue separately"
-            )
+        _need_neighbour(coordinator, part.store)
+        _need_neighbour(part.store, coordinator)
+
+
+def _need_neighbour(store: Store, other: Store) -> None:
+    path = join(store.directory, f"../{other.name}")
+    try:
+        if other.is_in(store.disk.lstat(path)):
+            return
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    raise QueueNotFoundError(
+        f"{path}: expected the directory of the open queue {other.name}, found another one or none, since one of the "
+        "two queues was moved or deleted: move their directories beside each other again, or commit in each queue "
+        "separately"
+    )
 
 
 def _admits(part: Part) -> bool:

@@ -12,7 +12,7 @@ from ..engine.transaction import Transaction
 from ..engine.two_phase import Part, commit_several
 from ..storage.layout import queue_directory
 from ..system.disk import basename, dirname
-from .open_queue import OpenQueue
+from .open_queue import OpenQueue, get_ident
 
 Work = tuple[OpenQueue, Transaction]
 """An open queue, and its part of the transaction."""
@@ -35,7 +35,8 @@ def commit_jointly(works: Sequence[Work], timeout_seconds: float | None = 0.0) -
     introduce(open_queues)
     for open_queue in open_queues:
         open_queue.check_outermost()
-    _call_around(open_queues, partial(_commit, works))
+    first, *others = open_queues
+    first.together(partial(first.shielded, partial(_call_inside, others, partial(_commit, works))))
 
 
 def introduce(open_queues: Sequence[OpenQueue]) -> None:
@@ -48,12 +49,16 @@ def introduce(open_queues: Sequence[OpenQueue]) -> None:
         open_queue.add_partners(open_queues)
 
 
-def _call_around(open_queues: Sequence[OpenQueue], call: Callable[[], None]) -> None:
-    """Make a shielded call as a call of all these queues."""
-    if open_queues:
-        open_queues[0].together(partial(open_queues[0].shielded, partial(_call_around, open_queues[1:], call)))
-    else:
+def _call_inside(open_queues: Sequence[OpenQueue], call: Callable[[], None]) -> None:
+    """Make the call as a call of these queues. Nothing interrupts it: it is part of a shielded call."""
+    thread = get_ident()
+    for each in open_queues:
+        each.inside[thread] = None
+    try:
         call()
+    finally:
+        for each in open_queues:
+            del each.inside[thread]
 
 
 def _commit(works: Sequence[Work]) -> None:

@@ -308,12 +308,14 @@ class OpenQueue(ClosableQueue):
         queues. Raises ``ClosedError``.
         """
         came = _now()
-        with self.alone():
-            before, began = self._store.state.next_sequence, _now()
+        with self.writing:
+            self.check()
+            store, began = self._store, _now()
+            before = store.state.next_sequence
             try:
-                commit(self._store)
+                commit(store)
             finally:
-                self._tell_of([transaction], self._store.state.next_sequence - before)
+                self._tell_of([transaction], store.state.next_sequence - before)  # all waiters, if it is broken
                 self.transactions += transaction.settled
                 if transaction.committed:
                     self.groups += 1

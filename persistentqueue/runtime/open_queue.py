@@ -224,7 +224,7 @@ class OpenQueue(ClosableQueue):
         """Commit ``what`` by ``commit``, if there is room. The thread that has led the group calls ``follow_up`` for
         the whole group."""
         try:
-            # Waiting for a leader takes longer than handing the call to another thread.
+            # Waiting for a leader takes longer than a shield does.
             if self._group_commit.leader is not None and is_exposed():
                 has_led = self.shielded(partial(commit, what))
             else:
@@ -310,19 +310,21 @@ class OpenQueue(ClosableQueue):
         came = _now()
         with self.writing:
             self.check()
-            store, began = self._store, _now()
+            store, waiters, began = self._store, self._waiters, _now()
             before = store.state.next_sequence
             try:
                 commit(store)
             finally:
-                self._tell_of([transaction], store.state.next_sequence - before)  # all waiters, if it is broken
+                if waiters.keeper is not None or waiters.sleeping or self._room_waiters.taken:
+                    self._tell_of([transaction], store.state.next_sequence - before)  # all of them, if it is broken
                 self.transactions += transaction.settled
                 if transaction.committed:
                     self.groups += 1
                     self.meters.group_size.note(1)
                     self.meters.commit_seconds.note(_now() - began)
-                with self.mutex:
-                    self.counts.refused += isinstance(transaction.error, QueueFullError)
+                if isinstance(transaction.error, QueueFullError):
+                    with self.mutex:
+                        self.counts.refused += 1
         if transaction.settled:
             self._note_flush(_now() - came)
 

@@ -156,9 +156,11 @@ _HELPER = _Helper()
 _handler_of: Callable[[int], object] = _signal.getsignal
 _set_handler: Callable[[int, object], object] = _signal.signal
 _CTRL_C = int(signal.SIGINT)
-_SIGNALS = tuple(map(int, signal.valid_signals()))
-_HARMLESS = frozenset(map(id, (_signal.SIG_DFL, _signal.SIG_IGN, None, signal.default_int_handler)))
-"""Identities of the handlers that run no code of the program. ``None`` stands for a handler that is not of Python."""
+_OTHERS = tuple(map(int, signal.valid_signals() - {signal.SIGINT}))
+_HARMLESS = frozenset(map(id, (_signal.SIG_DFL, _signal.SIG_IGN, None)))
+"""Identities of the handlers that run no code of Python. ``None`` stands for a handler that is not of Python.
+
+``default_int_handler`` is not harmless: a program that lets SIGTERM raise ``KeyboardInterrupt`` sets it for SIGTERM."""
 
 
 class _Postponed:
@@ -180,9 +182,9 @@ def is_postponing() -> bool:
 
 
 def _can_postpone() -> bool:
-    """Return whether Ctrl-C has the handler of Python, and no other signal has one of the program."""
+    """Return whether Ctrl-C has the handler of Python, and no other signal has a handler written in Python."""
     return _handler_of(_CTRL_C) is signal.default_int_handler and _HARMLESS.issuperset(
-        map(id, map(_handler_of, _SIGNALS))
+        map(id, map(_handler_of, _OTHERS))
     )
 
 

@@ -113,6 +113,14 @@ def test_with_a_handler_of_the_program_another_thread_makes_the_call(number: sig
         assert shielded(lambda: "another helper") == "another helper"
 
 
+def test_a_signal_with_the_handler_of_ctrl_c_does_not_raise_in_the_middle() -> None:
+    """If SIGTERM has the handler of Ctrl-C, its ``KeyboardInterrupt`` is raised when the call is over."""
+    done: list[int] = []
+    with handling(signal.SIGTERM, signal.default_int_handler), pytest.raises(KeyboardInterrupt):
+        shielded(steps(signal.SIGTERM, done))
+    assert done == [0, 1, 2]
+
+
 def test_a_handler_that_the_call_sets_stays() -> None:
     """If code of the program sets a handler for Ctrl-C in the middle of the call, it stays set."""
     with handling(signal.SIGINT, signal.default_int_handler):

@@ -164,21 +164,27 @@ _HARMLESS = frozenset(map(id, (_signal.SIG_DFL, _signal.SIG_IGN, None)))
 
 
 class _Postponed:
-    """The handler for the time of one call, which notes that the signal came."""
+    """The handler for the time of one call, which notes that the signal came.
 
-    __slots__ = ("has_come",)
+    Code that the call reaches, such as a debugger, may keep it and set it again later. Then it raises at once.
+    """
+
+    __slots__ = ("has_come", "is_over")
 
     def __init__(self) -> None:
-        self.has_come = False
+        self.has_come = self.is_over = False
 
     def __call__(self, _number: int, _frame: object) -> None:
-        """Note that the signal came."""
+        """Note that the signal came. Raises ``KeyboardInterrupt`` if the call is over."""
+        if self.is_over:
+            raise KeyboardInterrupt
         self.has_come = True
 
 
 def is_postponing() -> bool:
     """Return whether the main thread is in a call that postpones Ctrl-C."""
-    return type(_handler_of(_CTRL_C)) is _Postponed
+    handler = _handler_of(_CTRL_C)
+    return isinstance(handler, _Postponed) and not handler.is_over
 
 
 def _can_postpone() -> bool:
@@ -200,8 +206,11 @@ def _postponing(call: Callable[[], T]) -> T:
     try:
         return call()
     finally:
-        if _handler_of(_CTRL_C) is postponed:  # unless code of the program that the call has reached has set another
-            _set_handler(_CTRL_C, signal.default_int_handler)
+        try:
+            if _handler_of(_CTRL_C) is postponed:  # else code of the program that the call has reached has set another
+                _set_handler(_CTRL_C, signal.default_int_handler)
+        finally:
+            postponed.is_over = True  # no call up to the next look: a signal was noted before this, or raises by itself
         if postponed.has_come:
             raise KeyboardInterrupt
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -126,6 +127,20 @@ def test_a_handler_that_the_call_sets_stays() -> None:
     with handling(signal.SIGINT, signal.default_int_handler):
         shielded(lambda: signal.signal(signal.SIGINT, interrupt))
         assert signal.getsignal(signal.SIGINT) is interrupt
+
+
+@pytest.mark.parametrize("chains", [False, True])
+def test_a_handler_that_the_call_keeps_forgets_no_signal(chains: bool) -> None:
+    """Code of the program, such as a debugger, may keep the handler that it finds during the call, and set or call it
+    after the call: Ctrl-C is raised."""
+    with handling(signal.SIGINT, signal.default_int_handler):
+        kept: Any = shielded(lambda: signal.getsignal(signal.SIGINT))
+        signal.signal(signal.SIGINT, partial(kept) if chains else kept)
+        assert not is_postponing()
+        done: list[int] = []
+        with pytest.raises(KeyboardInterrupt):
+            shielded(steps(signal.SIGINT, done))
+        assert done == [0, 1, 2]
 
 
 def test_a_call_of_another_thread_is_made_there() -> None:

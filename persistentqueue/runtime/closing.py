@@ -20,7 +20,7 @@ from ..system.call_guard import outermost
 from ..system.disk import after_fork_in_child
 from .background import BACKGROUND
 from .inspection import InspectedQueue
-from .pipeline import pipelines_of
+from .pipeline import is_committing, pipelines_of
 from .waiting import ItemWaiters
 
 get_ident = threading.get_ident
@@ -87,9 +87,11 @@ class ClosableQueue(InspectedQueue):
             self._close_whole(reason, note)
         finally:
             if self.closed is not None:
+                waits = not is_committing()  # callbacks of tickets that close a queue must not wait for each other
                 for pipeline in pipelines_of(self):
                     pipeline.end()
-                    pipeline.join()
+                    if waits:
+                        pipeline.join()
         self._await_end()
 
     @outermost

@@ -483,6 +483,12 @@ def pipelines_of(owner: object) -> list[Pipeline]:
     return [each for each in tuple(_ALIVE) if each.owner is owner]
 
 
+def is_committing() -> bool:
+    """Return whether this thread is that of a pipeline, in a callback of a ticket."""
+    thread = threading.current_thread()
+    return any(each._thread is thread for each in tuple(_ALIVE))
+
+
 def _finish_all() -> None:
     """Commit what was handed over, before the process ends."""
     for pipeline in tuple(_ALIVE):

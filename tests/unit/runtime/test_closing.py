@@ -227,6 +227,32 @@ def test_a_close_inside_another_close_is_whole(tmp_path: Path) -> None:
     assert free == [True] and not closing._CLOSING
 
 
+def test_callbacks_of_tickets_close_a_queue_that_is_closed(
+    open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Callbacks of several tickets may all close the queue while another thread does. None waits for another one."""
+    queue, closed = open_queue(), list[bool]()
+    # The flushes come right behind the step of the close that waits for flushes.
+    monkeypatch.setattr(queue._open(), "settle", lambda **_: None)
+    both = threading.Barrier(2)
+
+    def close(_: object) -> None:
+        wait_for(lambda: queue.closed)
+        both.wait(SECONDS)
+        queue.close()
+        closed.append(True)
+
+    for _ in range(2):
+        session = queue.session()
+        session.enqueue(b"x")
+        ticket = session.flush(wait=False)
+        ticket.add_done_callback(close)
+        assert ticket.wait(SECONDS)
+    queue.close()
+    assert closed == [True, True]
+    assert drain(open_queue()) == [b"x", b"x"]
+
+
 def test_a_child_that_is_forked_during_a_close_does_not_wait(open_queue: QueueFactory, directory: Path) -> None:
     """In a child that is forked while another thread closes the queue, ``close`` does nothing, and no lock is held."""
     gate = Gate()

@@ -8,6 +8,9 @@ raised when the call is over. Any other thread makes the call itself.
 - *Postponed*: in most programs only Ctrl-C has a handler written in Python, and that is ``default_int_handler``. Then
   another handler takes its place for the time of the call, and notes that the signal came. After the call
   ``KeyboardInterrupt`` is raised. This takes about 4 microseconds.
+  It undoes what the program has told the system about SIGINT beside Python's handler: ``signal.siginterrupt``,
+  ``faulthandler.register``, or a handler written in C. Nothing shows these to Python. A program that needs them sets a
+  handler of its own by ``signal.signal`` first.
 - *By the helper*: a handler of the program may do anything, and a change of handlers would undo
   ``signal.siginterrupt``. So a helper thread makes the call, which no handler ever enters, and the main thread waits
   for it. The handlers run meanwhile. This takes some 50 microseconds, and up to 90 on idle processors.

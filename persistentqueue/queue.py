@@ -741,7 +741,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
                 _OPEN.discard(self)
         finally:
             if self._owns_dead_letters and self._dead_letters is not None:
-                self._dead_letters.close()
+                lost += self._dead_letters._close()
         return lost
 
     def _bury_in(self, options: Options, serve: bool) -> None:

@@ -692,10 +692,13 @@ class SharedQueue(MisplacedCalls, Generic[T]):
             link.cut()
         self._end_control()
         dead_letters, self._dead_letters = self._dead_letters, None
-        if dead_letters is not None:
-            dead_letters.close()
-        with self._owning:
-            return [*lost, *self._close_owner()]
+        try:
+            if dead_letters is not None:
+                lost += dead_letters._close()
+        finally:  # this process must not stay the owner
+            with self._owning:
+                lost += self._close_owner()
+        return lost
 
     def _close_owner(self) -> list[str]:
         owner, self._owner = self._owner, None

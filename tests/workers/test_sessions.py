@@ -10,8 +10,10 @@ import pickle
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from contextvars import Token
 from dataclasses import replace
 from functools import partial
@@ -199,6 +201,25 @@ def test_work_that_is_lost_without_a_block(served: Serve) -> None:
         third = owned.session()
         third.enqueue(b"four")
     assert (first.closed, second.closed, third.closed, len(queue)) == (True, True, True, 0)
+
+
+@pytest.mark.parametrize("opened", [connect, PersistentQueue])
+def test_a_warning_of_the_dead_letters_that_is_an_error(tmp_path: Path, opened: Callable[..., Any]) -> None:
+    """The warning of a session of the dead letters comes from the line that closes the queue. As an error, it comes
+    when both queues are closed."""
+    for kind in ("always", "error"):
+        queue = opened(tmp_path, "q", max_attempts=1, dead_letter="dead")
+        with queue.transaction() as session:
+            session.enqueue(b"x")
+        session = queue.dead_letters.session()
+        session.enqueue(b"lost")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter(kind, UnflushedWarning)
+            with pytest.raises(UnflushedWarning) if kind == "error" else nullcontext():
+                queue.close()
+        assert [each.filename for each in caught] == ([__file__] if kind == "always" else [])
+        for name in ("q", "dead"):
+            PersistentQueue(tmp_path, name, lock_timeout=0).close()
 
 
 def test_waiting_is_fair_and_wakes_for_every_source(served: Serve) -> None:

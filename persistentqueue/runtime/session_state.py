@@ -124,22 +124,18 @@ class SessionState(Uncopyable, Generic[T]):
         return f"<session {self.name!r} of {self._open_queue.directory!r}: {buffered}, not flushed>"
 
     def __del__(self) -> None:
-        transaction = getattr(self, "_transaction", None)
-        if transaction is not None and (self._taken or transaction.runs or transaction.items or transaction.pieces):
-            self._note(transaction)
-            try:
-                if self._open_queue.closed is None:
-                    self._warn(transaction)
-            finally:  # also if the warning is raised as an error
-                self._open_queue.abandon(transaction)
-                self._drop_pipeline()
-        else:
-            self._drop_pipeline()
-
-    def _drop_pipeline(self) -> None:
-        pipeline = getattr(self, "_pipeline", None)
-        if pipeline is not None:
-            pipeline.drop()
+        transaction, pipeline = getattr(self, "_transaction", None), getattr(self, "_pipeline", None)
+        try:
+            if transaction is not None and (self._taken or transaction.runs or transaction.items or transaction.pieces):
+                self._note(transaction)
+                try:
+                    if self._open_queue.is_usable:  # flushes of a broken queue raise errors
+                        self._warn(transaction)
+                finally:  # also if the warning is raised as an error
+                    self._open_queue.abandon(transaction)
+        finally:
+            if pipeline is not None:
+                pipeline.drop()
 
     def _warn(self, transaction: Transaction) -> None:
         """Warn that the session is dropped with this transaction."""

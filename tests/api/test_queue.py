@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from persistentqueue import (
+    BrokenQueueError,
     ClosedError,
     InvalidNameError,
     ItemTooLargeError,
@@ -425,6 +426,42 @@ def test_dropped_with_enqueued_items(open_queue: QueueFactory) -> None:
         warnings.simplefilter("error")
         del session
         gc.collect()
+
+
+def test_a_warning_of_a_dropped_session_that_is_an_error(
+    open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If a filter turns the warning into an error, the session is rolled back, and its thread ends all the same."""
+    queue, raised = open_queue(), list[Any]()
+    monkeypatch.setattr("sys.unraisablehook", lambda unraisable: raised.append(unraisable.exc_type))
+    session = queue.session()
+    session.enqueue(b"x")
+    assert session.flush(wait=False).result()
+    assert session.dequeue() == b"x"
+    session.enqueue(b"y")
+    thread = session._pipeline._thread if session._pipeline is not None else None
+    assert thread is not None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UnflushedWarning)
+        del session
+        gc.collect()
+    assert raised == [UnflushedWarning]
+    thread.join(30.0)
+    assert not thread.is_alive()
+    assert drain(queue) == [b"x"]
+
+
+def test_a_session_of_a_broken_queue_is_dropped_without_a_warning(open_queue: QueueFactory) -> None:
+    """If the queue is broken, its calls have raised errors, and a session that is dropped with work does not warn."""
+    queue = open_queue()
+    session = queue.session()
+    session.enqueue(b"x")
+    queue._open()._store.fail(OSError("failed by a test"))
+    with pytest.raises(BrokenQueueError):
+        session.flush()
+    del session
+    gc.collect()
+    queue.close()
 
 
 def test_dropped_session_is_given_back_later(open_queue: QueueFactory) -> None:

@@ -6,6 +6,7 @@ They are committed together, while no other transaction commits in any of these 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import lru_cache, partial
 
 from ..engine.transaction import Transaction
@@ -63,7 +64,8 @@ def _call_inside(open_queues: Sequence[OpenQueue], call: Callable[[], None]) -> 
 
 def _commit(works: Sequence[Work]) -> None:
     try:
-        _take_part(works, ())
+        with ExitStack() as turns:  # in the order of their names, so no two transactions wait for each other
+            commit_several([Part(open_queue.take_part(work, turns), work) for open_queue, work in works])
         errors = [work.error for _, work in works if work.error is not None]
     finally:
         for _, work in works:
@@ -72,15 +74,6 @@ def _commit(works: Sequence[Work]) -> None:
         open_queue.follow_up()
     if errors:
         raise errors[0]
-
-
-def _take_part(works: Sequence[Work], parts: tuple[Part, ...]) -> None:
-    """Commit the parts and these works, in the order of their names: so no two transactions wait for each other."""
-    if works:
-        open_queue, work = works[0]
-        open_queue.take_part(work, lambda store: _take_part(works[1:], (*parts, Part(store, work))))
-    else:
-        commit_several(parts)
 
 
 @lru_cache

@@ -32,7 +32,7 @@ import _thread
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from math import inf
 from operator import attrgetter
@@ -300,31 +300,38 @@ class OpenQueue(ClosableQueue):
         elif count:  # each item is for many subscriptions, and waiters are not kept by subscription
             self._waiters.wake_all()
 
-    def take_part(self, transaction: Transaction, commit: Callable[[Store], None]) -> None:
-        """Let ``commit`` commit this transaction together with transactions of other queues, while no other thread
+    def take_part(self, transaction: Transaction, turns: ExitStack) -> Store:
+        """Let the caller commit this transaction together with transactions of other queues, while no other thread
         commits here.
 
-        Afterwards the waiting threads are told. The caller must call ``follow_up`` when the transaction is over in all
-        queues. Raises ``ClosedError``.
+        When ``turns`` ends, so does the turn of this transaction, and the waiting threads are told. The caller must
+        call ``follow_up`` when the transaction is over in all queues. Raises ``ClosedError``.
         """
         came = _now()
-        with self.writing:
+        self.writing.acquire()  # released at the end of the turn
+        try:
             self.check()
-            store, waiters, began = self._store, self._waiters, _now()
-            before = store.state.next_sequence
-            try:
-                commit(store)
-            finally:
-                if waiters.keeper is not None or waiters.sleeping or self._room_waiters.taken:
-                    self._tell_of([transaction], store.state.next_sequence - before)  # all of them, if it is broken
-                self.transactions += transaction.settled
-                if transaction.committed:
-                    self.groups += 1
-                    self.meters.group_size.note(1)
-                    self.meters.commit_seconds.note(_now() - began)
-                if isinstance(transaction.error, QueueFullError):
-                    with self.mutex:
-                        self.counts.refused += 1
+            turns.callback(self._end_turn, transaction, came, _now(), self._store.state.next_sequence)
+        except BaseException:
+            self.writing.release()
+            raise
+        return self._store
+
+    def _end_turn(self, transaction: Transaction, came: float, began: float, before: int) -> None:
+        store, waiters = self._store, self._waiters
+        try:
+            if waiters.keeper is not None or waiters.sleeping or self._room_waiters.taken:
+                self._tell_of([transaction], store.state.next_sequence - before)  # all of them, if it is broken
+            self.transactions += transaction.settled
+            if transaction.committed:
+                self.groups += 1
+                self.meters.group_size.note(1)
+                self.meters.commit_seconds.note(_now() - began)
+            if isinstance(transaction.error, QueueFullError):
+                with self.mutex:
+                    self.counts.refused += 1
+        finally:
+            self.writing.release()
         if transaction.settled:
             self._note_flush(_now() - came)
 

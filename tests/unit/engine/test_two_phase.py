@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import inspect
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -148,6 +150,23 @@ def test_one_queue_is_plain(open_queue: QueueFactory, path: Path) -> None:
     said = operations(path, "a") + operations(path, "b")
     assert not any(isinstance(each, Prepare | Decision | Resolution) for each in said)
     assert b.marker("m") == 1
+
+
+def test_many_queues_need_few_frames(tmp_path: Path) -> None:
+    """A transaction needs few frames of the interpreter for each of its queues: it can be over many of them."""
+    count, before, depth = 30, sys.getrecursionlimit(), len(inspect.stack(0))
+    queues = [PersistentQueue(tmp_path, f"q{number:02}") for number in range(count)]
+    with transaction(*queues) as sessions:
+        for session in sessions:
+            session.enqueue(b"x")
+        sys.setrecursionlimit(depth + 6 * count + 80)
+        try:
+            sessions[0].flush()
+        finally:
+            sys.setrecursionlimit(before)
+    for queue in queues:
+        assert drain(queue) == [b"x"]
+        queue.close()
 
 
 def test_flush_in_the_block(open_queue: QueueFactory) -> None:

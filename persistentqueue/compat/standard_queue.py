@@ -506,9 +506,11 @@ class Queue(UncopyableFace, queue.Queue[T]):
             ResourceError, BrokenQueueError: The log could not be sealed. The queue is closed, and the next opening
                 recovers.
         """
-        self._persistent.close()
-        with self.mutex:
-            self._wake_all()
+        try:
+            self._persistent.close()
+        finally:  # also if it raises: a thread that waits for a place or a task must not wait for ever
+            with self.mutex:
+                self._wake_all()
 
     # --- the hooks, with the mutex held ------------------------------------------------------------------------------
 

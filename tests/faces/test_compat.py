@@ -27,6 +27,7 @@ from persistentqueue import (
     PersistentQueue,
     Producer,
     QueueLockedError,
+    UnflushedWarning,
     check,
     codecs,
 )
@@ -603,6 +604,21 @@ def test_close_wakes_all(opened: OpenFace) -> None:
         assert isinstance(waiting.answer(), ClosedError)
     with pytest.raises(ClosedError):
         queue.put(1)
+
+
+def test_a_close_that_raises_wakes_all(opened: OpenFace) -> None:
+    """If ``close`` raises, for instance a warning that is an error, a thread that waits for room gets its error."""
+    queue = opened(1)
+    queue.put(1)
+    putter = Waiting(queue.put, 2)
+    wait_for(lambda: is_waiting(queue))
+    session = queue.persistent.session()
+    session.enqueue(3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UnflushedWarning)
+        with pytest.raises(UnflushedWarning):
+            queue.close()
+    assert isinstance(putter.answer(), ClosedError)
 
 
 @pytest.mark.parametrize("immediate", [False, True])

@@ -131,8 +131,8 @@ def test_a_handler_that_the_call_sets_stays() -> None:
 
 @pytest.mark.parametrize("chains", [False, True])
 def test_a_handler_that_the_call_keeps_forgets_no_signal(chains: bool) -> None:
-    """Code of the program, such as a debugger, may keep the handler that it finds during the call, and set or call it
-    after the call: Ctrl-C is raised."""
+    """Code of the program, such as a debugger, may keep the handler that it finds during the call. If it sets or calls
+    that handler after the call, Ctrl-C is raised."""
     with handling(signal.SIGINT, signal.default_int_handler):
         kept: Any = shielded(lambda: signal.getsignal(signal.SIGINT))
         signal.signal(signal.SIGINT, partial(kept) if chains else kept)

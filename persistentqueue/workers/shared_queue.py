@@ -696,13 +696,16 @@ class SharedQueue(MisplacedCalls, Generic[T]):
             if dead_letters is not None:
                 lost += dead_letters._close()
         finally:  # this process must not stay the owner
-            with self._owning:
-                lost += self._close_owner()
+            lost += self._close_owner()
         return lost
 
     def _close_owner(self) -> list[str]:
-        owner, self._owner = self._owner, None
-        return owner._close() if owner is not None else []
+        with self._owning:
+            owner = self._owner
+        # Without the lock: a close that waited for it, inside the close of another queue, might wait for ever.
+        lost = owner._close() if owner is not None else []
+        self._owner = None  # last: until then, other closes wait in the owner for the end of this one
+        return lost
 
     def _closed_text(self) -> str:
         return f"{self._directory}: the queue is closed: connect again"

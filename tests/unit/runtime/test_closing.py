@@ -209,6 +209,27 @@ def test_closes_inside_closes_do_not_wait_for_each_other(tmp_path: Path) -> None
             assert drain(queue) == [b"x"]
 
 
+def test_closes_of_connected_queues_inside_closes_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    """Two threads each close a connected queue that this process owns, and each close is interrupted by code that
+    closes the other one: both end."""
+    gates = [Gate(), Gate()]
+    queues = [call_on(gate.disk, connect, tmp_path, name) for gate, name in zip(gates, "ab", strict=True)]
+    threads = []
+    for gate, queue, other in zip(gates, queues, reversed(queues), strict=True):
+        with queue.transaction() as session:
+            session.enqueue(b"x")
+        gate.then, gate.armed = other.close, True
+        threads.append(threading.Thread(target=queue.close, daemon=True))
+        threads[-1].start()
+        assert gate.reached.wait(SECONDS)
+    for gate in gates:
+        gate.go_on.set()
+    for thread in threads:
+        thread.join(SECONDS)
+        assert not thread.is_alive()
+    assert is_free(tmp_path / "a") and is_free(tmp_path / "b")
+
+
 def test_a_close_inside_another_close_is_whole(tmp_path: Path) -> None:
     """Code that interrupts the close of a queue may close another one, which is closed on its return."""
     gate, inner = Gate(), PersistentQueue(tmp_path, "inner")

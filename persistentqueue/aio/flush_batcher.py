@@ -74,8 +74,7 @@ class Flushes:
         return launch(self._loop, self._worker.submit, self._close)
 
     def _close(self) -> None:
-        # A session whose flush waits here gets its ``ClosedError``, and needs no warning. The queue does not know it.
-        self._queue._close()
+        self._queue._close()  # without its warnings: it does not know the flushes that wait here
 
     def end(self) -> None:
         """End both threads. The queue is closed."""

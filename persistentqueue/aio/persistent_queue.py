@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -19,6 +21,7 @@ from persistentqueue import (
     RecoveryReport,
     SegmentUse,
     Stats,
+    UnflushedWarning,
     codecs,
 )
 from persistentqueue.codecs import T
@@ -119,6 +122,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
         self._is_opening = False
         self._closing = Closing()
         self._subscriptions: dict[str, Subscription[T]] = {}
+        self._sessions = weakref.WeakSet[Session[T]]()
 
     async def __aenter__(self) -> PersistentQueue[T]:
         return await self.open()
@@ -126,7 +130,9 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        lost = await self._closed()
+        for loss in lost if kind is None else ():  # else the error tells it
+            warnings.warn(loss, UnflushedWarning, stacklevel=2)
 
     def __repr__(self) -> str:
         return f"aio.PersistentQueue({self._path!r}, {self._name!r})"
@@ -187,18 +193,27 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
 
         Flushes that have begun end first. Tasks that wait get ``ClosedError``. Everything committed is durable on
         return. The queue is closed also if the call is cancelled. Closing again does nothing, but waits for another
-        task that is closing the queue. A dead-letter queue that was opened by name is closed, too.
+        task that is closing the queue. A dead-letter queue that was opened by name is closed, too. Items that a session
+        has not flushed cause an ``UnflushedWarning``.
 
         Raises:
             RuntimeError: The queue was opened in another event loop.
             ResourceError, BrokenQueueError: The log could not be sealed. The queue is closed, and the next opening
                 recovers.
         """
+        for loss in await self._closed():
+            warnings.warn(loss, UnflushedWarning, stacklevel=2)
+
+    async def _closed(self) -> list[str]:
+        """Close the queue; return the texts of the warnings."""
+        lost: list[str] = []
         if self._core is not None:
             self._check_loop()
-            await self._closing.once(self._close)
+            await self._closing.once(partial(self._close, lost))
+        return lost
 
-    async def _close(self) -> None:
+    async def _close(self, lost: list[str]) -> None:
+        lost += filter(None, [session._unflushed() for session in self._sessions])
         try:
             await over(self._flushes.close())
         finally:
@@ -209,7 +224,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
             self._pool.shutdown()
             try:
                 if isinstance(self._dead_letter, str) and self._graves is not None:
-                    await self._graves.close()
+                    lost += await self._graves._closed()
             finally:
                 self._core = None
 
@@ -250,7 +265,12 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
             name: Name of the session in ``explain``. Default None: the name of the running task.
         """
         core = self._open()
-        return Session(self, core.session(name or task_name()), self._watch, core.__len__)
+        return self._session(core.session(name or task_name()), self._watch, core.__len__)
+
+    def _session(self, core: persistentqueue.Session[T], watch: Watch, ready: Callable[[], int]) -> Session[T]:
+        session = Session(self, core, watch, ready)
+        self._sessions.add(session)
+        return session
 
     @asynccontextmanager
     async def transaction(self, name: str | None = None) -> AsyncIterator[Session[T]]:
@@ -591,7 +611,7 @@ class Subscription(Uncopyable, Generic[T]):
             name: Name of the session in ``explain``. Default None: the name of the running task.
         """
         self._queue.check()
-        return Session(self._queue, self._core.session(name or task_name()), self._watch, self._core.__len__)
+        return self._queue._session(self._core.session(name or task_name()), self._watch, self._core.__len__)
 
     @asynccontextmanager
     async def transaction(self, name: str | None = None) -> AsyncIterator[Session[T]]:

@@ -97,6 +97,13 @@ class Session(Uncopyable, Generic[T]):
         if unflushed is not None:
             warnings.warn(unflushed, UnflushedWarning, stacklevel=2)
 
+    def _unflushed(self) -> str | None:
+        """Return the text of an ``UnflushedWarning`` if the close of the queue, which begins, loses enqueued items.
+
+        A call that is under way ends first, or raises ``ClosedError``.
+        """
+        return None if self._is_busy else self._core._unflushed(closes=True)
+
     @property
     def name(self) -> str:
         """Name of the session in ``PersistentQueue.explain``."""

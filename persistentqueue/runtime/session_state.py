@@ -36,6 +36,7 @@ from .retries import Retries, Take, Trial, commit_tried
 R = TypeVar("R")
 FREE, BUSY, TORN = 0, 1, 2
 """States of a session: no call is under way; one is; or one was interrupted and its cleanup is still to be done."""
+_CLOSED = "was not flushed before its queue was closed"
 _GROWTH = 8
 """Upper bound for the items that a step of ``dequeue_within`` reads, for each item of the steps before it."""
 _ITEM_BYTES = 16 * 1024
@@ -148,14 +149,17 @@ class SessionState(Uncopyable, Generic[T]):
         )
         warnings.warn(message, ResourceWarning, stacklevel=3, source=self)
 
-    def _unflushed(self) -> str | None:
+    def _unflushed(self, *, closes: bool = False) -> str | None:
         """Return the text of an ``UnflushedWarning``; None if a rollback would drop nothing, or if the session or its
-        queue is closed or broken."""
+        queue is closed or broken.
+
+        With ``closes``, the queue is about to be closed. Then only what was enqueued counts.
+        """
         transaction = self._transaction
         if transaction is None or not self._open_queue.is_usable:
             return None
-        has_work = transaction.count or self._runs_of(transaction)
-        return self._lost("ended without a flush") if has_work else None
+        has_work = transaction.count or (not closes and self._runs_of(transaction))
+        return self._lost(_CLOSED if closes else "ended without a flush") if has_work else None
 
     def _lost(self, how: str) -> str:
         """Return the text of an ``UnflushedWarning``: the session has ended in this way, and its work is lost."""
@@ -536,8 +540,7 @@ def buffered(session: SessionState[Any]) -> int:
 def losses(sessions: Iterable[SessionState[Any]]) -> list[str]:
     """Return the text of an ``UnflushedWarning`` for each session whose queue is closed now and that has not flushed
     what it has enqueued. Without a warning are sessions in a call, and those of a broken queue: they get errors."""
-    lost = [each for each in sessions if not each._busy and buffered(each) and each._open_queue.is_usable]
-    return [each._lost("was not flushed before its queue was closed") for each in lost]
+    return [text for each in sessions if not each._busy and (text := each._unflushed(closes=True)) is not None]
 
 
 def holds(session: SessionState[Any]) -> bool:

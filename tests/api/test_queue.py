@@ -7,6 +7,7 @@ import gc
 import mmap
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -426,6 +427,21 @@ def test_dropped_with_enqueued_items(open_queue: QueueFactory) -> None:
         warnings.simplefilter("error")
         del session
         gc.collect()
+
+
+@pytest.mark.parametrize("opened", [connect, PersistentQueue])
+def test_a_flush_that_a_close_ends_causes_no_warning(tmp_path: Path, opened: Callable[..., Any]) -> None:
+    """If a close ends a flush that waits for room, that flush raises ``ClosedError``, and the close does not warn."""
+    queue = opened(tmp_path, "q", max_items=1, full="block")
+    with queue.transaction() as session:
+        session.enqueue(b"x")
+    session = queue.session()
+    session.enqueue(b"y")
+    with ThreadPoolExecutor(1) as pool:
+        flushing = pool.submit(session.flush)
+        wait_for(lambda: queue.stats().waiting == 1)
+        queue.close()
+        assert isinstance(flushing.exception(30.0), ClosedError)
 
 
 def test_a_warning_of_a_dropped_session_that_is_an_error(

@@ -26,6 +26,7 @@ from persistentqueue import (
     QueueLockedError,
     SubscriptionNotFoundError,
     TooManyFilesError,
+    UnflushedWarning,
     aio,
     codecs,
 )
@@ -604,6 +605,37 @@ def test_a_second_close_waits_for_the_first(place: Path, face: str, cancels: boo
         PersistentQueue(place, lock_timeout=0).close()
         await first
         await queue.close()
+
+    run(main())
+
+
+def test_a_close_that_loses_items_warns(place: Path) -> None:
+    """If a session has not flushed what it has enqueued, the close of its queue warns. It does not if the flush of that
+    session waits for room and raises, or if an exception leaves the block of the queue."""
+
+    async def main() -> None:
+        queue = await aio.PersistentQueue(place, max_items=1, full="block").open()
+        await put(queue, b"x")
+        waiting, session = queue.session(), queue.session()
+        await waiting.enqueue(b"y")
+        flushing = asyncio.create_task(waiting.flush(timeout=None))
+        await asyncio.sleep(0)
+        await session.enqueue(b"z")
+        with pytest.warns(UnflushedWarning, match="was not flushed before its queue was closed") as caught:
+            await queue.close()
+        assert [each.filename for each in caught] == [__file__]
+        with pytest.raises(ClosedError):
+            await flushing
+        with pytest.raises(KeyError):
+            async with aio.PersistentQueue(place) as queue:
+                session = queue.session()
+                await session.enqueue(b"z")
+                raise KeyError
+        with pytest.warns(UnflushedWarning) as caught:
+            async with aio.PersistentQueue(place) as queue:
+                session = queue.session()
+                await session.enqueue(b"z")
+        assert [each.filename for each in caught] == [__file__]
 
     run(main())
 

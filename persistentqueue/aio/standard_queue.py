@@ -18,7 +18,10 @@ The thread takes one item for each task that waits in ``get``, behind the durabl
 from __future__ import annotations
 
 import asyncio
+import atexit
 import sys
+import warnings
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -35,10 +38,11 @@ from persistentqueue import (
     PersistentQueue,
     Progress,
     Session,
+    UnflushedWarning,
     codecs,
 )
 from persistentqueue.options import Options, chosen_options, counts_deliveries
-from persistentqueue.system.disk import StrPath, fspath
+from persistentqueue.system.disk import StrPath, after_fork_in_child, fspath
 
 from ..faces.lifecycle import Lifecycle, T, oldest
 from ..faces.refusals import UncopyableFace, need_maxsize
@@ -61,6 +65,7 @@ if TYPE_CHECKING:
 AT_HAND_ITEMS = 1000
 AT_HAND_BYTES = 8 * 1024 * 1024
 """Upper bounds for what is kept at hand; one item is at hand in any case."""
+_OPEN: weakref.WeakSet[Queue[Any]] = weakref.WeakSet()
 
 
 class Queue(UncopyableFace, asyncio.Queue[T]):
@@ -210,6 +215,7 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
         finally:
             if self._core is None:
                 self._worker.end()
+        _OPEN.add(self)
         return self
 
     async def close(self) -> None:
@@ -238,6 +244,7 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
         try:
             await over(closing)
         finally:
+            _OPEN.discard(self)
             self._worker.end()
             self._watcher.end()
             if self._graves is not None:
@@ -774,3 +781,19 @@ def _raise(waiters: deque[asyncio.Future[None]], error: Exception, most: float =
         if not waiter.done():
             waiter.set_exception(error)
             most -= 1
+
+
+@atexit.register
+def _warn_of_losses() -> None:
+    """Warn of the queues that the program leaves open while their last puts are not durable."""
+    for queue in list(_OPEN):
+        if queue._failure is None and (queue._unsaved or queue._done or queue._is_working):
+            warnings.warn(
+                f"{queue._path}: the program ended without close() of the queue: items of put_nowait() may be lost, "
+                "and items that are done may come back: use the queue in an async with block, or call close()",
+                UnflushedWarning,
+                stacklevel=2,
+            )
+
+
+after_fork_in_child(_OPEN.clear)

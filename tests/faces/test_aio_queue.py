@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -748,3 +750,30 @@ def test_no_thread_can_be_started(place: Path, monkeypatch: pytest.MonkeyPatch) 
 
     run(main())
     assert stored(place) == [b"2"]
+
+
+LOSING = """
+import asyncio, sys, threading
+from persistentqueue import aio
+
+async def main():
+    queue = aio.Queue(sys.argv[1])
+    await queue.open()
+    if len(sys.argv) < 3:
+        queue._worker.submit(threading.Event().wait)  # the thread that writes is busy
+    for number in range(500):
+        queue.put_nowait(number)
+    if len(sys.argv) > 2:
+        await queue.flush()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("arguments", [[], ["flush"]])
+def test_a_program_that_ends_without_a_close_is_warned(place: Path, arguments: list[str]) -> None:
+    """If a program ends without ``close``, and its last puts are not durable, Python shows an ``UnflushedWarning``."""
+    program = [sys.executable, "-c", LOSING, str(place), *arguments]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=SECONDS, check=True)
+    assert ("UnflushedWarning: " in done.stderr, "without close()" in done.stderr) == (not arguments, not arguments)
+    assert len(stored(place)) == (500 if arguments else 0)

@@ -3,14 +3,14 @@
 CPython runs signal handlers in the main thread only, between two of its instructions. A handler may raise, and the one
 for Ctrl-C does. Code that changes files, or changes shared memory in several steps, must not end in the middle. So the
 main thread makes such a call by ``shielded``, in one of two ways. An exception that a handler raises meanwhile is
-raised when the call is over. Any other thread makes the call itself.
+raised when the call is over. Any other thread makes the call itself, and so does the main thread if no handler is
+written in Python.
 
 - *Postponed*: in most programs only Ctrl-C has a handler written in Python, and that is ``default_int_handler``. Then
   another handler takes its place for the time of the call, and notes that the signal came. After the call
-  ``KeyboardInterrupt`` is raised. This takes about 4 microseconds.
-  It undoes what the program has told the system about SIGINT beside Python's handler: ``signal.siginterrupt``,
-  ``faulthandler.register``, or a handler written in C. Nothing shows these to Python. A program that needs them sets a
-  handler of its own by ``signal.signal`` first.
+  ``KeyboardInterrupt`` is raised. This takes about 4 microseconds. It undoes what the program has told the system about
+  SIGINT beside Python's handler: ``signal.siginterrupt``, ``faulthandler.register``, or a handler written in C. Nothing
+  shows these to Python. A program that needs them sets a handler of its own by ``signal.signal`` first.
 - *By the helper*: a handler of the program may do anything, and a change of handlers would undo
   ``signal.siginterrupt``. So a helper thread makes the call, which no handler ever enters, and the main thread waits
   for it. The handlers run meanwhile. This takes some 50 microseconds, and up to 90 on idle processors.
@@ -190,11 +190,9 @@ def is_postponing() -> bool:
     return isinstance(handler, _Postponed) and not handler.is_over
 
 
-def _can_postpone() -> bool:
-    """Return whether Ctrl-C has the handler of Python, and no other signal has a handler written in Python."""
-    return _handler_of(_CTRL_C) is signal.default_int_handler and _HARMLESS.issuperset(
-        map(id, map(_handler_of, _OTHERS))
-    )
+def _only_ctrl_c() -> bool:
+    """Return whether no signal but Ctrl-C has a handler written in Python."""
+    return _HARMLESS.issuperset(map(id, map(_handler_of, _OTHERS)))
 
 
 def _postponing(call: Callable[[], T]) -> T:
@@ -235,8 +233,12 @@ def shielded(call: Callable[[], T]) -> T:
     """
     if not is_exposed() or is_postponing() or sys.is_finalizing():
         return call()
-    if _can_postpone():
-        return _postponing(call)
+    if _only_ctrl_c():
+        handler = _handler_of(_CTRL_C)
+        if handler is signal.default_int_handler:
+            return _postponing(call)
+        if id(handler) in _HARMLESS:  # a process in the background of a shell ignores Ctrl-C
+            return call()
     job = _Job(call)
     _HELPER.run(job)
     error, job.error = job.error, None

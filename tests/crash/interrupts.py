@@ -40,6 +40,7 @@ from persistentqueue.system import signal_shield
 from persistentqueue.system.disk import Disk
 from persistentqueue.system.signal_shield import end_helper, is_postponing
 from tests.support.disks import call_on
+from tests.support.queues import receive_signals
 
 from .disk import SimulatedDisk
 
@@ -776,6 +777,7 @@ def run_places(only: str = "", part: int = 0, parts: int = 1) -> Report:
 
     Raises ``ViolationError`` with the scenario and the place.
     """
+    receive_signals()
     # Maintenance runs in a thread of its own, which would change the places of each run.
     with patch.object(Maintenance, "maintain_soon", lambda _: None):
         return _run_places(only, part, parts)

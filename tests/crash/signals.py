@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from persistentqueue import PersistentQueue, Session, check, transaction
+from tests.support.queues import receive_signals
 
 from .interrupts import Interruption, ViolationError, await_idle
 
@@ -330,6 +331,7 @@ def run_signals(count: int, seed: int = 0, per_process: int = 5000) -> Report:
 def main() -> None:
     """Run the process that is interrupted."""
     logging.getLogger("persistentqueue").setLevel(logging.CRITICAL)
+    receive_signals()
     directory, seed, signals = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     worker = Worker(directory, seed)
     with suppress(KeyboardInterrupt):

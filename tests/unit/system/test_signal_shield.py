@@ -34,7 +34,7 @@ def interrupt(*_: object) -> None:
 
 
 @contextmanager
-def handling(number: signal.Signals, handler: Callable[..., Any]) -> Iterator[None]:
+def handling(number: signal.Signals, handler: Callable[..., Any] | signal.Handlers) -> Iterator[None]:
     """Let the signal call the handler, in the main thread."""
     before = signal.signal(number, handler)
     try:
@@ -120,6 +120,14 @@ def test_a_signal_with_the_handler_of_ctrl_c_does_not_raise_in_the_middle() -> N
     with handling(signal.SIGTERM, signal.default_int_handler), pytest.raises(KeyboardInterrupt):
         shielded(steps(signal.SIGTERM, done))
     assert done == [0, 1, 2]
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL])
+def test_without_any_handler_the_call_is_just_made(handler: signal.Handlers) -> None:
+    """If Ctrl-C is ignored, or ends the process, no handler can interrupt the call: the main thread makes it."""
+    with handling(signal.SIGINT, handler):
+        assert shielded(threading.get_ident) == MAIN
+        assert signal.getsignal(signal.SIGINT) is handler
 
 
 def test_a_handler_that_the_call_sets_stays() -> None:

@@ -94,7 +94,7 @@ interrupts --signals-only --count 200
 endef
 define QUARTER
 exhaustive --operations 3 --only 0
-mutants
+mutants --jobs 2
 random --first 36 --schedules 12000
 random --first 7 --schedules 2000 --style retries
 random --first 1000000 --schedules 40000

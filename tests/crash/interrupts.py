@@ -35,6 +35,7 @@ import persistentqueue
 from persistentqueue import PersistentQueue, Producer, Session, transaction
 from persistentqueue.errors import PersistentQueueError, QueueFullError
 from persistentqueue.runtime.maintenance import Maintenance
+from persistentqueue.runtime.pipeline import pipelines_of
 from persistentqueue.runtime.session_state import SessionParts
 from persistentqueue.system import signal_shield
 from persistentqueue.system.disk import Disk
@@ -745,7 +746,8 @@ def _interrupt(world: World, scenario: Scenario, target: tuple[Place, int] | Non
     if target is not None and not tracer.has_raised:
         return tracer.seen  # this time the call did not reach the place
     for queue in world.queues.values():
-        await_idle(queue, world.sessions)
+        threads = pipelines_of(queue._open_queue)  # without them, nothing is under way behind the call
+        (await_idle if threads else require_idle)(queue, world.sessions)
     case.again()
     for session in world.sessions:
         session.close()

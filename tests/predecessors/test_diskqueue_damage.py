@@ -20,7 +20,7 @@ from persistentqueue.core.header import HEADER_BYTES
 from persistentqueue.storage.log_reader import read_log
 from persistentqueue.system.disk import DISK
 from tests.support.disks import call_on
-from tests.support.queues import IN_CACHE, crash, drain, flip, log_file, put, segment_files
+from tests.support.queues import IN_CACHE, crash, drain, flip, log_file, put, segment_files, survivors
 
 pytestmark = pytest.mark.damages
 
@@ -133,24 +133,6 @@ def assert_opens(prepared: Prepared, directory: Path, commits: int, torn: bool, 
 def flat(contents: Iterable[list[bytes]]) -> list[bytes]:
     """Return the items of several blocks."""
     return list(chain.from_iterable(contents))
-
-
-def drain_past_damage(queue: PersistentQueue) -> tuple[list[bytes], list[CorruptionError]]:
-    """Dequeue one by one to the end. Return the items, and the errors that were raised meanwhile."""
-    items: list[bytes] = []
-    damages: list[CorruptionError] = []
-    with queue.session() as session:
-        while True:
-            try:
-                item = session.dequeue()
-            except CorruptionError as damage:
-                damages.append(damage)
-                assert len(damages) < 100, "the queue is stuck at its damage"
-                continue
-            if item is None:
-                session.rollback()
-                return items, damages
-            items.append(item)
 
 
 # --- The log ----------------------------------------------------------------------------------------------------------
@@ -284,7 +266,7 @@ def assert_costs_a_block(blocks: Blocks, directory: Path, offset: int) -> None:
     segment = str(directory / blocks.prepared.segment)
     lost = blocks.at(offset)
     with blocks.prepared.open(directory) as queue:
-        items, damages = drain_past_damage(queue)
+        items, damages = survivors(queue, consume=False)
         damaged = queue.stats().damaged
     assert items == flat(content for block, content in enumerate(blocks.contents) if block != lost)
     places = [(damage.file, damage.offset) for damage in damages]
@@ -330,7 +312,7 @@ def test_a_segment_cut_at_every_byte(blocks: Blocks, tmp_path: Path) -> None:
         os.truncate(segment, length_bytes)
         whole = max(sum(start <= length_bytes for start in blocks.starts) - 1, 0)
         with blocks.prepared.open(directory) as queue:
-            items, damages = drain_past_damage(queue)
+            items, damages = survivors(queue, consume=False)
             lost = queue.stats().damaged
         assert items == flat(blocks.contents[:whole])
         assert lost == sum(map(len, blocks.contents[whole:]))
@@ -358,7 +340,7 @@ def test_a_redo_log_and_a_damaged_segment_header(unsealed: Prepared, tmp_path: P
     with unsealed.open(directory) as queue:
         assert queue.recovery.torn_bytes == 0
     with unsealed.open(directory) as queue:
-        items, damages = drain_past_damage(queue)
+        items, damages = survivors(queue, consume=False)
     assert items == unsealed.states[-1]
     assert [(damage.file, damage.offset) for damage in damages] in ([], [(str(directory / unsealed.segment), 0)])
 
@@ -375,13 +357,13 @@ def test_a_large_commit_is_checked_after_a_crash(
     flip(directory / prepared.segment, HEADER_BYTES + offset_in_block)
     with prepared.open(directory) as queue:
         # The first block held one empty item, which the fourth commit consumed, so no item is missing.
-        assert drain_past_damage(queue) == (prepared.states[-1], [])
+        assert survivors(queue, consume=False) == (prepared.states[-1], [])
     prepared.copy_to(directory)
     segment = directory / prepared.segment
     second = HEADER_BYTES + 44 + 4
     flip(segment, second + offset_in_block)
     with prepared.open(directory) as queue:
-        items, damages = drain_past_damage(queue)
+        items, damages = survivors(queue, consume=False)
     assert items == prepared.states[-1][2:]
     assert [(damage.file, damage.offset) for damage in damages] == [(str(segment), second)]
 
@@ -391,7 +373,7 @@ def test_a_large_commit_is_checked_after_a_crash(
 
 def one_by_one(queue: PersistentQueue) -> tuple[list[bytes], int]:
     """Dequeue item by item. Return the items, and the number of errors."""
-    items, damages = drain_past_damage(queue)
+    items, damages = survivors(queue, consume=False)
     return items, len(damages)
 
 

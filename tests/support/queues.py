@@ -159,8 +159,9 @@ def interruptible() -> Iterator[None]:
             signal.signal(signal.SIGINT, before)
 
 
-def survivors(queue: PersistentQueue) -> tuple[list[bytes], list[CorruptionError]]:
-    """Dequeue and flush each item; return the items, and the errors between them."""
+def survivors(queue: PersistentQueue, *, consume: bool = True) -> tuple[list[bytes], list[CorruptionError]]:
+    """Dequeue to the end, and flush each item if it is to be consumed; return the items, and the errors between
+    them."""
     items: list[bytes] = []
     errors: list[CorruptionError] = []
     with queue.session() as session:
@@ -169,9 +170,11 @@ def survivors(queue: PersistentQueue) -> tuple[list[bytes], list[CorruptionError
                 item = session.dequeue()
             except CorruptionError as error:
                 errors.append(error)
+                assert len(errors) < 100, "the queue is stuck at its damage"
                 continue
             if item is None:
-                session.flush()
+                session.flush() if consume else session.rollback()
                 return items, errors
             items.append(item)
-            session.flush()
+            if consume:
+                session.flush()

@@ -13,7 +13,7 @@ written in Python.
   shows these to Python. A program that needs them sets a handler of its own by ``signal.signal`` first.
 - *By the helper*: a handler of the program may do anything, and a change of handlers would undo
   ``signal.siginterrupt``. So a helper thread makes the call, which no handler ever enters, and the main thread waits
-  for it. The handlers run meanwhile. This takes some 50 microseconds, and up to 90 on idle processors.
+  for it. The handlers run meanwhile. This takes some 50 microseconds.
 
 The shortest commits and dequeues are not shielded. After an interruption they have done nothing, or have left something
 that a shielded call can finish (see ``commit`` and ``reader``).

@@ -55,7 +55,7 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
   ``values``, ``registry``, ``json_rows``, ``avro_rows``, ``arrow_rows``, ``codec``.
 - ``persistentqueue/`` The queue of one owner: public. ``misplaced_calls``, ``queue``.
 - ``workers/`` The side of the worker processes: queues that another process owns, their sessions, and the take-over of
-  an owner. ``link``, ``worker_session``, ``shared_queue``, ``connecting``.
+  an owner. ``link``, ``worker_state``, ``worker_session``, ``owner``, ``shared_queue``, ``connecting``.
 - ``persistentqueue/`` What people import. ``transactions``.
 - ``faces/`` The common part of ``compat`` and ``aio``: the rules of the standard library's queues, and refusals.
   ``lifecycle``, ``refusals``.
@@ -66,9 +66,9 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
   ``waiting``, ``hook``, ``trigger``, ``sensor``, ``operator``, ``message_queue``.
 - ``compat/`` Interfaces of other queues on a persistent queue: ``queue.Queue`` of the standard library, and the FIFO of
   queuelib. ``backing``, ``standard_queue``, ``fifo``.
-- ``aio/`` The queue for ``asyncio``: no call blocks the event loop for a disk operation. ``futures``, ``shared_queue``,
-  ``opening``, ``flush_batcher``, ``item_waiter``, ``standard_queue_worker``, ``session``, ``persistent_queue``,
-  ``transactions``, ``standard_queue``.
+- ``aio/`` The queue for ``asyncio``: no call blocks the event loop for a disk operation. ``futures``,
+  ``shared_session``, ``shared_queue``, ``opening``, ``flush_batcher``, ``item_waiter``, ``standard_queue_worker``,
+  ``session``, ``persistent_queue``, ``transactions``, ``standard_queue``.
 - ``spark/`` Queues between Spark jobs, and between Spark and other programs: a hand-off of DataFrames, and a data
   source. ``sessions``, ``java``, ``options``, ``payload``, ``progress``, ``workers``, ``stages``, ``handoff``,
   ``partition_reader``, ``writer``, ``stream``, ``filters``, ``source``, ``pipelines/__init__``, ``pipelines/graph``,

@@ -137,7 +137,7 @@ def _join(sessions: Sequence[Any]) -> None:
     if all(isinstance(session, Session) for session in sessions):
         flush_together(sessions)
         return
-    from .workers import worker_session  # noqa: PLC0415  late: other programs need no sockets
+    from .workers import worker_state  # noqa: PLC0415  late: other programs need no sockets
 
     away = sum(not isinstance(session, Session) for session in sessions)
     if away < len(sessions):
@@ -146,7 +146,7 @@ def _join(sessions: Sequence[Any]) -> None:
             "are reached through their owner, by connect: open all by PersistentQueue, or all by connect; in that case "
             "let one process own all, such as the command serve with their names"
         )
-    worker_session.flush_together(sessions)
+    worker_state.flush_together(sessions)
 
 
 @uncopyable_block

@@ -14,7 +14,8 @@ from .flush_batcher import Marker
 from .futures import Job, Landing, launch, over, task_name
 from .persistent_queue import Part, PersistentQueue, Subscription
 from .session import Session
-from .shared_queue import ConnectedQueue, ConnectedSession, ConnectedSubscription
+from .shared_queue import ConnectedQueue, ConnectedSubscription
+from .shared_session import ConnectedSession
 
 A = TypeVar("A")
 B = TypeVar("B")

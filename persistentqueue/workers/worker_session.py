@@ -3,62 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
-from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Literal, overload
+from typing import Any, Literal, overload
 
-from ..codecs import BYTES, ON_HOLD, Codec, T, encode
-from ..core.items import (
-    Batch,
-    are_bytes,
-    as_bytes,
-    checked_count,
-    checked_held,
-    checked_marker,
-    checked_timeout,
-    chunks,
-)
-from ..engine.transaction import SPILL_BYTES
-from ..errors import (
-    ClosedError,
-    CodecError,
-    ItemTooLargeError,
-    PersistentQueueError,
-    SessionInUseError,
-    UnflushedWarning,
-)
-from ..runtime.multi_queue import require_neighbours
+from ..codecs import BYTES, ON_HOLD, T, encode
+from ..core.items import are_bytes, as_bytes, checked_count, checked_held, checked_timeout, chunks
+from ..errors import CodecError, ItemTooLargeError, PersistentQueueError, UnflushedWarning
 from ..runtime.pipeline import Ticket, done
-from ..runtime.session_state import BUSY, FREE, TORN, check_joint, decode_held, is_meant
-from ..serving.errors import NotServedError, SessionLostError, decode_error
-from ..serving.protocol import (
-    FOR_EVER,
-    ITEM_BYTES_MAX,
-    Ahead,
-    Call,
-    Done,
-    Failed,
-    Flush,
-    GiveBack,
-    Mark,
-    Message,
-    Outcome,
-    Put,
-    Reject,
-    Result,
-    RollBack,
-    Take,
-    Taken,
-)
-from ..serving.protocol import encode as encode_message
-from ..system.signal_shield import shielded
-from ..system.uncopyable import Uncopyable
-from .link import Link, LinkLostError, milliseconds
+from ..runtime.session_state import FREE, decode_held, is_meant
+from ..serving.protocol import ITEM_BYTES_MAX, Reject
+from .worker_state import WorkerState
 
 
-class WorkerSession(Uncopyable, Generic[T]):
+class WorkerSession(WorkerState[T]):
     """A series of transactions on a queue that another process owns: ``connect`` describes such queues.
 
     It behaves as ``Session`` does, and all its promises hold, with these differences:
@@ -75,76 +34,9 @@ class WorkerSession(Uncopyable, Generic[T]):
     Durability: nothing is durable before ``flush`` returns. Threads: for one thread at a time, except ``give_up``.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_ahead",
-        "_attach",
-        "_batch",
-        "_busy",
-        "_codec",
-        "_counts",
-        "_doubt",
-        "_given",
-        "_has_put",
-        "_held",
-        "_id",
-        "_is_closed",
-        "_link",
-        "_now",
-        "_number",
-        "_path",
-        "_prefetches",
-        "_raw",
-        "_together",
-        "_why_closed",
-        "name",
-    )
+    __slots__ = ()
 
     _elsewhere = "call connect() in the other process, and get a session there"
-
-    def __init__(
-        self,
-        path: str,
-        name: str,
-        codec: Codec[T],
-        connection: bytes,
-        attach: Callable[[bytes], tuple[Link, bool]],
-        now: Callable[[], float],
-        prefetches: bool,
-    ) -> None:
-        """``attach`` connects this session to the present owner. It returns the link, and whether attempts are counted.
-
-        ``connection`` is the id of the session for all owners. ``now`` is a clock, in seconds. ``prefetches`` says that
-        a flush also brings the next items.
-        """
-        self._path = path
-        self.name = name
-        self._codec = codec
-        self._id = connection
-        self._attach, self._now = attach, now
-        self._prefetches = prefetches
-        self._link: Link | None = None
-        self._busy = FREE
-        self._is_closed, self._why_closed = False, "the session is closed: get another one from queue.session()"
-        self._batch = Batch(SPILL_BYTES)
-        self._held = 0
-        """Items that the owner keeps on hold for this session."""
-        self._given = 0
-        """Items of these that the caller has got."""
-        self._ahead: list[bytes] = []
-        """Items that the last flush has brought and that the caller has not dequeued. The owner keeps them on hold,
-        behind those of ``_held``, unless the link is lost."""
-        self._has_put = False
-        """True if the session at the owner has items that are not flushed."""
-        self._raw: list[bytes | None] = []
-        """The held items, if the queue counts attempts, for ``reject``; None in place of an item that is rejected."""
-        self._counts = False
-        self._number = 0
-        """Number of the last flush."""
-        self._doubt = False
-        """True if it is unknown whether the last flush was committed: its answer has not come."""
-        self._together: _JointFlush | None = None
-        """Flushes this session with the sessions of other queues; None if it belongs to no such transaction."""
 
     def __repr__(self) -> str:
         if self._is_closed:
@@ -168,26 +60,10 @@ class WorkerSession(Uncopyable, Generic[T]):
         if unflushed:
             warnings.warn(self._lost("ended without a flush"), UnflushedWarning, stacklevel=2)
 
-    def __del__(self) -> None:
-        if (link := getattr(self, "_link", None)) is not None:
-            link.close()
-        if not getattr(self, "_is_closed", True) and self._has_enqueued:
-            warnings.warn(self._lost("was dropped without a flush"), UnflushedWarning, stacklevel=2)
-
-    def _lost(self, how: str) -> str:
-        """Return the text of an ``UnflushedWarning``: the session has ended in this way, and its work is lost."""
-        text = "its enqueued items are dropped, its dequeued ones given back: call flush(), or rollback() if intended"
-        return f"{self._path}: the session {self.name!r} {how}: {text}"
-
     @property
     def held(self) -> int:
         """Number of items that the session has dequeued since its last flush. For any thread."""
         return self._held
-
-    @property
-    def closed(self) -> bool:
-        """True if the session was closed. For any thread."""
-        return self._is_closed
 
     # --- enqueue -----------------------------------------------------------------------------------------------------
 
@@ -217,24 +93,6 @@ class WorkerSession(Uncopyable, Generic[T]):
         except BaseException:
             self._end_badly()
             raise
-
-    def _put(self) -> None:
-        """Move the buffered items to the session at the owner."""
-        answer = self._ask(Put(self._batch.items))
-        self._note_put(answer)
-        self._end(answer)
-
-    def _note_put(self, answer: Message) -> None:
-        """Note which of the buffered items the owner has taken, and end the call: it is not settled again."""
-        batch, link = self._batch, self._link
-        taken = int(answer.fields.get("taken", 0)) if isinstance(answer, Failed) else len(batch.items)
-        left = batch.items[taken:]
-        left_bytes = sum(map(len, left))
-        assert link is not None
-        # No call in these steps, so no interruption in between: the same items would be dropped again.
-        self._has_put |= taken > 0
-        batch.items, batch.payload_bytes = left, left_bytes
-        link.going = None
 
     # --- dequeue -----------------------------------------------------------------------------------------------------
 
@@ -270,52 +128,6 @@ class WorkerSession(Uncopyable, Generic[T]):
             self._simply("count_undecodable")
         return CodecError("decode", codec, data, reason, self._path, advice=ON_HOLD)
 
-    def _take(self, max_items: int, timeout: float | None) -> list[bytes]:
-        timeout = checked_timeout(timeout)
-        deadline = None if timeout is None else self._now() + timeout
-        self._begin()
-        try:
-            items: list[bytes] = []
-            more = 1
-            if self._ahead and self._link is not None:
-                items, rest = self._ahead[:max_items], self._ahead[max_items:]
-                deadline, count = 0.0, len(items)
-                # No call in these two steps, so no interruption in between.
-                self._ahead = rest
-                self._held += count
-            while more and len(items) < max_items:
-                answer = self._ask_to_take(max_items - len(items), deadline)
-                if not isinstance(answer, Taken):
-                    self._end(answer)
-                    break
-                taken, more = list(answer.items), answer.more
-                deadline, count, link = 0.0, len(taken), self._link
-                if self._counts:
-                    self._raw += taken
-                items += taken
-                # No call from here on, so no interruption: the items are counted, and the answer is forgotten.
-                self._held += count
-                if link is not None:
-                    link.going = None
-            count = len(items)
-            # No call from here on, so no interruption: the items that were taken reach the caller.
-            self._given += count
-            self._busy = FREE
-        except BaseException:
-            self._end_badly()
-            raise
-        else:
-            return items
-
-    def _ask_to_take(self, most: int, deadline: float | None) -> Message:
-        """Ask for items until the deadline, also if the owner ends meanwhile."""
-        while True:
-            seconds = None if deadline is None else max(deadline - self._now(), 0.0)
-            try:
-                return self._reached().call(Take(min(most, FOR_EVER), milliseconds(seconds)))
-            except LinkLostError:
-                self._lose()
-
     def put_back(self, count: int = 1) -> None:
         """Release the items that were dequeued last, as ``Session.put_back`` does."""
         self._begin()
@@ -325,24 +137,6 @@ class WorkerSession(Uncopyable, Generic[T]):
         except BaseException:
             self._end_badly()
             raise
-
-    def _give_back(self, count: int, ask: Callable[[Message], Message]) -> None:
-        """Release the last ``count`` held items, and before them those that no caller has dequeued."""
-        if count:
-            answer = ask(GiveBack(count + len(self._ahead)))
-            if isinstance(answer, Failed):
-                self._end(answer)
-            self._note_back(count)
-
-    def _note_back(self, count: int) -> None:
-        """Note that the owner has released the last ``count`` held items, and those ahead."""
-        kept, given, link = len(self._raw) - count, min(self._given, self._held - count), self._link
-        assert link is not None
-        # No call from here on, so no interruption: the items are released once, and the answer is forgotten.
-        del self._raw[kept:]
-        self._held -= count
-        self._given, self._ahead = given, []
-        link.going = None
 
     # --- the end of a transaction ------------------------------------------------------------------------------------
 
@@ -390,102 +184,6 @@ class WorkerSession(Uncopyable, Generic[T]):
         committed = self._flush(marker, checked_timeout(timeout))
         return committed if wait else done(committed)
 
-    def _flush(self, marker: tuple[str, int] | None, timeout: float | None) -> bool:
-        self._begin()
-        try:
-            mark = b""
-            if marker is not None:
-                name, version = checked_marker(marker)
-                mark = encode_message(Mark(version, name), 0)
-            elif not self.has_work:
-                self._busy = FREE
-                return True
-            while True:
-                link = self._reached()
-                before = mark + self._asked_ahead()
-                number = self._number + 1
-                # No call in these two steps, so no interruption in between.
-                self._number = number
-                self._doubt = True
-                try:
-                    answer = link.call(Flush(number, milliseconds(timeout), self._batch.items), before)
-                except LinkLostError:
-                    self._link = None
-                    if self._learn():
-                        committed = True
-                        break
-                    continue
-                committed = self._note_flush(answer)
-                self._end(answer)
-                break
-            self._busy = FREE
-        except BaseException:
-            self._end_badly()
-            raise
-        else:
-            return committed
-
-    def _asked_ahead(self) -> bytes:
-        """Return the message before a flush that makes it take the next items, as many as the caller got before it."""
-        most = self._given if self._prefetches and not self._counts else 0
-        back = len(self._ahead)
-        return encode_message(Ahead(back, most), 0) if back or most else b""
-
-    @property
-    def has_work(self) -> bool:
-        """True if the next flush would commit anything. For any thread."""
-        return bool(self._held) or self._has_enqueued
-
-    @property
-    def _has_enqueued(self) -> bool:
-        return bool(self._batch.items or self._has_put)
-
-    def _part(self) -> tuple[str, str, int]:
-        """Move all items to the owner, and return what names this session in a flush of several."""
-        if self._batch.items:
-            self._put()
-        self._number += 1
-        return self._path, self._id.hex(), self._number
-
-    def _note_flush(self, answer: Message) -> bool:
-        """Note the outcome of a flush. It may be called again for the same answer."""
-        if isinstance(answer, Failed):
-            self._doubt = False
-            self._ahead = []
-            self._note_put(answer)
-            return False
-        self._clear()
-        if isinstance(answer, Taken):
-            self._ahead = list(answer.items)
-            return True
-        return isinstance(answer, Done) and bool(answer.value)
-
-    def _learn(self) -> bool:
-        """Ask the next owner whether the last flush was committed; return True if it was, and begin anew.
-
-        Otherwise the flush may be repeated if all of its items are still here. Raises ``SessionLostError`` if not, and
-        ``OutcomeUnknownError``.
-        """
-        while self._doubt:
-            try:
-                answer = self._connect().call(Outcome(self._number))
-            except LinkLostError:
-                self._link = None
-                continue
-            except NotServedError as error:
-                raise NotServedError(error.path, error.pid, in_doubt=True) from None
-            if isinstance(answer, Failed):
-                self._clear()
-                self._end(answer)
-            if isinstance(answer, Done) and answer.value:
-                self._clear()
-                self._end(answer)
-                return True
-            self._doubt = False
-            self._end(answer)
-        self._need_whole()
-        return False
-
     def reject(self, item: Any, reason: str = "", *, retry: bool = True, delay_seconds: float | None = None) -> None:
         """Mark a held item as failed, as ``Session.reject`` does. Raises its errors."""
         self._begin()
@@ -526,18 +224,6 @@ class WorkerSession(Uncopyable, Generic[T]):
             self._end_badly()
             raise
 
-    def _roll_back(self) -> None:
-        link = self._link
-        if link is not None and (self._held or self._has_put or self._doubt or self._ahead):
-            try:
-                answer = link.call(RollBack())
-            except LinkLostError:  # the owner's death has rolled it back
-                self._link = None
-            else:
-                self._clear()
-                self._end(answer)
-        self._clear()
-
     def give_up(self) -> None:
         """End the wait of a ``flush`` for room, in another thread, as ``Session.give_up`` does. For any thread."""
         if (link := self._link) is not None:
@@ -555,246 +241,3 @@ class WorkerSession(Uncopyable, Generic[T]):
             if link is not None:
                 link.part()
             self._busy = FREE
-
-    def end(self, why_closed: str | None = None) -> str | None:
-        """End the session, since the process was forked, or its queue was closed; return the text of a warning if
-        something is lost that no call tells. Later calls say ``why_closed``, if any. For any thread."""
-        is_lost = not (self._is_closed or self._busy) and self._has_enqueued
-        self._is_closed, self._why_closed, link = True, why_closed or self._why_closed, self._link
-        if link is not None:
-            link.cut()
-        return self._lost("was not flushed before its queue was closed") if is_lost else None
-
-    # --- calls -------------------------------------------------------------------------------------------------------
-
-    def _begin(self, is_last: bool = False) -> None:
-        """Begin a call: clean up after an interrupted one, and learn the outcome of a flush.
-
-        Raises ``SessionInUseError``, ``ClosedError``, and ``SessionLostError`` if the session has lost what it held.
-        ``is_last`` says that the call ends the transaction anyway.
-        """
-        if self._busy == TORN:
-            self._end_badly()
-        if self._busy:
-            raise SessionInUseError(
-                "the session is in the middle of another call, made by another thread or by the code that this call "
-                "interrupts; nothing was done: use one session for each thread"
-            )
-        if self._is_closed and not is_last:
-            raise ClosedError(self._why_closed)
-        self._busy = BUSY
-        try:
-            if self._together is not None and self._together.under_way:
-                with suppress(*((PersistentQueueError,) if is_last else ())):
-                    self._together.resolve()
-            if self._link is None and not is_last:
-                if self._doubt:
-                    self._learn()
-                self._need_whole()
-        except BaseException:
-            self._busy = FREE
-            raise
-
-    def _end_badly(self) -> None:
-        """Clean up after a call that raised. If this is interrupted, the next call of the session does it first."""
-        self._busy = TORN
-        try:
-            link = self._link
-            if link is not None:
-                settled = link.settle()
-                if settled is not None:
-                    self._settle(*settled)
-                if self._held > self._given and self._link is not None:
-                    self._give_back(self._held - self._given, self._link.call)
-        except LinkLostError:
-            self._link = None
-        except PersistentQueueError:  # of what is given back: the session is lost, or the hold is
-            pass
-        self._busy = FREE
-
-    def _settle(self, message: Message, answer: Message) -> None:
-        """Note the answer to a call that was interrupted, and give back what its caller did not get."""
-        if isinstance(message, Take) and isinstance(answer, Taken):
-            count, link = len(answer.items), self._link
-            if self._counts:
-                self._raw += answer.items
-            self._held += count
-            assert link is not None
-            link.going = None
-            return
-        if isinstance(message, Flush):
-            self._note_flush(answer)
-        elif isinstance(message, Put):
-            self._note_put(answer)
-        elif isinstance(message, GiveBack) and not isinstance(answer, Failed):
-            self._note_back(message.items - len(self._ahead))
-        elif isinstance(message, RollBack):
-            self._clear()
-        elif isinstance(message, Call) and self._together is not None and self._together.under_way[:1] == [self]:
-            self._together.note(answer)
-        if self._link is not None:
-            self._link.end()
-
-    def _ask(self, message: Message) -> Message:
-        """Make a call, also if the owner ends meanwhile and nothing is lost. ``_end`` must follow."""
-        while True:
-            try:
-                return self._reached().call(message)
-            except LinkLostError:
-                self._lose()
-
-    def _end(self, answer: Message) -> None:
-        """Forget the call, since its effect was noted. Raises the error of a call that has failed."""
-        if self._link is not None:
-            self._link.end()
-        if isinstance(answer, Failed):
-            raise decode_error(answer.fields)
-
-    def _simply(self, name: str, **arguments: Any) -> None:
-        self._begin()
-        try:
-            self._end(self._ask(Call({"call": name, "arguments": arguments})))
-            self._busy = FREE
-        except BaseException:
-            self._end_badly()
-            raise
-
-    def _reached(self) -> Link:
-        return self._link or self._connect()
-
-    def _connect(self) -> Link:
-        if self._is_closed:
-            raise ClosedError(self._why_closed)
-        link, counts = self._attach(self._id)
-        # No call in these steps, so no interruption in between. An earlier owner has released what it held.
-        self._link, self._counts = link, counts
-        self._ahead = []
-        if self.closed:  # meanwhile, by a thread that has found no connection to end
-            link.close()
-            raise ClosedError(self._why_closed)
-        return link
-
-    def _lose(self) -> None:
-        """Note that the owner has ended. Raises ``SessionLostError`` if it had anything of this session."""
-        self._link = None
-        self._need_whole()
-
-    def _need_whole(self) -> None:
-        """Begin anew and raise ``SessionLostError`` if the owner that has ended had anything of this session."""
-        if self._held or self._has_put:
-            held = self._held
-            self._clear()
-            raise SessionLostError(self._path, f"which held {held} items for this session")
-
-    def _clear(self) -> None:
-        """Begin a new transaction."""
-        self._batch.clear()
-        self._raw, self._ahead, self._held, self._given = [], [], 0, 0
-        self._has_put = self._doubt = False
-
-
-class _JointFlush:
-    """The flush of sessions of one worker as one transaction over their queues. For one thread at a time.
-
-    The items go to the sessions at the owner first. The flush itself is one call, on the connection of the first
-    session that has anything. It records the numbers of all sessions in the same transaction. So that session can ask
-    the next owner for the outcome, which holds for all of them.
-    """
-
-    def __init__(self, sessions: Sequence[WorkerSession[Any]]) -> None:
-        self._sessions = sessions
-        self.under_way: list[WorkerSession[Any]] = []
-        """Sessions of a flush whose outcome is not noted, that which made the call first; empty if there is none."""
-
-    def flush(
-        self, asked: WorkerSession[Any], marker: tuple[str, int] | None, timeout: float | None, wait: bool
-    ) -> bool:
-        """Flush all sessions, as ``WorkerSession.flush`` does for one; ``asked`` is the session with the marker."""
-        check_joint(timeout, wait)
-        marker = None if marker is None else checked_marker(marker)
-        begun: list[WorkerSession[Any]] = []
-        try:
-            for session in self._sessions:
-                session._begin()
-                begun.append(session)
-            return self._flush(asked, marker)
-        except SessionLostError:  # one of them has lost what it held, so nothing of the others is worth anything
-            for session in begun:
-                session._roll_back()
-            raise
-        finally:
-            shielded(partial(_end_all, begun))
-
-    def _flush(self, asked: WorkerSession[Any], marker: tuple[str, int] | None) -> bool:
-        busy = [each for each in self._sessions if each.has_work or (each is asked and marker is not None)]
-        if not busy:
-            return True
-        first = asked if marker is not None else busy[0]
-        busy = [first, *(each for each in busy if each is not first)]
-        parts = [each._part() for each in busy]
-        link = first._reached()
-        # No call in these two steps, so no interruption in between.
-        self.under_way = busy
-        first._doubt = True
-        try:
-            answer = link.call(Call({"call": "flush_jointly", "arguments": {"parts": parts, "marker": marker}}))
-        except LinkLostError:
-            first._link = None
-            # If it was not committed, ``first`` had only the marker.
-            return self.learn() or self._flush(asked, marker)
-        committed = self.note(answer)
-        first._end(answer)
-        return committed
-
-    def note(self, answer: Message) -> bool:
-        """Note the outcome of the flush under way, for all of its sessions. It may be called again for the same
-        answer."""
-        if isinstance(answer, Failed):
-            self.under_way[0]._doubt = False
-        else:
-            for each in self.under_way:
-                each._clear()
-        self.under_way = []
-        return isinstance(answer, Result) and bool(answer.fields.get("result"))
-
-    def learn(self) -> bool:
-        """Ask the next owner whether the flush under way was committed; return True if it was, for all sessions.
-
-        Raises ``SessionLostError`` if not, and the session that made the call had anything at the owner that has ended.
-        All sessions then begin anew.
-        """
-        try:
-            committed = self.under_way[0]._learn()
-        except SessionLostError:
-            for each in self.under_way:
-                each._roll_back()
-            self.under_way = []
-            raise
-        for each in self.under_way if committed else ():
-            each._clear()
-        self.under_way = []
-        return committed
-
-    def resolve(self) -> None:
-        """Note the outcome of a flush that was interrupted, before a further call of any of its sessions."""
-        first = self.under_way[0]
-        if first._busy == TORN:
-            first._end_badly()
-        if self.under_way and first._link is None:
-            self.learn()
-
-
-def _end_all(sessions: Sequence[WorkerSession[Any]]) -> None:
-    for session in sessions:
-        session._end_badly()
-
-
-def flush_together(sessions: Sequence[WorkerSession[Any]]) -> None:
-    """Make ``flush`` of each of these sessions flush all of them, as one transaction over their queues.
-
-    Raises ``ValueError`` if their queues do not go together.
-    """
-    require_neighbours(*(session._path for session in sessions))
-    joint = _JointFlush(sessions)
-    for session in sessions:
-        session._together = joint

@@ -41,7 +41,7 @@ from persistentqueue.serving.errors import (
 )
 from persistentqueue.serving.protocol import Failed, Hello
 from persistentqueue.system import call_guard
-from persistentqueue.workers import worker_session
+from persistentqueue.workers import worker_state
 from persistentqueue.workers.link import Link, LinkLostError
 from persistentqueue.workers.worker_session import WorkerSession
 
@@ -625,7 +625,7 @@ def small_messages() -> Iterator[None]:
     """Let workers spill, and answers be full, after a few items. No signal comes, so no call needs a shield."""
     with (
         patch.object(call_guard, "shielded", _call),
-        patch.object(worker_session, "SPILL_BYTES", _BATCH_BYTES),
+        patch.object(worker_state, "SPILL_BYTES", _BATCH_BYTES),
         patch.object(service_module, "TAKEN_BYTES", _TAKEN_BYTES),
     ):
         yield

@@ -83,7 +83,7 @@ TABLE = (
     _folder("interprocess", "splits producer questions snapshot_view consumer_requests multi_writer __init__"),
     _folder("rows", "errors schema values registry json_rows avro_rows arrow_rows codec __init__"),
     _folder("queues", "misplaced_calls queue", "The queue of one owner: public."),
-    _folder("workers", "link worker_session shared_queue connecting __init__"),
+    _folder("workers", "link worker_state worker_session owner shared_queue connecting __init__"),
     _folder("top", "transactions __init__", "What people import."),
     _folder("faces", "lifecycle refusals"),
     _folder("importers", "errors source chunks stacks tables recognition transfer __init__"),
@@ -92,8 +92,8 @@ TABLE = (
     _folder("compat", "backing standard_queue fifo __init__"),
     _folder(
         "aio",
-        "futures shared_queue opening flush_batcher item_waiter standard_queue_worker session persistent_queue "
-        "transactions standard_queue __init__",
+        "futures shared_session shared_queue opening flush_batcher item_waiter standard_queue_worker session "
+        "persistent_queue transactions standard_queue __init__",
     ),
     _folder(
         "spark",

@@ -36,6 +36,7 @@ MODULES_WITH_THREADS = {
     "system/disk",
     "system/signal_shield",
     "workers/link",
+    "workers/owner",
     "workers/shared_queue",
 }
 DOORS = {"system/disk", "system/sockets", "system/startup", "system/wakeup"}

@@ -89,6 +89,35 @@ def test_tasks_wait_beside_each_other(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_a_close_that_loses_items_warns(tmp_path: Path) -> None:
+    """If a session has not flushed what it has enqueued, the close of its queue warns. It does not for a session that
+    only holds items, nor if an exception leaves the block of the queue."""
+
+    async def main() -> None:
+        queue = await aio.connect(tmp_path, "q", dead_letter="dead")
+        holding, session, grave = queue.session(), queue.session(), queue.dead_letters.session()
+        await session.enqueue_many([b"x", b"y"])
+        await session.flush()
+        assert await holding.dequeue() == b"x"
+        await session.enqueue(b"z")
+        await grave.enqueue(b"letter")
+        with pytest.warns(UnflushedWarning, match="was not flushed before its queue was closed") as caught:
+            await queue.close()
+        assert [each.filename for each in caught] == [__file__] * 2
+        with pytest.raises(KeyError):
+            async with await aio.connect(tmp_path, "q") as queue:
+                await queue.session().enqueue(b"z")
+                raise KeyError
+        with pytest.warns(UnflushedWarning) as caught:
+            async with await aio.connect(tmp_path, "q") as queue:
+                await queue.session().enqueue(b"z")
+        assert [each.filename for each in caught] == [__file__]
+        async with await aio.connect(tmp_path, "q") as queue:
+            assert await queue.size() == 2
+
+    asyncio.run(main())
+
+
 def test_a_block_without_a_flush_warns_and_rolls_back(tmp_path: Path) -> None:
     """Leaving the block without a flush gives items back, with a warning; an exception does so without one."""
 

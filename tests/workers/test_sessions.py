@@ -49,7 +49,8 @@ from persistentqueue.serving import calls, server
 from persistentqueue.serving.protocol import ITEM_BYTES_MAX, Call, Flush, Message
 from persistentqueue.storage.layout import SOCKET_NAME
 from persistentqueue.system.disk import CURRENT_DISK, DISK
-from persistentqueue.workers import SharedQueue, WorkerSession, connect_options, shared_queue
+from persistentqueue.workers import SharedQueue, WorkerSession, connect_options
+from persistentqueue.workers import owner as owners
 from persistentqueue.workers.link import Going, Link
 
 from ..conftest import QueueFactory
@@ -865,9 +866,9 @@ def test_a_connect_that_fails_as_the_owner_leaves_nothing_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, error: type[BaseException]
 ) -> None:
     """If ``connect`` raises when this process has become the owner, the queue is closed, and its lock is free."""
-    owning = SharedQueue._own
+    owning = owners.Owner._own
 
-    def own_and_fail(queue: SharedQueue[bytes]) -> None:
+    def own_and_fail(queue: owners.Owner[bytes]) -> None:
         owning(queue)
         raise error
 
@@ -881,9 +882,9 @@ def test_a_connect_that_fails_as_the_owner_leaves_nothing_open(
             raise error
 
     if place == "connect":
-        monkeypatch.setattr(SharedQueue, "_own", own_and_fail)
+        monkeypatch.setattr(owners.Owner, "_own", own_and_fail)
     else:
-        monkeypatch.setattr(shared_queue, "CURRENT_DISK", Reset())
+        monkeypatch.setattr(owners, "CURRENT_DISK", Reset())
     with pytest.raises(error):
         connect(tmp_path, "q")
     monkeypatch.undo()
@@ -921,7 +922,7 @@ def test_close_during_a_takeover_leaves_no_owner(tmp_path: Path, monkeypatch: py
     owner = PersistentQueue(tmp_path, "q", serve=True)
     shared = connect(tmp_path, "q")
     owner.close()
-    own, closing = shared_queue._OwnedQueue, threading.Thread(target=shared.close)
+    own, closing = owners._OwnedQueue, threading.Thread(target=shared.close)
 
     def slowly(*arguments: Any, **settings: Any) -> Any:
         if closes == "a signal handler":
@@ -931,7 +932,7 @@ def test_close_during_a_takeover_leaves_no_owner(tmp_path: Path, monkeypatch: py
             wait_for(lambda: shared.closed)
         return own(*arguments, **settings)
 
-    monkeypatch.setattr(shared_queue, "_OwnedQueue", slowly)
+    monkeypatch.setattr(owners, "_OwnedQueue", slowly)
     with pytest.raises(ClosedError):
         len(shared)
     if closes == "another thread":
@@ -1157,7 +1158,7 @@ def test_a_wrong_number_of_a_joint_flush_breaks_nothing(served: Serve, number: o
         parts = [[*one, number], [*other, good]]
         for wrong in (parts, parts[::-1], []):
             with pytest.raises((ValueError, PersistentQueueError), match=r"number|needs a session"):
-                a._call_owner("flush_jointly", parts=wrong, marker=None)
+                a._owner.call_owner("flush_jointly", parts=wrong, marker=None)
         for session in (taking, putting):
             assert session.flush() is True
     assert (source.peek(9), target.peek(9)) == ([b"1", b"2"], [b"1", b"2"])

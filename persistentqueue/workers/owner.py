@@ -1,0 +1,333 @@
+"""The owner of a shared queue, as one process sees it: it finds the owner, or owns the queue itself.
+
+``SharedQueue`` adds the calls of users. If the owner ends, the next call finds another one, or makes this process the
+owner. A call goes to the owner over a socket, or directly if this process is it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Generic, Literal
+
+from ..codecs import Codec, T
+from ..errors import (
+    ClosedError,
+    PersistentQueueError,
+    QueueLockedError,
+    QueueNotFoundError,
+    ResourceError,
+    naming_paths,
+    unless_lacking,
+)
+from ..interprocess.snapshot_view import View
+from ..options import Options, Unnamed
+from ..queue import PersistentQueue
+from ..serving.errors import NotServedError, OutcomeUnknownError, RefusedError, decode_error
+from ..serving.protocol import CALLS_ONLY, CONNECTION_BYTES, VERSION, Call, Failed, Hello, Message, Result
+from ..serving.values import decode_value
+from ..storage.layout import SOCKET_NAME, holds_queue, queue_directory
+from ..subscription import Subscription
+from ..system.call_guard import CallGuard
+from ..system.disk import CURRENT_DISK, StrPath, abspath, current_disk
+from .link import Link, LinkLostError
+
+Serving = Literal["auto", "never"]
+"""Whether a process may own the queue."""
+_ONCE = frozenset({"clear", "requeue"})
+"""Calls that must not be repeated: the owner that has ended may have made them."""
+_POLL_SECONDS = 0.005
+"""Pause between two looks for an owner, in seconds. Only a process that has none looks."""
+
+
+class _OwnedQueue(PersistentQueue[T]):
+    """The queue in the process that owns it. It is closed by itself when a sync has failed: the next owner recovers."""
+
+    def __init__(
+        self, made: list[_OwnedQueue[T]], path: str, name: str | Unnamed | None, codec: Codec[T], options: Options
+    ) -> None:
+        """Open the queue, and append it to ``made``: an interruption of the caller must not lose a served queue."""
+        self._made = made
+        super().__init__(path, name, codec=codec, options=options, lock_timeout=0.0, serve=True)
+
+    def _serve(self) -> None:
+        super()._serve()
+        self._made.append(self)
+        if self._server is not None:
+            self._server.on_failure = self._fail
+
+    def _fail(self) -> None:
+        with suppress(PersistentQueueError):  # a broken queue says so
+            self.close()
+
+    def subscription(self, name: str) -> Subscription[T]:
+        """Return an existing subscription. Raises ``SubscriptionNotFoundError``."""
+        open_queue = self._open()
+        return Subscription(open_queue, open_queue.reader_named(name), self._codec, self._session)
+
+    def end(self) -> list[str]:
+        """Close the queue; return the texts of the warnings."""
+        return self._close()
+
+
+class Owner(Generic[T]):
+    """The way of one process to the owner of a queue, for any number of threads.
+
+    Only one queue is ever reached: ``QueueNotFoundError`` tells that it is gone, or that another one has its path.
+    """
+
+    def __init__(
+        self, path: StrPath, name: str | Unnamed | None, codec: Codec[T], options: Options, serve: Serving
+    ) -> None:
+        # Absolute: this process, or one that gets the handle, may own the queue from another working directory.
+        self.path, self.name = abspath(path), name
+        if options.data_path is not None:
+            options = replace(options, data_path=abspath(options.data_path, "data_path"))
+        self.codec, self.options, self.serve = codec, options, serve
+        self.directory = abspath(queue_directory(path, None if isinstance(name, Unnamed) else name))
+        self.disk = current_disk()
+        self._closed = False
+        self._identity = ""
+        """Identity of the queue of the first connection: no call goes to another queue that has its path now."""
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Forget the owner and the connection. In a forked child: both belong to the parent."""
+        self._guard = threading.RLock()
+        self._owning = threading.RLock()
+        """Held while the owner is opened or closed."""
+        self._here: _OwnedQueue[T] | None = None
+        self._control: Link | None = None
+        self._controlling = CallGuard()
+        """One call through ``_control`` at a time. Code that interrupts such a call may make no other one."""
+        self._controlling.directory = self.directory
+
+    @property
+    def closed(self) -> bool:
+        """True from the beginning of the close on: no call finds an owner any more."""
+        return self._closed
+
+    def here(self) -> _OwnedQueue[T] | None:
+        """Return the queue if this process owns it now; else None."""
+        here = self._here
+        return here if here is not None and not here.closed else None
+
+    def check(self) -> None:
+        """Raise ``ClosedError`` if the queue is closed."""
+        if self.closed:
+            raise ClosedError(self.closed_text())
+
+    def closed_text(self) -> str:
+        """Return the text of a ``ClosedError``."""
+        return f"{self.directory}: the queue is closed: connect again"
+
+    # --- the owner ---------------------------------------------------------------------------------------------------
+
+    def new_id(self) -> bytes:
+        """Return the id of a new connection."""
+        return self.disk.urandom(CONNECTION_BYTES)
+
+    def calling(self) -> dict[str, Any]:
+        """Return the hello of a connection that only makes calls."""
+        return {"name": "calls", "role": CALLS_ONLY, "connection": self.new_id().hex()}
+
+    def reach(self, hello: dict[str, Any], since_seconds: float | None = None) -> tuple[Link, dict[str, Any]]:
+        """Return a connection to the owner, and its welcome. If there is no owner, this process becomes it.
+
+        ``lock_timeout`` counts from the given time, or from now. Threads wait one after the other, so the last one has
+        waited before: it tries once more.
+        """
+        thread = threading.current_thread().name
+        hello = {"versions": [VERSION, VERSION], "process": self.disk.getpid(), "thread": thread, **hello}
+        since_seconds = self.disk.monotonic() if since_seconds is None else since_seconds
+        with self._guard:
+            pid: int | None = None
+            lack: ResourceError | None = None
+            while True:
+                if self.closed:
+                    raise ClosedError(self.closed_text())
+                try:
+                    found = self._connect(hello)
+                    if found is not None:
+                        self._recognize(found[0].close, found[1].get("identity"))
+                        return found
+                except LinkLostError:
+                    pass
+                except ResourceError as error:  # here or at the owner, perhaps only for a moment
+                    lack = error
+                if self.serve != "never" and self.here() is None:
+                    try:
+                        self._own()
+                        continue
+                    except QueueLockedError as error:
+                        pid = error.pid
+                if self.disk.monotonic() >= since_seconds + self.options.lock_timeout:
+                    if lack is not None:
+                        raise lack
+                    pid = self._owner_pid() if pid is None else pid
+                    raise NotServedError(self.directory, pid, exists=self._exists())
+                self.disk.sleep(_POLL_SECONDS)
+
+    def _recognize(self, close: Callable[[], None], identity: object) -> None:
+        """Note the identity of the first queue. Close another one, and raise ``QueueNotFoundError``."""
+        if not self._identity:
+            self._identity = str(identity or "")
+        elif identity != self._identity:
+            close()
+            raise QueueNotFoundError(
+                f"{self.directory}: the queue that was connected is gone, and another one is here: connect again"
+            )
+
+    def view(self) -> View:
+        """Return a view of the queue as it is on disk. Raises ``ClosedError``."""
+        self.check()
+        name = None if isinstance(self.name, Unnamed) else self.name
+        return View(self.path, name, encryption=self.options.encryption)
+
+    def _owner_pid(self) -> int | None:
+        """Return the process id of the owner, as its lock has it; None if there is no owner."""
+        with suppress(PersistentQueueError, OSError):  # the caller raises an error in any case
+            seen = self.view().look()
+            return seen.owner.pid if seen.is_owned and seen.owner is not None else None
+        return None
+
+    def _exists(self) -> bool:
+        """Return False if there is no queue. A directory that cannot be listed may have one."""
+        with suppress(OSError):
+            return holds_queue(self.disk, self.directory)
+        return True
+
+    def _own(self) -> None:
+        """Make this process the owner. Raises ``QueueLockedError`` if another one is faster.
+
+        Only the first connection may make the queue: a later one raises ``QueueNotFoundError``.
+
+        If a sync fails, the queue closes by itself. The next owner recovers, and tells the workers what is committed.
+        """
+        with self._owning:
+            if self.closed:  # by another thread: it waits for no owner behind this
+                return
+            options = replace(self.options, create=False) if self._identity else self.options
+            made: list[_OwnedQueue[T]] = []
+            try:
+                owner = self._opened(made, options)
+                if self._identity and not owner.closed:
+                    self._recognize(owner.close, owner.identity)
+                self._here = owner
+            except BaseException:
+                for each in made:
+                    each.close()
+                raise
+            if self._closed:  # by a signal handler of this thread
+                self.close_owner()
+
+    def _opened(self, made: list[_OwnedQueue[T]], options: Options) -> _OwnedQueue[T]:
+        """Open the queue as its owner, and append it to ``made``. Raises the errors of ``_own``."""
+        chosen = CURRENT_DISK.set(self.disk)  # that of ``connect``, whichever thread takes over
+        try:
+            return _OwnedQueue(made, self.path, self.name, self.codec, options)
+        except QueueNotFoundError as error:
+            if not self._identity:
+                raise
+            raise QueueNotFoundError(
+                f"{self.directory}: the queue that was connected is gone: bring it back, or connect again"
+            ) from error
+        finally:
+            CURRENT_DISK.reset(chosen)
+
+    def _connect(self, hello: dict[str, Any]) -> tuple[Link, dict[str, Any]] | None:
+        from ..system import sockets  # noqa: PLC0415  late: a process that only owns queues needs none of it
+
+        with naming_paths(self.directory), unless_lacking(self.directory, "to connect", "then connect again"):
+            connection = sockets.connect(self.directory, SOCKET_NAME)
+        if connection is None:
+            return None
+        link = Link(connection)
+        try:
+            with naming_paths(self.directory):
+                found = self.disk.lstat(self.directory)
+            if not sockets.is_believed(connection, found):
+                raise RefusedError(self.directory, "it belongs to another user")
+            answer = link.call(Hello({**hello, "process_name": sockets.process_name()}))
+            link.end()
+            if isinstance(answer, Failed):
+                raise decode_error(answer.fields)
+        except BaseException:
+            link.close()
+            raise
+        return link, dict(answer.fields)  # type: ignore[union-attr]
+
+    # --- calls -------------------------------------------------------------------------------------------------------
+
+    def call(self, call: str, **arguments: Any) -> Any:
+        """Make a call of the queue at its owner. Raises the errors of the call."""
+        self.check()
+        owner = self.here()
+        if owner is not None:
+            return getattr(owner, call)(**arguments)
+        return self.call_owner(call, **arguments)
+
+    def call_owner(self, call: str, **arguments: Any) -> Any:
+        """Make a call through the socket, also if this process is the owner. Raises ``ReentrantUseError``."""
+        since_seconds = self.disk.monotonic()
+
+        def ask() -> Any:
+            """Ask owners until one of them answers."""
+            nonlocal since_seconds
+            while True:
+                try:
+                    answer = self._ask(Call({"call": call, "arguments": arguments}), since_seconds)
+                except LinkLostError:
+                    if call in _ONCE:
+                        raise OutcomeUnknownError(self.directory, f"which was to {call} the queue") from None
+                    since_seconds = self.disk.monotonic()
+                    continue
+                if isinstance(answer, Failed):
+                    raise decode_error(answer.fields)
+                assert isinstance(answer, Result)
+                return decode_value(answer.fields.get("result"))
+
+        return self._controlling.look(ask)
+
+    def _ask(self, message: Message, since_seconds: float) -> Message:
+        link, self._control = self._control, None
+        if link is None or link.is_lost:
+            link, _ = self.reach(self.calling(), since_seconds)
+        answer = link.call(message)
+        link.end()
+        self._control = link  # only now: a call that was interrupted ends its connection
+        if self.closed:  # meanwhile, by another thread
+            self.end_control()
+        return answer
+
+    def fact(self, name: str) -> object:
+        """Return what the welcome of an owner says of the queue: ``identity`` or ``data_path``."""
+        owner = self.here()
+        if owner is not None:
+            return getattr(owner, name)
+        link, facts = self.reach(self.calling())
+        link.close()
+        return facts.get(name)
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def refuse(self) -> None:
+        """Refuse new calls: the close begins."""
+        self._closed = True
+
+    def end_control(self) -> None:
+        """End the connection for calls."""
+        control, self._control = self._control, None
+        if control is not None:
+            control.close()
+
+    def close_owner(self) -> list[str]:
+        """Close the queue if this process owns it; return the texts of the warnings."""
+        with self._owning:
+            owner = self._here
+        # Without the lock: a close that waited for it, inside the close of another queue, might wait for ever.
+        lost = owner.end() if owner is not None else []
+        self._here = None  # last: until then, other closes wait in the owner for the end of this one
+        return lost

@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError, TimeoutError  # noqa: A004 - not the built-in one before 3.11
 from contextlib import suppress
-from typing import NamedTuple, NoReturn, TypeVar
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar, cast
 
 from ..core.intervals import join_runs
 from ..engine.transaction import SPILL_BYTES, Transaction
@@ -39,7 +39,28 @@ _WAITING_MAX = 500
 """Flushes that wait in a pipeline before a further one waits for them. As many may be under way."""
 _WAITING_BYTES_MAX = SPILL_BYTES
 """Bytes in memory that the items of waiting flushes may take before a further flush waits for them."""
+_END: Final = object()
+"""In place of the lock of a ticket: its flush has ended, and no thread waits."""
 _get_ident = threading.get_ident
+
+
+def _lock_of(ticket: Ticket) -> threading.Condition:
+    """Return the lock of a ticket. It is made at its first use, with the other parts of a ``Future`` for threads that
+    wait: most flushes have ended before.
+
+    The first thread that waits and the thread that ends the flush both try to set ``_lock``, by one call of C code. If
+    the latter is first, it sets ``_END``: no thread has to be woken.
+    """
+    parts = ticket.__dict__
+    lock = parts.get("_lock")
+    if lock is None or lock is _END:
+        parts.setdefault("_waiters", [])
+        parts.setdefault("_done_callbacks", [])
+        lock = parts.setdefault("_lock", threading.Condition())
+    if lock is _END:
+        parts["_state"] = "FINISHED"  # the other thread is about to set it
+        lock = parts.setdefault("_lock_behind", threading.Condition())
+    return cast(threading.Condition, lock)
 
 
 class Ticket(Future[bool]):
@@ -53,6 +74,38 @@ class Ticket(Future[bool]):
     Durability: a flush whose ``result`` raises nothing is durable, and so are all flushes of the session before it.
     Threads: any thread may use a ticket.
     """
+
+    _state = "PENDING"
+    _result: bool | None = None
+    _exception: BaseException | None = None
+    _condition: threading.Condition = cast(Any, property(_lock_of))
+
+    def __init__(self) -> None:
+        """Begin an outcome that is unknown."""
+
+    def done(self) -> bool:
+        """Return whether the flush has ended, well or badly. For any thread."""
+        return self._state == "FINISHED"
+
+    def result(self, timeout: float | None = None) -> bool:
+        """Wait until the flush has ended, and return True, or False if its marker had reached the version before.
+
+        Args:
+            timeout: Seconds to wait, at least 0. The default None waits for ever.
+
+        Raises:
+            TimeoutError: The time is over (``concurrent.futures.TimeoutError``, which is another class before 3.11).
+            PersistentQueueError: The flush has failed; see ``Session.flush``.
+
+        The flush is durable on return. For any thread.
+        """
+        if self._state == "FINISHED" and self._exception is None:
+            return bool(self._result)
+        return super().result(timeout)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Raise ``TypeError``: ``copy`` and ``pickle`` call this method."""
+        raise TypeError("a ticket cannot be copied, pickled or sent to another process: wait for it here")
 
     def cancel(self) -> bool:
         """Return False: a flush cannot be withdrawn.
@@ -104,9 +157,10 @@ class Ticket(Future[bool]):
 
     def abandon(self, reason: str) -> None:
         """Fail with ``ClosedError`` unless the flush has ended; only for a forked child, which has one thread."""
-        state, result, error = self._state, self._result, self._exception
-        Ticket.__init__(self)  # the parent's thread may have held the lock: the ticket gets another one
-        if state != "FINISHED":
+        has_ended = self.done() or self.__dict__.get("_lock") is _END
+        result, error = self._result, self._exception
+        self.__dict__.clear()  # the parent's thread may have held the lock: the ticket gets another one
+        if not has_ended:
             _fail(self, ClosedError(reason))
         elif error is not None:
             _fail(self, error)
@@ -122,8 +176,28 @@ class Ticket(Future[bool]):
         raise InvalidStateError("a ticket gets its error from the queue")
 
 
-_succeed = Future.set_result
-_fail = Future.set_exception
+def _succeed(ticket: Ticket, committed: bool) -> None:
+    """Let the flush end well. Raises ``InvalidStateError`` if it has ended."""
+    if not _ends_unseen(ticket, "_result", committed):
+        Future.set_result(ticket, committed)
+
+
+def _fail(ticket: Ticket, error: BaseException) -> None:
+    """Let the flush end badly. Raises ``InvalidStateError`` if it has ended."""
+    if not _ends_unseen(ticket, "_exception", error):
+        Future.set_exception(ticket, error)
+
+
+def _ends_unseen(ticket: Ticket, kind: str, outcome: object) -> bool:
+    """Let the flush end, and return True, if no thread has looked for its end with a lock."""
+    parts = ticket.__dict__
+    if "_state" in parts:
+        raise InvalidStateError(f"the ticket has an outcome: {ticket!r}")
+    parts[kind] = outcome  # before the end: a thread that finds the end reads it
+    if parts.setdefault("_lock", _END) is not _END:
+        return False
+    parts["_state"] = "FINISHED"
+    return True
 
 
 def done(committed: bool) -> Ticket:

@@ -774,7 +774,7 @@ def _wait(loop: asyncio.AbstractEventLoop, watched: Callable[..., None], found: 
     tell(loop, watched, is_there)
 
 
-def _raise(waiters: deque[asyncio.Future[None]], error: Exception, most: float = inf) -> None:
+def _raise(waiters: deque[asyncio.Future[None]], error: BaseException, most: float = inf) -> None:
     """Give the error to up to ``most`` of the waiting tasks."""
     while waiters and most:
         waiter = waiters.popleft()

@@ -105,7 +105,7 @@ class Found(NamedTuple):
     done_error: Exception | None
     """Why they could not be flushed."""
     taken: list[Taken]
-    take_error: Exception | None
+    take_error: BaseException | None
     ready: int
     """Number of items that are still in the persistent queue, and not on hold."""
     ran: list[int | Exception]
@@ -147,11 +147,14 @@ def _run(errand: Errand) -> int | Exception:
 
 def _entry_of(data: bytes, codec: codecs.Codec[Any], hold: Session[bytes]) -> Entry:
     """Return the entry of an item that the session holds. If the codec cannot open it for now, release it, and raise
-    the error of the codec."""
+    the error of the codec. A ``SystemExit``, for example, is also for the task that gets the item."""
     try:
         return Entry(data, codec, hold)
     except UNOPENED:
         hold._return_unopened(1)
+        raise
+    except BaseException:
+        hold.rollback()
         raise
 
 
@@ -191,7 +194,7 @@ def work_on(opened: Opened, work: Work) -> Found:
     done_error: Exception | None = None
     undone: list[Session[bytes]] = []
     taken: list[Taken] = []
-    take_error: Exception | None = None
+    take_error: BaseException | None = None
     ready = 0
     try:
         with core.session("aio.Queue") as putting:
@@ -225,7 +228,7 @@ def work_on(opened: Opened, work: Work) -> Found:
             taken.append(Taken(data, hold, entry))
             size_bytes += len(data)
         ready = stored()
-    except Exception as error:
+    except BaseException as error:  # of a codec: nothing above would tell it to the task that waits
         take_error = error
         with suppress(Exception):
             ready = stored()

@@ -777,3 +777,41 @@ def test_a_program_that_ends_without_a_close_is_warned(place: Path, arguments: l
     done = subprocess.run(program, capture_output=True, text=True, timeout=SECONDS, check=True)
     assert ("UnflushedWarning: " in done.stderr, "without close()" in done.stderr) == (not arguments, not arguments)
     assert len(stored(place)) == (500 if arguments else 0)
+
+
+class Stop(BaseException):
+    """Raised by a codec that ends the program."""
+
+
+class StoppingCodec(codecs.Codec[bytes]):
+    """Raises ``Stop`` in place of decoding, while it is told to."""
+
+    stops = False
+
+    def encode(self, item: bytes) -> bytes:
+        return item
+
+    def decode(self, data: bytes) -> bytes:
+        if self.stops:
+            raise Stop
+        return data
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_a_codec_that_ends_the_program(place: Path, counts: bool) -> None:
+    """An exception that is no ``Exception`` reaches the task that gets the item, which stays in the queue."""
+    settings: Any = {"max_attempts": 5, "dead_letter": "dead"} if counts else {}
+
+    async def main() -> None:
+        codec = StoppingCodec()
+        async with aio.Queue(place, codec=codec, **settings) as queue:
+            await queue.put(b"x")
+        codec.stops = True
+        async with aio.Queue(place, codec=codec, **settings) as queue:
+            for _ in range(2):
+                with pytest.raises(Stop):
+                    await asyncio.wait_for(queue.get(), SECONDS)
+            codec.stops = False
+            assert await asyncio.wait_for(queue.get(), SECONDS) == b"x"
+
+    run(main())

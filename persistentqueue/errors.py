@@ -288,21 +288,21 @@ class PathIsADirectoryError(UnusablePathError, IsADirectoryError):
 
 
 class SubscriptionNotFoundError(PersistentQueueError, LookupError):
-    """The queue has no subscription of this name, or the subscription was removed.
+    """The queue has no subscription of this name, or only subscriptions read it, since it was made with ``fan_out``.
 
-    Only subscriptions read a queue that was made with ``fan_out``. Its plain queue raises this error too. Nothing was
-    committed. Create the subscription with ``queue.subscribe(name)``, or use an existing name.
+    Nothing was committed. Use an existing name, or make the subscription by ``queue.subscribe(name)``.
 
     Attributes:
+        path: The path of the queue.
         subscription: The name; empty for the plain queue.
     """
 
-    def __init__(self, subscription: str, others: Sequence[str] = ()) -> None:
+    def __init__(self, path: str, subscription: str, others: Sequence[str] = ()) -> None:
         there = f"existing: {', '.join(map(repr, others))}" if others else "it may have been removed"
         what = f"the queue has no subscription {subscription!r}; {there}: create one with queue.subscribe(name)"
         plain = f"only subscriptions read it{f' ({there})' if others else ''}: call queue.subscribe(name)"
-        super().__init__(what if subscription else f"the queue was made with fan_out, so {plain}")
-        self.subscription = subscription
+        super().__init__(f"{path}: {what if subscription else f'the queue was made with fan_out, so {plain}'}")
+        self.path, self.subscription = path, subscription
 
 
 class DeadLetterError(PersistentQueueError, ValueError):

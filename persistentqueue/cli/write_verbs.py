@@ -374,7 +374,7 @@ def _session(queue: PersistentQueue, subscription: str) -> Session:
     if not subscription:
         return queue.session("get")
     if subscription not in queue.subscriptions():
-        raise SubscriptionNotFoundError(subscription, queue.subscriptions())
+        raise SubscriptionNotFoundError(queue.path, subscription, queue.subscriptions())
     return queue.subscribe(subscription).session("get")
 
 

@@ -409,7 +409,7 @@ class Committer:
                     continue
             ready = transaction.ready
             if ready is not None and ready.is_closed and (transaction.runs or transaction.operations):
-                transaction.error = SubscriptionNotFoundError(ready.name)
+                transaction.error = SubscriptionNotFoundError(self._limits.directory, ready.name)
                 continue
             if (transaction.runs or transaction.operations) and not self._is_valid(transaction, consumed):
                 continue

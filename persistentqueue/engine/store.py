@@ -543,7 +543,7 @@ class Store:
         """Reader of the plain queue. Raises ``SubscriptionNotFoundError`` if the queue has only named subscriptions."""
         reader = self.subscriptions.plain
         if reader is None:
-            raise SubscriptionNotFoundError("", self.subscriptions.names())
+            raise SubscriptionNotFoundError(self.directory, "", self.subscriptions.names())
         return reader
 
     @property

@@ -38,7 +38,7 @@ class Subscriptions:
         """Return the reader of the subscription ``name``. Raises ``SubscriptionNotFoundError``."""
         number = self._state.number_of(name)
         if not number:
-            raise SubscriptionNotFoundError(name, self.names())
+            raise SubscriptionNotFoundError(self._context.places.directory, name, self.names())
         return self._readers[number]
 
     def names(self) -> list[str]:

@@ -353,7 +353,7 @@ class View(Uncopyable):
         number = state.number_of(subscription) if subscription else 0
         if number is None:
             names = [each.name for other, each in state.subscriptions.items() if other]
-            raise SubscriptionNotFoundError(subscription, names)
+            raise SubscriptionNotFoundError(self._directory, subscription, names)
         cursor = state.subscriptions.get(number, state.gone)
         runs = cursor.unconsumed(max(begin, state.gone.frontier), state.next_sequence)
         count = sum(run[1] for run in runs)

@@ -409,7 +409,7 @@ class OpenQueue(ClosableQueue):
         one that never fits, once for each file.
         """
         if reader.ready.is_closed:
-            raise SubscriptionNotFoundError(reader.ready.name, self._store.subscriptions.names())
+            raise self._removed(reader)
         reads, began = reader.page_reads, _now()
         taken = self._take_from(reader, max_items, runs)
         if reader.page_reads > reads:
@@ -429,7 +429,10 @@ class OpenQueue(ClosableQueue):
             if not reader.ready.is_closed:
                 raise
             # Another thread has removed the subscription while this one waited to read a file.
-            raise SubscriptionNotFoundError(reader.ready.name, self._store.subscriptions.names()) from None
+            raise self._removed(reader) from None
+
+    def _removed(self, reader: Reader) -> SubscriptionNotFoundError:
+        return SubscriptionNotFoundError(self.directory, reader.ready.name, self._store.subscriptions.names())
 
     def _look_by_the_way(self, insists: bool = False) -> None:
         """Call ``_look``, and ignore errors of the inbox except ``QueueDeletedError``: they must not fail an unrelated

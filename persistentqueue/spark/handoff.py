@@ -415,7 +415,7 @@ class StageHandoff:
         if subscription is None:
             return self._queue
         if subscription not in self._queue.subscriptions():
-            raise SubscriptionNotFoundError(subscription, self._queue.subscriptions())
+            raise SubscriptionNotFoundError(self._queue.path, subscription, self._queue.subscriptions())
         return self._queue.subscribe(subscription)
 
     def _require_payload(self, manifest: Manifest) -> None:

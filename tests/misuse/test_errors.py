@@ -142,7 +142,7 @@ def _samples() -> dict[str, BaseException]:
         HoldLostError("q", 1.5),
         NotServedError("q", 7),
         RefusedError("q", "it belongs to another user"),
-        SubscriptionNotFoundError("a", ["b", "c"]),
+        SubscriptionNotFoundError("/q", "a", ["b", "c"]),
         DeadLetterError("an envelope", "b'x'"),
         CodecError("decode", codecs.JSON, b"{", ValueError("no")),
         MissingExtraError("MessagePack", "msgpack"),

@@ -50,7 +50,7 @@ MADE = [
     QueueDeletedError("/q"),
     RefusedError("/q", "no\nreason"),
     SessionLostError("/q", "which held 2 items for this session"),
-    SubscriptionNotFoundError("a", ["b", "c"]),
+    SubscriptionNotFoundError("/q", "a", ["b", "c"]),
     PathDeniedError(errno.EACCES, "Permission denied", "/q"),
     OSError(errno.EIO, "Input/output error", "/q/log"),
     OSError("only a text"),
@@ -131,9 +131,9 @@ def test_an_unknown_class_is_named_in_the_text() -> None:
 
 def test_a_long_text_is_cut_in_its_middle() -> None:
     """A message has room for each error: a long text, and a long attribute, keep their beginning and their end."""
-    found = sent(SubscriptionNotFoundError("n" * 10**6, [f"{number:06}" * 10_000 for number in range(100)]))
+    found = sent(SubscriptionNotFoundError("/q", "n" * 10**6, [f"{number:06}" * 10_000 for number in range(100)]))
     assert isinstance(found, SubscriptionNotFoundError)
-    assert str(found).startswith("the queue has no subscription 'nnn")
+    assert str(found).startswith("/q: the queue has no subscription 'nnn")
     assert str(found).endswith("create one with queue.subscribe(name)")
     assert len(str(found)) + sum(map(len, map(str, vars(found).values()))) < 50_000
     assert "nnn ... nnn" in str(vars(found))

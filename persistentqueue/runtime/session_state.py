@@ -8,12 +8,10 @@ act on sessions: they flush several of them, or look at what a session keeps.
 from __future__ import annotations
 
 import warnings
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import accumulate
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..codecs import Codec, T
@@ -593,15 +591,22 @@ class _Portion:
                     return part
                 self._put_back(reader, runs, len(part))
                 break
-            sizes = list(accumulate((len(each) + self._overhead_bytes for each in part), initial=taken_bytes))
-            kept = max(bisect_right(sizes, self._max_bytes) - 1, 0 if items else 1)
-            items += part[:kept]
-            taken_bytes = sizes[kept]
-            if kept < len(part):
-                self.following = part[kept]
-                self._put_back(reader, runs, len(part) - kept)
+            taken_bytes += sum(map(len, part)) + self._overhead_bytes * len(part)
+            items += part
+            if taken_bytes > self._max_bytes and len(items) > 1:
+                self._leave_out(reader, runs, items, len(part), taken_bytes)
                 break
         return items
+
+    def _leave_out(self, reader: Reader, runs: list[Run], items: list[bytes], most: int, taken_bytes: int) -> None:
+        """Release the last items, of the ``most`` of the last step, that make all of them too long. One may stay."""
+        kept = len(items)
+        while taken_bytes > self._max_bytes and kept > max(len(items) - most, 1):
+            kept -= 1
+            taken_bytes -= len(items[kept]) + self._overhead_bytes
+        self.following = items[kept]
+        self._put_back(reader, runs, len(items) - kept)
+        del items[kept:]
 
     def _step(
         self, reader: Reader, items: list[bytes], taken_bytes: int, max_items: int, runs: list[Run]

@@ -301,7 +301,7 @@ MUTANTS = (
     Mutant("a hold that has ended is not fenced", "serving/service", "        if client.is_lost:\n            raise _hold_lost(self._queue.directory, client)\n", "        pass\n", WORKERS),
     Mutant("a hold that has ended is kept", "serving/service", "                _session(client).rollback()\n            except SessionInUseError", "                pass\n            except SessionInUseError", WORKERS),
     Mutant("a hold of nothing ends, too", "serving/service", "        if not holds(_session(client)):\n            self._keep_no_hold(client)\n", "", WORKERS),
-    Mutant("what has no room in an answer is delivered", "runtime/session_state", "                self._put_back(reader, runs, len(part) - kept)\n", "", "tests/unit/serving/test_service.py::test_only_items_that_are_sent_are_delivered"),
+    Mutant("what has no room in an answer is delivered", "runtime/session_state", "        self._put_back(reader, runs, len(items) - kept)\n", "", "tests/unit/serving/test_service.py::test_only_items_that_are_sent_are_delivered"),
     Mutant("a flush consumes what an earlier one has brought", "workers/worker_state", "        back = len(self._ahead)\n", "        back = 0\n", WORKERS),
     Mutant("items ahead are released twice", "serving/service", "        back, client.back = client.back, 0\n", "        back = client.back\n", WORKERS),
     Mutant("a flush that is refused at once keeps the items ahead", "serving/service", "        if back:\n", "        if back and message.wait_milliseconds in {0, FOR_EVER}:\n", "tests/workers/test_prefetch.py::test_a_refused_flush_consumes_nothing_that_it_brought"),

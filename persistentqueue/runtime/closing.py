@@ -66,6 +66,8 @@ class ClosableQueue(InspectedQueue):
     """Threads that wait for an item."""
     _end: _End | None = None
     """End of the close; None before it began. An open queue has as few attributes of its own as it can."""
+    was_dropped = False
+    """True if the program has dropped the queue without a close, and perhaps sessions with it."""
 
     @abstractmethod
     def settle(self, *, may_wait: bool = True) -> None:
@@ -147,6 +149,7 @@ class ClosableQueue(InspectedQueue):
             self.closed, self.is_usable = reason, False
             BACKGROUND.forget(self)
             self._is_disowned = True  # before the next step: a compaction that is about to end must see it
+            self.was_dropped = not alone
             if alone:
                 self._store.release()
             elif self._compacting.acquire(blocking=False):

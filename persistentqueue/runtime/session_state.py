@@ -128,7 +128,7 @@ class SessionState(Uncopyable, Generic[T]):
             if transaction is not None and (self._taken or transaction.runs or transaction.items or transaction.pieces):
                 self._note(transaction)
                 try:
-                    if self._open_queue.is_usable:  # flushes of a broken queue raise errors
+                    if self._open_queue.is_usable or self._open_queue.was_dropped:  # else an error has told it
                         self._warn(transaction)
                 finally:  # also if the warning is raised as an error
                     self._open_queue.abandon(transaction)

@@ -402,6 +402,18 @@ def test_dropping_a_session(open_queue: QueueFactory) -> None:
     assert drain(queue) == [b"a", b"b"]
 
 
+def test_dropped_in_a_cycle(tmp_path: Path) -> None:
+    """If a queue and a session of it are garbage together, the loss of enqueued items is told, whichever goes first."""
+    found: list[object] = []
+    queue = PersistentQueue(tmp_path, "q")
+    session = queue.session()
+    session.enqueue(b"x")
+    found += (queue, session, found)
+    with pytest.warns(ResourceWarning), pytest.warns(UnflushedWarning, match="1 enqueued items are dropped"):
+        del queue, session, found
+        gc.collect()
+
+
 def test_dropped_with_enqueued_items(open_queue: QueueFactory) -> None:
     """If a session is dropped, or its queue is closed, and its enqueued items are lost, there is a warning that Python
     shows. There is none if they were rolled back, or an exception leaves the block."""

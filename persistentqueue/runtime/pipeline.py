@@ -191,7 +191,7 @@ def _fail(ticket: Ticket, error: BaseException) -> None:
 def _ends_unseen(ticket: Ticket, kind: str, outcome: object) -> bool:
     """Let the flush end, and return True, if no thread has looked for its end with a lock."""
     parts = ticket.__dict__
-    if "_state" in parts:
+    if ticket.done():  # it may be running: only users say that, and it changes nothing
         raise InvalidStateError(f"the ticket has an outcome: {ticket!r}")
     parts[kind] = outcome  # before the end: a thread that finds the end reads it
     if parts.setdefault("_lock", _END) is not _END:

@@ -146,6 +146,17 @@ def test_an_outcome_never_changes() -> None:
         assert ticket.result(0.0)
 
 
+def test_a_ticket_that_is_called_running_ends() -> None:
+    """``set_running_or_notify_cancel``, which executors call, does not keep a flush from its end."""
+    for end in (end_well, lambda ticket: pipeline._fail(ticket, ValueError())):
+        ticket = Ticket()
+        assert ticket.set_running_or_notify_cancel() and ticket.running()
+        end(ticket)
+        assert ticket.done() and not ticket.running()
+        with pytest.raises(InvalidStateError):
+            end_well(ticket)
+
+
 def test_tasks_await_tickets() -> None:
     """``asyncio.wrap_future`` takes a ticket that has ended, and one that ends later."""
 

@@ -25,6 +25,8 @@ from persistentqueue import (
     transaction,
 )
 from persistentqueue.options import Unnamed
+from persistentqueue.storage.layout import queue_directory
+from persistentqueue.system.disk import abspath
 
 from .app import (
     ACCESS,
@@ -374,7 +376,8 @@ def _session(queue: PersistentQueue, subscription: str) -> Session:
     if not subscription:
         return queue.session("get")
     if subscription not in queue.subscriptions():
-        raise SubscriptionNotFoundError(queue.path, subscription, queue.subscriptions())
+        directory = abspath(queue_directory(queue.path, queue.name))
+        raise SubscriptionNotFoundError(directory, subscription, queue.subscriptions())
     return queue.subscribe(subscription).session("get")
 
 

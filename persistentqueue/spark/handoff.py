@@ -30,6 +30,7 @@ from persistentqueue import (
     SubscriptionNotFoundError,
 )
 from persistentqueue.options import Start
+from persistentqueue.storage.layout import queue_directory
 
 from .options import checked_marker
 from .payload import payloads
@@ -415,7 +416,9 @@ class StageHandoff:
         if subscription is None:
             return self._queue
         if subscription not in self._queue.subscriptions():
-            raise SubscriptionNotFoundError(self._queue.path, subscription, self._queue.subscriptions())
+            raise SubscriptionNotFoundError(
+                queue_directory(self._path, self._name), subscription, self._queue.subscriptions()
+            )
         return self._queue.subscribe(subscription)
 
     def _require_payload(self, manifest: Manifest) -> None:

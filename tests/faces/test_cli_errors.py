@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
-from persistentqueue import Encryption, PersistentQueue, QueueNotFoundError, View
+from persistentqueue import Encryption, PersistentQueue, QueueNotFoundError, SubscriptionNotFoundError, View
+from persistentqueue.cli import write_verbs
 from persistentqueue.cli.app import explanation
 from tests.conftest import QueueFactory
 from tests.faces.test_cli import cli
@@ -206,6 +207,17 @@ def test_the_names_of_subscriptions_are_told(open_queue: QueueFactory, path: Pat
         f"{fan} only subscriptions: this command takes none of their items: use persistentqueue get --subscription "
         "with one of: audit, bills\n"
     )
+
+
+def test_the_path_of_an_unknown_subscription(path: Path) -> None:
+    """The error of ``get`` has the directory of the queue, also if the queue was opened by its name."""
+    for arguments in ((path, "fan"), (path / "fan",)):
+        with (
+            PersistentQueue(*arguments) as queue,
+            pytest.raises(SubscriptionNotFoundError) as caught,
+        ):
+            write_verbs._session(queue, "bill")
+        assert caught.value.path == str(path / "fan") and str(caught.value).startswith(f"{path / 'fan'}: ")
 
 
 @pytest.mark.parametrize(

@@ -419,6 +419,13 @@ def test_every_subscriber_takes_every_stage(spark: SparkSession, tmp_path: Path)
         assert [len(list(handoff.waiting(name))) for name in ("train", "late")] == [1, 1]
 
 
+def test_the_path_of_an_unknown_subscription(tmp_path: Path) -> None:
+    """The error has the directory of the queue, not the one above it. No session of Spark is needed."""
+    with StageHandoff(None, tmp_path, "q") as handoff, pytest.raises(SubscriptionNotFoundError) as caught:
+        handoff.waiting("report")
+    assert caught.value.path == str(tmp_path / "q")
+
+
 def test_progress_is_told(spark: SparkSession, tmp_path: Path) -> None:
     """Progress counts the tasks while Spark writes and reads, and the last report has all of them done.
 

@@ -658,10 +658,10 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
                 entry.saved.land(None)
         return again
 
-    def _ran(self, errands: list[Errand], found: Sequence[int | Exception]) -> None:
+    def _ran(self, errands: list[Errand], found: Sequence[int | BaseException]) -> None:
         """Give the results of errands to the tasks that await them. A rejected item is done with."""
         for errand, each in zip(errands, found, strict=True):
-            if errand.entry is not None and isinstance(each, Exception):
+            if errand.entry is not None and isinstance(each, BaseException):
                 self._got.appendleft(errand.entry)
             elif errand.entry is not None:
                 self._lifecycle.undone -= 1

@@ -108,7 +108,7 @@ class Found(NamedTuple):
     take_error: BaseException | None
     ready: int
     """Number of items that are still in the persistent queue, and not on hold."""
-    ran: list[int | Exception]
+    ran: list[int | BaseException]
     """Results of the errands."""
 
 
@@ -138,10 +138,10 @@ def reject(hold: Session[bytes], data: bytes, reason: str, retry: bool, delay_se
     return 1
 
 
-def _run(errand: Errand) -> int | Exception:
+def _run(errand: Errand) -> int | BaseException:
     try:
         return errand.call()
-    except Exception as error:
+    except BaseException as error:  # of ``retry_delay_seconds`` or a codec: it is for the task that waits
         return error
 
 

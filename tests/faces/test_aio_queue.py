@@ -815,3 +815,28 @@ def test_a_codec_that_ends_the_program(place: Path, counts: bool) -> None:
             assert await asyncio.wait_for(queue.get(), SECONDS) == b"x"
 
     run(main())
+
+
+def test_a_delay_that_ends_the_program(place: Path) -> None:
+    """An exception of ``retry_delay_seconds`` that is no ``Exception`` reaches the task that rejects. The item stays
+    got, and can be rejected again."""
+    stops = True
+
+    def delay(_attempt: int) -> float:
+        if stops:
+            raise Stop
+        return 0.0
+
+    async def main() -> None:
+        nonlocal stops
+        async with aio.Queue[Any](place, retry_delay_seconds=delay) as queue:
+            await queue.put(1)
+            assert await queue.get() == 1
+            with pytest.raises(Stop):
+                await asyncio.wait_for(queue.reject(1), SECONDS)
+            stops = False
+            await asyncio.wait_for(queue.reject(1), SECONDS)
+            assert await asyncio.wait_for(queue.get(), SECONDS) == 1
+            queue.task_done()
+
+    run(main())

@@ -164,8 +164,10 @@ def test_tasks_await_tickets() -> None:
         ended, later = Ticket(), Ticket()
         end_well(ended)
         waiting = asyncio.wrap_future(later)
-        threading.Timer(0.01, end_well, [later]).start()
+        ending = threading.Timer(0.01, end_well, [later])
+        ending.start()
         assert await asyncio.wrap_future(ended) and await waiting
+        ending.join()  # it wakes the task before its last step
 
     asyncio.run(main())
 

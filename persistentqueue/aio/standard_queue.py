@@ -769,7 +769,7 @@ def _tell_of(loop: asyncio.AbstractEventLoop, landed: Callable[..., None], found
 def _wait(loop: asyncio.AbstractEventLoop, watched: Callable[..., None], found: Opened, getters: deque[Any]) -> None:
     """Wait for items of other processes, and report whether any is ready. Runs in a thread."""
     is_there = True
-    with suppress(Exception):  # the next take raises it
+    with suppress(BaseException):  # the next take raises it
         is_there = found.consumer.source.wait(stop=lambda: not getters)
     tell(loop, watched, is_there)
 

@@ -103,6 +103,19 @@ class Ticket(Future[bool]):
             return bool(self._result)
         return super().result(timeout)
 
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait until the flush has ended, and return its error; None if it has ended well.
+
+        Args:
+            timeout: Seconds to wait, at least 0. The default None waits for ever.
+
+        Raises:
+            TimeoutError: The time is over, as in ``result``.
+
+        A flush that has ended well is durable on return. For any thread.
+        """
+        return self._exception if self._state == "FINISHED" else super().exception(timeout)
+
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """Raise ``TypeError``: ``copy`` and ``pickle`` call this method."""
         raise TypeError("a ticket cannot be copied, pickled or sent to another process: wait for it here")

@@ -128,7 +128,8 @@ class SessionState(Uncopyable, Generic[T]):
             if transaction is not None and (self._taken or transaction.runs or transaction.items or transaction.pieces):
                 self._note(transaction)
                 try:
-                    if self._open_queue.is_usable or self._open_queue.was_dropped:  # else an error has told it
+                    # A broken queue raises errors, and one that is dropped warns itself that it releases what is held.
+                    if self._open_queue.is_usable or (self._open_queue.was_dropped and transaction.count):
                         self._warn(transaction)
                 finally:  # also if the warning is raised as an error
                     self._open_queue.abandon(transaction)

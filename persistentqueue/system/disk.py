@@ -494,9 +494,9 @@ def fspath(path: StrPath, name: str = "path") -> str:
 
     Raises ``TypeError`` for bytes, and ``ValueError`` for a path that no file can have.
     """
-    text = os.fspath(path)
+    text: object = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(text, str):
-        raise TypeError(f"{name} must be text, not {type(text).__name__}")
+        raise TypeError(f"{name} must be text or a path object, such as pathlib.Path, not {text!r}")
     if not text:  # often that of a variable that is not set; the system would take it for the working directory
         raise ValueError(f'{name} is empty: pass the path of a directory; "." is the working directory')
     if "\0" in text:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from fractions import Fraction
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -218,8 +219,12 @@ def test_arguments_of_a_wrong_type(open_queue: QueueFactory, tmp_path: Path) -> 
     """A name or a path that is not text raises ``TypeError``, and a negative size raises ``ValueError``."""
     with pytest.raises(TypeError, match="name must be text"):
         open_queue(5)
-    with pytest.raises(TypeError, match="path must be text"):
-        PersistentQueue(b"bytes")  # type: ignore[arg-type]
+    kinds: list[Callable[..., object]] = [PersistentQueue, Producer, View, connect]
+    for kind, path in product(kinds, (b"bytes", 5, None)):
+        with pytest.raises(TypeError, match=f"path must be text or a path object, .* not {path!r}"):
+            kind(path)
+    with pytest.raises(TypeError, match=r"data_path must be text or a path object, .* not 5"):
+        open_queue(data_path=5)
     for setting in ("segment_bytes", "memory_bytes", "inline_bytes", "log_bytes"):
         with pytest.raises(ValueError, match=setting):
             open_queue(**{setting: -1})

@@ -25,7 +25,7 @@ from ..errors import (
 )
 from ..interprocess.snapshot_view import View
 from ..misplaced_calls import MisplacedCalls
-from ..options import Options, Start, Unnamed, for_dead_letters
+from ..options import Options, Start, Unnamed, checked_truth, for_dead_letters
 from ..runtime.inspection import Stats
 from ..runtime.maintenance import Compacted, Maintained
 from ..serving.connections import Connection
@@ -44,6 +44,8 @@ from .owner import Owner, Serving
 from .worker_session import WorkerSession
 
 _OPEN: weakref.WeakSet[SharedQueue[Any]] = weakref.WeakSet()
+_LONGEST_SECONDS = 1e9
+"""Longest ``hold_seconds``: the owner takes no longer one."""
 
 
 class Sizes(NamedTuple):
@@ -85,9 +87,8 @@ class SharedQueue(MisplacedCalls, Generic[T]):
     ) -> None:
         if serve not in {"auto", "never"}:
             raise ValueError(f'serve must be "auto" or "never", got {serve!r}')
-        if hold_seconds is not None and not hold_seconds > 0:
-            raise ValueError(f"hold_seconds must be more than 0, got {hold_seconds}")
-        if prefetch and hold_seconds is not None:
+        hold_seconds = _checked_hold(hold_seconds)
+        if checked_truth("prefetch", prefetch) and hold_seconds is not None:
             raise ValueError(
                 "prefetch and hold_seconds exclude each other: the time of an item would run out before its dequeue"
             )
@@ -510,6 +511,21 @@ class SharedSubscription(Generic[T]):
     def browse(self) -> Iterator[T]:
         """Return an iterator over the items that can be dequeued, in order; see ``Subscription.browse``."""
         return self._queue._browse(self.name, 0)
+
+
+def _checked_hold(seconds: float | None) -> float | None:
+    """Return ``hold_seconds`` as a float, which a message can carry. Raises ``TypeError`` and ``ValueError``."""
+    if seconds is None:
+        return None
+    try:
+        length = None if isinstance(seconds, bool) else float(max(0, min(seconds, _LONGEST_SECONDS)))
+    except TypeError:
+        length = None
+    if length is None:
+        raise TypeError(f"hold_seconds must be None or a number of seconds, not {seconds!r}")
+    if not length > 0:
+        raise ValueError(f"hold_seconds must be more than 0, got {seconds}")
+    return length
 
 
 @atexit.register

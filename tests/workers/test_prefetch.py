@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
 import pytest
 
 from persistentqueue.serving.protocol import Ahead, Cancel, Done, Flush, GiveBack, Message, Take, Taken
@@ -118,6 +123,41 @@ def test_a_hold_with_an_end_excludes_prefetch(served: Serve) -> None:
     _, join = served()
     with pytest.raises(ValueError, match="prefetch and hold_seconds exclude each other"):
         join(prefetch=True, hold_seconds=1.0)
+
+
+@pytest.mark.parametrize("seconds", [Decimal("0.5"), Fraction(1, 2), 10**400])
+def test_a_time_to_hold_of_another_type_of_number(served: Serve, seconds: Any) -> None:
+    """Any number is a time to hold: it reaches the owner with the first dequeue."""
+    queue, join = served()
+    put(queue, b"1")
+    with join(hold_seconds=seconds) as shared, shared.session() as session:
+        assert session.dequeue() == b"1"
+        assert session.flush() is True
+
+
+@pytest.mark.parametrize("seconds", ["3", b"3", True, [3]])
+def test_a_time_to_hold_that_is_no_number(served: Serve, seconds: Any) -> None:
+    """``connect`` refuses it with the name of the argument, before any call."""
+    _, join = served()
+    with pytest.raises(
+        TypeError, match=re.escape(f"hold_seconds must be None or a number of seconds, not {seconds!r}")
+    ):
+        join(hold_seconds=seconds)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), -(10**400)])
+def test_a_time_to_hold_that_is_not_above_zero(served: Serve, seconds: float) -> None:
+    """``connect`` refuses it, before any call."""
+    _, join = served()
+    with pytest.raises(ValueError, match="hold_seconds must be more than 0, got"):
+        join(hold_seconds=seconds)
+
+
+def test_a_prefetch_that_is_a_number(served: Serve) -> None:
+    """A number could only mean a count of items, which no session brings ahead: it is refused."""
+    _, join = served()
+    with pytest.raises(TypeError, match="prefetch must be True or False, not 10"):
+        join(prefetch=10)
 
 
 def test_a_pickled_queue_brings_items_ahead_as_well(served: Serve) -> None:

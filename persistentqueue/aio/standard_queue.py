@@ -145,7 +145,7 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
     ) -> None:
         need_maxsize(maxsize)
         self._path = fspath(path)
-        self._codec = codec
+        self._codec = codecs.checked_codec(codec)
         self._subscription = subscription
         chosen = chosen_options(options, arguments)
         self._counts = counts_deliveries(chosen)

@@ -275,6 +275,13 @@ def test_items_that_cannot_be_decoded(place: Path) -> None:
     assert stored(place) == []
 
 
+@pytest.mark.parametrize("codec", ["json", None, codecs.MessagePack])
+def test_codec_that_is_none(place: Path, codec: Any) -> None:
+    """The constructor refuses a codec without both methods, and a class. A queue with it could not read its items."""
+    with pytest.raises(TypeError, match="codec must be an object with encode and decode"):
+        aio.Queue[Any](place, codec=codec)
+
+
 def test_bytes(place: Path) -> None:
     """Items are encoded and decoded by the given codec. If the codec cannot decode its own bytes, nothing is put."""
 

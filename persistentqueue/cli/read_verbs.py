@@ -51,11 +51,12 @@ def list_(path: str, as_json: bool) -> int:
     Disk: nothing is changed. Lock: not needed.
     """
     rows, documents, problems = [], [], []
-    for name in queues_in(path):
+    found = queues_in(path)
+    for name in found:
         try:
             seen = View(path, named(name)).look()
         except (PersistentQueueError, OSError) as error:
-            if name == ".":
+            if found == ["."]:
                 raise
             problems.append(str(error))
             rows.append((name, "?", "", "", "", f"{type(error).__name__}: see persistentqueue check"))

@@ -20,7 +20,6 @@ from persistentqueue import (
     SegmentUse,
     Snapshot,
     Stats,
-    UnusablePathError,
     View,
     list_queues,
 )
@@ -110,10 +109,17 @@ def _nothing() -> None:
 
 
 def queues_in(path: str, names: Sequence[str] = ()) -> list[str]:
-    """Return the given names; without any, all queues in the directory; without any there, the directory itself."""
-    with suppress(UnusablePathError):  # the verb tells that there is no queue
-        return list(names) or list_queues(path) or ["."]
-    return ["."]
+    """Return the given names; without any, all queues in the directory.
+
+    The directory itself, ``.``, comes first if it is a queue, and alone if there is none.
+    """
+    found = list(names)
+    if not found:
+        with suppress(OSError):  # the verb tells that there is no queue, or what is wrong with it
+            found = list_queues(path)
+            if not found or holds_queue(current_disk(), os.path.abspath(path)):
+                found.insert(0, ".")
+    return found or ["."]
 
 
 def see(view: View, name: str, ages: int = AGES) -> Sight:

@@ -47,6 +47,28 @@ def test_a_directory_without_queues_and_a_queue_by_its_own_path(
     assert cli("list", tmp_path / "nothing").status == 2
 
 
+def test_a_queue_without_a_name_beside_named_queues(open_queue: QueueFactory, path: Path) -> None:
+    """A program that forgot the name has made a queue in the directory itself: the looks show it, as ``.``."""
+    put(open_queue(None), b"a", b"b")
+    put(open_queue("q"), b"c")
+    found = [(each["name"], each["depth"]) for each in cli("list", path, "--json").json["queues"]]
+    assert found == [(".", 2), ("q", 1)]
+    assert cli("report", path, "-o", path / "page.html").text.endswith("2 queues\n")
+
+
+@pytest.mark.damages
+def test_a_damaged_queue_without_a_name_hides_no_other(open_queue: QueueFactory, path: Path) -> None:
+    """``list`` reports it in its row, with status 1, and the other queues in theirs."""
+    put(open_queue(None), b"a")
+    put(open_queue("q"), b"c")
+    (log,) = (path / "log").iterdir()
+    flip(log, 70)
+    listed = cli("list", path, "--json")
+    assert listed.status == 1
+    assert listed.json["queues"][0]["error"]["type"] == "CorruptionError"
+    assert listed.json["queues"][1]["depth"] == 1
+
+
 @pytest.mark.usefixtures("patient")
 def test_who_is_connected(open_queue: QueueFactory, path: Path) -> None:
     """``stat`` and ``explain`` name the processes that hold items, if the owner serves. Without such an owner, ``stat``

@@ -162,11 +162,10 @@ def _check(disk: Disk, directory: str, meter: Meter = SILENT) -> CheckReport:
     items = 0
     meter.expect(sum(extent.length_bytes for extent in recovered.state.extents))
     for extent in recovered.state.extents:
-        try:
-            _check_extent(disk, places, recovered, extent, meter)
-            items += extent.live
-        except (CorruptionError, MemoryShortageError) as damage:
-            problems.append(str(damage))
+        items += extent.live
+        for error, live in _damage_in(disk, places, recovered, extent, meter):
+            problems.append(str(error))
+            items -= live
     problems += _check_state(recovered.state)
     problems += map(str, check_schemas(disk, directory))
     in_doubt = recovered.prepared.prepare.coordinator if recovered.prepared is not None else ""
@@ -209,27 +208,31 @@ def _distrusted(disk: Disk, root: str) -> Iterator[UntrustedError]:
     return distrusted(disk, believed(disk, root))
 
 
-def _check_extent(disk: Disk, places: Places, recovered: Recovered, extent: Extent, meter: Meter = SILENT) -> None:
+def _damage_in(
+    disk: Disk, places: Places, recovered: Recovered, extent: Extent, meter: Meter = SILENT
+) -> Iterator[tuple[PersistentQueueError, int]]:
+    """Yield the error of each block of the extent that does not check out, and the number of its unconsumed items."""
     info = recovered.state.segments[extent.segment]
-    path = recovered.path(places, info.number)
-    segment = Segment.open_to_read(disk, [path], info.number, info.salt)
     try:
-        # Blocks that the log carries may not have reached the segment yet. An opening writes them again.
-        carried = {operation.offset: operation for operation in recovered.redo if operation.segment == info.number}
-        offset, end, count = extent.offset, extent.offset + extent.length_bytes, 0
-        while offset < end:
-            if offset in carried:
-                count += carried[offset].count
-                meter.advance(carried[offset].length_bytes)
-                offset += carried[offset].length_bytes
-                continue
-            stop = min((start for start in carried if offset < start < end), default=end)
-            count += segment.checksums(offset, stop, meter)[1]
-            offset = stop
+        segment = Segment.open_to_read(disk, [recovered.path(places, info.number)], info.number, info.salt)
+    except CorruptionError as damage:
+        yield damage, extent.live
+        return
+    end = extent.offset + extent.length_bytes
+    # Blocks that the log carries may not have reached the segment yet. An opening writes them again.
+    carried = {each.offset: each for each in recovered.redo if each.segment == info.number}
+    within = [carried[offset] for offset in sorted(carried) if extent.offset <= offset < end]
+    stops = [(each.offset, each.ordinal, each.length_bytes, each.count) for each in within]
+    offset, ordinal = extent.offset, extent.ordinal
+    first = extent.first - extent.ordinal
+    try:
+        for stop, stop_ordinal, length_bytes, count in [*stops, (end, extent.ordinal + extent.count, 0, 0)]:
+            for problem, lost in segment.damage(offset, ordinal, stop, stop_ordinal, meter):
+                yield problem, recovered.state.gone.live_between(first + lost.start, first + lost.stop)
+            meter.advance(length_bytes)
+            offset, ordinal = stop + length_bytes, stop_ordinal + count
     finally:
         segment.close()
-    if count != extent.count:
-        raise CorruptionError(path, extent.offset, f"{extent.count} items", f"{count}")
 
 
 def _check_doubt(disk: Disk, places: Places, recovered: Recovered, coordinator: str) -> Iterator[str]:
@@ -245,7 +248,7 @@ def _check_doubt(disk: Disk, places: Places, recovered: Recovered, coordinator: 
         recovered.resolve(True)
         for extent in state.extents:
             if extent.end > next_sequence:
-                _check_extent(disk, places, recovered, extent)
+                yield from (str(damage) for damage, _ in _damage_in(disk, places, recovered, extent))
     except PersistentQueueError as problem:
         yield str(problem)
     yield from _check_state(state)

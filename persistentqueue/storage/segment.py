@@ -433,6 +433,28 @@ class Segment:
             meter.advance(BLOCK_HEADER_BYTES + header.body_bytes)
         return combined, count
 
+    def damage(
+        self, offset: int, ordinal: int, end: int, end_ordinal: int, meter: Meter = SILENT
+    ) -> Iterator[tuple[CorruptionError | MemoryShortageError, range]]:
+        """Yield the error of each block that does not check out, and the ordinals of its items.
+
+        The arguments are those of ``load``. ``meter`` counts the bytes of all blocks.
+        """
+        window, begin, begin_ordinal = self._window(end), offset, ordinal
+        while offset < end:
+            start, first = offset, ordinal
+            try:
+                header = self._header(window, offset, ordinal, end, end_ordinal)
+                self._check(window, offset, header)
+                offset, ordinal = offset + BLOCK_HEADER_BYTES + header.body_bytes, ordinal + header.count
+            except (CorruptionError, MemoryShortageError) as damage:
+                offset, ordinal = self._resume(offset, ordinal, end, end_ordinal)
+                yield damage, range(first, ordinal)
+            meter.advance(offset - start)
+        if ordinal != end_ordinal:
+            expected, found = f"{end_ordinal - begin_ordinal} items", f"{ordinal - begin_ordinal}"
+            yield CorruptionError(self.path, begin, expected, found), range(ordinal, end_ordinal)
+
     def blocks(
         self, offset: int, ordinal: int, end: int, end_ordinal: int, wanted: int, envelopes: Envelopes = PLAIN
     ) -> Iterator[FoundBlock]:

@@ -22,6 +22,7 @@ from persistentqueue.storage.segment import Segment
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
 from tests.support.disks import using_disk
+from tests.support.queues import flip, put_each, segment_files
 from tests.unit.storage.test_log import forge_log
 
 SALT = 77
@@ -59,6 +60,26 @@ def test_check_counts_items(open_queue: QueueFactory, directory: Path) -> None:
     segment.close()
     assert any("expected 3 items, found 2" in problem for problem in check(path).problems)
     assert BLOCK_HEADER_BYTES == 44
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize("inline_bytes", [0, 4096])
+def test_check_reads_on_behind_damage(open_queue: QueueFactory, directory: Path, inline_bytes: int) -> None:
+    """Each damaged block is a problem of its own, with an intact or a damaged header. The items of all others count."""
+    queue = open_queue(inline_bytes=inline_bytes)
+    put_each(queue, [b"%d" % number * 50 for number in range(10)])
+    with queue.transaction() as session:
+        session.dequeue_many(2)
+    queue.close()
+    (segment,) = segment_files(directory)
+    content = segment.read_bytes()
+    places = [content.index(b"%d" % number * 50) for number in (1, 3, 6, 9)]
+    for place in places[:3]:
+        flip(segment, place + 5)
+    flip(segment, places[3] - 30)  # in the header
+    report = check(directory.parent, directory.name)
+    assert [str(segment) in problem for problem in report.problems] == [True] * 4
+    assert report.items == 5  # ten without the two that are consumed, and without three that are damaged
 
 
 def test_deleted_meanwhile(open_queue: QueueFactory, directory: Path) -> None:

@@ -127,13 +127,15 @@ def test_browsing_compacting_and_views(path: Path, bad: BadDisk) -> None:
 
 
 def test_check_and_repair(path: Path, bad: BadDisk) -> None:
-    """``check`` reports the page. ``repair`` keeps all other items, and what it keeps has no bad page any more."""
+    """``check`` reports each block of the page. ``repair`` keeps all other items, in files without a bad page."""
     (segment,) = segment_files(path)
     offset, content = place_of(segment, ITEMS[5]), segment.read_bytes()
     bad.spoil(segment, offset)
     lost = lost_by(segment, offset)
-    (problem,) = call_on(bad.disk, check, path).problems
-    assert f"{segment}: damaged at offset {offset - offset % PAGE_BYTES}: expected bytes that can be read" in problem
+    found = call_on(bad.disk, check, path)
+    assert (found.items, len(found.problems)) == (20 - len(lost), len(lost))
+    page = f"{segment}: damaged at offset {offset - offset % PAGE_BYTES}: expected bytes that can be read"
+    assert page in found.problems[0]
     report = call_on(bad.disk, repair, path)
     assert (report.items, sum(count for _, count in report.lost)) == (20 - len(lost), len(lost))
     assert report.problems

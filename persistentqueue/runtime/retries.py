@@ -253,8 +253,7 @@ class Trial:
         retries = self.retries
         if not retry and retries.dead is None:
             raise ValueError("reject with retry=False needs a dead-letter queue: open the queue with dead_letter=")
-        if not isinstance(reason, str):
-            raise TypeError(f"a reason must be text, not {reason!r}")
+        checked_reason(reason)
         seconds = None if delay_seconds is None else checked_delay(delay_seconds)
         behind, end = next(reversed(self._rejections), -1) + 1, max(map(sum, transaction.runs), default=0)
         runs = chain(within(transaction.runs, behind, end), within(transaction.runs, 0, behind))
@@ -506,6 +505,13 @@ def require_fitting(open_queue: OpenQueue, dead: OpenQueue) -> None:
         raise ValueError(f"{fit}: open it with sync=True, and name one that was made without fan_out")
     if open_queue.encrypts and not dead.encrypts:
         raise ValueError(f"{fit}, whose items are encrypted: open it with encryption=, too")
+
+
+def checked_reason(reason: str) -> str:
+    """Return the reason of a rejection. Raises ``TypeError`` if it is no text, such as an exception."""
+    if not isinstance(reason, str):
+        raise TypeError(f"a reason must be text, not {reason!r}: pass repr(error) of an exception")
+    return reason
 
 
 def checked_delay(seconds: float) -> float:

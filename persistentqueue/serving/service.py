@@ -418,7 +418,9 @@ class Service:
             raise ProtocolError(f"a rejection with {len(message.items)} fields")
         item, reason, delay = message.items
         delay_seconds = float(delay) if delay else None
-        _session(client).reject(item, reason.decode(), retry=bool(message.retry), delay_seconds=delay_seconds)
+        _session(client).reject(
+            item, reason.decode(errors="surrogatepass"), retry=bool(message.retry), delay_seconds=delay_seconds
+        )
         client.answer(call, Done(1))
 
     def _give_up(self, client: Client, error: str, text: str) -> None:

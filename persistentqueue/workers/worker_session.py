@@ -12,6 +12,7 @@ from ..codecs import BYTES, ON_HOLD, T, encode
 from ..core.items import are_bytes, as_bytes, checked_count, checked_held, checked_timeout, chunks
 from ..errors import CodecError, ItemTooLargeError, PersistentQueueError, UnflushedWarning
 from ..runtime.pipeline import Ticket, done
+from ..runtime.retries import checked_delay, checked_reason
 from ..runtime.session_state import FREE, decode_held, is_meant
 from ..serving.protocol import ITEM_BYTES_MAX, Reject
 from .worker_state import WorkerState
@@ -190,14 +191,13 @@ class WorkerSession(WorkerState[T]):
         try:
             if isinstance(item, CodecError):
                 reason, item = reason or item.problem, item.item
-            if not isinstance(reason, str):
-                raise TypeError(f"a reason must be text, not {reason!r}")
+            its_reason = checked_reason(reason).encode(errors="surrogatepass")  # from the name of a file
             numbered = ((at, raw) for at, raw in enumerate(self._raw) if raw is not None)
             at, raw = next((each for each in numbered if is_meant(self._codec, each[1], item)), (-1, b""))
             if at < 0 and self._counts:
                 raise ValueError("the session holds no such item, or has rejected it: pass an item that it holds")
-            delay = b"" if delay_seconds is None else repr(float(delay_seconds)).encode()
-            self._end(self._ask(Reject(int(retry), (raw, reason.encode(), delay))))
+            delay = b"" if delay_seconds is None else repr(float(checked_delay(delay_seconds))).encode()
+            self._end(self._ask(Reject(int(bool(retry)), (raw, its_reason, delay))))
             self._raw[at] = None
             self._busy = FREE
         except BaseException:

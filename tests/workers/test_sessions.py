@@ -475,6 +475,23 @@ def test_a_wait_of_a_removed_subscription_ends(served: Serve) -> None:
         assert found == [True]
 
 
+def test_rejections_are_checked_as_those_of_the_owner(served: Serve) -> None:
+    """A reason may have characters that UTF-8 has not, as the names of files do. Other mistakes are refused alike."""
+    queue, join = served(dead_letter="dead")
+    put(queue, b"bad")
+    with join(dead_letter="dead") as shared, shared.session() as session:
+        assert session.dequeue() == b"bad"
+        with pytest.raises(TypeError, match=r"a reason must be text, not ValueError\('bad'\): pass repr\(error\)"):
+            session.reject(b"bad", ValueError("bad"))  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="a delay must be a number of seconds, not '1'"):
+            session.reject(b"bad", delay_seconds="1")  # type: ignore[arg-type]
+        session.reject(b"bad", "no such file: \udcff", retry=False)
+        session.flush()
+        with shared.dead_letters as dead:
+            (letter,) = map(DeadLetter.decode, drained(dead))
+        assert letter.reason == "no such file: \udcff"
+
+
 def test_attempts_and_dead_letters(served: Serve, tmp_path: Path) -> None:
     """Deliveries to workers are counted, and items that fail become dead letters with their reason."""
     queue, join = served(max_attempts=2, dead_letter="dead")

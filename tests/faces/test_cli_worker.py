@@ -100,6 +100,14 @@ def signalled(item):
     record(item)
 
 
+def pair(first, second):
+    record(first)
+
+
+def alone():
+    record("nothing")
+
+
 async def later(item):
     record(item)
 
@@ -424,6 +432,8 @@ def test_the_owner_decides_about_delays(tasks: Path) -> None:
         ("tasks:recrod", "the module tasks has no recrod"),
         ("tasks:NUMBER", "5 is no function"),
         ("tasks:later", "only begins its work"),
+        ("tasks:pair", "expected a function that takes one item, found (first, second): missing a required argument"),
+        ("tasks:alone", "expected a function that takes one item, found (): too many positional arguments"),
     ],
 )
 def test_a_function_that_is_not_there(tasks: Path, monkeypatch: pytest.MonkeyPatch, function: str, said: str) -> None:
@@ -433,7 +443,7 @@ def test_a_function_that_is_not_there(tasks: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tasks)
     monkeypatch.setattr("sys.path", [each for each in sys.path if each])
     try:
-        done = cli("worker", tasks / "queues", "orders", function)
+        done = cli("worker", tasks / "queues", "orders", function, "--until-empty")
     finally:
         for name in ("tasks", "broken", "leaving"):
             sys.modules.pop(name, None)

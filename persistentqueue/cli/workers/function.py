@@ -43,8 +43,24 @@ def function_at(place: str) -> Callable[[Any], object]:
             f"{place}: a call of this function only begins its work: name a plain function, for example one that calls "
             "asyncio.run"
         )
+    _need_one_item(place, found)
     function: Callable[[Any], object] = found
     return function
+
+
+def _need_one_item(place: str, function: Callable[..., object]) -> None:
+    """Raise ``UsageError`` if each call with an item alone would fail."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some functions that are written in C have none
+        return
+    try:
+        signature.bind(b"")
+    except TypeError as error:
+        raise UsageError(
+            f"{place}: expected a function that takes one item, found {signature}: {error}: name another one, or give "
+            "its other arguments a default"
+        ) from None
 
 
 def need_finished(result: object) -> None:

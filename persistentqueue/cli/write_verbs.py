@@ -164,7 +164,7 @@ def load(
         done = View(path, named(name)).look().markers.get(marker, 0) if marker else 0
         try:
             with progress("load") as at:
-                for number, items, length_bytes in _batches(file, done):
+                for number, items, length_bytes in _batches(file, "stdin" if source == "-" else source, done):
                     read_bytes += length_bytes
                     producer.enqueue_many(items)
                     if producer.flush((marker, number) if marker else None):
@@ -178,10 +178,10 @@ def load(
     return _taken_in(path, name or ".", loaded, access, as_json, {"skipped": done + skipped} if marker else {})
 
 
-def _batches(lines: Iterable[bytes], done: int) -> Iterator[tuple[int, list[bytes], int]]:
+def _batches(lines: Iterable[bytes], source: str, done: int) -> Iterator[tuple[int, list[bytes], int]]:
     """Yield the items behind the first ``done`` lines in batches: the last line's number, the items, the bytes read.
 
-    After the batches before it, a line that is no item raises ``ValueError``.
+    After the batches before it, a line that is no item raises ``ValueError``, with the name of the source.
     """
     items: list[bytes] = []
     size_bytes = read_bytes = number = 0
@@ -192,8 +192,11 @@ def _batches(lines: Iterable[bytes], done: int) -> Iterator[tuple[int, list[byte
         try:
             items.append(item_of(json.loads(line)))
         except (ValueError, RecursionError) as error:
+            what = (
+                f"expected JSON, as dump writes it: {error}" if isinstance(error, json.JSONDecodeError) else f"{error}"
+            )
             raise ValueError(
-                f"line {number}: {error}; the batch of this line was not loaded, all batches before it were: "
+                f"{source}: line {number}: {what}; the batch of this line was not loaded, all batches before it were: "
                 "correct the line, and load the rest"
             ) from None
         size_bytes += len(items[-1])

@@ -697,7 +697,15 @@ def test_a_load_that_is_killed_goes_on(path: Path, tmp_path: Path, monkeypatch: 
 def test_lines_that_are_no_items(path: Path, line: str) -> None:
     """A line that is not an item ends a load, and the error has the number of the line."""
     done = cli("load", path, "q", "--json", given=b'{"text": "a"}\n' + line.encode() + b"\n")
-    assert (done.status, "line 2: " in done.error["message"]) == (2, True)
+    assert (done.status, "stdin: line 2: expected " in done.error["message"]) == (2, line != '{"base64": "!"}')
+
+
+def test_a_file_that_is_no_dump_is_named(path: Path, tmp_path: Path) -> None:
+    """The error of a load has the name of its file, and says what a line must be."""
+    (tmp_path / "table.csv").write_text("a,b\n")
+    done = cli("load", path, "q", "-i", tmp_path / "table.csv")
+    assert done.status == 2
+    assert f"{tmp_path / 'table.csv'}: line 1: expected JSON, as dump writes it: " in done.err
 
 
 def test_items_move_to_another_queue(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -253,7 +253,7 @@ def test_paths_are_no_commands_to_the_terminal(tmp_path: Path) -> None:
 def test_a_line_that_is_nested_too_deep_is_no_item(path: Path) -> None:
     """A line that is nested too deep ends a load, and the error has the number of the line."""
     done = cli("load", path, "q", given=b'{"text": "a"}\n' + b"[" * 200_000)
-    assert (done.status, "ValueError: line 2: " in done.err) == (2, True)
+    assert (done.status, "ValueError: stdin: line 2: " in done.err) == (2, True)
 
 
 def test_names_are_no_commands_to_the_terminal(open_queue: QueueFactory, path: Path) -> None:

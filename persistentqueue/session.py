@@ -46,8 +46,8 @@ class Session(SessionState[T]):
 
     If the block ends without a flush, the session rolls back. Dequeued items go back to the front of the queue, in
     their old order, and enqueued items are dropped. Python then shows an ``UnflushedWarning``. There is no warning
-    after ``rollback`` or ``close``, or if an exception leaves the block. Without a ``with`` block, the close of the
-    queue drops them and shows no warning: call ``flush`` before it.
+    after ``rollback`` or ``close``, or if an exception leaves the block. The close of the queue, and the garbage
+    collection of a session without ``close``, drop them, too, with the warning.
 
     If an ``Exception`` leaves the block, held items that have no delivery attempts left become dead letters. This needs
     a queue with ``max_attempts``.

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .codecs import Codec, T, encode
+from .core.items import need_several
 from .runtime.session_state import SessionParts, decode_held, is_meant
 from .session import Session
 
@@ -66,6 +67,7 @@ class TypedSession(Session[T]):
         The errors of ``Session.enqueue_many`` can occur as well. Nothing is durable before ``flush`` returns. For one
         thread at a time.
         """
+        need_several(items)
         path = self._open_queue.directory
         encoded: Iterator[Any] = (encode(self._codec, item, path) for item in items)
         super().enqueue_many(list(encoded) if isinstance(items, list | tuple) else encoded)

@@ -33,14 +33,19 @@ _LONGEST_SECONDS = 1e9
 
 def chunks(items: Iterable[Any]) -> Iterator[list[Any]]:
     """Yield a list or a tuple as a whole, and any other iterable in parts. Raises ``TypeError`` for a single item."""
-    if isinstance(items, bytes | bytearray | memoryview | str):
-        raise TypeError(f"enqueue_many takes several items, not {type(items).__name__}: use enqueue for one item")
+    need_several(items)
     if isinstance(items, list | tuple):
         yield list(items)
         return
     iterator = iter(items)
     while chunk := list(islice(iterator, _CHUNK_ITEMS)):
         yield chunk
+
+
+def need_several(items: Iterable[Any]) -> None:
+    """Raise ``TypeError`` for one item in the place of several: its characters or bytes would become items."""
+    if isinstance(items, bytes | bytearray | memoryview | str):
+        raise TypeError(f"enqueue_many takes several items, not {type(items).__name__}: use enqueue for one item")
 
 
 def are_bytes(chunk: list[Any]) -> TypeGuard[list[bytes]]:

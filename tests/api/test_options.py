@@ -15,12 +15,14 @@ from persistentqueue import (
     MemoryBudget,
     Options,
     PersistentQueue,
+    Producer,
     QueueFullError,
     View,
     aio,
     compat,
     connect,
 )
+from persistentqueue.codecs import JSON
 from tests.support.queues import put
 
 
@@ -158,6 +160,17 @@ def test_serve_is_no_word(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="serve must be True or False, not 'never'"):
         PersistentQueue(tmp_path / "queue", serve="never")  # type: ignore[arg-type]
     PersistentQueue(tmp_path / "queue").close()
+
+
+@pytest.mark.parametrize("text", ["abc", b"abc", bytearray(b"abc")])
+def test_one_item_is_not_several_for_any_codec(tmp_path: Path, text: Any) -> None:
+    """``enqueue_many`` takes no text apart, in no kind of session: its characters would become items."""
+    with PersistentQueue(tmp_path / "queue", codec=JSON, serve=True) as queue, queue.session() as typed:
+        with connect(tmp_path / "queue", codec=JSON, serve="never") as shared, shared.session() as other:
+            for call in (typed.enqueue_many, other.enqueue_many, Producer(tmp_path / "queue", codec=JSON).enqueue_many):
+                with pytest.raises(TypeError, match=r"takes several items, not .*: use enqueue for one item"):
+                    call(text)
+        assert len(queue) == 0
 
 
 def test_arguments_of_calls_are_named(tmp_path: Path) -> None:

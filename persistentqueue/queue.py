@@ -249,7 +249,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
                 warnings.warn(f"{self!r} was dropped without close()", ResourceWarning, stacklevel=2, source=self)
             finally:  # also if the warning is raised as an error
                 # No writes here: a finalizer may run at any point. The next opening recovers, as after a crash.
-                open_queue.disown("the queue was dropped without close()")
+                open_queue.disown(f"{open_queue.directory}: the queue was dropped without close()")
 
     def __repr__(self) -> str:
         if self._open_queue is None:
@@ -793,8 +793,8 @@ def _disown_all(*_: Any) -> None:
     # The lock is held as long as any process has its descriptor open: a child must not hold it for a dead parent.
     reason = "the queue belongs to the parent process: open it in the child after the parent closed it"
     for queue in list(_OPEN):
-        if queue._open_queue is not None:
-            queue._open_queue.disown(reason, alone=True)
+        if (open_queue := queue._open_queue) is not None:
+            open_queue.disown(f"{open_queue.directory}: {reason}", alone=True)
 
 
 after_fork_in_child(_disown_all)

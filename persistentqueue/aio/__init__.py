@@ -21,7 +21,7 @@ Each method describes the state of the session after that.
 
 from .persistent_queue import PersistentQueue, Subscription
 from .session import Session
-from .shared_queue import ConnectedQueue, ConnectedSubscription, connect
+from .shared_queue import ConnectedQueue, ConnectedSubscription, Connecting, connect
 from .shared_session import ConnectedSession
 from .standard_queue import Queue, QueueShutDown
 from .transactions import transaction
@@ -33,6 +33,7 @@ __all__ = [
     "connect",
     "ConnectedQueue",
     "ConnectedSession",
+    "Connecting",
     "ConnectedSubscription",
     "Queue",
     "QueueShutDown",

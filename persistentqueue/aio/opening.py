@@ -26,6 +26,6 @@ def prepare(make: Callable[..., Q], options: Options, path: StrPath, *arguments:
     return partial(copy_context().run, opening)
 
 
-def not_open() -> ClosedError:
+def not_open(path: str) -> ClosedError:
     """Return the error of a call that needs an open queue."""
-    return ClosedError("the queue is not open: open it by async with or await queue.open()")
+    return ClosedError(f"{path}: the queue is not open: open it by async with or await queue.open()")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from types import TracebackType
@@ -33,7 +33,54 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-async def connect(
+class Connecting(Coroutine[Any, Any, "ConnectedQueue[T]"]):
+    """The call of ``aio.connect``: await it, or use it in an ``async with`` block, which closes the queue at its end.
+
+    For one task, once.
+
+    Args:
+        call: The coroutine that connects.
+    """
+
+    def __init__(self, call: Coroutine[Any, Any, ConnectedQueue[T]]) -> None:
+        self._call = call
+        self._queue: ConnectedQueue[T] | None = None
+
+    def __await__(self) -> Generator[Any, Any, ConnectedQueue[T]]:
+        return self._call.__await__()
+
+    async def __aenter__(self) -> ConnectedQueue[T]:
+        self._queue = queue = await self._call
+        return queue
+
+    def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Coroutine[Any, Any, None]:
+        assert self._queue is not None
+        return self._queue.__aexit__(kind, error, trace)  # its warnings name the line of the block
+
+    def send(self, value: Any) -> Any:
+        """Continue the call, as the event loop does for a coroutine.
+
+        Args:
+            value: The result of that for which the call has waited.
+        """
+        return self._call.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """Raise an exception in the call, as the event loop does for a coroutine.
+
+        Args:
+            *error: The exception.
+        """
+        return self._call.throw(*error)
+
+    def close(self) -> None:
+        """End a call that nothing awaits."""
+        self._call.close()
+
+
+def connect(
     path: StrPath,
     name: str | Unnamed | None = Unnamed.NO_NAME,
     *,
@@ -43,10 +90,10 @@ async def connect(
     prefetch: bool = False,
     options: Options | None = None,
     **arguments: Unpack[OptionArguments],
-) -> ConnectedQueue[T]:
+) -> Connecting[T]:
     """Return a queue that any number of processes can use; see ``persistentqueue.connect``::
 
-        async with await aio.connect("queues", "orders") as queue, queue.session() as session:
+        async with aio.connect("queues", "orders") as queue, queue.session() as session:
             item = await session.dequeue(timeout=None)
             await session.flush()
 
@@ -63,7 +110,7 @@ async def connect(
         **arguments: The other keyword arguments of ``persistentqueue.connect``.
 
     Returns:
-        The queue. Use it in an ``async with`` block, or await ``close``.
+        The call. Use it in an ``async with`` block. Or await it, and await ``close`` of the queue that it returns.
 
     Raises:
         NotServedError, RefusedError: On the conditions that ``persistentqueue.connect`` names.
@@ -72,6 +119,19 @@ async def connect(
     Everything that was committed before is durable on return. A cancelled call waits for its thread, and then closes
     the queue.
     """
+    return Connecting(_connect(path, name, codec, serve, hold_seconds, prefetch, options, arguments))
+
+
+async def _connect(
+    path: StrPath,
+    name: str | Unnamed | None,
+    codec: Codec[T],
+    serve: Literal["auto", "never"],
+    hold_seconds: float | None,
+    prefetch: bool,
+    options: Options | None,
+    arguments: OptionArguments,
+) -> ConnectedQueue[T]:
     chosen = connect_options(options, arguments)
     core = SharedQueue(abspath(path), name, codec, chosen, serve, hold_seconds, prefetch, has_local_sessions=False)
     queue = ConnectedQueue(core)
@@ -149,7 +209,7 @@ class ConnectedQueue(MisplacedCalls, Uncopyable, Generic[T]):
 
     def _check(self) -> None:
         if self.core.closed:  # no thread may begin any more
-            raise ClosedError(f"{self!r} is closed: call aio.connect() again")
+            raise ClosedError(f"{self.core!r} is closed: call aio.connect() again")
 
     def session(self, name: str | None = None) -> ConnectedSession[T]:
         """Return a new session, for one task at a time.

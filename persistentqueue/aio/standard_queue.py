@@ -239,7 +239,7 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
             await self.flush()
         except (Exception, asyncio.CancelledError) as failed:
             error = failed
-        self._fail(ClosedError("the queue is closed: open it again"))
+        self._fail(ClosedError(f"{self._path}: the queue is closed: open it again"))
         closing = launch(asyncio.get_running_loop(), self._worker.submit, core.close)
         try:
             await over(closing)
@@ -511,7 +511,7 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
         if self._failure is not None:
             raise self._failure
         if self._core is None:
-            raise not_open()
+            raise not_open(self._path)
         self._here()
 
     def _check_put(self) -> None:

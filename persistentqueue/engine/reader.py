@@ -261,7 +261,7 @@ class Reader:
         """
         with self._reading:
             if self._segments.is_closed:
-                raise ClosedError("the queue was closed while it was read")
+                raise ClosedError(f"{self._segments.directory}: the queue was closed while it was read")
             with self._mutex:
                 page = self._pages.find(sequence)
                 if page is not None:

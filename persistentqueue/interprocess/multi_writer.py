@@ -165,7 +165,9 @@ class PartWriter:
 
     def _check(self) -> None:
         if self._pid != self._disk.getpid():
-            raise ClosedError("the writer belongs to the parent process: make another one in this process")
+            raise ClosedError(
+                f"{self._directory}: the writer belongs to the parent process: make another one in this process"
+            )
 
     def _spill(self) -> None:
         """Write what is in memory: items or columns, never both."""

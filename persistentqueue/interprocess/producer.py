@@ -425,9 +425,11 @@ class Producer(Uncopyable, Generic[T]):
 
     def _check(self) -> None:
         if self._pid is None:
-            raise ClosedError("the producer is closed: make another one")
+            raise ClosedError(f"{self._directory}: the producer is closed: make another one")
         if self._pid != self._disk.getpid():
-            raise ClosedError("the producer belongs to the parent process: make another one in this process")
+            raise ClosedError(
+                f"{self._directory}: the producer belongs to the parent process: make another one in this process"
+            )
 
     def _spill(self) -> None:
         """Write the items in memory to the draft, before the flush. Raises like ``flush``."""

@@ -585,7 +585,8 @@ def _finish_all() -> None:
 
 def _abandon_all() -> None:
     for pipeline in tuple(_ALIVE):
-        pipeline.abandon("the queue belongs to the parent process: open it in the child after the parent closed it")
+        reason = "the queue belongs to the parent process: open it in the child after the parent closed it"
+        pipeline.abandon(f"{pipeline.directory}: {reason}")
     _ALIVE.clear()
 
 

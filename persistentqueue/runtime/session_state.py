@@ -389,7 +389,8 @@ class SessionState(Uncopyable, Generic[T]):
     def _open(self) -> Transaction:
         """Return the transaction, after ``_note``. Raises ``ClosedError`` and ``BrokenQueueError``."""
         if self._transaction is None:
-            raise ClosedError(self._open_queue.closed or "the session is closed: get another one from queue.session()")
+            advice = "the session is closed: get another one from queue.session()"
+            raise ClosedError(self._open_queue.closed or f"{self._open_queue.directory}: {advice}")
         if not self._open_queue.is_usable:
             self._open_queue.check_usable()
         if self._taken:

@@ -94,7 +94,8 @@ class WorkerState(Uncopyable, Generic[T]):
         self._prefetches = prefetches
         self._link: Link | None = None
         self._busy = FREE
-        self._is_closed, self._why_closed = False, "the session is closed: get another one from queue.session()"
+        self._is_closed = False
+        self._why_closed = f"{path}: the session is closed: get another one from queue.session()"
         self._batch = Batch(SPILL_BYTES)
         self._held = 0
         """Items that the owner keeps on hold for this session."""

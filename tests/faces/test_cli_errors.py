@@ -68,7 +68,7 @@ def test_a_queue_is_not_its_own_target(queues: Path, words: list[str]) -> None:
         ["requeue", "PATH", "ordrs", "--from", "mails"],
         ["requeue", "PATH", "mails", "--from", "ordrs"],
         ["serve", "PATH", "mails", "ordrs", "--no-create"],
-        ["worker", "PATH", "ordrs", "os:getpid", "--no-create", "--lock-timeout", "0"],
+        ["worker", "PATH", "ordrs", "os:fsencode", "--no-create", "--lock-timeout", "0"],
     ],
 )
 def test_a_mistyped_name_is_answered_with_the_names_that_exist(queues: Path, words: list[str]) -> None:
@@ -230,7 +230,7 @@ def test_the_path_of_an_unknown_subscription(path: Path) -> None:
         ["get", "PATH", "q"],
         ["move", "PATH", "q", "--to", "other"],
         ["compact", "PATH", "q", "--below", "1"],
-        ["worker", "PATH", "q", "os:getpid", "--until-empty"],
+        ["worker", "PATH", "q", "os:fsencode", "--until-empty"],
     ],
 )
 def test_a_key_file_that_is_missing_is_a_wrong_use(

@@ -89,6 +89,36 @@ def test_tasks_wait_beside_each_other(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_connect_is_awaited_or_is_a_block(tmp_path: Path) -> None:
+    """``aio.connect`` can be awaited, be a task, or be an ``async with`` block, which closes the queue at its end."""
+
+    async def main() -> None:
+        async with aio.connect(tmp_path, "q") as queue, queue.transaction() as session:
+            await session.enqueue(b"x")
+        assert queue.closed
+        with pytest.raises(KeyError):
+            async with aio.connect(tmp_path, "q") as queue:
+                raise KeyError
+        assert queue.closed
+        with pytest.warns(UnflushedWarning) as caught:
+            async with aio.connect(tmp_path, "q") as queue:
+                await queue.session().enqueue(b"z")
+        assert [each.filename for each in caught] == [__file__]
+        for queue in (
+            await aio.connect(tmp_path, "q"),
+            await asyncio.create_task(aio.connect(tmp_path, "q")),
+            await asyncio.wait_for(aio.connect(tmp_path, "q"), 60.0),
+        ):
+            assert await queue.size() == 1
+            await queue.close()
+        with pytest.raises(TypeError, match="colour"):
+            async with aio.connect(tmp_path, "q", colour="blue"):  # type: ignore[call-arg]
+                pass
+        aio.connect(tmp_path, "q").close()
+
+    asyncio.run(main())
+
+
 def test_a_close_that_loses_items_warns(tmp_path: Path) -> None:
     """If a session has not flushed what it has enqueued, the close of its queue warns. It does not for a session that
     only holds items, nor if an exception leaves the block of the queue."""

@@ -980,7 +980,7 @@ def test_a_session_tells_its_own_end_from_that_of_its_queue(served: Serve) -> No
     with join() as shared:
         first, second = shared.session(), shared.session()
         first.close()
-        with pytest.raises(ClosedError, match=r"^the session is closed: get another one from "):
+        with pytest.raises(ClosedError, match=r": the session is closed: get another one from "):
             first.dequeue()
     for session in (second, shared.session):
         with pytest.raises(ClosedError) as caught:

@@ -575,10 +575,13 @@ class Store:
     def _rebuild(self) -> None:
         """Rebuild the state from the log, after a change of the state was interrupted. The caller holds the mutex.
 
-        Raises ``CorruptionError`` and ``OSError``.
+        Raises ``BrokenQueueError`` and ``OSError`` if the log cannot be read.
         """
         assert self.generations.path is not None
-        replay = read_log(self.disk, self.generations.path)
+        try:
+            replay = read_log(self.disk, self.generations.path)
+        except PersistentQueueError as error:  # it says that nothing happened, but the frame is written
+            raise self.break_off(error) from error
         state, unfolding = State.restore(replay.checkpoint, replay.supplement), Unfolding()
         for group in replay.frames[1:]:
             for operation in unfolding.counting(group):
@@ -610,8 +613,8 @@ class Store:
             error,
         )
 
-    def break_off(self, error: OSError) -> BrokenQueueError:
-        """Break the store for an error of the disk, and return the error to raise."""
+    def break_off(self, error: OSError | PersistentQueueError) -> BrokenQueueError:
+        """Break the store for an error of the disk, or of reading the log, and return the error to raise."""
         if isinstance(error, FileNotFoundError) and self.lock.is_deleted():
             gone = QueueDeletedError(self.directory)
             self.fail(gone)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from persistentqueue import (
+    BrokenQueueError,
     CodecError,
     CorruptionError,
     InboxAccessError,
@@ -35,7 +36,8 @@ from persistentqueue.core.operations import (
     SubscriptionOpened,
     encode_transaction,
 )
-from persistentqueue.engine import adoption
+from persistentqueue.core.page_cache import Pages
+from persistentqueue.engine import adoption, store
 from persistentqueue.engine.adoption import Adopter
 from persistentqueue.interprocess import producer
 from persistentqueue.storage import inbox_limits, log_reader, publication
@@ -396,6 +398,34 @@ def test_an_append_that_was_interrupted(
     assert drain(queue) == [b"a", b"b"]
     queue.close()
     assert drain(open_queue()) == []
+
+
+@pytest.mark.parametrize("marker", [None, ("m", 1)], ids=["short way", "long way"])
+def test_an_interrupted_change_of_the_memory_that_finds_no_memory(
+    open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch, marker: tuple[str, int] | None
+) -> None:
+    """A flush whose frame is written, and whose state can be neither finished nor rebuilt, breaks the queue: it is not
+    committed a second time."""
+    queue = open_queue()
+    put(queue, b"a")
+
+    def interrupted(*_: object) -> None:
+        raise Interruption
+
+    def lacking(_disk: Disk, path: str) -> None:
+        raise MemoryShortageError(path, 0, 1)
+
+    with queue.session() as session:
+        session.enqueue(b"b")
+        with monkeypatch.context() as patch:
+            patch.setattr(Pages, "append", interrupted)
+            patch.setattr(store, "read_log", lacking)
+            with pytest.raises(BrokenQueueError, match="unknown"):
+                session.flush(marker=marker)
+        with pytest.raises(BrokenQueueError):
+            session.flush(marker=marker)
+    queue.close()
+    assert drain(open_queue()) == [b"a", b"b"]
 
 
 def test_a_log_for_which_there_was_no_descriptor(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,14 +158,15 @@ def find_salt(disk: Disk, path: str, number: int) -> int:
 
 
 def was_published(disk: Disk, path: str) -> bool:
-    """Return whether the file was published, or may have been, since its header is damaged. Raises ``OSError``."""
-    fd = open_plain(disk, path, READ)
-    try:
-        return decode_header(read_needed(disk, fd, HEADER_BYTES, 0, path), SEGMENT_MAGIC, path).number == PUBLISHED
-    except CorruptionError:
-        return True
-    finally:
-        disk.close(fd)
+    """Return whether the file was published, or may have been, since it is damaged. Raises ``OSError``."""
+    with suppress(CorruptionError):
+        fd = open_plain(disk, path, READ)
+        try:
+            data = read_needed(disk, fd, HEADER_BYTES, 0, path)
+            return decode_header(data, SEGMENT_MAGIC, path).number == PUBLISHED
+        finally:
+            disk.close(fd)
+    return True
 
 
 class Segment:

@@ -525,6 +525,21 @@ def test_a_damaged_file_does_not_go_to_the_pool(open_queue: QueueFactory, direct
     assert not path.exists()
 
 
+def test_a_link_in_the_place_of_a_segment_is_deleted(open_queue: QueueFactory, directory: Path) -> None:
+    """A drained segment that another program has replaced by a link is deleted, and its target is not touched."""
+    queue = open_queue(pool_max_bytes=1 << 24, segment_bytes=100_000)
+    put(queue, bytes(90_000))
+    put(queue, bytes(90_000))
+    path, target = min((directory / "data").glob("*.seg")), directory.parent / "target"
+    path.rename(target)
+    path.symlink_to(target)
+    size_bytes = target.stat().st_size
+    assert len(drain(queue)) == 2
+    queue.trim()
+    assert not path.is_symlink()
+    assert target.stat().st_size == size_bytes
+
+
 def test_a_location_that_cannot_be_listed(tmp_path: Path) -> None:
     """If the directory of a missing inbox cannot be listed, the error does not claim that a move was cut short."""
 

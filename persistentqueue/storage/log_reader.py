@@ -43,7 +43,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from ..core.frame import END, LOG_MAGIC, SEALED, SYNCED, Frame, decode_frame, find_frame
-from ..core.header import HEADER_BYTES, Header, decode_header, encode_header
+from ..core.header import HEADER_BYTES, Header, decode_header
 from ..core.operations import Checkpoint, Operation
 from ..errors import CorruptionError, MemoryShortageError
 from ..system.bad_pages import read_around, read_needed
@@ -309,7 +309,7 @@ def _judge_end(data: bytes, end: int, header: Header, file: str, damage: Corrupt
 def is_unchanged(disk: Disk, read: Replay) -> bool:
     """Return whether the log is still the file that was read, with nothing behind its last frame.
 
-    Raises ``CorruptionError`` and ``OSError``.
+    Raises ``CorruptionError``, ``UnsupportedFormatError`` and ``OSError``.
     """
     fd = open_plain(disk, read.file, READ)
     try:
@@ -317,4 +317,4 @@ def is_unchanged(disk: Disk, read: Replay) -> bool:
         behind = read_all(disk, fd, len(END), read.end)
     finally:
         disk.close(fd)
-    return header == encode_header(LOG_MAGIC, read.header) and behind == END[: len(behind)]
+    return decode_header(header, LOG_MAGIC, read.file) == read.header and behind == END[: len(behind)]

@@ -15,6 +15,8 @@ import pytest
 
 from persistentqueue import CorruptionError, Encryption, PersistentQueue, QueueNotFoundError, WrongKeyError, move_data
 from persistentqueue.core.encryption import PLAIN
+from persistentqueue.core.frame import LOG_MAGIC
+from persistentqueue.core.header import HEADER_BYTES, decode_header, encode_header
 from persistentqueue.core.intervals import Run
 from persistentqueue.interprocess.splits import (
     GoneError,
@@ -675,6 +677,18 @@ def test_looking_again_costs_little_where_nothing_is_new(open_queue: QueueFactor
     with PersistentQueue(directory) as again:
         again.clear()
     assert onlooker.look()[1].state.gone_count == 502
+
+
+def test_looking_again_at_a_log_of_an_older_version(directory: Path) -> None:
+    """A log of version 1 that has not changed is not read again."""
+    with PersistentQueue(directory) as queue:
+        put(queue, b"a")
+    path = log_file(directory)
+    data = path.read_bytes()
+    older = encode_header(LOG_MAGIC, decode_header(data, LOG_MAGIC, str(path)), version=1)
+    path.write_bytes(older + data[HEADER_BYTES:])
+    onlooker = Onlooker(DISK, str(directory))
+    assert onlooker.look() is onlooker.look()
 
 
 def test_looking_again_at_another_queue_of_the_same_name(directory: Path, tmp_path: Path) -> None:

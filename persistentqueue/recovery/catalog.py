@@ -7,7 +7,6 @@ The write order of a deletion is described at the top of ``layout``. Step 1 is i
 from __future__ import annotations
 
 from contextlib import suppress
-from stat import S_ISLNK
 
 from ..errors import InDoubtError, naming_paths, unless_lacking
 from ..storage.layout import (
@@ -15,8 +14,8 @@ from ..storage.layout import (
     believed,
     find_generations,
     finish_deletion,
-    holds_queue,
     is_name,
+    is_named_queue,
     names_in,
     no_queue,
     queue_directory,
@@ -52,14 +51,7 @@ def list_queues(path: StrPath) -> list[str]:
     """
     disk = current_disk()
     path = abspath(path)  # an opening takes ".." behind a link as text, too
-    return [name for name in sorted(disk.listdir(path)) if is_name(name) and _is_queue(disk, join(path, name))]
-
-
-def _is_queue(disk: Disk, directory: str) -> bool:
-    """Return whether the directory holds a queue, and is no link to it; False if this process may not look into it."""
-    with suppress(FileNotFoundError, PermissionError):  # it was deleted meanwhile, or belongs to another user
-        return holds_queue(disk, directory) and not S_ISLNK(disk.lstat(directory).st_mode)
-    return False
+    return [name for name in sorted(disk.listdir(path)) if is_name(name) and is_named_queue(disk, join(path, name))]
 
 
 @naming_paths()

@@ -37,11 +37,12 @@ finishes it:
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
-from stat import S_ISREG
+from stat import S_ISLNK, S_ISREG
 
 from ..errors import CorruptionError, DataPathError, ForeignQueueError, InvalidNameError, QueueNotFoundError
 from ..system.bad_pages import copy_around
@@ -105,6 +106,8 @@ which may be a directory of queues.
 _DAMAGED = re.compile(r"(\.[0-9]+)?\.damaged")
 _NAMES_SHOWN = 5
 """Number of queues that an error names."""
+_NOT_TO_LOOK_INTO = frozenset({errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP})
+"""Error numbers of a directory that may belong to anything: it was deleted, is closed, or its links lead nowhere."""
 _FOREIGN_CHUNK = re.compile(r"q[0-9]{5,}")
 _FOREIGN_TABLE = re.compile(rb"CREATE TABLE `((?:ack_)?(?:filo_|unique_|priority_)?queue_\w+)`")
 """Statement in a database of persist-queue that made the table of a queue."""
@@ -270,6 +273,16 @@ def holds_queue(disk: Disk, directory: str) -> bool:
     return any(parse_log_name(name) is not None for name in names_in(disk, directory, LOG_DIRECTORY))
 
 
+def is_named_queue(disk: Disk, directory: str) -> bool:
+    """Return whether the directory holds a queue, and is no link to it; False if this process may not look into it."""
+    try:
+        return not S_ISLNK(disk.lstat(directory).st_mode) and holds_queue(disk, directory)
+    except OSError as error:
+        if error.errno not in _NOT_TO_LOOK_INTO:
+            raise
+        return False
+
+
 def no_queue(disk: Disk, directory: str, purpose: str, advice: str = "check the path") -> QueueNotFoundError:
     """Return the error for a directory without a queue of its own. It names the queues that are in it, or has the
     advice if there are none."""
@@ -281,19 +294,11 @@ def no_queue(disk: Disk, directory: str, purpose: str, advice: str = "check the 
 
 
 def _queues_shown(disk: Disk, directory: str) -> str:
-    """Return the names of the first queues in a directory, for an error; empty if there are none.
-
-    A directory that this process may not read is passed over: it may belong to anything.
-    """
-
-    def queues() -> Iterator[str]:
-        """Yield the names of the queues, in the order of the directory."""
-        for name in filter(is_name, names_in(disk, directory)):
-            with suppress(PermissionError):
-                if holds_queue(disk, join(directory, name)):
-                    yield name
-
-    names = list(islice(queues(), _NAMES_SHOWN + 1))
+    """Return the names of the first queues in a directory, for an error; empty if there are none."""
+    found = (
+        name for name in names_in(disk, directory) if is_name(name) and is_named_queue(disk, join(directory, name))
+    )
+    names = list(islice(found, _NAMES_SHOWN + 1))
     return ", ".join(names[:_NAMES_SHOWN]) + (", …" if len(names) > _NAMES_SHOWN else "")
 
 

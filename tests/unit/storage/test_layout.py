@@ -56,7 +56,12 @@ def test_queues_are_listed_by_name(open_queue: QueueFactory, tmp_path: Path) -> 
     (root / "file").write_text("")
     (root / ".hidden").mkdir()
     (root / "latest").symlink_to("a")  # which no opening accepts
+    (root / "loop").symlink_to("loop")
+    (root / "foreign" / "log").symlink_to("log")
     assert list_queues(root) == ["a", "a2", "b", "c.d"]
+    with pytest.raises(InvalidNameError, match="named queues: "):
+        PersistentQueue(root)
+    (root / "foreign" / "log").unlink()  # the check after the test looks into all directories
 
 
 def test_queues_of_one_directory_are_independent(open_queue: QueueFactory) -> None:

@@ -241,7 +241,7 @@ def _salvage_segments(disk: Disk, places: Places, generation: int, path: str, lo
 def _read_blocks(disk: Disk, places: Places, salvaged: Salvaged, meter: Meter) -> None:
     """Remove the blocks that are not intact from the state, and record their sequences as lost."""
     state = salvaged.recovered.state
-    consumed = Intervals(state.gone.consumed)
+    gone = state.gone.copy()
     rows: list[ExtentRow] = []
     claimed: dict[int, Intervals] = {}
     meter.expect(sum(extent.length_bytes for extent in state.extents))
@@ -257,15 +257,18 @@ def _read_blocks(disk: Disk, places: Places, salvaged: Salvaged, meter: Meter) -
         salvaged.problems.append(f"{path}: not all blocks between {extent.offset} and {end} are intact")
         at = extent.first
         for first, count, offset, length_bytes, ordinal in [*pieces, (extent.end, 0, 0, 0, 0)]:
-            if at < first and _lose(consumed, state.gone.frontier, at, first, salvaged.lost):
+            if lost := gone.consume_rest(at, first):
+                salvaged.lost += lost
                 salvaged.problems.append(f"{path}: no intact block holds the sequences {at} to {first - 1}")
             at = first + count
-            start = max(first, state.gone.frontier)
-            live = at - start - consumed.overlap(start, at) if start < at else 0
+            live = gone.live_between(first, at)
             if live:
                 live_bytes = length_bytes * live // count
                 rows.append(ExtentRow(first, count, extent.segment, offset, length_bytes, ordinal, live, live_bytes))
-    salvaged.recovered.state = _rebuild(state, rows, consumed)
+    checkpoint = state.checkpoint(0, None, set(state.segments))._replace(
+        frontier=gone.frontier, consumed=gone.consumed.runs(), extents=rows
+    )
+    salvaged.recovered.state = State.restore(checkpoint, state.supplement())
 
 
 def _segments(disk: Disk, places: Places) -> Segments:
@@ -346,24 +349,3 @@ def _intact_pieces(
     finally:
         segment.close()
     return pieces
-
-
-def _lose(consumed: Intervals, frontier: int, first: int, end: int, lost: list[Run]) -> bool:
-    """Count what is unconsumed of ``first … end - 1`` as consumed and lost; return whether there was any."""
-    at, before = max(first, frontier), len(lost)
-    for run_first, run_count in [*consumed.runs(), (end, 0)]:
-        stop = min(run_first, end)
-        if at < stop:
-            consumed.add(at, stop - at)
-            lost.append((at, stop - at))
-        at = max(at, run_first + run_count)
-    return len(lost) > before
-
-
-def _rebuild(state: State, rows: list[ExtentRow], consumed: Intervals) -> State:
-    """Return a state with these extents and these consumed sequences, and otherwise the content of ``state``."""
-    frontier, runs = state.gone.frontier, consumed.runs()
-    while runs and runs[0][0] == frontier:
-        frontier += runs.pop(0)[1]
-    checkpoint = state.checkpoint(0, None, set(state.segments))
-    return State.restore(checkpoint._replace(frontier=frontier, consumed=runs, extents=rows), state.supplement())

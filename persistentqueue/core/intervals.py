@@ -39,11 +39,6 @@ class Intervals:
         """Return the runs, in order. (``list`` of the set would first allocate space for ``len`` runs.)"""
         return [(first, end - first) for first, end in zip(self.firsts, self._ends, strict=True)]
 
-    @property
-    def gaps(self) -> int:
-        """Number of runs of the set, which is its cost in memory."""
-        return len(self.firsts)
-
     def add(self, first: int, count: int) -> None:
         """Add a run. None of its members is in the set."""
         end = first + count
@@ -126,6 +121,15 @@ class Intervals:
         at = bisect_right(self._ends, first)
         stop = bisect_left(self.firsts, end) if first < end else at
         return [(start, self._ends[i] - start) for i, start in enumerate(self.firsts[at:stop], at)]
+
+    def missing(self, first: int, end: int) -> list[Run]:
+        """Return the runs of the numbers ``first … end - 1`` that are not in the set, in order."""
+        runs: list[Run] = []
+        for start, count in [*self.between(first, end), (end, 0)]:
+            if first < start:
+                runs.append((first, start - first))
+            first = start + count
+        return runs
 
     def overlap(self, first: int, end: int) -> int:
         """Return the number of members in ``first … end - 1``."""
@@ -242,13 +246,7 @@ class Cursor:
 
     def unconsumed(self, first: int, end: int) -> list[Run]:
         """Return the runs of the sequences ``first … end - 1`` that are not consumed."""
-        runs: list[Run] = []
-        at = max(first, self.frontier)
-        for start, count in [*self.consumed.between(at, end), (end, 0)]:
-            if at < start:
-                runs.append((at, start - at))
-            at = max(at, start + count)
-        return runs
+        return self.consumed.missing(max(first, self.frontier), end)
 
     def next_unconsumed(self, sequence: int, end: int) -> Run | None:
         """Return the first run that is not consumed, from ``sequence`` on and below ``end``; None if there is none."""

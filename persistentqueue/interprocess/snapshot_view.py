@@ -163,16 +163,7 @@ class Snapshot:
         A snapshot never changes. Any number of threads may use it.
         """
         left = Intervals(self.runs)
-        gone = []
-        for first, count in before.runs:
-            at, end = first, first + count
-            for start, length in left.between(first, end):
-                if at < start:
-                    gone.append((at, start - at))
-                at = start + length
-            if at < end:
-                gone.append((at, end - at))
-        return gone
+        return [run for first, count in before.runs for run in left.missing(first, first + count)]
 
 
 class _Closed(Envelopes):

@@ -34,14 +34,17 @@ def test_runs_are_sorted_disjoint_and_merged(members: set[int]) -> None:
     assert len(intervals) == len(members)
     runs = list(intervals)
     assert all(first + count < behind for (first, count), (behind, _) in pairwise(runs))
-    assert intervals.gaps == len(runs)
     assert list(Intervals(runs)) == runs
 
 
 @given(MEMBERS, st.integers(0, 41), st.integers(0, 41))
-def test_overlap_and_gaps(members: set[int], first: int, end: int) -> None:
-    """``overlap`` counts the members in a range."""
-    assert make(members).overlap(first, max(first, end)) == len(members & set(range(first, end)))
+def test_overlap_and_missing(members: set[int], first: int, end: int) -> None:
+    """``overlap`` counts the members in a range, and ``missing`` returns the runs between them."""
+    intervals, numbers = make(members), set(range(first, end))
+    assert intervals.overlap(first, max(first, end)) == len(members & numbers)
+    runs = intervals.missing(first, end)
+    assert members_of(Intervals(runs)) == sorted(numbers - members)
+    assert all(low + count < behind for (low, count), (behind, _) in pairwise(runs))
 
 
 @given(MEMBERS.filter(bool), st.data())

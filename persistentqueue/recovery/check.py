@@ -33,6 +33,7 @@ from ..errors import (
     naming_paths,
 )
 from ..storage.layout import (
+    DAMAGED_SUFFIX,
     bears,
     believed,
     find_generations,
@@ -443,13 +444,9 @@ def _repair(
     if not mended.problems:
         mended = mend_places(disk, directory, given)
     places = read_places(disk, directory)
-    if (
-        mended.problems
-        and not names_in(disk, directory, LOG_DIRECTORY)
-        and not names_in(disk, places.path(DATA_DIRECTORY))
-    ):
-        return RepairReport(mended.problems, 0, (), False, mended.kept)
-    if not names_in(disk, places.path(LOG_DIRECTORY)) and not names_in(disk, places.path(DATA_DIRECTORY)):
+    if not any(names_in(disk, places.path(part)) for part in (LOG_DIRECTORY, DATA_DIRECTORY)):
+        if mended.problems:
+            return RepairReport(mended.problems, 0, (), False, mended.kept)
         raise no_queue(disk, directory, "to repair")
     before = _damaged_files(disk, places)
     with take(disk, directory, _settings(trust), create=True, data_path=given) as taken:
@@ -528,5 +525,5 @@ def _damaged_files(disk: Disk, places: Places) -> set[str]:
         join(part, name)
         for part in (LOG_DIRECTORY, DATA_DIRECTORY, INBOX_DIRECTORY)
         for name in names_in(disk, places.path(part))
-        if name.endswith(".damaged")
+        if name.endswith(DAMAGED_SUFFIX)
     }

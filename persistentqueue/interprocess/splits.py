@@ -338,21 +338,19 @@ def read_columns(
     directory: str,
     split: Split,
     skips: bool = False,
-    relocations: int = _RELOCATIONS,
-    envelopes: Envelopes = PLAIN,
     *,
     has_values: bool = True,
     is_wanted: Callable[[int], bool] = lambda _: True,
 ) -> Iterator[FoundRun]:
     """Read the items of a split as columns, without an object for each item, and check each block like ``read``.
 
+    Compressed blocks are opened, and there is no key for encrypted ones.
+
     Args:
         disk: The access to the file system.
         directory: The directory of the queue.
         split: The split, as ``plan`` or ``partition`` returned it.
         skips: Whether to skip items that are not in the queue any more. Default: False.
-        relocations: How often the items may be looked for in another place. Default: 10.
-        envelopes: Opens blocks that are compressed or encrypted. The default opens compressed blocks, and has no key.
         has_values: Whether to read the items. If it is False, only the headers of blocks are read and checked, for
             which no key is needed. Default: True.
         is_wanted: A function of the time of a block. If it returns False, only the header of the block is read, and
@@ -371,7 +369,7 @@ def read_columns(
     def take(block: FoundBlock) -> Columns | None:
         return block.columns() if has_values and is_wanted(block.header.time_ns) else None
 
-    for first, count, time_ns, start, columns in _read(disk, directory, split, skips, relocations, envelopes, take):
+    for first, count, time_ns, start, columns in _read(disk, directory, split, skips, _RELOCATIONS, PLAIN, take):
         if is_wanted(time_ns):
             yield FoundRun(first, count, time_ns, start, columns)
 

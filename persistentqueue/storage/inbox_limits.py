@@ -29,7 +29,7 @@ from ..core.header import HEADER_BYTES
 from ..errors import CorruptionError, MemoryShortageError, PersistentQueueError, QueueFullError, UnsupportedFormatError
 from ..system.disk import Disk, dirname, join
 from .layout import names_in, sizes_in
-from .locations import LIMITS_NAME, Places, read_fields, remove_file, write_fields
+from .locations import LIMITS_NAME, Place, Places, read_fields, remove_file, write_fields
 from .publication import is_published, read_publication
 
 LIMITS = ("max_items", "max_bytes", "max_disk_bytes")
@@ -157,11 +157,8 @@ class Bounds:
             self._known[name] = known[name] if name in known else self._measure(join(inbox, name))
         size_bytes = 0
         if counts_files:
-            places = Places(self._directory)
-            parts = dict.fromkeys(
-                [*places.parts(), *(join(dirname(inbox), part) for part in ("data", "inbox", "pool"))]
-            )
-            size_bytes = sum(sum(sizes_in(self._disk, part).values()) for part in parts)
+            parts = Places(self._directory, Place(dirname(inbox), "")).parts()  # the inbox is beside the segments
+            size_bytes = sum(sum(sizes_in(self._disk, part).values()) for part in dict.fromkeys(parts))
         return Load(
             sum(load.items for load in self._known.values()),
             sum(load.length_bytes for load in self._known.values()),

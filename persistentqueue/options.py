@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any, Literal, Protocol, TypedDict
 
 from .core.encryption import Compression, Encryption, Envelopes, check_kinds
-from .engine.settings import Full, Settings
+from .engine.context import Full, Settings
 from .runtime.memory_budget import MemoryBudget
 from .runtime.retries import Delay, counts_attempts
 from .storage.inbox_limits import LIMITS, LOGS_LEAST

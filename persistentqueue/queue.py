@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 from .codecs import BYTES, Codec, T, checked_codec, decode_each
 from .core.encryption import Envelopes
 from .core.items import checked_count, checked_name, checked_timeout
+from .engine.context import Settings
 from .engine.reader import Reader
 from .engine.segment_use import SegmentUse
-from .engine.settings import Settings
 from .engine.store import RecoveryReport
 from .errors import UnflushedWarning, naming_paths
 from .interprocess.snapshot_view import View, view_of

@@ -27,7 +27,7 @@ from unittest import mock
 
 from persistentqueue import PersistentQueue, Session
 from persistentqueue.engine import compaction
-from persistentqueue.engine.settings import Settings
+from persistentqueue.engine.context import Settings
 
 from ..harness import Row, met
 from ..workloads import ITEM_BYTES, ITEMS

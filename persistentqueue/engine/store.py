@@ -52,9 +52,8 @@ from .admission import Limits
 from .adoption import Adopter, Inbox
 from .commit import Committer, Written
 from .compaction import HOLE_ITEMS, Compactor, Copy
-from .context import Context, Guards
+from .context import Context, Guards, Settings
 from .reader import Reader
-from .settings import Settings
 from .subscriptions import Subscriptions
 from .transaction import Transaction
 from .trim import Generations

@@ -12,7 +12,7 @@ from typing import Any, Generic, cast, overload
 from ..codecs import BYTES, Codec, T, checked_codec, encode
 from ..core.encryption import Compression, Encryption, Envelopes
 from ..core.items import Batch, Buffer, are_bytes, as_bytes, checked_marker, chunks
-from ..engine.settings import Settings
+from ..engine.context import Settings
 from ..engine.transaction import SPILL_BYTES
 from ..errors import (
     BrokenQueueError,

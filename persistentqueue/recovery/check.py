@@ -19,7 +19,7 @@ from ..core.header import HEADER_BYTES
 from ..core.operations import SubscriptionClosed
 from ..core.state import Extent, State
 from ..engine.adoption import MEND, READABLE
-from ..engine.settings import Settings
+from ..engine.context import Settings
 from ..errors import (
     CorruptionError,
     DataMissingError,

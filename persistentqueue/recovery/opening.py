@@ -33,8 +33,7 @@ from ..core.frame import DOUBTED
 from ..core.operations import IDENTITY_BYTES, SubscriptionClosed
 from ..core.state import State
 from ..engine.adoption import LOOK_NAMES
-from ..engine.context import UNGUARDED, Guards
-from ..engine.settings import Settings
+from ..engine.context import UNGUARDED, Guards, Settings
 from ..engine.store import RecoveryReport, Store
 from ..errors import (
     BrokenQueueError,

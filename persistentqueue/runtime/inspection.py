@@ -18,9 +18,9 @@ from ..core.intervals import Run
 from ..core.state import State
 from ..drawing.charts import SegmentShare, tiles, windows
 from ..drawing.text import aligned, bound_text, many, share_text, size_text, span_text
+from ..engine.context import Settings
 from ..engine.reader import Reader
 from ..engine.segment_use import Hold, SegmentUse, explain
-from ..engine.settings import Settings
 from ..engine.store import RecoveryReport
 from ..errors import CorruptionError, MemoryShortageError, MissingExtraError, WrongKeyError, unless_lacking
 from ..measuring.metrics import (

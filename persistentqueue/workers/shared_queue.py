@@ -16,8 +16,8 @@ from typing import Any, Generic, NamedTuple, cast
 
 from ..codecs import BYTES, Codec, T, checked_codec, decode_each
 from ..core.items import checked_count, checked_timeout
+from ..engine.context import Settings
 from ..engine.segment_use import SegmentUse
-from ..engine.settings import Settings
 from ..errors import (
     ClosedError,
     SubscriptionNotFoundError,

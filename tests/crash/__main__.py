@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 from persistentqueue import UnflushedWarning
-from persistentqueue.engine.settings import Settings
+from persistentqueue.engine.context import Settings
 
 from .cuts import CutsUnavailable, run_cuts
 from .damage import add_reports

@@ -27,7 +27,7 @@ from functools import partial
 import portalocker  # noqa: F401  here, so that its calls are not among those that are compared
 
 from persistentqueue import check, repair
-from persistentqueue.engine.settings import Settings
+from persistentqueue.engine.context import Settings
 from persistentqueue.engine.store import Store
 from persistentqueue.engine.transaction import Transaction
 from persistentqueue.errors import PersistentQueueError

@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import TypeVar
 
 from persistentqueue.core.header import HEADER_BYTES
-from persistentqueue.engine.settings import Settings
+from persistentqueue.engine.context import Settings
 from persistentqueue.engine.store import Store
 from persistentqueue.engine.transaction import Transaction
 from persistentqueue.recovery.opening import open_store

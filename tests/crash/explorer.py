@@ -26,8 +26,8 @@ from itertools import chain, combinations, count
 from persistentqueue.core.encryption import Encryption, Envelopes
 from persistentqueue.core.header import HEADER_BYTES
 from persistentqueue.engine.compaction import Copy
+from persistentqueue.engine.context import Settings
 from persistentqueue.engine.reader import Reader
-from persistentqueue.engine.settings import Settings
 from persistentqueue.engine.store import Store
 from persistentqueue.engine.transaction import Transaction
 from persistentqueue.errors import (

@@ -15,7 +15,7 @@ from persistentqueue.core.encryption import Envelopes
 from persistentqueue.core.frame import FRAME_HEADER_BYTES
 from persistentqueue.core.header import HEADER_BYTES
 from persistentqueue.core.operations import Compaction, Enqueue, encode_operation
-from persistentqueue.engine.settings import Settings
+from persistentqueue.engine.context import Settings
 from persistentqueue.engine.transaction import Transaction
 from persistentqueue.recovery.opening import open_store
 from persistentqueue.storage.log_reader import decode_log

@@ -18,7 +18,7 @@ from itertools import chain
 from math import inf
 from typing import Any, cast
 
-from persistentqueue.engine.settings import Settings
+from persistentqueue.engine.context import Settings
 from persistentqueue.errors import QueueLockedError
 from persistentqueue.recovery.opening import open_store
 from persistentqueue.runtime.open_queue import OpenQueue

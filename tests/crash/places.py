@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from persistentqueue.engine.settings import Settings
+from persistentqueue.engine.context import Settings
 from persistentqueue.engine.store import Store
 from persistentqueue.errors import DataMissingError, DataPathError, QueueNotFoundError, ResourceError
 from persistentqueue.recovery import check

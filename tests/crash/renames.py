@@ -19,7 +19,7 @@ from dataclasses import replace
 from itertools import count
 from typing import NamedTuple
 
-from persistentqueue.engine.settings import Settings
+from persistentqueue.engine.context import Settings
 from persistentqueue.engine.store import Store
 from persistentqueue.engine.transaction import Transaction
 from persistentqueue.recovery.opening import open_store

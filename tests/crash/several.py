@@ -24,8 +24,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from persistentqueue.core.header import HEADER_BYTES
+from persistentqueue.engine.context import Settings
 from persistentqueue.engine.reader import Reader
-from persistentqueue.engine.settings import Settings
 from persistentqueue.engine.store import Store
 from persistentqueue.engine.transaction import Transaction
 from persistentqueue.engine.two_phase import Part, commit_several

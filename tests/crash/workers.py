@@ -27,7 +27,7 @@ from unittest.mock import patch
 
 from persistentqueue.codecs import BYTES
 from persistentqueue.core.header import HEADER_BYTES
-from persistentqueue.engine.settings import Settings
+from persistentqueue.engine.context import Settings
 from persistentqueue.errors import QueueFullError
 from persistentqueue.runtime.session_state import buffered
 from persistentqueue.serving import service as service_module

@@ -17,7 +17,7 @@ import pytest
 
 from persistentqueue.core.frame import SEALED
 from persistentqueue.core.header import HEADER_BYTES
-from persistentqueue.engine.settings import Settings
+from persistentqueue.engine.context import Settings
 from persistentqueue.engine.store import Store
 from persistentqueue.engine.transaction import Transaction
 from persistentqueue.errors import BrokenQueueError, QueueNotFoundError

@@ -30,7 +30,7 @@ from persistentqueue import (
     aio,
     codecs,
 )
-from persistentqueue.engine.settings import Full
+from persistentqueue.engine.context import Full
 from persistentqueue.system.disk import DISK
 from tests.support.disks import call_on, using_disk
 from tests.support.queues import segment_files, without_descriptors

@@ -21,7 +21,7 @@ import pytest
 from persistentqueue import PersistentQueue
 from persistentqueue.core.header import HEADER_BYTES
 from persistentqueue.engine.compaction import Copy
-from persistentqueue.engine.settings import Settings
+from persistentqueue.engine.context import Settings
 from persistentqueue.engine.store import Store
 from persistentqueue.engine.transaction import Transaction
 from tests.conftest import QueueFactory

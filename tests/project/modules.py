@@ -69,7 +69,7 @@ TABLE = (
     ),
     _folder(
         "engine",
-        "settings transaction context reader subscriptions admission compaction segment_use commit trim adoption "
+        "transaction context reader subscriptions admission compaction segment_use commit trim adoption "
         "store two_phase",
     ),
     _folder("recovery", "mounts in_doubt location_repair catalog replay opening salvage check"),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from persistentqueue import PersistentQueue, Session
-from persistentqueue.engine.settings import Settings
+from persistentqueue.engine.context import Settings
 from persistentqueue.engine.store import Store
 from persistentqueue.engine.transaction import Transaction
 from persistentqueue.recovery.opening import open_store

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from persistentqueue.core.header import HEADER_BYTES
-from persistentqueue.engine.settings import Settings
+from persistentqueue.engine.context import Settings
 from tests.crash.disk import Pick, SimulatedDisk
 from tests.crash.exploring import ViolationError
 from tests.crash.network import Owner

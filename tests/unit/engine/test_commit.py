@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from persistentqueue import BrokenQueueError, DiskFullError, PersistentQueue
 from persistentqueue.engine.commit import Committer
-from persistentqueue.engine.settings import Settings
+from persistentqueue.engine.context import Settings
 from persistentqueue.engine.transaction import Transaction
 from persistentqueue.recovery.opening import open_store
 from persistentqueue.storage.log import DirectAppender

@@ -25,7 +25,7 @@ from persistentqueue.core.intervals import join_runs
 from persistentqueue.core.operations import Compaction, Operation
 from persistentqueue.engine import compaction
 from persistentqueue.engine.compaction import Copy
-from persistentqueue.engine.settings import Settings
+from persistentqueue.engine.context import Settings
 from persistentqueue.engine.store import Store
 from persistentqueue.engine.transaction import Transaction
 from persistentqueue.storage.log_reader import decode_log

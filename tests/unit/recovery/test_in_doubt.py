@@ -28,7 +28,7 @@ from persistentqueue.core.operations import (
     Participant,
 )
 from persistentqueue.core.state import State
-from persistentqueue.engine.settings import Settings
+from persistentqueue.engine.context import Settings
 from persistentqueue.engine.store import Store
 from persistentqueue.interprocess.splits import look
 from persistentqueue.recovery.in_doubt import find_unsettled

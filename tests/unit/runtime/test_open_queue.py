@@ -13,8 +13,7 @@ from unittest.mock import Mock
 import pytest
 
 from persistentqueue import BrokenQueueError, ClosedError, DiskFullError, PersistentQueue, Session
-from persistentqueue.engine.context import Guards
-from persistentqueue.engine.settings import Settings
+from persistentqueue.engine.context import Guards, Settings
 from persistentqueue.engine.store import Store
 from persistentqueue.engine.transaction import Transaction
 from persistentqueue.recovery.opening import open_store

@@ -38,7 +38,7 @@ from persistentqueue import (
     repair,
 )
 from persistentqueue.cli import main
-from persistentqueue.engine.settings import Settings
+from persistentqueue.engine.context import Settings
 from persistentqueue.engine.store import Store
 from persistentqueue.recovery.opening import open_store
 from persistentqueue.storage.layout import open_pool

@@ -234,7 +234,7 @@ def limits() -> str:
         name: value
         for module in (
             *("core.block", "core.frame", "core.operations", "core.dead_letter", "core.items", "core.encryption"),
-            *("engine.trim", "engine.compaction", "engine.adoption", "storage.inbox_limits", "engine.transaction"),
+            *("engine.trim", "engine.compaction", "engine.inbox", "storage.inbox_limits", "engine.transaction"),
             *("storage.pool", "storage.publication", "storage.segment_files", "runtime.retries", "runtime.maintenance"),
             *("runtime.session_state", "interprocess.multi_writer", "spark.partition_reader", "codecs"),
         )

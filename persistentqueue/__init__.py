@@ -40,7 +40,7 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
   ``publication``, ``segment_files``, ``layout``, ``inbox_limits``, ``relocation``.
 - ``engine/`` The engine of one queue, without threads of its own: commits, reading, trims, compaction, and adoption.
   ``transaction``, ``context``, ``reader``, ``subscriptions``, ``admission``, ``compaction``, ``segment_use``,
-  ``commit``, ``trim``, ``adoption``, ``store``, ``two_phase``.
+  ``commit``, ``trim``, ``inbox``, ``adoption``, ``store``, ``two_phase``.
 - ``recovery/`` Opening and repair: from a directory to an open store, and the salvage of data from a damaged queue.
   ``mounts``, ``in_doubt``, ``location_repair``, ``catalog``, ``replay``, ``opening``, ``salvage``, ``check``.
 - ``runtime/`` Threads around one engine, or around several: group commit, waiting, maintenance, retries.

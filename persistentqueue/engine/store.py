@@ -49,10 +49,11 @@ from ..system.event_log import LOGGER
 from ..system.quota import OverLimitError, Quota
 from ..system.signal_shield import T, is_interruption
 from .admission import Limits
-from .adoption import Adopter, Inbox
+from .adoption import Adopter
 from .commit import Committer, Written
 from .compaction import HOLE_ITEMS, Compactor, Copy
 from .context import Context, Guards, Settings
+from .inbox import Inbox
 from .reader import Reader
 from .subscriptions import Subscriptions
 from .transaction import Transaction
@@ -156,10 +157,10 @@ class Store:
         self.committer = Committer(
             context, self.segments, self.pages, self.limits, make_room=self.make_room, rebuild=self._rebuild
         )
-        self.adopter = Adopter(context, self.segments)
+        self.inbox = Inbox(context, self.segments)
         self.compactor = Compactor(context, self.segments, self.subscriptions)
         self.generations = Generations(context, self.segments, self.subscriptions, self.limits, to_break=self.break_off)
-        self.inbox = Inbox(context, self)
+        self.adopter = Adopter(context, self)
         self.broken: BaseException | None = None
         """Error that broke the store; None while it works. Only ``fail`` sets it."""
         self.dependent: Dependent | None = None
@@ -301,7 +302,7 @@ class Store:
             self.committer.commit_frame(log, written)
         else:  # the caller makes this a shielded call, so that no interruption parts these steps
             self.write_frame(written)
-            self.adopter.rename(group)
+            self.inbox.rename(group)
             self.committer.apply(group, written.operations)
 
     def make_frame(
@@ -414,8 +415,8 @@ class Store:
         """
         self.check()
         self.need_directory()
-        with unless_lacking(self.adopter.directory, "to look for drafts", "then tidy up again"):
-            self.adopter.sweep()
+        with unless_lacking(self.inbox.directory, "to look for drafts", "then tidy up again"):
+            self.inbox.sweep()
         drained, current = self._drained(True), self.segments.current
         if current is not None and current.number in drained:
             self.segments.let_go()

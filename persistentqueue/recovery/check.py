@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from ..core.header import HEADER_BYTES
 from ..core.operations import SubscriptionClosed
 from ..core.state import Extent, State
-from ..engine.adoption import MEND, READABLE
 from ..engine.context import Settings
+from ..engine.inbox import MEND, READABLE
 from ..errors import (
     CorruptionError,
     DataMissingError,
@@ -462,7 +462,7 @@ def _repair(
     try:
         if renew or fan_out:
             store.trim()  # writes what was changed to the log, also after a clean close
-        inbox_problems = [str(problem) for problem in store.adopter.damage]
+        inbox_problems = [str(problem) for problem in store.inbox.damage]
         adopted = store.state.next_sequence > next_sequence
     finally:
         store.close()

@@ -32,8 +32,8 @@ from typing import NamedTuple
 from ..core.frame import DOUBTED
 from ..core.operations import IDENTITY_BYTES, SubscriptionClosed
 from ..core.state import State
-from ..engine.adoption import LOOK_NAMES
 from ..engine.context import UNGUARDED, Guards, Settings
+from ..engine.inbox import LOOK_NAMES
 from ..engine.store import RecoveryReport, Store
 from ..errors import (
     BrokenQueueError,
@@ -329,7 +329,7 @@ def _begin_log(store: Store, recovered: Recovered | None, meter: Meter) -> None:
     unsynced = make_parts(disk, dict.fromkeys([*parts, store.pool.directory]))
     if store.settings.shared_pool:
         roots.hold(store.pool.directory)
-    store.quota.learn(path for path in parts if path != store.adopter.directory)
+    store.quota.learn(path for path in parts if path != store.inbox.directory)
     store.quota.pressing = True
     if recovered is None:
         for path in dict.fromkeys((store.directory, store.places.data_root)):
@@ -348,8 +348,8 @@ def _begin_log(store: Store, recovered: Recovered | None, meter: Meter) -> None:
 
 def _adopt(store: Store, meter: Meter) -> None:
     """Adopt the files that other processes have published meanwhile, step by step."""
-    if store.adopter.sweep():
-        sizes = sizes_in(store.disk, store.adopter.directory) if meter is not SILENT else {}
+    if store.inbox.sweep():
+        sizes = sizes_in(store.disk, store.inbox.directory) if meter is not SILENT else {}
         meter.expect(sum(sizes.values()))
         # A published file that cannot be read, or that has no room, does not fail the opening: a later dequeue raises
         # the error. A failed sync raises ``BrokenQueueError`` and fails the opening, as at every other step.
@@ -357,7 +357,7 @@ def _adopt(store: Store, meter: Meter) -> None:
             is_cut = True
             while is_cut:
                 before_bytes = store.committer.enqueued_bytes
-                store.inbox.adopt(insists=True, most=LOOK_NAMES)
+                store.adopter.adopt(insists=True, most=LOOK_NAMES)
                 is_cut = store.inbox.is_cut
                 meter.advance(store.committer.enqueued_bytes - before_bytes)
 
@@ -402,10 +402,10 @@ def _go_on_crashed(store: Store, recovered: Recovered, sweep: list[str], meter: 
     """Write again, after a crash, what may not be durable, then begin a new generation of the log."""
     replay, disk, places = recovered.replay, store.disk, store.places
     finish_adoptions(disk, places, recovered)
-    store.adopter.sync()  # a file that a killed owner has deleted there must not come back after this owner has served
+    store.inbox.sync()  # a file that a killed owner has deleted there must not come back after this owner has served
     store.segments.has_adopted = bool(recovered.adoptions)
     if recovered.orphans:
-        store.adopter.take_back(recovered.orphans)
+        store.inbox.take_back(recovered.orphans)
     if not replay.synced:
         try:
             store.segments.sync_again(store.state.segments, recovered.unsynced, meter)

@@ -378,7 +378,7 @@ class InspectedQueue(SpaceKeeper):
 
     def has_news(self, reader: Reader) -> bool:
         """Return whether a dequeue of this reader would raise an error. The mutex is held."""
-        return reader.ready.is_closed or not self.is_usable or bool(self._store.adopter.damage)
+        return reader.ready.is_closed or not self.is_usable or bool(self._store.inbox.damage)
 
     @property
     def disk(self) -> Disk:
@@ -387,7 +387,7 @@ class InspectedQueue(SpaceKeeper):
 
     def watched(self) -> AbstractContextManager[int]:
         """Open the directory into which other processes publish, and close it again. Raises ``OSError``."""
-        return self._store.adopter.watched()
+        return self._store.inbox.watched()
 
     def need_name(self) -> None:
         """Raise ``QueueNotFoundError`` if the directory has another name than it was opened by."""
@@ -544,15 +544,15 @@ class InspectedQueue(SpaceKeeper):
                 transactions=self.transactions,
                 syncs=store.syncs,
                 fill=store.limits.fill,
-                published=sum(map(is_published, sizes[store.adopter.directory])),
+                published=sum(map(is_published, sizes[store.inbox.directory])),
                 waiting=len(self._room_waiters.taken),
                 refused=counts.refused,
                 broken=store.broken is not None,
-                damage_found=len(store.segments.damage) + store.adopter.set_aside,
+                damage_found=len(store.segments.damage) + store.inbox.set_aside,
                 given_back=counts.given_back,
                 sessions=len(seconds),
                 held_seconds=max(seconds, default=0.0),
-                adopted=store.inbox.adopted,
+                adopted=store.adopter.adopted,
                 compacted_segments=store.compactor.compacted,
                 copied_bytes=store.compactor.copied_bytes,
                 enqueued_bytes=store.committer.enqueued_bytes,

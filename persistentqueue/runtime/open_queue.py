@@ -41,8 +41,8 @@ from typing import TypeVar
 from ..core.availability import Availability
 from ..core.intervals import Run, without
 from ..core.state import StateError
-from ..engine.adoption import LOOK_NAMES, STEP_NAMES
 from ..engine.context import Guards
+from ..engine.inbox import LOOK_NAMES, STEP_NAMES
 from ..engine.reader import CountedAvailability, Reader
 from ..engine.store import Store
 from ..engine.transaction import Transaction
@@ -127,7 +127,7 @@ class OpenQueue(ClosableQueue):
         try:
             with telling():
                 self._open_store(open_store, lock_timeout_seconds, disk)
-            self._waiters = ItemWaiters(self.mutex, self._store.adopter.watched)
+            self._waiters = ItemWaiters(self.mutex, self._store.inbox.watched)
             """Threads that wait for an item."""
             self._give_back_soon()
             self.recall()
@@ -418,8 +418,8 @@ class OpenQueue(ClosableQueue):
                 self.meters.read_seconds.count()
         if not taken and max_items and self._look_for(reader, deadline):
             taken = self._take_from(reader, max_items, runs)
-        if not taken and self._store.adopter.damage:
-            raise self._store.adopter.damage.popleft()
+        if not taken and self._store.inbox.damage:
+            raise self._store.inbox.damage.popleft()
         return taken
 
     def _take_from(self, reader: Reader, max_items: int, runs: list[Run]) -> list[bytes]:
@@ -467,8 +467,8 @@ class OpenQueue(ClosableQueue):
         """
         if not insists and self.writing.locked():
             return False  # a flush must not wait for another writer: a later flush looks
-        if not self._store.adopter.has_news(insists):
-            if self._store.adopter.is_gone:
+        if not self._store.inbox.has_news(insists):
+            if self._store.inbox.is_gone:
                 with self.alone():
                     self._store.need_directory()
             return False
@@ -480,7 +480,7 @@ class OpenQueue(ClosableQueue):
             state = self._store.state
             before, gone = state.next_sequence, state.gone_count
             try:
-                self._store.inbox.adopt(insists, most)
+                self._store.adopter.adopt(insists, most)
             finally:
                 with self.mutex:
                     self._wake(state.next_sequence - before)
@@ -533,7 +533,7 @@ class OpenQueue(ClosableQueue):
             if not is_there:
                 self._look_for(reader, deadline)
             with self.mutex:
-                if len(reader.ready) or reader.ready.is_closed or self._store.adopter.damage:
+                if len(reader.ready) or reader.ready.is_closed or self._store.inbox.damage:
                     self._waiters.wake(1)  # this thread was woken and takes nothing: pass it on
                     return True
             if not self._sleep(reader, deadline, stop):

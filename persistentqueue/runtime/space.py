@@ -99,7 +99,7 @@ class SpaceKeeper(CallGuard):
     def sweep_if_due(self) -> None:
         """Delete drafts that producers have left behind, if it is time for that. Raises ``ClosedError``."""
         with self.alone():
-            self._store.adopter.sweep_if_due()
+            self._store.inbox.sweep_if_due()
 
     def fill_pool(self) -> Iterator[int]:
         """Fill the pool, and yield the length of each file. A thread that closes the queue or gives files back waits

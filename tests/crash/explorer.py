@@ -277,7 +277,7 @@ class Explorer:
             self._renames.opened(disk, store)
             if self._faults and self._waiting(disk, store):
                 disk.fault = None  # the published files found no room; now there is room
-                store.inbox.adopt(insists=True)
+                store.adopter.adopt(insists=True)
             found = self._find(disk, store, allowed)
         except (PersistentQueueError, OSError) as error:
             if (not self._faults or isinstance(error, CorruptionError)) and not self._renames.is_gone(disk):
@@ -358,7 +358,7 @@ class Explorer:
         return self._places.open(disk, self.settings, now.place if now.is_elsewhere else None)
 
     def _inbox(self, disk: SimulatedDisk, store: Store) -> str:
-        return self._renames.inbox(disk) if self._asked_style == RENAMES else store.adopter.directory
+        return self._renames.inbox(disk) if self._asked_style == RENAMES else store.inbox.directory
 
     def _rename(self, disk: SimulatedDisk, model: Model, odds: float) -> None:
         """Let another process rename or delete a directory of the queue, by chance."""
@@ -381,8 +381,8 @@ class Explorer:
 
     def _need_whole(self, store: Store) -> None:
         """Raise ``ViolationError`` if a published file looks damaged, since only crashes happened to it."""
-        if store.adopter.damage and store.broken is None:
-            raise ViolationError(f"published, and {store.adopter.damage[0]}")
+        if store.inbox.damage and store.broken is None:
+            raise ViolationError(f"published, and {store.inbox.damage[0]}")
 
     # --- crashing ----------------------------------------------------------------------------------------------------
 
@@ -450,7 +450,7 @@ class Explorer:
     def _adopt(self, disk: SimulatedDisk, store: Store, model: Model, held: list[tuple[str, bytes]]) -> None:
         """Let the owner adopt the files that were published when it looked."""
         model.others.held = held
-        self._try(partial(store.inbox.adopt, insists=True))
+        self._try(partial(store.adopter.adopt, insists=True))
         model.others.held = []
         self._need_whole(store)
         done = len(model.others.published) - self._waiting(disk, store)

@@ -128,10 +128,10 @@ def test_published_file_that_was_consumed_never_waits_again() -> None:
     disk = SimulatedDisk()
     settings = replace(UNSYNCED, segment_bytes=HEADER_BYTES + 420, inline_bytes=0, pool_max_bytes=5000)
     store = opened(disk, settings)
-    draft = Draft(disk.disk, store.adopter.directory, "0" * 16, 1)
+    draft = Draft(disk.disk, store.inbox.directory, "0" * 16, 1)
     draft.write([b"%200d" % 1], 200, 0)
     draft.publish(None, 2, [])
-    assert store.inbox.adopt(insists=True) == 1
+    assert store.adopter.adopt(insists=True) == 1
     consuming, plain = Transaction(), store.subscriptions.plain
     assert plain is not None
     consuming.ready, consuming.runs = plain.ready, plain.ready.hold_below(1)
@@ -152,21 +152,21 @@ def test_request_that_was_answered_never_comes_again() -> None:
     while not is_over:
         disk = SimulatedDisk()
         store, steps = opened(disk), steps + 1
-        Draft(disk.disk, store.adopter.directory, "0" * 16, 1).ask(Request("a", 0), 2)
+        Draft(disk.disk, store.inbox.directory, "0" * 16, 1).ask(Request("a", 0), 2)
         disk.on_tick = partial(crash_after, disk, disk.ticks + steps)
         with suppress(Crash):
-            store.inbox.adopt(insists=True)
+            store.adopter.adopt(insists=True)
             is_over = True
         disk.on_tick = None
         lives = [(killed, opened(killed)) for killed in every_kill(disk)]
         for life, owner in [*lives, (disk, store)] if is_over else lives:
-            owner.inbox.adopt(insists=True)
+            owner.adopter.adopt(insists=True)
             number = owner.state.number_of("a")
             assert number is not None
             owner.unsubscribe(number)
             for crashed in every_cut(life):
                 later = opened(crashed)
-                later.inbox.adopt(insists=True)
+                later.adopter.adopt(insists=True)
                 assert later.subscriptions.names() == []
     assert steps > 3
 

@@ -37,8 +37,9 @@ from persistentqueue.core.operations import (
     encode_transaction,
 )
 from persistentqueue.core.page_cache import Pages
-from persistentqueue.engine import adoption, store
-from persistentqueue.engine.adoption import Adopter
+from persistentqueue.engine import inbox as inbox_module
+from persistentqueue.engine import store
+from persistentqueue.engine.inbox import Inbox
 from persistentqueue.interprocess import producer
 from persistentqueue.storage import inbox_limits, log_reader, publication
 from persistentqueue.storage.inbox_access import is_shared, make_readable, publication_mode
@@ -70,11 +71,9 @@ def lack_files(*_: Any) -> Any:
     raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
-def adopter_of(queue: PersistentQueue) -> Adopter:
+def inbox_of(queue: PersistentQueue) -> Inbox:
     """Return the inbox as the owner of the queue sees it."""
-    adopter = vars(queue._open()._store.inbox)["_adopter"]
-    assert isinstance(adopter, Adopter)
-    return adopter
+    return queue._open()._store.inbox
 
 
 def directory_of(queue: PersistentQueue) -> str:
@@ -100,14 +99,14 @@ def test_what_may_not_be_read_is_passed_when_there_is_no_room(
     """A file that may not be read for now does not stop the search behind it, and is read again the next time."""
     queue = open_queue()
     publish(directory, b"one", b"two")
-    adopter, refused = adopter_of(queue), [True]
+    inbox, refused = inbox_of(queue), [True]
 
     def read(*arguments: Any) -> Any:
         return refuse() if refused and refused.pop() else read_publication(*arguments)
 
-    monkeypatch.setattr(adoption, "read_publication", read)
-    adopter.look(insists=True)
-    assert adopter.begin_behind(lambda request: True) == []
+    monkeypatch.setattr(inbox_module, "read_publication", read)
+    inbox.look(insists=True)
+    assert inbox.begin_behind(lambda request: True) == []
     assert drain(queue) == [b"one", b"two"]
 
 
@@ -124,7 +123,7 @@ def test_what_may_not_be_read_is_set_aside(
     def read(disk: Any, path: str) -> Any:
         return refuse() if path.endswith(first.name) else read_publication(disk, path)
 
-    monkeypatch.setattr(adoption, "read_publication", read)
+    monkeypatch.setattr(inbox_module, "read_publication", read)
     assert drain(queue) == [b"two"]
     with pytest.raises(CorruptionError, match=f"{first.name}.*let its user grant the right to read it"):
         drain(queue)
@@ -135,9 +134,9 @@ def test_more_items_than_there_are_sequences(open_queue: QueueFactory, directory
     """A publication whose items have no sequences left is damage, and is set aside."""
     queue = open_queue()
     publish(directory, b"one")
-    adopter = adopter_of(queue)
-    adopter.look(insists=True)
-    assert adopter.begin(2**63) == []
+    inbox = inbox_of(queue)
+    inbox.look(insists=True)
+    assert inbox.begin(2**63) == []
     with pytest.raises(CorruptionError, match="items with sequences below"):
         drain(queue)
     assert [path.suffix for path in (directory / "inbox").iterdir()] == [".damaged"]
@@ -162,7 +161,7 @@ def test_what_becomes_of_damage(
     publish(directory, b"one")
     (file,) = (directory / "inbox").iterdir()
     file.write_bytes(b"nothing of the kind")
-    adopter, set_aside = adopter_of(queue), vars(adoption)["set_aside"]
+    inbox, set_aside = inbox_of(queue), vars(inbox_module)["set_aside"]
 
     def fails(*arguments: Any) -> None:
         if error is not None:
@@ -170,14 +169,14 @@ def test_what_becomes_of_damage(
         set_aside(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(adoption, "set_aside", fails)
+        patch.setattr(inbox_module, "set_aside", fails)
         for _ in range(2):
-            adopter.look(insists=True)
-            assert adopter.begin(0) == []
-    assert len(adopter.damage) == told
+            inbox.look(insists=True)
+            assert inbox.begin(0) == []
+    assert len(inbox.damage) == told
     assert len(list((directory / "inbox").iterdir())) == names
-    assert adopter.set_aside == (error is None)
-    adopter.damage.clear()
+    assert inbox.set_aside == (error is None)
+    inbox.damage.clear()
     file.unlink(missing_ok=True)
     assert drain(queue) == []
 
@@ -189,17 +188,17 @@ def test_what_is_skipped_is_told_once(
     queue = open_queue()
     publish(directory, b"one")
     (file,) = (directory / "inbox").iterdir()
-    adopter = adopter_of(queue)
+    inbox = inbox_of(queue)
     shortage = MemoryShortageError(str(file), 64, 100)
-    skip = vars(Adopter)["_skip"]
-    skip(adopter, file.name, shortage)
-    skip(adopter, file.name, shortage)
-    assert list(adopter.damage) == [shortage]
-    adopter.damage.clear()
+    skip = vars(Inbox)["_skip"]
+    skip(inbox, file.name, shortage)
+    skip(inbox, file.name, shortage)
+    assert list(inbox.damage) == [shortage]
+    inbox.damage.clear()
     taken = file.rename(directory / "taken")
-    assert vars(Adopter)["_traits"](adopter, file.name) == (-1, -1)
+    assert vars(Inbox)["_traits"](inbox, file.name) == (-1, -1)
     taken.rename(file)
-    vars(adopter)["_skipped"].clear()
+    vars(inbox)["_skipped"].clear()
     assert drain(queue) == [b"one"]
 
 

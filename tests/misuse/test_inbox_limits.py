@@ -20,7 +20,7 @@ from persistentqueue import (
     repair,
 )
 from persistentqueue.core.checksum import crc32
-from persistentqueue.engine.adoption import LOOK_NAMES, STEP_NAMES
+from persistentqueue.engine.inbox import LOOK_NAMES, STEP_NAMES
 from persistentqueue.interprocess.multi_writer import PartWriter, publish_parts
 from persistentqueue.runtime import open_queue as runtime_of_queue
 from persistentqueue.storage.inbox_limits import read_limits
@@ -124,13 +124,13 @@ def test_row_24_a_time_out_ends_the_adoption(
                 session.dequeue(timeout=0.1)
             assert now[0] - began <= 2 * 0.1
             assert len(renamed) <= 3 * STEP_NAMES * call
-        assert listed[0] <= 4 and store.adopter.left
-        store.adopter.damage.clear()
+        assert listed[0] <= 4 and store.inbox.left
+        store.inbox.damage.clear()
         found = None
         for _ in range(PUBLISHED // STEP_NAMES + 1):
             with suppress(CorruptionError):
                 found = found or session.dequeue(timeout=0.1)
-            store.adopter.damage.clear()
+            store.inbox.damage.clear()
         assert found == b"0"
     assert listed[0] <= 6
 

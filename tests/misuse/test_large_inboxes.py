@@ -11,7 +11,7 @@ import pytest
 
 from persistentqueue import PersistentQueue, Producer
 from persistentqueue.core.operations import Adoption, Enqueue, SubscriptionClosed, encode_transaction
-from persistentqueue.engine.adoption import TOLD_MAX
+from persistentqueue.engine.inbox import TOLD_MAX
 from tests.support.hostile import aside, consume_in_little_memory, forge, hostile_name
 
 

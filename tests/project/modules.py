@@ -69,8 +69,8 @@ TABLE = (
     ),
     _folder(
         "engine",
-        "transaction context reader subscriptions admission compaction segment_use commit trim adoption "
-        "store two_phase",
+        "transaction context reader subscriptions admission compaction segment_use commit trim inbox "
+        "adoption store two_phase",
     ),
     _folder("recovery", "mounts in_doubt location_repair catalog replay opening salvage check"),
     _folder(

@@ -17,7 +17,7 @@ import pytest
 
 import persistentqueue
 from persistentqueue import PersistentQueue
-from persistentqueue.engine.adoption import PART_GRACE_SECONDS
+from persistentqueue.engine.inbox import PART_GRACE_SECONDS
 from persistentqueue.spark import StageHandoff
 from tests.support.queues import drain
 from tests.support.spark_kills import (

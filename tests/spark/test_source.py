@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructField, StructType
 
 from persistentqueue import CorruptionError, Encryption, InvalidNameError, PersistentQueue, check
-from persistentqueue.engine.adoption import PART_GRACE_SECONDS
+from persistentqueue.engine.inbox import PART_GRACE_SECONDS
 from persistentqueue.errors import BrokenQueueError
 from persistentqueue.spark import partition_reader, register
 from persistentqueue.spark import writer as writers

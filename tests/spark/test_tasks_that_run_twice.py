@@ -14,7 +14,7 @@ import pytest
 
 import persistentqueue
 from persistentqueue import PersistentQueue
-from persistentqueue.engine.adoption import PART_GRACE_SECONDS
+from persistentqueue.engine.inbox import PART_GRACE_SECONDS
 from persistentqueue.spark import JavaNotFoundError, java
 from persistentqueue.storage.publication import is_part
 from tests.support.queues import drain

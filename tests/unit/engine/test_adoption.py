@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from persistentqueue import CorruptionError, DiskFullError, PersistentQueue, Producer, QueueFullError, check
-from persistentqueue.engine.adoption import ADOPTED_MAX
+from persistentqueue.engine.inbox import ADOPTED_MAX
 from persistentqueue.engine.transaction import Transaction
 from persistentqueue.interprocess.consumer_requests import acknowledge, request_subscription
 from persistentqueue.interprocess.multi_writer import PartWriter, publish_parts
@@ -567,12 +567,12 @@ def test_more_sequences_than_there_are(open_queue: QueueFactory, directory: Path
     queue = open_queue()
     publish(directory, b"a")
     publish(directory, b"b")
-    adopter = queue._open()._store.adopter
-    adopter.look(insists=True)
-    (transaction,) = adopter.begin(2**63 - 1)
+    its_inbox = queue._open()._store.inbox
+    its_inbox.look(insists=True)
+    (transaction,) = its_inbox.begin(2**63 - 1)
     assert transaction.published == inbox(directory)[0]
     assert inbox(directory)[1].endswith(".damaged")
-    adopter.end([transaction])
+    its_inbox.end([transaction])
     assert drain(queue) == [b"a"]
 
 
@@ -629,10 +629,10 @@ def test_what_is_listed_is_not_listed_again(open_queue: QueueFactory, directory:
         for item in (b"a", b"b"):
             producer.enqueue(item)
             producer.flush()
-    adopter = queue._open()._store.adopter
-    adopter.look(insists=True)
-    listed = list(adopter._listed)
+    its_inbox = queue._open()._store.inbox
+    its_inbox.look(insists=True)
+    listed = list(its_inbox._listed)
     assert len(listed) == 2
-    adopter.look()
-    assert list(adopter._listed) == listed
+    its_inbox.look()
+    assert list(its_inbox._listed) == listed
     assert drain(queue) == [b"a", b"b"]

@@ -35,7 +35,7 @@ from persistentqueue.core.block import SEGMENT_MAGIC, Columns
 from persistentqueue.core.frame import encode_frame
 from persistentqueue.core.header import HEADER_BYTES, VERSION, decode_header, encode_header
 from persistentqueue.core.operations import Adoption, Enqueue, MarkerSet, Operation, encode_transaction
-from persistentqueue.engine.adoption import ADOPTED_MAX, PART_GRACE_SECONDS
+from persistentqueue.engine.inbox import ADOPTED_MAX, PART_GRACE_SECONDS
 from persistentqueue.engine.transaction import SPILL_BYTES
 from persistentqueue.errors import UnsupportedFormatError
 from persistentqueue.interprocess import multi_writer as room

@@ -33,7 +33,7 @@ from persistentqueue import (
 )
 from persistentqueue.core.block import SEGMENT_MAGIC
 from persistentqueue.core.header import HEADER_BYTES, VERSION, decode_header, encode_header
-from persistentqueue.engine.adoption import ADOPTED_MAX, GRACE_SECONDS
+from persistentqueue.engine.inbox import ADOPTED_MAX, GRACE_SECONDS
 from persistentqueue.engine.transaction import SPILL_BYTES
 from persistentqueue.errors import UnsupportedFormatError
 from persistentqueue.interprocess import is_reached

@@ -447,7 +447,7 @@ def test_a_full_queue_looks_no_further(open_queue: QueueFactory, directory: Path
     put(queue, b"a", b"b")
     publish(directory, b"c")
     group = queue._open()
-    assert group._store.inbox.adopt() == 0
+    assert group._store.adopter.adopt() == 0
     reads: list[str] = []
 
     def begin(_next_sequence: int, _most: int) -> list[Transaction]:
@@ -455,15 +455,15 @@ def test_a_full_queue_looks_no_further(open_queue: QueueFactory, directory: Path
         return []
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(group._store.adopter, "begin", begin)
-        assert group._store.inbox.adopt() == 0
+        patch.setattr(group._store.inbox, "begin", begin)
+        assert group._store.adopter.adopt() == 0
         assert reads == []
-        assert group._store.inbox.adopt(insists=True) == 0
+        assert group._store.adopter.adopt(insists=True) == 0
         assert reads == ["read"]
     with queue.session() as session:
         assert session.dequeue_many(2) == [b"a", b"b"]
         session.flush()
-    group._store.inbox.adopt()
+    group._store.adopter.adopt()
     assert len(queue) == 1
     assert drain(queue) == [b"c"]
 

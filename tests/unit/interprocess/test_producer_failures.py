@@ -25,7 +25,7 @@ from persistentqueue import (
     QueueLockedError,
 )
 from persistentqueue.core.page_cache import ITEM_OVERHEAD_BYTES
-from persistentqueue.engine.adoption import ADOPTED_MAX
+from persistentqueue.engine.inbox import ADOPTED_MAX
 from persistentqueue.engine.transaction import SPILL_BYTES
 from persistentqueue.storage.layout import find_generations
 from persistentqueue.system.disk import DISK

@@ -386,7 +386,7 @@ def test_items_before_one_that_cannot_be_opened_come_first(open_queue: QueueFact
 def test_a_batch_does_not_look_behind_the_last_item(bench: Bench) -> None:
     """A batch that takes all ready items reports no damage of published files: the next take does."""
     bench.put(b"1", b"2")
-    damage = bench.open_queue._store.adopter.damage
+    damage = bench.open_queue._store.inbox.damage
     damage.append(CorruptionError("/q/inbox/1.seg", 0, "a header", "none"))
     peer = Peer(bench, 1)
     assert peer.ask(Take(9, 0)) == Taken(0, [b"1", b"2"])

@@ -182,19 +182,25 @@ class Store:
                     self.trim(SEALED)
                 self.give_back()
         finally:
-            self.abandon()
-            self.lock.release()
+            self.release()
 
     def abandon(self) -> None:
         """Close all files but the lock, and write nothing. The next opening recovers, as after a crash."""
-        self.generations.close()
-        self.segments.close()
         self.pages.clear()
+        try:
+            self.generations.close()
+        finally:
+            self.segments.close()
 
     def release(self) -> None:
-        """Close the files and free the lock, for an owner that may not write any more, such as a forked child."""
-        self.abandon()
-        self.lock.release()
+        """Close the files and free the lock, for an owner that may not write any more, such as a forked child.
+
+        Raises the ``OSError`` of a file that could not be closed, after the lock was freed.
+        """
+        try:
+            self.abandon()
+        finally:
+            self.lock.release()
 
     def need_directory(self) -> None:
         """Raise ``QueueDeletedError`` if the queue's directory was deleted. This breaks the store."""

@@ -200,9 +200,9 @@ class Generations:
     def close(self) -> None:
         """Close the log's file, and write nothing. The next opening sweeps the retired segments."""
         self.retired.clear()
-        if self.log is not None:
-            self.log.close()
-            self.log = None
+        log, self.log = self.log, None
+        if log is not None:
+            log.close()
 
     def trim(self, flags: int = 0, extra_bytes: int = 0, keep_old: bool = False, enqueues: bool = False) -> None:
         """Begin a new generation of the log with a checkpoint, and retire the segments that nothing needs any more.

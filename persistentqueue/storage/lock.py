@@ -224,11 +224,13 @@ class Lock:
 
     def release(self) -> None:
         """Free the lock. The file stays: after an unlink, two owners could hold two files of the same name."""
-        self.roots.close()  # first: no call of this owner runs when the next owner has the lock
-        self.free_locations()  # before the lock: the next owner of the queue finds its location free
-        if self._fd is not None:
-            fd, self._fd = self._fd, None
-            self._disk.close(fd)
+        try:
+            self.roots.close()  # first: no call of this owner runs when the next owner has the lock
+            self.free_locations()  # before the lock: the next owner of the queue finds its location free
+        finally:
+            if self._fd is not None:
+                fd, self._fd = self._fd, None
+                self._disk.close(fd)
 
     def _try(self) -> bool:
         fd = -1

@@ -455,10 +455,10 @@ class Segments:
         child it may be locked for ever, and no other thread is there.
         """
         self.is_closed = True
-        for segment in self._open.values():
-            segment.close()
-        self._open.clear()
-        self.current = None
+        opened, self._open, self.current = self._open, OrderedDict(), None
+        with ExitStack() as closing:  # each file is closed, whatever the close of another one raises
+            for segment in reversed(opened.values()):
+                closing.callback(segment.close)
 
     def create_aside(self, capacity_bytes: int) -> Segment:
         """Make a segment that does not become the current one. The caller must sync, log and close it.

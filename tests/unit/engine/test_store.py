@@ -515,6 +515,30 @@ def test_interrupted_spill_breaks_the_queue(open_queue: QueueFactory) -> None:
     assert drain(open_queue()) == [b"a"]
 
 
+@pytest.mark.parametrize("name", ["data", "pool", "lock"])
+def test_a_file_that_cannot_be_closed_keeps_no_lock(open_queue: QueueFactory, name: str) -> None:
+    """If the close of a segment, of the log or of the lock fails, ``close`` raises the error when the lock is free."""
+    paths: dict[int, str] = {}
+    failing = [False]
+
+    def open_file(path: str, flags: int, mode: int) -> int:
+        fd = DISK.open(path, flags, mode)
+        paths[fd] = path
+        return fd
+
+    def close(fd: int) -> None:
+        DISK.close(fd)
+        if failing[0] and f"/{name}" in paths.get(fd, ""):
+            raise OSError(errno.EIO, "Input/output error", paths[fd])
+
+    queue = open_queue(disk=replace(DISK, open=open_file, close=close))
+    put(queue, bytes(100_000))
+    failing[0] = True
+    with pytest.raises(OSError, match="Input/output"):
+        queue.close()
+    assert drain(open_queue()) == [bytes(100_000)]
+
+
 def test_clear_that_fails_gives_everything_back(open_queue: QueueFactory) -> None:
     """If ``clear`` finds no room for its frame, all items are ready again."""
     failing = [False]

@@ -109,9 +109,13 @@ class _Local:
 
     def names(self, identity: str) -> dict[str, float]:
         """Return what ``Payloads.names`` says, from one look at the directory."""
+        found: dict[str, float] = {}
         with os.scandir(self._root) as entries:
-            mine = [each for each in entries if f"-{identity}-" in each.name and each.is_dir(follow_symlinks=False)]
-            return {entry.name: entry.stat().st_mtime for entry in mine}
+            for entry in entries:
+                if f"-{identity}-" in entry.name and entry.is_dir(follow_symlinks=False):
+                    with suppress(FileNotFoundError):  # the process of a micro-batch has removed its payload
+                        found[entry.name] = entry.stat().st_mtime
+        return found
 
     def make(self, name: str) -> str:
         (self._root / name).mkdir(mode=0o700)

@@ -14,6 +14,8 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -300,6 +302,23 @@ def test_a_marker_out_of_range_is_refused_before_the_job(spark: SparkSession, tm
 
 
 # --- durability and sweeping
+
+
+def test_a_payload_that_goes_while_they_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A payload that its process removes between the listing and the look at it does not fail the sweep."""
+    for name in ("stage-a-1", "stage-a-2"):
+        (tmp_path / name).mkdir()
+    scandir = os.scandir
+
+    @contextmanager
+    def scan(path: Path) -> Iterator[Iterator[os.DirEntry[str]]]:
+        with scandir(path) as entries:
+            found = list(entries)
+        (tmp_path / "stage-a-1").rmdir()
+        yield iter(found)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    assert list(payload_room.payloads(tmp_path, None).names("a")) == ["stage-a-2"]
 
 
 def test_the_payload_is_durable_before_the_commit(

@@ -30,7 +30,7 @@ from ..errors import unless_lacking
 from ..system.disk import DSYNC, PAGE_BYTES, Disk, dirname, names_of, page_memory, read_all, write_all
 
 SUFFIX = ".log"
-_NAME = re.compile(r"([0-9]{12}|[1-9][0-9]{12,})\.log")
+_NAME = re.compile(r"([0-9]{12}|[1-9][0-9]{12,18})\.log")
 OVERHEAD_BYTES = HEADER_BYTES + FRAME_HEADER_BYTES + len(END)
 """Bytes that a log of one frame needs in addition to its body."""
 _FOR_ITS_NAME = "for the name of a generation of the log"

@@ -77,16 +77,20 @@ def read_schemas(disk: Disk, directory: str) -> list[SchemaFile]:
 
     Raises ``CorruptionError`` for damage, and for a number that is missing. Raises ``UnsupportedFormatError``.
     """
-    return [_read(disk, _path(directory, number), number) for number in range(1, _last_number(disk, directory) + 1)]
+    last = max(_numbers(disk, directory), default=0)
+    return [_read(disk, _path(directory, number), number) for number in range(1, last + 1)]
 
 
 def check_schemas(disk: Disk, directory: str) -> Iterator[PersistentQueueError]:
-    """Yield an error for each schema of the queue that cannot be read."""
-    for number in range(1, _last_number(disk, directory) + 1):
-        try:
-            _read(disk, _path(directory, number), number)
-        except (CorruptionError, UnsupportedFormatError) as problem:
-            yield problem
+    """Yield an error for each schema of the queue that cannot be read, and one for each gap between their numbers."""
+    behind = 0
+    for found in _numbers(disk, directory):
+        for number in sorted({min(behind + 1, found), found}):
+            try:
+                _read(disk, _path(directory, number), number)
+            except (CorruptionError, UnsupportedFormatError) as problem:
+                yield problem
+        behind = found
 
 
 def write_schema(disk: Disk, directory: str, file: SchemaFile) -> bool:
@@ -132,13 +136,13 @@ def _path(directory: str, number: int) -> str:
     return join(join(directory, SCHEMAS_DIRECTORY), schema_name(number))
 
 
-def _last_number(disk: Disk, directory: str) -> int:
-    """Return the highest number of a schema of this queue; 0 if there is none."""
+def _numbers(disk: Disk, directory: str) -> list[int]:
+    """Return the numbers of the schemas of this queue, lowest first."""
     try:
         names = disk.listdir(join(directory, SCHEMAS_DIRECTORY))
     except (FileNotFoundError, NotADirectoryError):
-        return 0
-    return max((parse_schema_name(name) or 0 for name in names), default=0)
+        return []
+    return sorted(filter(None, map(parse_schema_name, names)))
 
 
 def _read(disk: Disk, path: str, number: int) -> SchemaFile:

@@ -44,7 +44,7 @@ from ..system.trust import open_plain
 
 T = TypeVar("T")
 SUFFIX = ".seg"
-_NAME = re.compile(r"([0-9]{12}|[1-9][0-9]{12,})\.seg")
+_NAME = re.compile(r"([0-9]{12}|[1-9][0-9]{12,18})\.seg")
 READ_AHEAD_BYTES = 1024 * 1024
 """Bytes that a consumer reads at once. A larger block is read whole."""
 START_SYNC_BYTES = 192 * 1024

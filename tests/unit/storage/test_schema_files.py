@@ -175,6 +175,15 @@ def test_files_that_do_not_belong_there(folder: Path) -> None:
     assert "schemas/note" in check(directory).leftovers
 
 
+def test_a_stray_number_is_one_problem(folder: Path) -> None:
+    """A file with a number far behind the last schema is one missing schema, and one that cannot be read."""
+    stray = folder / "9999999999.schema"
+    stray.write_bytes(b"")
+    problems = [str(each) for each in check_schemas(DISK, str(folder.parent))]
+    assert len(problems) == 2 and "000003.schema" in problems[0] and stray.name in problems[1]
+    stray.unlink()
+
+
 def test_names_of_files() -> None:
     """Only names of schemas and of attempts are those of the registry's files."""
     assert parse_schema_name("000012.schema") == parse_schema_file("000012.schema") == 12

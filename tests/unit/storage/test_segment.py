@@ -13,7 +13,8 @@ from persistentqueue import (
 )
 from persistentqueue.core.block import encode_block
 from persistentqueue.core.header import HEADER_BYTES, seed
-from persistentqueue.storage.segment import Segment
+from persistentqueue.storage.log import parse_log_name
+from persistentqueue.storage.segment import Segment, parse_segment_name
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
 from tests.support.queues import put_each, segment_files
@@ -64,6 +65,13 @@ def test_block_header_outside_its_extent(tmp_path: Path, count: int, ordinal: in
     loaded = segment.load(HEADER_BYTES, 0, end, 3, 1)
     assert (loaded.ordinal, loaded.items, loaded.damage) == (1, [b"c", b"d"], None)
     segment.close()
+
+
+def test_a_number_fits_into_a_header() -> None:
+    """A file whose number no header could have is none of the queue."""
+    for parse, suffix in ((parse_segment_name, "seg"), (parse_log_name, "log")):
+        assert parse(f"{9 * 10**18}.{suffix}") == 9 * 10**18
+        assert parse(f"{2**64}.{suffix}") is None
 
 
 def test_damage_that_hides_everything_behind_it(tmp_path: Path) -> None:

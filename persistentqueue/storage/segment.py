@@ -51,6 +51,10 @@ START_SYNC_BYTES = 192 * 1024
 """From this length on, the system is told to begin with a write at once. So the data of many flushes goes to the device
 little by little. A flush that waits for the sync of a trim then waits for little.
 """
+_START_BYTES = 32 * 1024
+"""Bytes that the system is told to begin with at once, for a small group. Each further group tells it of as many, so
+that no frame waits behind all of a long write. A larger group tells it of four times its own bytes.
+"""
 PUBLISHED = 0
 """The number in the header of a published file. When the file is adopted, its name gets a real number."""
 _FIRST_READ_BYTES = 4096
@@ -195,6 +199,8 @@ class Segment:
         the pair in one step. The list only grows, and is replaced when its blocks are in the file, so one of both
         always has the bytes.
         """
+        self._unstarted = (0, 0)
+        """Begin and end of the bytes that were written, and that the system was not told to begin with."""
 
     @classmethod
     def create(cls, disk: Disk, path: str, number: int, capacity_bytes: int) -> Segment:
@@ -298,6 +304,8 @@ class Segment:
 
     def defer(self, blocks: list[bytes], length_bytes: int, count: int) -> None:
         """Append blocks that the log carries too, and leave their writing to the next ``write``."""
+        if self._unstarted[0] < self._unstarted[1]:
+            self._start(length_bytes)
         if not self.deferred_bytes:
             self._deferred = (self.end, [])
         deferred = self._deferred[1]
@@ -320,12 +328,21 @@ class Segment:
         start, end = self.end - self.deferred_bytes, self.end + length_bytes
         write_all(self._disk, self._fd, blocks, end - start, start)
         if end - start >= start_sync_bytes:
-            self._disk.start_sync(self._fd, start, end - start)
+            first, behind = self._unstarted
+            self._unstarted = (first if first < behind else start), end
+            self._start(length_bytes or end - start)
         self._deferred = (end, [])
         self.deferred_bytes = 0
         self.end = end
         self.ordinal += count
         self.dirty = True
+
+    def _start(self, group_bytes: int) -> None:
+        """Tell the system to begin with the next bytes, beside a group of this length."""
+        first, end = self._unstarted
+        stop = min(end, first + max(_START_BYTES, 4 * group_bytes))
+        self._disk.start_sync(self._fd, first, stop - first)
+        self._unstarted = stop, end
 
     def write_header(self) -> None:
         """Write the header, which identifies the file."""

@@ -199,8 +199,8 @@ class Segment:
         the pair in one step. The list only grows, and is replaced when its blocks are in the file, so one of both
         always has the bytes.
         """
-        self._unstarted = (0, 0)
-        """Begin and end of the bytes that were written, and that the system was not told to begin with."""
+        self._unstarted: tuple[int, int] | None = None
+        """Begin and end of written bytes that the system was not told yet to begin with."""
 
     @classmethod
     def create(cls, disk: Disk, path: str, number: int, capacity_bytes: int) -> Segment:
@@ -304,8 +304,8 @@ class Segment:
 
     def defer(self, blocks: list[bytes], length_bytes: int, count: int) -> None:
         """Append blocks that the log carries too, and leave their writing to the next ``write``."""
-        if self._unstarted[0] < self._unstarted[1]:
-            self._start(length_bytes)
+        if self._unstarted is not None:
+            self._start(*self._unstarted, length_bytes)
         if not self.deferred_bytes:
             self._deferred = (self.end, [])
         deferred = self._deferred[1]
@@ -328,21 +328,18 @@ class Segment:
         start, end = self.end - self.deferred_bytes, self.end + length_bytes
         write_all(self._disk, self._fd, blocks, end - start, start)
         if end - start >= start_sync_bytes:
-            first, behind = self._unstarted
-            self._unstarted = (first if first < behind else start), end
-            self._start(length_bytes or end - start)
+            self._start(self._unstarted[0] if self._unstarted is not None else start, end, length_bytes or end - start)
         self._deferred = (end, [])
         self.deferred_bytes = 0
         self.end = end
         self.ordinal += count
         self.dirty = True
 
-    def _start(self, group_bytes: int) -> None:
-        """Tell the system to begin with the next bytes, beside a group of this length."""
-        first, end = self._unstarted
+    def _start(self, first: int, end: int, group_bytes: int) -> None:
+        """Tell the system to begin with the first of these bytes, beside a group of this length."""
         stop = min(end, first + max(_START_BYTES, 4 * group_bytes))
         self._disk.start_sync(self._fd, first, stop - first)
-        self._unstarted = stop, end
+        self._unstarted = (stop, end) if stop < end else None
 
     def write_header(self) -> None:
         """Write the header, which identifies the file."""

@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 COVERED := codecs core.header core.operations core.block core.encryption core.frame core.state core.intervals \
 	core.availability core.delivery_counts core.dead_letter system.quota system.event_log storage.log \
 	storage.log_reader storage.publication storage.inbox_limits storage.inbox_access engine.commit \
-	engine.compaction engine.store engine.admission engine.segment_use engine.adoption engine.subscriptions \
+	engine.compaction engine.store engine.admission engine.segment_use engine.adoption engine.inbox engine.subscriptions \
 	engine.two_phase engine.reader engine.context recovery.mounts recovery.replay recovery.in_doubt recovery.opening \
 	system.progress measuring.metrics runtime.multi_queue runtime.retries runtime.inspection runtime.session_state runtime.pipeline \
 	interprocess.producer interprocess.multi_writer interprocess.splits interprocess.consumer_requests \
@@ -23,7 +23,7 @@ COVERING += $(patsubst %,tests/unit/core/test_%.py,formats intervals state avail
 COVERING += tests/unit/measuring/test_metrics.py
 COVERING += tests/unit/codecs/test_enclosed.py tests/workers/test_enclosed.py
 COVERING += $(patsubst %,tests/unit/runtime/test_%.py,open_queue disown maintenance waiting retries dead_letters \
-	history pipeline)
+	history pipeline ticket_futures)
 COVERING += $(patsubst %,tests/unit/storage/test_%.py,layout lock log pool segment schema_files)
 COVERING += $(patsubst %,tests/unit/rows/test_%.py,schema registry codec)
 COVERING += $(patsubst %,tests/unit/system/test_%.py,quota event_log progress)

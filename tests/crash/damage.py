@@ -80,9 +80,12 @@ class Expected(NamedTuple):
 def changed_pieces(image: Image, path: str, data: bytes) -> list[int]:
     """Return the pieces of the file that differ from the written ones.
 
-    Blocks that the log carries do not count: opening writes them again.
+    Blocks that the log carries do not count: opening writes them again. Nor do zeros at the end of the segment that a
+    killed owner was writing to: opening gives the file its length again.
     """
     written, starts = image.files[path], image.starts[path]
+    if not image.sealed and path in image.blocks and path == max(image.blocks):
+        data = data.ljust(len(written), b"\0")
     carried = [block for block in image.blocks.get(path, ()) if block.carried]
     for block in carried:
         data = data[: block.start].ljust(block.start, b"\0") + written[block.start : block.end] + data[block.end :]

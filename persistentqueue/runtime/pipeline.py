@@ -32,6 +32,7 @@ from ..engine.transaction import SPILL_BYTES, Transaction
 from ..errors import BrokenQueueError, ClosedError, PersistentQueueError, PrecedingFlushError, ReentrantUseError
 from ..system.disk import after_fork_in_child
 from ..system.event_log import LOGGER
+from ..system.uncopyable import Uncopyable
 
 T = TypeVar("T")
 THREAD_NAME = "persistentqueue-flush"
@@ -63,7 +64,7 @@ def _lock_of(ticket: Ticket) -> threading.Condition:
     return cast(threading.Condition, lock)
 
 
-class Ticket(Future[bool]):
+class Ticket(Uncopyable, Future[bool]):
     """The outcome of a flush that ``Session.flush(wait=False)`` has begun: a ``concurrent.futures.Future``.
 
     ``result`` waits for the flush, and returns what ``flush`` would return or raises what it would raise. ``done``
@@ -75,6 +76,7 @@ class Ticket(Future[bool]):
     Threads: any thread may use a ticket.
     """
 
+    _elsewhere = "wait for it in the process that has the session"
     _state = "PENDING"
     _result: bool | None = None
     _exception: BaseException | None = None
@@ -115,10 +117,6 @@ class Ticket(Future[bool]):
         A flush that has ended well is durable on return. For any thread.
         """
         return self._exception if self._state == "FINISHED" else super().exception(timeout)
-
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        """Raise ``TypeError``: ``copy`` and ``pickle`` call this method."""
-        raise TypeError("a ticket cannot be copied, pickled or sent to another process: wait for it here")
 
     def cancel(self) -> bool:
         """Return False: a flush cannot be withdrawn.

@@ -175,5 +175,5 @@ def test_tasks_await_tickets() -> None:
 def test_a_ticket_cannot_be_copied() -> None:
     """A copy would never end: ``copy`` and ``pickle`` raise ``TypeError``."""
     for call in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(TypeError, match="a ticket cannot be copied"):
+        with pytest.raises(TypeError, match="Ticket cannot be copied, pickled or sent to another process: wait for it"):
             call(Ticket())

@@ -43,6 +43,14 @@ def handling(number: signal.Signals, handler: Callable[..., Any] | signal.Handle
         signal.signal(number, before)
 
 
+@pytest.fixture(autouse=True)
+def terminal() -> Iterator[None]:
+    """Ctrl-C has the handler of Python: a test that has run in this process before may have started Spark, which sets
+    its own."""
+    with handling(signal.SIGINT, signal.default_int_handler):
+        yield
+
+
 def steps(number: signal.Signals, done: list[int]) -> Callable[[], int]:
     """Return a call of three steps, in each of which the signal comes to the main thread."""
 

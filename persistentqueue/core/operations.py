@@ -319,7 +319,6 @@ COUNT_BYTES = 4
 """Bytes that each transaction takes beside its operations."""
 LONE_ENQUEUE_BYTES = COUNT_BYTES + 53
 """Bytes that ``encode_lone_enqueue`` puts before the blocks."""
-LONE_DEQUEUE_BYTES = COUNT_BYTES + 21
 _U32 = struct.Struct("<I")
 _ENQUEUE = struct.Struct("<BQQQQQQI")
 _LONE_ENQUEUE = struct.Struct("<IBQQQQQQI")
@@ -334,7 +333,7 @@ _SUBSCRIPTION = struct.Struct("<BIQH")
 _UNSUBSCRIPTION = struct.Struct("<BI")
 _KIND_ENQUEUE, _KIND_INLINE, _KIND_DEQUEUE, _KIND_SEGMENT, _KIND_MARKER, _KIND_CHECKPOINT = range(1, 7)
 _KIND_COMPACTION, _KIND_ADOPTION, _KIND_SUBSCRIPTION, _KIND_UNSUBSCRIPTION = range(7, 11)
-assert (_LONE_ENQUEUE.size, _LONE_DEQUEUE.size) == (LONE_ENQUEUE_BYTES, LONE_DEQUEUE_BYTES)
+assert _LONE_ENQUEUE.size == LONE_ENQUEUE_BYTES
 
 
 class Enqueue(NamedTuple):
@@ -486,6 +485,7 @@ def encode_transaction(operations: Sequence[Operation]) -> bytes:
 
 
 def encode_lone_enqueue(
+    operations: int,
     first: int,
     count: int,
     segment: int,
@@ -494,18 +494,43 @@ def encode_lone_enqueue(
     ordinal: int,
     checksum: int,
     blocks: Sequence[bytes],
-    transactions: int,
+    rest: bytes,
 ) -> bytes:
-    """Return the bytes of ``transactions`` transactions: one ``Enqueue`` with its ``blocks`` inline, and the others
-    empty.
+    """Return the bytes of a frame whose first operation is an ``Enqueue`` with its ``blocks`` inline, and the only one
+    with items.
+
+    Its transaction has so many ``operations``. The ``rest`` comes from ``encode_rest``.
     """
-    fields = _LONE_ENQUEUE.pack(1, _KIND_INLINE, first, count, segment, offset, length_bytes, ordinal, checksum)
-    return b"".join((fields, *blocks, bytes(COUNT_BYTES * (transactions - 1))))
+    kind = _KIND_INLINE
+    fields = _LONE_ENQUEUE.pack(operations, kind, first, count, segment, offset, length_bytes, ordinal, checksum)
+    return b"".join((fields, *blocks, rest))
+
+
+def encode_rest(flushes: Sequence[tuple[bytes, int] | None]) -> bytes:
+    """Return the bytes of the ``Flushed`` of some transactions, each None without one. The first one is already
+    begun."""
+    first, *others = (b"" if each is None else _FLUSHED.pack(_KIND_FLUSHED, *each) for each in flushes)
+    return first + b"".join([_U32.pack(1 if each else 0) + each for each in others])
 
 
 def encode_lone_dequeue(subscription: int, first: int, count: int, transactions: int) -> bytes:
     """Return the bytes of ``transactions`` transactions: one ``Dequeue``, and the others empty."""
     return _LONE_DEQUEUE.pack(1, _KIND_DEQUEUE, subscription, first, count) + bytes(COUNT_BYTES * (transactions - 1))
+
+
+def encode_dequeues(
+    subscription: int, runs: Sequence[Sequence[Run]], flushes: Sequence[tuple[bytes, int] | None]
+) -> bytes:
+    """Return the bytes of transactions that consume these ``runs`` each, and have a ``Flushed`` if theirs is not
+    None."""
+    parts = []
+    for its_runs, flush in zip(runs, flushes, strict=True):
+        parts.append(_U32.pack(len(its_runs) + (flush is not None)))
+        for first, count in its_runs:
+            parts.append(_DEQUEUE.pack(_KIND_DEQUEUE, subscription, first, count))
+        if flush is not None:
+            parts.append(_FLUSHED.pack(_KIND_FLUSHED, *flush))
+    return b"".join(parts)
 
 
 def _encode_enqueue(operation: Enqueue) -> bytes:

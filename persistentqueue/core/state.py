@@ -165,10 +165,14 @@ class State:
         elif isinstance(operation, Delayed):
             self._counted(*operation[:3]).delay(*operation[1:])
         elif isinstance(operation, Flushed):
-            self.flushes.pop(operation.connection, None)  # the connection that flushed last is the last one
-            self.flushes[operation.connection] = operation.number
+            self.note_flush(*operation)
         else:
             raise StateError("an operation of a transaction", f"a {type(operation).__name__.lower()}")
+
+    def note_flush(self, connection: bytes, number: int) -> None:
+        """Apply the fields of a ``Flushed``."""
+        self.flushes.pop(connection, None)  # the connection that flushed last is the last one
+        self.flushes[connection] = number
 
     def _add_segment(self, number: int, salt: int, capacity_bytes: int) -> None:
         if number in self.segments:

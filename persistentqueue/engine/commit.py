@@ -17,9 +17,9 @@ The transactions of a group share blocks, and adjacent runs are joined. A shared
 transaction that contributed to it.
 
 The long way takes any group through these steps. The short way is for a group whose transactions together enqueue one
-small block or consume one run. It takes the same steps and writes the same bytes (a test compares them), but without
-the loops and the objects. Such groups are the most common, and after a sync the caches of the processor are cold, so
-that each line costs twice as much.
+small block, or only consume items. It takes the same steps and writes the same bytes (a test compares them), but
+without most of the loops and the objects. Such groups are the most common, and after a sync the caches of the processor
+are cold, so that each line costs twice as much.
 
 A signal handler may raise an error between any two steps, or within one. Before step 3 this leaves dead bytes, as a
 crash does, and the group may be committed again. From the beginning of step 3 on, the group is committed all the same:
@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -42,7 +43,6 @@ from ..core.block import BLOCK_BYTES, BLOCK_HEADER_BYTES, LENGTH_BYTES, combine_
 from ..core.intervals import Intervals, Run, joined
 from ..core.operations import (
     COUNT_BYTES,
-    LONE_DEQUEUE_BYTES,
     LONE_ENQUEUE_BYTES,
     Dequeue,
     Enqueue,
@@ -50,8 +50,10 @@ from ..core.operations import (
     MarkerSet,
     Operation,
     SegmentCreated,
+    encode_dequeues,
     encode_lone_dequeue,
     encode_lone_enqueue,
+    encode_rest,
 )
 from ..core.page_cache import ITEM_OVERHEAD_BYTES, Pages
 from ..core.state import StateError
@@ -66,6 +68,7 @@ from .context import Context
 from .transaction import Transaction
 
 _LENGTH_BYTES = attrgetter("length_bytes")
+_ORIGIN = attrgetter("origin")
 
 
 class Written(NamedTuple):
@@ -77,6 +80,64 @@ class Written(NamedTuple):
     body: bytes
     count: int  # type: ignore[assignment]
     """Number of operations in the frame."""
+
+
+class _Tail(NamedTuple):
+    """The part of a frame behind its only block: the flushes of workers, and the other transactions."""
+
+    rest: bytes
+    own: int
+    """Number of operations of the first transaction."""
+    all: int
+    """Number of operations of all transactions."""
+    flushes: Sequence[tuple[bytes, int]]
+
+
+_NO_TAIL = _Tail(b"", 1, 1, ())
+
+
+def _tail_of(group: Sequence[Transaction]) -> _Tail:
+    """Return the tail of the frame of this group, whose only block belongs to its first transaction."""
+    origins = list(map(_ORIGIN, group))
+    if origins.count(None) == len(origins):
+        return _Tail(bytes(COUNT_BYTES * (len(origins) - 1)), 1, 1, ())
+    flushes = [origin for origin in origins if origin is not None]
+    return _Tail(encode_rest(origins), 1 + (origins[0] is not None), 1 + len(flushes), flushes)
+
+
+def _runs_of(group: Sequence[Transaction]) -> list[list[Run]]:
+    """Return the runs that each transaction of the group consumes. A run is joined to the one before it if they touch,
+    also over the border of two transactions. Behind the flush of a worker it is not."""
+    result: list[list[Run]] = []
+    last, end = [(0, 0)], -1
+    for transaction in group:
+        its_runs: list[Run] = []
+        for first, count in transaction.runs:
+            if first == end:
+                last[-1] = last[-1][0], last[-1][1] + count
+            else:
+                its_runs.append((first, count))
+                last = its_runs
+            end = first + count
+        if transaction.origin is not None:
+            end = -1
+        result.append(its_runs)
+    return result
+
+
+def _encode_runs(
+    group: Sequence[Transaction], subscription: int, runs: Sequence[Run]
+) -> tuple[bytes, int, Sequence[tuple[bytes, int]]] | None:
+    """Return the body of the frame of a group that consumes these runs, its number of operations, and its flushes of
+    workers. Return None if two of the runs, which are in order, have a sequence in common."""
+    origins = list(map(_ORIGIN, group))
+    flushes = [origin for origin in origins if origin is not None]
+    if len(runs) == 1 and not flushes:
+        return encode_lone_dequeue(subscription, *runs[0], len(group)), 1, flushes
+    if any(sum(run) > after for run, (after, _) in pairwise(runs)):
+        return None
+    theirs = _runs_of(group)
+    return encode_dequeues(subscription, theirs, origins), sum(map(len, theirs)) + len(flushes), flushes
 
 
 class Committer:
@@ -294,12 +355,12 @@ class Committer:
             return False
         first = group[0]
         items, runs, cost_bytes = first.items, first.runs, first.cost_bytes
-        if first.pieces or first.marker is not None or first.operations or first.origin or not (items or runs):
+        if first.pieces or first.marker is not None or first.operations or not (items or runs):
             return False  # the block or the run of the whole group is attributed to the first transaction
         if len(group) > 1:
             items, runs = items.copy(), runs.copy()
             for transaction in group[1:]:
-                if transaction.pieces or transaction.marker is not None or transaction.operations or transaction.origin:
+                if transaction.pieces or transaction.marker is not None or transaction.operations:
                     return False
                 cost_bytes += transaction.cost_bytes
                 items += transaction.items
@@ -308,10 +369,13 @@ class Committer:
                         return False
                     runs += transaction.runs
         if runs:
-            return not items and self._commit_run(group, runs, log)
-        return self._commit_block(group, items, cost_bytes, log)
+            return not items and self._commit_runs(group, runs, log)
+        tail = _NO_TAIL if len(group) == 1 and first.origin is None else _tail_of(group)
+        return self._commit_block(group, items, cost_bytes, tail, log)
 
-    def _commit_block(self, group: Sequence[Transaction], items: list[bytes], cost_bytes: int, log: Log) -> bool:
+    def _commit_block(
+        self, group: Sequence[Transaction], items: list[bytes], cost_bytes: int, tail: _Tail, log: Log
+    ) -> bool:
         segment, count = self._segments.current, len(items)
         payload_bytes = cost_bytes - ITEM_OVERHEAD_BYTES * count
         room_bytes = self._block_bytes + LENGTH_BYTES * count + payload_bytes
@@ -321,7 +385,7 @@ class Committer:
             or segment.deferred_bytes + room_bytes > DEFERRED_BYTES
             or not segment.has_room(0, room_bytes)
             or (self._counted is not None and not self._counted.fits(count, room_bytes))
-            or not log.has_room(LONE_ENQUEUE_BYTES + room_bytes + COUNT_BYTES * (len(group) - 1), True)
+            or not log.has_room(LONE_ENQUEUE_BYTES + room_bytes + len(tail.rest), True)
         ):
             return False
         disk, state, number, offset, ordinal = self._disk, self._state, segment.number, segment.end, segment.ordinal
@@ -331,11 +395,12 @@ class Committer:
         segment.defer(blocks, length_bytes, count)
         disk.failpoint("commit.2 sync blocks")
         checksum = combine_checksums(0, checksum)
-        body = encode_lone_enqueue(first, count, number, offset, length_bytes, ordinal, checksum, blocks, len(group))
+        rest, own, operations, flushes = tail
+        body = encode_lone_enqueue(own, first, count, number, offset, length_bytes, ordinal, checksum, blocks, rest)
         before = log.number
         disk.failpoint("commit.3 write frame")
         try:
-            log.append(body, len(group), 1)
+            log.append(body, len(group), operations)
             self.syncs += self._settings.sync
             disk.failpoint("commit.4 apply")
             with self._mutex:
@@ -343,52 +408,55 @@ class Committer:
                     state.enqueue(first, count, number, offset, length_bytes, ordinal)
                     self.enqueued_bytes += length_bytes
                     self._pages.append(first, items, cost_bytes)
+                    for connection, flush in flushes:
+                        state.note_flush(connection, flush)
                     for transaction in group:
                         transaction.settled = True
                 except BaseException:
                     self._shielded(partial(self._settle, group))  # before another thread sees a partial change
                     raise
         except BaseException as error:
-            self._finish(error, group, partial(log.append_again, before, body, len(group), 1))
+            self._finish(error, group, partial(log.append_again, before, body, len(group), operations))
             raise
         return True
 
-    def _commit_run(self, group: Sequence[Transaction], runs: list[Run], log: Log) -> bool:
+    def _commit_runs(self, group: Sequence[Transaction], runs: list[Run], log: Log) -> bool:
         ready = group[0].ready
         if ready is None or ready.is_closed:
             return False
-        if len(runs) > 1:
-            # The transactions of several threads come in any order. Overlapping runs are not joined, so that several
-            # runs remain.
+        if len(runs) > 1:  # the transactions of several threads come in any order
             runs = joined(runs)
-            if len(runs) > 1:
-                return False
-        if not log.has_room(LONE_DEQUEUE_BYTES + COUNT_BYTES * (len(group) - 1), False):
-            return False
-        disk, state, (first, count), subscription = self._disk, self._state, runs[0], ready.number
+        disk, state, subscription = self._disk, self._state, ready.number
         try:
-            state.check_dequeue(subscription, first, count)
+            for first, count in runs:
+                state.check_dequeue(subscription, first, count)
         except StateError:
             return False  # the long way finds which transaction is invalid
+        encoded = _encode_runs(group, subscription, runs)
+        if encoded is None or not log.has_room(len(encoded[0]), False):
+            return False
+        (body, operations, flushes), before = encoded, log.number
         disk.failpoint("commit.1 write blocks")
         disk.failpoint("commit.2 sync blocks")
-        body, before = encode_lone_dequeue(subscription, first, count, len(group)), log.number
         disk.failpoint("commit.3 write frame")
         try:
-            log.append(body, len(group), 1)
+            log.append(body, len(group), operations)
             self.syncs += self._settings.sync
             disk.failpoint("commit.4 apply")
             with self._mutex:
                 try:
-                    state.consume(subscription, first, count)
+                    for first, count in runs:
+                        state.consume(subscription, first, count)
                     self._pages.drop_below(state.gone.frontier)
+                    for connection, flush in flushes:
+                        state.note_flush(connection, flush)
                     for transaction in group:
                         transaction.settled = True
                 except BaseException:
                     self._shielded(partial(self._settle, group))  # before another thread sees a partial change
                     raise
         except BaseException as error:
-            self._finish(error, group, partial(log.append_again, before, body, len(group), 1))
+            self._finish(error, group, partial(log.append_again, before, body, len(group), operations))
             raise
         return True
 

@@ -11,13 +11,13 @@ from collections import Counter
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from persistentqueue import BrokenQueueError, DiskFullError, PersistentQueue
+from persistentqueue import BrokenQueueError, DiskFullError, InvalidTransactionError, PersistentQueue
 from persistentqueue.engine.commit import Committer
 from persistentqueue.engine.context import Settings
 from persistentqueue.engine.transaction import Transaction
@@ -31,10 +31,14 @@ from tests.support.queues import IN_CACHE, crash, drain, log_file, put, put_each
 
 THROUGH_CACHE = replace(DISK, open_direct=lambda path: None)
 TRANSACTION = st.tuples(
-    st.lists(st.binary(max_size=40), max_size=4), st.integers(0, 4), st.sampled_from([0, 0, 0, 1, 2])
+    st.lists(st.binary(max_size=40), max_size=4),
+    st.integers(0, 4),
+    st.sampled_from([0, 0, 0, 1, 2]),
+    st.sampled_from([0, 0, 1, 2]),
 )
-"""Items to enqueue, number of items to dequeue, and version of a marker (0 for no marker)."""
+"""Items to enqueue, number of items to dequeue, version of a marker, and connection of a worker; 0 stands for none."""
 GROUPS = st.lists(st.lists(TRANSACTION, min_size=1, max_size=4), max_size=20)
+Groups: TypeAlias = list[list[tuple[list[bytes], int, int, int]]]
 
 
 def _deterministic(disk: Disk) -> Disk:
@@ -43,28 +47,38 @@ def _deterministic(disk: Disk) -> Disk:
     return replace(disk, urandom=lambda size: next(salts).to_bytes(size, "little"), time_ns=lambda: 7)
 
 
-def _run(path: Path, disk: Disk, groups: list[list[tuple[list[bytes], int, int]]], **settings: Any) -> dict[str, bytes]:
+def _run(path: Path, disk: Disk, groups: Groups, **settings: Any) -> dict[str, bytes]:
     """Commit the groups to a new store that then crashes. Return the bytes of its files, except those of the lock and
     the spare."""
     settings = {"log_bytes": 4096, "segment_bytes": 600, **settings}
     store = open_store(_deterministic(disk), str(path), Settings(**settings), create=True)
+    numbers = count(1)
+    flushes: dict[bytes, int] = {}
     for group in groups:
         transactions = []
-        for items, takes, version in group:
+        for items, takes, version, connection in group:
             transaction = Transaction(store.reader.ready)
             transaction.add(items)
             transaction.runs = store.reader.take(takes)[0]
             transaction.marker = ("m", version) if version else None
+            if connection:
+                transaction.origin = bytes([connection]) * 16, next(numbers)
             transactions.append(transaction)
         store.commit(transactions)
         assert all(transaction.settled for transaction in transactions)
         for transaction in transactions:
             if transaction.skipped:
                 store.discard(transaction)
+            elif transaction.origin is not None:
+                flushes |= [transaction.origin]
+    assert store.state.flushes == flushes
     expected = [item for batch in store.reader.browse() for item in batch]
     store.release()
     files = [file for part in ("log", "data") for file in (path / part).iterdir()]
     content = {str(file.relative_to(path)): file.read_bytes() for file in files}
+    reopened = open_store(_deterministic(DISK), str(path), Settings(), create=False)
+    assert reopened.state.flushes == flushes
+    reopened.release()
     with PersistentQueue(path) as queue:
         assert list(queue.browse()) == expected
     return content
@@ -77,11 +91,12 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(groups=GROUPS, inline_bytes=st.sampled_from([0, 100, 65536]))
-@example(groups=[[([], 0, 0)], [([], 0, 0), ([b""], 0, 0)], [([], 0, 0), ([], 1, 0)]], inline_bytes=100)
-def test_short_way_writes_the_bytes_of_the_long_way(
-    scratch: Path, groups: list[list[tuple[list[bytes], int, int]]], inline_bytes: int
-) -> None:
-    """After any program the log and the segments are equal, whether short groups took the short way or the long way."""
+@example(groups=[[([], 0, 0, 0)], [([], 0, 0, 0), ([b""], 0, 0, 0)], [([], 0, 0, 0), ([], 1, 0, 0)]], inline_bytes=100)
+@example(groups=[[([b"a"] * 4, 0, 0, 1)], [([], 1, 0, 1), ([], 1, 0, 2), ([], 1, 0, 0)]], inline_bytes=65536)
+@example(groups=[[([b"a"], 0, 0, 0)], [([b"b"], 0, 0, 1), ([b"c"], 0, 0, 2), ([], 0, 0, 0)]], inline_bytes=65536)
+def test_short_way_writes_the_bytes_of_the_long_way(scratch: Path, groups: Groups, inline_bytes: int) -> None:
+    """After any program the log and the segments are equal, whether short groups took the short way or the long way. So
+    are the flushes of workers that are known."""
     try:
         short = _run(scratch / "short", IN_CACHE, groups, inline_bytes=inline_bytes)
         with pytest.MonkeyPatch.context() as patch:
@@ -93,8 +108,8 @@ def test_short_way_writes_the_bytes_of_the_long_way(
 
 
 def test_short_way_is_taken(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group takes the short way if it enqueues one block or consumes one run. A group with both, with a marker or
-    with two runs takes the long way."""
+    """A group takes the short way if it enqueues one block, or only consumes items. A group with both, or with a
+    marker, takes the long way."""
     taken: list[bool] = []
     commit_short = Committer.commit_short
 
@@ -125,8 +140,28 @@ def test_short_way_is_taken(open_queue: QueueFactory, monkeypatch: pytest.Monkey
         session.enqueue(b"e")
         session.dequeue()
         session.flush()
-    assert taken == [False, True, True, True, True, False, True, False, False]
+    assert taken == [False, True, True, True, True, True, True, False, False]
     assert drain(queue) == [b"e"]
+
+
+def test_a_group_consumes_each_item_once(tmp_path: Path) -> None:
+    """If two transactions of a group claim one item, the second is refused, and nothing else is: not in the short way
+    either."""
+    store = open_store(DISK, str(tmp_path), Settings(), create=True)
+    filled = Transaction()
+    filled.add([b"a", b"b", b"c", b"d"])
+    store.commit([filled])
+    group = [Transaction(store.reader.ready) for _ in range(3)]
+    for number, (each, runs) in enumerate(zip(group, ([(0, 1), (2, 1)], [(2, 1)], [(3, 1)]), strict=True)):
+        store.reader.ready.hold(1)
+        each.runs, each.origin = runs, (bytes([number]) * 16, 1)
+    store.reader.ready.hold(1)
+    store.commit(group)
+    assert [type(each.error) for each in group] == [type(None), InvalidTransactionError, type(None)]
+    assert store.state.flushes == {bytes(16): 1, bytes([2]) * 16: 1}
+    store.release()
+    with PersistentQueue(tmp_path) as queue:
+        assert drain(queue) == [b"b"]
 
 
 # --- past the page cache ---------------------------------------------------------------------------------------------
@@ -163,7 +198,7 @@ def test_direct_appends_leave_what_writes_would(scratch: Path, sizes: list[int],
 
 def test_direct_and_cached_logs_are_equal(tmp_path: Path) -> None:
     """A log that is written past the page cache has the frames of one that is written through it."""
-    groups = [[([b"%d" % number * (number % 50)], number % 2, 0)] for number in range(300)]
+    groups = [[([b"%d" % number * (number % 50)], number % 2, 0, 0)] for number in range(300)]
     direct, cached = (_run(tmp_path / name, disk, groups) for name, disk in (("d", DISK), ("c", THROUGH_CACHE)))
     assert direct.keys() == cached.keys()
     for name, content in direct.items():

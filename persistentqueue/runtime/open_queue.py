@@ -204,17 +204,19 @@ class OpenQueue(ClosableQueue):
         ``ClosedError``.
         """
         began = _now()
-        limits = self._store.limits
-        behind = [each for each in transactions if self._room_waiters.taken and each.enqueues and not each.runs]
-        going = [each for each in transactions if each not in behind]
+        limits, behind, going = self._store.limits, list[Transaction](), transactions
+        if self._room_waiters.taken:
+            behind = [each for each in transactions if each.enqueues and not each.runs]
+            going = [each for each in transactions if each not in behind]
         try:
             if going:
                 self._commit(self._group_commit.commit_all, going)
         finally:
-            with self.mutex:
-                for each in behind:
-                    each.error = limits.refuse_for_ever(each) or limits.refuse(each, limits.nearest)
-                self.counts.refused += sum(isinstance(each.error, QueueFullError) for each in transactions)
+            if behind or not all(map(_SETTLED, going)):
+                with self.mutex:
+                    for each in behind:
+                        each.error = limits.refuse_for_ever(each) or limits.refuse(each, limits.nearest)
+                    self.counts.refused += sum(isinstance(each.error, QueueFullError) for each in transactions)
         seconds = _now() - began
         for each in transactions:
             if each.settled:

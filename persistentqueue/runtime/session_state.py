@@ -23,7 +23,7 @@ from ..core.page_cache import ITEM_OVERHEAD_BYTES
 from ..engine.reader import Reader
 from ..engine.segment_use import Hold
 from ..engine.transaction import SPILL_BYTES, Transaction
-from ..errors import ClosedError, CodecError, ResourceError, SessionInUseError, UnflushedWarning
+from ..errors import ClosedError, CodecError, PersistentQueueError, SessionInUseError, UnflushedWarning
 from ..system.signal_shield import shielded
 from ..system.uncopyable import Uncopyable
 from .multi_queue import introduce, require_neighbours
@@ -35,10 +35,6 @@ R = TypeVar("R")
 FREE, BUSY, TORN = 0, 1, 2
 """States of a session: no call is under way; one is; or one was interrupted and its cleanup is still to be done."""
 _CLOSED = "was not flushed before its queue was closed"
-_GROWTH = 8
-"""Upper bound for the items that a step of ``dequeue_within`` reads, for each item of the steps before it."""
-_ITEM_BYTES = 16 * 1024
-"""Length of an item in the first step, which knows of none: 256 items for an answer of 4 MiB."""
 
 
 class SessionParts(NamedTuple):
@@ -532,6 +528,58 @@ def reader_of(session: SessionState[Any]) -> Reader | None:
     return session._reader
 
 
+def put_at_once(session: SessionState[bytes], items: Sequence[bytes]) -> bool:
+    """Buffer items of a message, if they have room in memory. Return False, and do nothing, if the call of the session
+    must do it."""
+    transaction = session._transaction
+    if session._busy or transaction is None or not session._open_queue.is_usable:
+        return False
+    cost_bytes = transaction.cost_bytes + sum(map(len, items)) + ITEM_OVERHEAD_BYTES * len(items)
+    if cost_bytes > session._spill_bytes:
+        return False
+    # No call from here on, so no interruption in between.
+    transaction.items += items
+    transaction.cost_bytes = cost_bytes
+    return True
+
+
+def flush_at_once(
+    open_queue: OpenQueue, sessions: Sequence[SessionState[Any]], origins: Sequence[tuple[bytes, int]]
+) -> list[bool | Exception] | None:
+    """Flush sessions of workers as one group, and return their outcomes. Return None, and do nothing, if a session
+    needs ``flush_all``."""
+    works: list[Transaction] = []
+    taken: list[SessionState[Any]] = []
+    try:
+        for session, origin in zip(sessions, origins, strict=True):
+            work = session._transaction
+            if work is None or session._trial is not None or not (work.items or work.runs or session._taken):
+                return None
+            if session._busy:
+                return None
+            # No call from here on: an interruption finds the session free, or busy and in the list.
+            session._busy = BUSY
+            taken += (session,)
+            work.origin, work.marker = origin, None
+            if session._taken:
+                session._note(work)
+            works.append(work)
+        try:
+            open_queue.commit_all(works)
+        except PersistentQueueError as error:
+            for work in works:
+                work.error = work.error or error
+        return [_outcome(work) for work in works]
+    finally:
+        _end_all(taken)
+
+
+def _outcome(work: Transaction) -> bool | Exception:
+    """Return what the flush of this transaction returns or raises."""
+    failure, work.error = work.error, None
+    return failure if isinstance(failure, Exception) and not work.settled else True
+
+
 def buffered(session: SessionState[Any]) -> int:
     """Return the number of items that the session has enqueued since its last flush."""
     return session._transaction.count if session._transaction is not None else 0
@@ -566,101 +614,25 @@ def uncount(session: SessionState[Any], count: int) -> None:
         session._trial.uncount(transaction, count)
 
 
-class _Portion:
-    """The part of the ready items that together have room in so many bytes: the first ones, and at least one.
-
-    How long the items are is known only when they are read. So ``take`` holds them in steps that grow, and releases
-    those of the last step that find no room.
-    """
-
-    def __init__(self, open_queue: OpenQueue, counts: bool, max_bytes: int, overhead_bytes: int) -> None:
-        """``counts`` says whether the queue counts attempts. Each item has ``overhead_bytes`` beside its payload."""
-        self._open_queue = open_queue
-        self._counts = counts
-        self._max_bytes = max_bytes
-        self._overhead_bytes = overhead_bytes
-        self.following: bytes | None = None
-        """First item that has found no room; None if there was none."""
-
-    def take(self, reader: Reader, max_items: int, _timeout: float | None, runs: list[Run]) -> list[bytes]:
-        """Hold up to ``max_items`` items without a wait, append their runs to ``runs``, and return the items."""
-        self.following = None
-        items: list[bytes] = []
-        taken_bytes = 0
-        while len(items) < max_items and (part := self._step(reader, items, taken_bytes, max_items, runs)):
-            if self._comes_alone(reader, runs):
-                if not items:
-                    return part
-                self._put_back(reader, runs, len(part))
-                break
-            taken_bytes += sum(map(len, part)) + self._overhead_bytes * len(part)
-            items += part
-            if taken_bytes > self._max_bytes and len(items) > 1:
-                self._leave_out(reader, runs, items, len(part), taken_bytes)
-                break
-        return items
-
-    def _leave_out(self, reader: Reader, runs: list[Run], items: list[bytes], most: int, taken_bytes: int) -> None:
-        """Release the last items, of the ``most`` of the last step, that make all of them too long. One may stay."""
-        kept = len(items)
-        while taken_bytes > self._max_bytes and kept > max(len(items) - most, 1):
-            kept -= 1
-            taken_bytes -= len(items[kept]) + self._overhead_bytes
-        self.following = items[kept]
-        self._put_back(reader, runs, len(items) - kept)
-        del items[kept:]
-
-    def _step(
-        self, reader: Reader, items: list[bytes], taken_bytes: int, max_items: int, runs: list[Run]
-    ) -> list[bytes]:
-        """Hold the next items; return none if none is ready, or if an item behind the first cannot be opened."""
-        count = len(items)
-        item_bytes = taken_bytes / count if count else _ITEM_BYTES
-        most = min(max(int((self._max_bytes - taken_bytes) / item_bytes), 1), max_items - count)
-        # Items in memory take no more of it. The others are read in small steps, since they may be of any length.
-        part = self._open_queue.around(partial(reader.take_cached, most, runs))
-        if part:
-            return part
-        if not count:
-            return self._open_queue.take(reader, 1, 0.0, runs)
-        # A take of nothing would look for published files, and raise what is wrong with them.
-        ready = self._open_queue.look(partial(len, reader.ready))
-        try:
-            return self._open_queue.take(reader, min(most, _GROWTH * count, ready), 0.0, runs) if ready else []
-        except (*UNOPENED, OSError, ResourceError):  # the items stay ready: the next dequeue raises it
-            return []
-
-    def _put_back(self, reader: Reader, runs: list[Run], count: int) -> None:
-        """Release the last ``count`` items of the runs."""
-        held = Transaction(reader.ready)
-        held.runs = runs
-        self._open_queue.put_back(held, count)
-
-    def _comes_alone(self, reader: Reader, runs: list[Run]) -> bool:
-        """Return whether the last item of the runs was delivered before: a batch ends before such an item."""
-        return self._counts and self._open_queue.attempts(reader.ready.number, sum(runs[-1]) - 1) > 0
+def counts_attempts(session: SessionState[Any]) -> bool:
+    """Return whether the queue of the session counts delivery attempts."""
+    return session._trial is not None
 
 
-def dequeue_within(
-    session: SessionState[bytes], max_items: int, max_bytes: int, overhead_bytes: int
-) -> tuple[list[bytes], bytes | None]:
-    """Hold up to ``max_items`` ready items of ``max_bytes`` together, at least one, without a wait, and return them.
-
-    Each item counts for ``overhead_bytes`` beside its payload. The second value is the next item, if it has found no
-    room: it stays ready, and no delivery of it is counted. Raises the errors of ``Session.dequeue_many``.
-    """
-    portion = _Portion(session._open_queue, session._counts_attempts(), max_bytes, overhead_bytes)
+def dequeue_by(session: SessionState[bytes], max_items: int, take: Take) -> list[bytes]:
+    """Hold up to ``max_items`` items for the session without a wait, by ``take`` in place of ``OpenQueue.take``, and
+    return them. Raises the errors of ``Session.dequeue_many``."""
 
     def dequeue() -> list[bytes]:
         """Hold the items for the session."""
         transaction = session._open()
-        items = session._take(transaction, max_items, 0.0, portion.take)
+        items = session._take(transaction, max_items, 0.0, take)
         if items and not transaction.since_seconds:
             transaction.since_seconds = session._open_queue.now()
         transaction.given += len(items)
         return items
 
-    return exclusively([session], dequeue), portion.following
+    return exclusively([session], dequeue)
 
 
 def hold_of(session: SessionState[Any]) -> Hold | None:

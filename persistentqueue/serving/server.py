@@ -162,7 +162,7 @@ class Server:
     def _run(self) -> None:
         assert self._service is not None
         assert self._bell is not None
-        service, bell, select, now = self._service, self._bell, self._selector.select, self._served.now
+        service, bell, now = self._service, self._bell, self._served.now
         due = inf
         try:
             while not self._is_stopping:
@@ -170,16 +170,11 @@ class Server:
                 if not bell.watches and service.waits:
                     self._look()
                     left_seconds = min(left_seconds, POLL_SECONDS)
-                for key, events in select(max(min(left_seconds, _LONGEST_SECONDS), 0.0)):
-                    peer = key.data
-                    if peer is not None:
-                        self._receive(peer) if events & selectors.EVENT_READ else self._send(peer)
-                    elif key.fileobj is self._listener:
-                        self._accept()
-                    else:
-                        self._hear(key.fd)
+                self._take(max(min(left_seconds, _LONGEST_SECONDS), 0.0))
                 if self._accepts_at <= now():
                     self._accept()
+                if service.may_gather:
+                    self._take(0.0)
                 due = service.turn()
                 self._answer()
             self._leave()
@@ -189,6 +184,17 @@ class Server:
             self._is_stopping = True
             self._end_all()  # no worker may wait for an answer that never comes
             self.on_failure()
+
+    def _take(self, most_seconds: float) -> None:
+        """Wait for the next event, if none has come, and take all that have come."""
+        for key, events in self._selector.select(most_seconds):
+            peer = key.data
+            if peer is not None:
+                self._receive(peer) if events & selectors.EVENT_READ else self._send(peer)
+            elif key.fileobj is self._listener:
+                self._accept()
+            else:
+                self._hear(key.fd)
 
     def _leave(self) -> None:
         """Do what workers have asked for until now, then end their sessions."""
@@ -325,9 +331,9 @@ class Server:
                 self._send(peer)
 
     def _send(self, peer: _Peer) -> None:
-        # A view: to copy the rest of a long answer for each part that the system takes would cost its square.
-        data = memoryview(b"".join((peer.left, *peer.client.out)) if peer.client.out else peer.left)
-        peer.client.out.clear()
+        out, left = peer.client.out, peer.left
+        data = out[0] if len(out) == 1 and not left else b"".join((left, *out)) if out else left
+        out.clear()
         try:
             sent = peer.socket.send(data)
         except BlockingIOError:
@@ -335,7 +341,10 @@ class Server:
         except OSError:
             self._drop(peer, may_return=True)
             return
-        was_left, peer.left = bool(peer.left), data[sent:] if sent < len(data) else b""
+        if sent == len(data) and not left:
+            return
+        # A view: to copy the rest of a long answer for each part that the system takes would cost its square.
+        was_left, peer.left = bool(left), memoryview(data)[sent:] if sent < len(data) else b""
         if was_left != bool(peer.left):
             events = selectors.EVENT_WRITE if peer.left else selectors.EVENT_READ
             self._selector.modify(peer.socket, events, peer)

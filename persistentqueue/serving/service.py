@@ -6,7 +6,8 @@ at once. Flushes and waits are kept until ``turn``, which takes two steps:
 1. Commit all flushes that came since the last turn as one group: they share one sync.
 2. Hand ready items to the sessions that wait, in the order in which they came.
 
-So one turn answers all workers that called meanwhile, as group commit does for threads.
+So one turn answers all workers that called meanwhile, as group commit does for threads. While flushes are received,
+others come: the server looks for them once more before the turn, so that they share the same sync.
 
 The truth about a flush: its transaction records the connection's id and the number of the flush. So the next owner can
 tell a worker whether the flush was committed before its owner died. The record of a connection is forgotten when the
@@ -32,11 +33,22 @@ from typing import Any, NamedTuple
 from ..engine.reader import Reader
 from ..errors import ItemTooLargeError, PersistentQueueError, QueueFullError, SessionInUseError
 from ..runtime.open_queue import OpenQueue
-from ..runtime.session_state import buffered, dequeue_within, fail_held, holds, reader_of, uncount
+from ..runtime.session_state import (
+    buffered,
+    counts_attempts,
+    dequeue_by,
+    fail_held,
+    flush_at_once,
+    holds,
+    put_at_once,
+    reader_of,
+    uncount,
+)
 from ..session import Session, flush_all
 from ..system.event_log import LOGGER
 from .client import Client, Place
 from .errors import HoldLostError, OutcomeUnknownError, RefusedError, encode_error
+from .portion import Portion
 from .protocol import (
     CALLS_ONLY,
     CONNECTION_BYTES,
@@ -162,6 +174,11 @@ class Service:
         answered = self._answered.copy()
         self._answered.clear()
         return answered
+
+    @property
+    def may_gather(self) -> bool:
+        """Whether flushes of other connections may have come meanwhile, to share the sync of those that are here."""
+        return 0 < len(self._flushing) < len(self.clients)
 
     @property
     def waits(self) -> bool:
@@ -293,7 +310,13 @@ class Service:
                 return False
             client.answer(call, Taken(1, ()))
             return True
-        items, following = dequeue_within(session, most, TAKEN_BYTES, _LENGTH_BYTES)
+        following: bytes | None = None
+        if most == 1:
+            item = session.dequeue()
+            items = [] if item is None else [item]
+        else:
+            portion = Portion(self._queue, counts_attempts(session), TAKEN_BYTES, _LENGTH_BYTES)
+            items, following = dequeue_by(session, most, portion.take), portion.following
         if not items:
             return False
         if len(items[0]) > ITEM_BYTES_MAX:
@@ -319,6 +342,9 @@ class Service:
     def _buffer(self, client: Client, items: Sequence[bytes]) -> None:
         """Buffer the items. If this raises, ``taken`` of the connection is the number of those that are buffered."""
         session = _session(client)
+        if put_at_once(session, items):
+            client.taken = len(items)
+            return
         before = buffered(session)
         try:
             session.enqueue_many(items)
@@ -516,12 +542,17 @@ class Service:
     def _commit_group(self, group: Sequence[Client], now: float) -> bool:
         """Commit flushes as one group; return whether any was committed. One that may wait for room joins those that
         do."""
-        flushes = [client.flush for client in group if client.flush is not None]
-        sessions = [_session(client) for client in group]
-        origins = [(client.id, flush.number) for client, (_, flush) in zip(group, flushes, strict=True)]
-        results: Sequence[bool | Exception]
+        sessions, origins, is_plain = [], [], True
+        for client in group:
+            assert client.flush is not None
+            sessions.append(_session(client))
+            origins.append((client.id, client.flush[1].number))
+            is_plain = is_plain and client.marker is None
+        results: Sequence[bool | Exception] | None
         try:
-            results = flush_all(self._queue, sessions, [client.marker for client in group], origins)
+            results = flush_at_once(self._queue, sessions, origins) if is_plain else None
+            if results is None:
+                results = flush_all(self._queue, sessions, [client.marker for client in group], origins)
         except SessionInUseError as error:  # another thread flushes one of them, with sessions of other queues
             if len(group) > 1:  # the others must not fail with it
                 return sum(self._commit_group([client], now) for client in group) > 0
@@ -529,13 +560,15 @@ class Service:
         except PersistentQueueError as error:
             results = [error] * len(group)
         self._check()
+        has_committed = False
         for client, result in zip(group, results, strict=True):
             if isinstance(result, QueueFullError) and self._may_wait(client, result, now):
                 self._blocked.append(client)
                 self._refusal = result
-            else:
-                self._end_flush(client, result)
-        return any(isinstance(result, bool) for result in results)
+                continue
+            self._end_flush(client, result)
+            has_committed = has_committed or isinstance(result, bool)
+        return has_committed
 
     def _end_flush(self, client: Client, result: bool | Exception) -> None:
         assert client.flush is not None

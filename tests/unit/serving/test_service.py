@@ -15,8 +15,10 @@ import pytest
 
 from persistentqueue import Encryption, HoldLostError, PersistentQueue, Producer
 from persistentqueue.engine.reader import Reader
+from persistentqueue.engine.transaction import SPILL_BYTES
 from persistentqueue.errors import CorruptionError, PersistentQueueError, TooManyFilesError
-from persistentqueue.runtime.session_state import exclusively
+from persistentqueue.runtime.open_queue import OpenQueue
+from persistentqueue.runtime.session_state import exclusively, hold_of
 from persistentqueue.serving import server
 from persistentqueue.serving import service as service_module
 from persistentqueue.serving.calls import make_call
@@ -472,7 +474,7 @@ def test_a_wait_that_another_consumer_outruns_goes_on(bench: Bench) -> None:
     peer = Peer(bench, 1)
     assert peer.ask(Take(1, FOR_EVER)) is None
     bench.put(b"1")
-    with patch.object(service_module, "dequeue_within", side_effect=[([], None), ([b"1"], None)]):
+    with patch.object(Session, "dequeue", side_effect=[None, b"1"]):
         bench.turn()
     assert peer.answer() == Taken(0, [b"1"])
 
@@ -812,7 +814,10 @@ def test_a_buffer_that_cannot_spill_says_what_it_has(make_bench: MakeBench) -> N
             session.enqueue(item)
         raise PersistentQueueError("no room for the rest")
 
-    with patch.object(Session, "enqueue_many", take_two):
+    with (
+        patch.object(service_module, "put_at_once", return_value=False),
+        patch.object(Session, "enqueue_many", take_two),
+    ):
         for message in (Put([b"1", b"2", b"3"]), Flush(1, FOR_EVER, [b"4", b"5", b"6"])):
             answer = peer.ask(message)
             assert isinstance(answer, Failed)
@@ -820,12 +825,25 @@ def test_a_buffer_that_cannot_spill_says_what_it_has(make_bench: MakeBench) -> N
     assert peer.client.flush is None
 
 
-def test_an_error_of_the_whole_group_reaches_all(bench: Bench) -> None:
+def test_items_that_exceed_the_memory_of_a_session_are_spilled(bench: Bench) -> None:
+    """The items of several messages may be longer together than a session keeps in memory."""
+    peer = Peer(bench, 1)
+    items = [bytes([number]) * (SPILL_BYTES // 4) for number in range(6)]
+    assert peer.ask(Put(items[:3])) == DONE
+    assert peer.ask(Put(items[3:5])) == DONE
+    session = peer.client.session
+    assert session is not None and hold_of(session) is not None
+    assert peer.ask(Flush(1, FOR_EVER, items[5:])) == DONE
+    assert bench.queue.peek(10) == items
+
+
+@pytest.mark.parametrize("where", [(OpenQueue, "commit_all"), (service_module, "flush_at_once")], ids=str)
+def test_an_error_of_the_whole_group_reaches_all(bench: Bench, where: tuple[object, str]) -> None:
     """If the group fails as a whole, each flush has the error."""
     peers = [Peer(bench, 1), Peer(bench, 2)]
     for peer in peers:
         peer.send(Flush(1, FOR_EVER, [b"x"]))
-    with patch.object(service_module, "flush_all", side_effect=PersistentQueueError("all of them")):
+    with patch.object(*where, side_effect=PersistentQueueError("all of them")):
         bench.turn()
     assert [failure(peer.answer()) for peer in peers] == ["PersistentQueueError"] * 2
 

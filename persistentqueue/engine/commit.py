@@ -93,14 +93,15 @@ class _Tail(NamedTuple):
     flushes: Sequence[tuple[bytes, int]]
 
 
-_NO_TAIL = _Tail(b"", 1, 1, ())
+_NO_FLUSHES: Sequence[tuple[bytes, int]] = ()
+_NO_TAIL = _Tail(b"", 1, 1, _NO_FLUSHES)
 
 
 def _tail_of(group: Sequence[Transaction]) -> _Tail:
     """Return the tail of the frame of this group, whose only block belongs to its first transaction."""
     origins = list(map(_ORIGIN, group))
     if origins.count(None) == len(origins):
-        return _Tail(bytes(COUNT_BYTES * (len(origins) - 1)), 1, 1, ())
+        return _Tail(bytes(COUNT_BYTES * (len(origins) - 1)), 1, 1, _NO_FLUSHES)
     flushes = [origin for origin in origins if origin is not None]
     return _Tail(encode_rest(origins), 1 + (origins[0] is not None), 1 + len(flushes), flushes)
 
@@ -127,15 +128,15 @@ def _runs_of(group: Sequence[Transaction]) -> list[list[Run]]:
 
 def _encode_runs(
     group: Sequence[Transaction], subscription: int, runs: Sequence[Run]
-) -> tuple[bytes, int, Sequence[tuple[bytes, int]]] | None:
+) -> tuple[bytes, int, Sequence[tuple[bytes, int]]]:
     """Return the body of the frame of a group that consumes these runs, its number of operations, and its flushes of
-    workers. Return None if two of the runs, which are in order, have a sequence in common."""
+    workers. The body is empty if two of the runs, which are in order, have a sequence in common."""
     origins = list(map(_ORIGIN, group))
     flushes = [origin for origin in origins if origin is not None]
     if len(runs) == 1 and not flushes:
-        return encode_lone_dequeue(subscription, *runs[0], len(group)), 1, flushes
+        return encode_lone_dequeue(subscription, *runs[0], len(group)), 1, _NO_FLUSHES
     if any(sum(run) > after for run, (after, _) in pairwise(runs)):
-        return None
+        return b"", 0, flushes
     theirs = _runs_of(group)
     return encode_dequeues(subscription, theirs, origins), sum(map(len, theirs)) + len(flushes), flushes
 
@@ -368,10 +369,10 @@ class Committer:
                     if transaction.ready is not first.ready:
                         return False
                     runs += transaction.runs
+        is_alone = len(group) == 1 and first.origin is None
         if runs:
-            return not items and self._commit_runs(group, runs, log)
-        tail = _NO_TAIL if len(group) == 1 and first.origin is None else _tail_of(group)
-        return self._commit_block(group, items, cost_bytes, tail, log)
+            return not items and self._commit_runs(group, is_alone, runs, log)
+        return self._commit_block(group, items, cost_bytes, _NO_TAIL if is_alone else _tail_of(group), log)
 
     def _commit_block(
         self, group: Sequence[Transaction], items: list[bytes], cost_bytes: int, tail: _Tail, log: Log
@@ -420,7 +421,7 @@ class Committer:
             raise
         return True
 
-    def _commit_runs(self, group: Sequence[Transaction], runs: list[Run], log: Log) -> bool:
+    def _commit_runs(self, group: Sequence[Transaction], is_alone: bool, runs: list[Run], log: Log) -> bool:
         ready = group[0].ready
         if ready is None or ready.is_closed:
             return False
@@ -432,10 +433,13 @@ class Committer:
                 state.check_dequeue(subscription, first, count)
         except StateError:
             return False  # the long way finds which transaction is invalid
-        encoded = _encode_runs(group, subscription, runs)
-        if encoded is None or not log.has_room(len(encoded[0]), False):
+        if is_alone and len(runs) == 1:
+            body, operations, flushes = encode_lone_dequeue(subscription, *runs[0], 1), 1, _NO_FLUSHES
+        else:
+            body, operations, flushes = _encode_runs(group, subscription, runs)
+        if not body or not log.has_room(len(body), False):
             return False
-        (body, operations, flushes), before = encoded, log.number
+        before = log.number
         disk.failpoint("commit.1 write blocks")
         disk.failpoint("commit.2 sync blocks")
         disk.failpoint("commit.3 write frame")

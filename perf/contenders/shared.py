@@ -10,6 +10,7 @@
 - ``HUEY``: its ``SqliteStorage`` with ``fsync=True``. A take deletes the item before it returns it.
 - ``REDIS``: ``RPUSH``, ``LPOP`` and ``BLPOP``, ``appendfsync always``. A take deletes the item before it returns it.
 - ``BEANSTALKD``: ``-b`` and ``-f0``. A take reserves and deletes.
+- ``FLOOR``: a server in Python that only makes durable what it receives (see ``floor``).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from persistentqueue import PersistentQueue, SessionLostError, View, connect
 from persistentqueue.workers import SharedQueue
 
 from . import sqlite
+from .floor import Client, floor_server
 from .peers import beanstalkd_server, missing, redis_server
 
 BUSY_SECONDS = 60.0
@@ -341,6 +343,18 @@ def _beanstalkd(address: str) -> Iterator[Hand]:
         yield _one_by_one(client.put, take)._replace(hold=hold, consume=lambda: client.delete(held.pop()))
 
 
+@contextmanager
+def _floor_place(directory: Path) -> Iterator[Place]:
+    with floor_server(directory) as (address, server):
+        yield Place(address, server)
+
+
+@contextmanager
+def _floor(address: str) -> Iterator[Hand]:
+    with closing(Client(address)) as client:
+        yield Hand(client.put, client.take)
+
+
 OURS = Shared("ours", _created, connected)
 OURS_SERVED = Shared("ours, serve", _served, connected, is_apart=True)
 OURS_AHEAD = Shared("ours, prefetch", _served, partial(connected, prefetch=True), is_apart=True)
@@ -350,3 +364,4 @@ LITEQUEUE = Shared("litequeue FULL", _litequeue_file, _litequeue, ("litequeue",)
 HUEY = Shared("huey", _huey_file, _huey, ("huey",))
 REDIS = Shared("Redis", _redis_place, _redis, ("redis", "redis-server"))
 BEANSTALKD = Shared("beanstalkd", _beanstalkd_place, _beanstalkd, ("greenstalk", "beanstalkd"))
+FLOOR = Shared("the floor", _floor_place, _floor)

@@ -7,12 +7,24 @@ from pathlib import Path
 import pytest
 
 from ..contenders import shared
-from ..contenders.shared import BEANSTALKD, HUEY, LITEQUEUE, LOCAL, OURS, OURS_AHEAD, OURS_SERVED, REDIS, SQLITE, Shared
+from ..contenders.shared import (
+    BEANSTALKD,
+    FLOOR,
+    HUEY,
+    LITEQUEUE,
+    LOCAL,
+    OURS,
+    OURS_AHEAD,
+    OURS_SERVED,
+    REDIS,
+    SQLITE,
+    Shared,
+)
 from ..studies.processes import connections, kills, rates, wake_ups
 from ..studies.processes.team import team
 
 ABSENT = OURS._replace(needs=("absent",))
-ALL = (OURS, OURS_SERVED, SQLITE, LITEQUEUE, HUEY, REDIS, BEANSTALKD)
+ALL = (OURS, OURS_SERVED, SQLITE, LITEQUEUE, HUEY, REDIS, BEANSTALKD, FLOOR)
 ITEMS = [b"a", b"b", b"c"]
 
 

@@ -19,6 +19,7 @@ from typing import NamedTuple, TypeAlias
 
 from ...contenders.shared import (
     BEANSTALKD,
+    FLOOR,
     HUEY,
     LITEQUEUE,
     LOCAL,
@@ -66,7 +67,7 @@ def works(forms: Forms = (OURS, OURS_SERVED, OURS_AHEAD)) -> list[Work]:
             1,
             PROCESSES,
             forms,
-            (LOCAL, SQLITE, LITEQUEUE, HUEY, REDIS, BEANSTALKD),
+            (LOCAL, SQLITE, LITEQUEUE, HUEY, REDIS, BEANSTALKD, FLOOR),
             {way: {SQLITE.name: 4.0, LOCAL.name: 2.5} for way in ("in", "out")},
         ),
         Work(
@@ -74,7 +75,7 @@ def works(forms: Forms = (OURS, OURS_SERVED, OURS_AHEAD)) -> list[Work]:
             100,
             PROCESSES,
             (ours, served),
-            (SQLITE, REDIS),  # the others have no transaction over many items
+            (SQLITE, REDIS, FLOOR),  # the others have no transaction over many items
             {"in and out in turn": {SQLITE.name: 5.0}},
         ),
         Work(
@@ -82,7 +83,7 @@ def works(forms: Forms = (OURS, OURS_SERVED, OURS_AHEAD)) -> list[Work]:
             1_000,
             1,
             (served, ahead),
-            (LOCAL, SQLITE, REDIS),
+            (LOCAL, SQLITE, REDIS, FLOOR),
             {way: {LOCAL.name: 0.6} for way in ("in", "out")},
         ),
     ]

@@ -108,7 +108,7 @@ def _tail_of(group: Sequence[Transaction]) -> _Tail:
 
 def _runs_of(group: Sequence[Transaction]) -> list[list[Run]]:
     """Return the runs that each transaction of the group consumes. A run is joined to the one before it if they touch,
-    also over the border of two transactions. Behind the flush of a worker it is not."""
+    also over the border of two transactions. If the flush of a worker is logged between them, it is not."""
     result: list[list[Run]] = []
     last, end = [(0, 0)], -1
     for transaction in group:
@@ -120,7 +120,7 @@ def _runs_of(group: Sequence[Transaction]) -> list[list[Run]]:
                 its_runs.append((first, count))
                 last = its_runs
             end = first + count
-        if transaction.origin is not None:
+        if transaction.origin is not None and last is its_runs:
             end = -1
         result.append(its_runs)
     return result

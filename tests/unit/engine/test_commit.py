@@ -94,6 +94,8 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @example(groups=[[([], 0, 0, 0)], [([], 0, 0, 0), ([b""], 0, 0, 0)], [([], 0, 0, 0), ([], 1, 0, 0)]], inline_bytes=100)
 @example(groups=[[([b"a"] * 4, 0, 0, 1)], [([], 1, 0, 1), ([], 1, 0, 2), ([], 1, 0, 0)]], inline_bytes=65536)
 @example(groups=[[([b"a"], 0, 0, 0)], [([b"b"], 0, 0, 1), ([b"c"], 0, 0, 2), ([], 0, 0, 0)]], inline_bytes=65536)
+@example(groups=[[([b"a"] * 4, 0, 0, 0)], [([], 1, 0, 0), ([], 1, 0, 1), ([], 1, 0, 0)]], inline_bytes=65536)
+@example(groups=[[([b"a"] * 4, 0, 0, 0)], [([], 1, 0, 0), ([], 0, 0, 1), ([], 1, 0, 0)]], inline_bytes=65536)
 def test_short_way_writes_the_bytes_of_the_long_way(scratch: Path, groups: Groups, inline_bytes: int) -> None:
     """After any program the log and the segments are equal, whether short groups took the short way or the long way. So
     are the flushes of workers that are known."""

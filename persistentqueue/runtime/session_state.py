@@ -531,16 +531,22 @@ def reader_of(session: SessionState[Any]) -> Reader | None:
 def put_at_once(session: SessionState[bytes], items: Sequence[bytes]) -> bool:
     """Buffer items of a message, if they have room in memory. Return False, and do nothing, if the call of the session
     must do it."""
-    transaction = session._transaction
-    if session._busy or transaction is None or not session._open_queue.is_usable:
+    if session._busy:
         return False
-    cost_bytes = transaction.cost_bytes + sum(map(len, items)) + ITEM_OVERHEAD_BYTES * len(items)
-    if cost_bytes > session._spill_bytes:
-        return False
-    # No call from here on, so no interruption in between.
-    transaction.items += items
-    transaction.cost_bytes = cost_bytes
-    return True
+    session._busy = BUSY
+    try:
+        transaction = session._transaction  # not before: until then another thread may flush the session
+        if transaction is None or not session._open_queue.is_usable:
+            return False
+        cost_bytes = transaction.cost_bytes + sum(map(len, items)) + ITEM_OVERHEAD_BYTES * len(items)
+        if cost_bytes > session._spill_bytes:
+            return False
+        # No call from here on, so no interruption in between.
+        transaction.items += items
+        transaction.cost_bytes = cost_bytes
+        return True
+    finally:
+        session._busy = FREE
 
 
 def flush_at_once(
@@ -552,14 +558,14 @@ def flush_at_once(
     taken: list[SessionState[Any]] = []
     try:
         for session, origin in zip(sessions, origins, strict=True):
-            work = session._transaction
-            if work is None or session._trial is not None or not (work.items or work.runs or session._taken):
-                return None
             if session._busy:
                 return None
             # No call from here on: an interruption finds the session free, or busy and in the list.
             session._busy = BUSY
             taken += (session,)
+            work = session._transaction  # not before: until then another thread may flush the session
+            if work is None or session._trial is not None or not (work.items or work.runs or session._taken):
+                return None
             work.origin, work.marker = origin, None
             if session._taken:
                 session._note(work)

@@ -13,12 +13,12 @@ from unittest.mock import patch
 
 import pytest
 
-from persistentqueue import Encryption, HoldLostError, PersistentQueue, Producer
+from persistentqueue import Encryption, HoldLostError, PersistentQueue, Producer, SessionInUseError
 from persistentqueue.engine.reader import Reader
 from persistentqueue.engine.transaction import SPILL_BYTES
 from persistentqueue.errors import CorruptionError, PersistentQueueError, TooManyFilesError
 from persistentqueue.runtime.open_queue import OpenQueue
-from persistentqueue.runtime.session_state import exclusively, hold_of
+from persistentqueue.runtime.session_state import exclusively, flush_at_once, hold_of, put_at_once
 from persistentqueue.serving import server
 from persistentqueue.serving import service as service_module
 from persistentqueue.serving.calls import make_call
@@ -1278,6 +1278,57 @@ def test_a_session_in_use_fails_its_own_flush_only(bench: Bench) -> None:
     answers = [peer.answer() for peer in peers]
     assert (answers[0], failure(answers[1]), answers[2]) == (DONE, "SessionInUseError", DONE)
     assert bench.queue.peek(5) == [b"x", b"x"]
+
+
+class Watched(list[bytes]):
+    """Items. The first look at them is one more call of their session, as another thread makes it."""
+
+    def __init__(self, items: list[bytes], call: Callable[[], object]) -> None:
+        super().__init__(items)
+        self.call = call
+        self.errors: list[str] = []
+
+    def _look(self) -> None:
+        if not self.errors:
+            self.errors.append("none")
+            try:
+                self.call()
+            except SessionInUseError:
+                self.errors.append("SessionInUseError")
+
+    def __iter__(self) -> Iterator[bytes]:
+        self._look()
+        return super().__iter__()
+
+    def __len__(self) -> int:
+        self._look()
+        return super().__len__()
+
+
+def test_no_thread_flushes_a_session_that_is_filled(bench: Bench) -> None:
+    """While items of a message are buffered, no other thread can flush their session, so that they are not lost."""
+    session = Peer(bench, 1).client.session
+    assert session is not None
+    session.enqueue(b"1")
+    items = Watched([b"2", b"3"], session.flush)
+    assert put_at_once(session, items)
+    assert items.errors == ["none", "SessionInUseError"]
+    session.flush()
+    assert bench.queue.peek(9) == [b"1", b"2", b"3"]
+
+
+def test_no_thread_flushes_a_session_that_is_flushed(bench: Bench) -> None:
+    """While a flush looks at its session, no other thread can flush it, so that its number is recorded."""
+    peer = Peer(bench, 1)
+    session = peer.client.session
+    assert session is not None
+    assert session._transaction is not None
+    session.enqueue(b"1")
+    session._transaction.items = items = Watched([b"1"], session.flush)
+    assert flush_at_once(bench.open_queue, [session], [(peer.id, 7)]) == [True]
+    assert items.errors == ["none", "SessionInUseError"]
+    assert bench.flushes() == {peer.id: 7}
+    assert bench.queue.peek(9) == [b"1"]
 
 
 def test_an_owner_that_has_failed_gives_no_answers(bench: Bench) -> None:

@@ -45,6 +45,7 @@ from persistentqueue.serving.protocol import (
     encode,
 )
 from persistentqueue.serving.server import Server
+from persistentqueue.serving.service import Service
 from persistentqueue.storage.layout import SOCKET_NAME
 from persistentqueue.workers import SharedQueue
 from tests.conftest import QueueFactory
@@ -275,6 +276,33 @@ def test_long_answer_is_not_copied_for_each_part(queue: PersistentQueue, monkeyp
     monkeypatch.undo()
     assert [len(part) for part in parts] == list(range(10_000, 0, -1000))
     assert all(part.obj is parts[0] for part in parts[1:])
+
+
+def test_flushes_that_come_meanwhile_share_a_sync(
+    peer: Callable[..., Peer], queue: PersistentQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flush that comes while another one is received is committed with it: one sync for both."""
+    first, second = peer(), peer()
+    for each in (first, second):
+        each.send(Outcome(1))
+        each.socket.recv(1 << 16)
+    put(queue, b"0")  # the first segment needs more syncs
+    before, receive = queue.stats(), Service.receive
+    came: list[Client] = []
+
+    def receive_slowly(self: Service, client: Client, data: bytes) -> None:
+        receive(self, client, data)
+        came.append(client)
+        if len(came) == 1:
+            second.send(Flush(1, FOR_EVER, [b"2"]))
+
+    monkeypatch.setattr(Service, "receive", receive_slowly)
+    first.send(Flush(1, FOR_EVER, [b"1"]))
+    for each in (first, second):
+        each.socket.recv(1 << 16)
+    after = queue.stats()
+    assert (after.transactions - before.transactions, after.syncs - before.syncs) == (2, 1)
+    assert queue.peek(9) == [b"0", b"1", b"2"]
 
 
 def _has_answers(queue: PersistentQueue) -> bool:

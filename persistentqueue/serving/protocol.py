@@ -308,19 +308,6 @@ def _encode_items(items: Sequence[bytes]) -> bytes:
     return b"".join((_COUNT.pack(len(items), 0), each.tobytes(), *items))
 
 
-def decode_alone(data: bytes, kinds: Container[int]) -> tuple[int, Message] | None:
-    """Return the message, with the number of its call, if the bytes are one whole message of these kinds; else None.
-
-    Most messages come so. Raises ``ProtocolError``.
-    """
-    if len(data) < HEADER_BYTES:
-        return None
-    length_bytes, kind, call = _HEADER.unpack_from(data)
-    if length_bytes + 4 != len(data) or kind not in kinds or length_bytes > MESSAGE_BYTES_MAX - 4:
-        return None
-    return call, _decode(_BY_KIND[kind], data, 0, len(data))
-
-
 class Incoming:
     """The bytes that one peer has sent: ``feed`` takes them as they come, and returns whole messages.
 
@@ -335,7 +322,7 @@ class Incoming:
 
     def feed(self, data: bytes) -> list[tuple[int, Message]]:
         """Return the messages that are whole now, each with the number of its call. Raises ``ProtocolError``."""
-        if not self._rest and (found := decode_alone(data, self._kinds)) is not None:
+        if not self._rest and (found := _decode_alone(data, self._kinds)) is not None:
             return [found]
         if self._rest:
             self._rest += data
@@ -359,6 +346,19 @@ class Incoming:
         if at < have_bytes:
             self._rest, self.need_bytes = bytearray(data[at:] if at else data), need_bytes
         return messages
+
+
+def _decode_alone(data: bytes, kinds: Container[int]) -> tuple[int, Message] | None:
+    """Return the message, with the number of its call, if the bytes are one whole message of these kinds; else None.
+
+    Most messages come so. Raises ``ProtocolError``.
+    """
+    if len(data) < HEADER_BYTES:
+        return None
+    length_bytes, kind, call = _HEADER.unpack_from(data)
+    if length_bytes + 4 != len(data) or kind not in kinds or length_bytes > MESSAGE_BYTES_MAX - 4:
+        return None
+    return call, _decode(_BY_KIND[kind], data, 0, len(data))
 
 
 def _decode(form: _Form, data: bytes, at: int, end: int) -> Message:

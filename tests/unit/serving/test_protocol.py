@@ -193,9 +193,11 @@ def test_a_message_that_is_cut_raises(message: Message, call: int, expected: str
     ids=lambda data: data[:20].hex(),
 )
 def test_what_no_peer_sends_raises(data: bytes) -> None:
-    """A message that is unknown, too long, too short or malformed raises ``ProtocolError``."""
-    with pytest.raises(ProtocolError):
-        fed(data)
+    """A message that is unknown, too long, too short or malformed raises ``ProtocolError``, alone or behind others."""
+    good = encode(RollBack(), 1)
+    for chunks in ([data], [good + data], [data[:1], data[1:]]):
+        with pytest.raises(ProtocolError):
+            fed(*chunks)
 
 
 @pytest.mark.parametrize("kinds", [FROM_WORKER, FROM_OWNER], ids=["to the owner", "to a worker"])
@@ -221,6 +223,19 @@ def test_garbage_raises_nothing_else(data: bytes) -> None:
         return
     assert all(type(message) in protocol._FORMS for _, message in messages)
     assert incoming.need_bytes <= MESSAGE_BYTES_MAX
+
+
+@given(st.binary(max_size=200) | st.builds(raw, st.sampled_from(sorted(ALL)), st.binary(max_size=100)), st.data())
+def test_bytes_mean_the_same_however_they_come(data: bytes, draw: st.DataObject) -> None:
+    """Bytes that come at once are the messages that they are in two parts, or raise the same error."""
+    at = draw.draw(st.integers(0, len(data)))
+    found: list[object] = []
+    for chunks in ([data], filter(None, [data[:at], data[at:]])):
+        try:
+            found.append(fed(*chunks, kinds=FROM_WORKER))
+        except ProtocolError as error:
+            found.append(str(error))
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize(

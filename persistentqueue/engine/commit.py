@@ -17,9 +17,10 @@ The transactions of a group share blocks, and adjacent runs are joined. A shared
 transaction that contributed to it.
 
 The long way takes any group through these steps. The short way is for a group whose transactions together enqueue one
-small block, or only consume items. It takes the same steps and writes the same bytes (a test compares them), but
-without most of the loops and the objects. Such groups are the most common, and after a sync the caches of the processor
-are cold, so that each line costs twice as much.
+small block, or only consume items. Such groups are the most common, and after a sync the caches of the processor are
+cold, so that each line costs twice as much. So the short way does without most of the loops and the objects. It takes
+the same steps and writes the same bytes (a test compares them). Only runs that come in any order and join to one are
+written as that one.
 
 A signal handler may raise an error between any two steps, or within one. Before step 3 this leaves dead bytes, as a
 crash does, and the group may be committed again. From the beginning of step 3 on, the group is committed all the same:

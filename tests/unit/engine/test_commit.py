@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from persistentqueue import BrokenQueueError, DiskFullError, InvalidTransactionError, PersistentQueue
+from persistentqueue.core.intervals import join_runs
 from persistentqueue.engine.commit import Committer
 from persistentqueue.engine.context import Settings
 from persistentqueue.engine.transaction import Transaction
@@ -104,6 +105,53 @@ def test_short_way_writes_the_bytes_of_the_long_way(scratch: Path, groups: Group
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Committer, "commit_short", lambda *_: False)
             assert _run(scratch / "long", IN_CACHE, groups, inline_bytes=inline_bytes) == short
+    finally:
+        for name in ("short", "long"):
+            shutil.rmtree(scratch / name, ignore_errors=True)
+
+
+def _consume(
+    path: Path, order: list[int], owners: list[int], connections: list[int]
+) -> tuple[dict[bytes, int], list[bytes]]:
+    """Consume these of eight items by one group, each in the transaction of its owner; return the flushes of workers,
+    and the items that an opening finds."""
+    store = open_store(_deterministic(IN_CACHE), str(path), Settings(), create=True)
+    filled = Transaction()
+    filled.add([b"%d" % number for number in range(8)])
+    store.commit([filled])
+    store.reader.take(8)
+    group = [Transaction(store.reader.ready) for _ in connections]
+    for sequence, owner in zip(order, owners, strict=False):
+        join_runs(group[owner].runs, [(sequence, 1)])
+    for each, connection in zip(group, connections, strict=True):
+        each.origin = (bytes([connection]) * 16, 1) if connection else None
+    store.commit(group)
+    flushes = store.state.flushes
+    store.release()
+    reopened = open_store(_deterministic(DISK), str(path), Settings(), create=False)
+    assert reopened.state.flushes == flushes
+    left = [item for batch in reopened.reader.browse() for item in batch]
+    reopened.release()
+    return flushes, left
+
+
+@settings(max_examples=40)
+@given(
+    order=st.permutations(range(8)),
+    owners=st.lists(st.integers(0, 3), min_size=1, max_size=8),
+    connections=st.lists(st.integers(0, 3), min_size=4, max_size=4),
+)
+def test_items_are_consumed_in_any_order(
+    scratch: Path, order: list[int], owners: list[int], connections: list[int]
+) -> None:
+    """In whatever order a group has taken its items, both ways consume them, and record the same flushes of workers."""
+    try:
+        short = _consume(scratch / "short", order, owners, connections)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Committer, "commit_short", lambda *_: False)
+            assert _consume(scratch / "long", order, owners, connections) == short
+        consumed = order[: len(owners)]
+        assert short[1] == [b"%d" % number for number in range(8) if number not in consumed]
     finally:
         for name in ("short", "long"):
             shutil.rmtree(scratch / name, ignore_errors=True)

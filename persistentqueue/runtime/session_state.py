@@ -622,7 +622,7 @@ def uncount(session: SessionState[Any], count: int) -> None:
 
 def counts_attempts(session: SessionState[Any]) -> bool:
     """Return whether the queue of the session counts delivery attempts."""
-    return session._trial is not None
+    return session._counts_attempts()
 
 
 def dequeue_by(session: SessionState[bytes], max_items: int, take: Take) -> list[bytes]:

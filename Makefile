@@ -13,7 +13,7 @@ COVERED := codecs core.header core.operations core.block core.encryption core.fr
 	system.progress measuring.metrics runtime.multi_queue runtime.retries runtime.inspection runtime.session_state runtime.pipeline \
 	interprocess.producer interprocess.multi_writer interprocess.splits interprocess.consumer_requests \
 	interprocess.snapshot_view faces.lifecycle faces.refusals typed options subscription transactions \
-	serving.protocol serving.errors serving.values serving.portion serving.service serving.calls rows storage.schema_files
+	serving.protocol serving.errors serving.values serving.waits serving.portion serving.service serving.calls rows storage.schema_files
 # The tests that do so; the others run unwatched.
 COVERING := $(patsubst %,tests/unit/engine/test_%.py,store reader_races trim spill commit admission compaction \
 	compaction_faults segment_use adoption two_phase)

@@ -1,9 +1,8 @@
-"""One connection of a worker, as the owner sees it, and the place of those connections that wait for an item."""
+"""One connection of a worker, as the owner sees it."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from math import inf
 
 from ..engine.reader import Reader
@@ -87,26 +86,3 @@ class Client:
         if not self.out:
             self.answered.append(self)
         self.out.append(encode(message, call))
-
-
-class Place:
-    """The place of all connections that wait on one reader, in the line of the open queue's waiters."""
-
-    __slots__ = ("due", "is_told", "line", "reader", "ring", "was_told")
-
-    def __init__(self, reader: Reader, ring: Callable[[], object]) -> None:
-        self.reader = reader
-        self.ring = ring
-        self.line: deque[tuple[Client, int]] = deque()
-        """Connections that wait, each with its call, in the order in which they came."""
-        self.is_told = True
-        """True if the place stands in no line: it was told, or has not entered."""
-        self.was_told = False
-        """True if the place was told, and perhaps has taken nothing: another waiter must then be told."""
-        self.due = inf
-        """Time at which a delayed item is ready; ``inf`` if there was none when the place entered the line."""
-
-    def tell(self) -> None:
-        """Wake the service: there may be an item. The mutex of the open queue is held."""
-        self.is_told = self.was_told = True
-        self.ring()

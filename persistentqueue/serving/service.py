@@ -15,9 +15,8 @@ worker says that it ends the connection. Without that word, the worker was kille
 asks soon: its record is forgotten after ``FORGET_SECONDS``. If an owner died, its connections stay in the records, up
 to ``INHERITED_MAX`` of them. A record of ``SOME_LOST`` says that there were more.
 
-A wait for an item stands in the line of the open queue, among the threads that wait (see ``waiting``). One place stands
-for all connections of a subscription. A flush that waits for room is tried again in each turn that may have made room,
-and at least every ``ROOM_SECONDS``.
+The connections that wait for an item are in ``waits``. A flush that waits for room is tried again in each turn that may
+have made room, and at least every ``ROOM_SECONDS``.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Any, NamedTuple
 
@@ -46,7 +44,7 @@ from ..runtime.session_state import (
 )
 from ..session import Session, flush_all
 from ..system.event_log import LOGGER
-from .client import Client, Place
+from .client import Client
 from .errors import HoldLostError, OutcomeUnknownError, RefusedError, encode_error
 from .portion import Portion
 from .protocol import (
@@ -78,6 +76,7 @@ from .protocol import (
     Taken,
     Welcome,
 )
+from .waits import Waits
 
 INHERITED_MAX = 4096
 """Connections of dead owners whose flushes are remembered."""
@@ -97,8 +96,6 @@ _TEXT_CHARACTERS_MAX = 64
 """Most characters of a name that a worker gives itself."""
 _LENGTH_BYTES = 4
 """Bytes that an item takes in a message beside its payload."""
-_SPARE = 64
-"""Entries of waits that have ended, beside two for each connection, that a list of waits keeps."""
 _FLUSH_MAX = 2**64 - 1
 """Highest number of a flush: the log has room for no other."""
 
@@ -125,7 +122,7 @@ class Served(NamedTuple):
 
 
 class Service:
-    """The calls of all workers of one queue. For one thread at a time; only ``Place.tell`` is for any thread."""
+    """The calls of all workers of one queue. For one thread at a time; only ``note_flush`` is for any thread."""
 
     def __init__(self, served: Served, ring: Callable[[], object], apart: Callable[[Callable[[], None]], None]) -> None:
         """``ring`` makes the owner's thread call ``turn`` soon. ``apart`` makes a slow call, in another thread."""
@@ -143,11 +140,7 @@ class Service:
         """Time of the next attempt of the first of them."""
         self._refusal: QueueFullError | None = None
         """Last refusal of the first of them."""
-        self._places: dict[Reader, Place] = {}
-        """Places by their reader. A number is no key: a later subscription may get that of a removed one."""
-        self._due: list[tuple[float, int, Client, int]] = []
-        """Heap of deadlines: time, a counter, the connection and its call. Entries of calls that ended are ignored."""
-        self._count = 0
+        self._waits = Waits(self._queue, ring, self._hand_out)
         self._ended: deque[Callable[[], None]] = deque()
         """Answers of calls that were made apart."""
         self._leased: set[Client] = set()
@@ -166,8 +159,7 @@ class Service:
 
     def leave(self) -> None:
         """Leave the line of those that wait for an item: no turn follows."""
-        for place in self._places.values():
-            self._queue.dismiss(place)
+        self._waits.leave()
 
     def take_answered(self) -> list[Client]:
         """Return the connections that have messages to send since the last call."""
@@ -183,7 +175,7 @@ class Service:
     @property
     def waits(self) -> bool:
         """Whether a connection waits for an item."""
-        return any(place.line for place in self._places.values())
+        return bool(self._waits)
 
     # --- what workers send -------------------------------------------------------------------------------------------
 
@@ -286,21 +278,19 @@ class Service:
     def _take(self, client: Client, call: int, message: Take) -> None:
         self._need_hold(client)
         reader = _reader(self._queue, client)
-        place = self._places.get(reader)
-        if place is not None and place.line:  # those that came before take first, and perhaps leave something
-            self._serve_place(place, self._now())
-        if (place is None or not place.line) and self._take_now(client, call, message.most):
+        if self._waits.has(reader):  # those that came before take first, and perhaps leave something
+            self._waits.serve_one(reader, self._now())
+        if not self._waits.has(reader) and self._take_now(client, call, message.most):
             return
         if not message.wait_milliseconds:
             client.answer(call, Taken(0, ()))
             return
-        if place is None:
-            place = self._places[reader] = Place(reader, self._ring)
         client.waits = call, message
-        if len(place.line) > _SPARE + 2 * len(self.clients):
-            place.line = deque(each for each in place.line if _waits_in(*each))
-        place.line.append((client, call))
-        self._set_deadline(client, call, message.wait_milliseconds)
+        self._waits.add(client, call, reader, self._deadline(message.wait_milliseconds), len(self.clients))
+
+    def _deadline(self, wait_milliseconds: int) -> float:
+        """Return the time at which a wait is over that begins now."""
+        return inf if wait_milliseconds == FOR_EVER else self._now() + wait_milliseconds / _MILLISECONDS
 
     def _take_now(self, client: Client, call: int, most: int) -> bool:
         """Hold items and answer; return False if there are none. With ``most`` of 0, hold none."""
@@ -363,8 +353,7 @@ class Service:
             raise ValueError('a timeout above 0 seconds needs a queue with full="block"')
         self._buffer(client, message.items)
         client.flush = call, message
-        if message.wait_milliseconds != FOR_EVER:
-            client.deadline = self._now() + message.wait_milliseconds / _MILLISECONDS
+        client.deadline = self._deadline(message.wait_milliseconds)
         if self._blocked and not holds(_session(client)):
             self._blocked.append(client)  # behind those that wait for room
         else:
@@ -507,9 +496,7 @@ class Service:
             self._commit(now)
         if self._leased:
             self._expire(now)
-        next_due = self._serve(now)
-        if self._due:
-            next_due = min(next_due, self._end_waits(now))
+        next_due = self._waits.serve(now)
         if self._blocked:
             next_due = min(next_due, self._room_at)
         if self._closing:
@@ -588,8 +575,7 @@ class Service:
     def _take_ahead(self, client: Client, call: int, most: int) -> None:
         """Answer a flush with the next items, unless others wait for them. Their errors are left to the next take."""
         with suppress(PersistentQueueError, OSError, MemoryError):
-            place = self._places.get(_reader(self._queue, client))
-            if (place is None or not place.line) and self._take_now(client, call, most):
+            if not self._waits.has(_reader(self._queue, client)) and self._take_now(client, call, most):
                 return
         client.answer(call, Taken(0, ()))
 
@@ -600,38 +586,7 @@ class Service:
     def _may_wait(self, client: Client, refusal: QueueFullError, now: float) -> bool:
         return self._queue.blocks and not refusal.lasting and client.deadline > now
 
-    def _serve(self, now: float) -> float:
-        """Hand ready items to the connections that wait, and line up with the queue for the rest. Return the time at
-        which a delay is over; ``inf`` if nothing is delayed."""
-        next_due = inf
-        for reader, place in list(self._places.items()):
-            next_due = min(next_due, self._serve_place(place, now))
-            if reader.ready.is_closed and not place.line:  # the subscription was removed
-                self._queue.dismiss(place)
-                del self._places[reader]
-        return next_due
-
-    def _serve_place(self, place: Place, now: float) -> float:
-        """Serve the connections that wait on one reader, as ``_serve`` does."""
-        line, next_due = place.line, inf
-        while line:
-            client, call = line[0]
-            if not _waits_in(client, call):
-                line.popleft()
-            elif not place.is_told and now < place.due:  # it stands in the line of the queue, which tells it
-                next_due = place.due
-                break
-            elif self._queue.has_item(place.reader):
-                if self._end_wait(client, call):
-                    line.popleft()
-            else:
-                place.due = now + self._queue.enlist(place.reader, place)
-        if not line and place.was_told:
-            place.was_told = False
-            self._queue.pass_on(place.reader)
-        return next_due
-
-    def _end_wait(self, client: Client, call: int) -> bool:
+    def _hand_out(self, client: Client, call: int) -> bool:
         """Hand items to a connection that waits; return False if it must wait on."""
         waits, client.waits = client.waits, None
         assert waits is not None
@@ -647,24 +602,6 @@ class Service:
             return True
         client.waits = waits
         return False
-
-    def _end_waits(self, now: float) -> float:
-        """Answer the connections whose wait is over. Return the time at which the next wait is over."""
-        due = self._due
-        while due and (due[0][0] <= now or not _waits_in(*due[0][2:])):
-            _, _, client, call = heappop(due)
-            if _waits_in(client, call):
-                client.waits = None
-                client.answer(call, Taken(0, ()))
-        if len(due) > _SPARE + 2 * len(self.clients):
-            self._due = [each for each in due if _waits_in(*each[2:])]
-            heapify(self._due)
-        return self._due[0][0] if self._due else inf
-
-    def _set_deadline(self, client: Client, call: int, wait_milliseconds: int) -> None:
-        if wait_milliseconds != FOR_EVER:
-            self._count += 1
-            heappush(self._due, (self._now() + wait_milliseconds / _MILLISECONDS, self._count, client, call))
 
     def _expire(self, now: float) -> None:
         """Give back what connections have held for too long. A flush that has come is not too late."""
@@ -750,11 +687,6 @@ def _session(client: Client) -> Session[bytes]:
 def _reader(queue: OpenQueue, client: Client) -> Reader:
     """Return the reader of the connection. Raises ``SubscriptionNotFoundError`` if the queue has only named ones."""
     return client.reader or queue.need_plain()
-
-
-def _waits_in(client: Client, call: int) -> bool:
-    """Return whether the connection still waits for an item in this call."""
-    return client.waits is not None and client.waits[0] == call
 
 
 def _pair(value: object) -> tuple[int, int]:

@@ -242,7 +242,7 @@ def test_waiting_is_fair_and_wakes_for_every_source(served: Serve) -> None:
             server = queue._server
             assert server is not None
             assert server._service is not None
-            while sum(len(place.line) for place in server._service._places.values()) <= number:
+            while sum(len(place.line) for place in server._service._waits._places.values()) <= number:
                 time.sleep(0.001)
         put(queue, b"a")
         threads[0].join()

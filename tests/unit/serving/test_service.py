@@ -451,10 +451,10 @@ def test_many_waits_that_ended_leave_no_deadlines(bench: Bench) -> None:
         peer.send(Take(1, 10**6))
         bench.service.receive(peer.client, encode(Cancel(), peer.calls))
         assert peer.answer() == NOTHING
-    assert bench.service._due[0][0] - bench.seconds > 900
+    assert bench.service._waits._due[0][0] - bench.seconds > 900
     peer.send(Take(1, 10**5))
     assert bench.turn() <= 100
-    assert len(bench.service._due) < 100
+    assert len(bench.service._waits._due) < 100
 
 
 def test_a_wait_without_a_take(bench: Bench) -> None:
@@ -536,7 +536,7 @@ def test_a_removed_subscription_leaves_nothing_to_serve(bench: Bench) -> None:
             assert peer.answer() == NOTHING
             bench.queue.unsubscribe(name)
             bench.turn()
-    assert (bench.service._places, bench.open_queue._waiters.count) == ({}, 0)
+    assert (bench.service._waits._places, bench.open_queue._waiters.count) == ({}, 0)
 
 
 def test_delayed_items_and_last_attempts(make_bench: MakeBench) -> None:
@@ -907,7 +907,7 @@ def test_waits_that_are_over_leave_the_line(bench: Bench) -> None:
         bench.seconds += 1
         bench.turn()
         assert hasty.answer() == NOTHING
-    (place,) = bench.service._places.values()
+    (place,) = bench.service._waits._places.values()
     assert len(place.line) < 100
     bench.put(b"1")
     bench.turn()

@@ -193,10 +193,7 @@ class Store:
             self.segments.close()
 
     def release(self) -> None:
-        """Close the files and free the lock, for an owner that may not write any more, such as a forked child.
-
-        Raises the ``OSError`` of a file that could not be closed, after the lock was freed.
-        """
+        """Close the files and free the lock, for an owner that may not write any more, such as a forked child."""
         try:
             self.abandon()
         finally:

@@ -27,7 +27,17 @@ from stat import S_ISREG, filemode
 from typing import NamedTuple
 
 from ..errors import unless_lacking
-from ..system.disk import CREATE, CREATE_NEW, NO_SPACE, WRITE, Disk, StatResult, join, wipe_file, write_zeros
+from ..system.disk import (
+    CREATE,
+    CREATE_NEW,
+    NO_SPACE,
+    WRITE,
+    Disk,
+    StatResult,
+    join,
+    wipe_file,
+    write_zeros,
+)
 from ..system.event_log import LOGGER
 from ..system.quota import OverLimitError, Quota
 
@@ -230,7 +240,9 @@ class Spare:
         before, so the free space stays free.
         """
         fd, size_bytes = self.open(least_bytes, most_bytes)
-        self._disk.close(fd)
+        # The zeros are not synced, and a network file system may say only now that there is no room for them. Any other
+        # failure is reported again by the sync of the log that the spare becomes, before a frame is written over them.
+        self._disk.close(fd, NO_SPACE)
         return size_bytes
 
     def open(self, least_bytes: int, most_bytes: int | None = None) -> tuple[int, int]:

@@ -40,13 +40,13 @@ from ..errors import (
     lacking,
     naming_paths,
 )
+from ..system.bad_pages import copy_file
 from ..system.disk import (
     LACKING,
     Disk,
     StrPath,
     abspath,
     basename,
-    copy_file,
     current_disk,
     dirname,
     join,

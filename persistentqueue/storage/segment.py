@@ -291,7 +291,10 @@ class Segment:
         return segment
 
     def close(self) -> None:
-        """Close the file. The object cannot be used afterwards."""
+        """Close the file. The object cannot be used afterwards.
+
+        Blocks that were not synced are given up: their queue is broken, or ends as after a crash.
+        """
         self._disk.close(self._fd)
 
     def has_room(self, staged_bytes: int, length_bytes: int) -> bool:

@@ -530,13 +530,14 @@ class Segments:
     def _to_redo(self, info: SegmentInfo) -> Segment:
         if info.number not in self._open:
             arguments = (self._disk, self.path(info.number), info.number, info.salt, info.capacity_bytes)
-            is_missing = not self.exists(info.number)
-            if is_missing:
-                # The blocks that the log carries are written anew. All others are lost, and a reader gets an error.
-                Segment.recreate(*arguments).close()
-            self._open[info.number] = segment = Segment.open(*arguments, trusted=True)
-            if is_missing:
+            if self.exists(info.number):
+                segment = Segment.open(*arguments, trusted=True)
+            else:
+                # The blocks that the log carries are written anew. All others are lost, and a reader gets an error. The
+                # file stays open until it is synced: a close before that could lose its header unnoticed.
+                segment = Segment.recreate(*arguments)
                 self.new.append(segment)
+            self._open[info.number] = segment
         return self._open[info.number]
 
     def _opened(self, info: SegmentInfo, first: bool = False) -> Segment:
@@ -578,7 +579,7 @@ class Segments:
         for number in list(self._open)[: max(len(self._open) - most, 0)]:
             segment = self._open[number]
             if not segment.dirty and segment is not self.current and number not in self._pins:
+                del self._open[number]  # first: its number may be another file's once it is closed
                 segment.close()
-                del self._open[number]
                 closed = True
         return closed

@@ -11,7 +11,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ..errors import CorruptionError
-from .disk import PAGE_BYTES, Disk, copy_file, read_all
+from .disk import CREATE_NEW, PAGE_BYTES, READ, Disk, read_all, write_all
+from .progress import SILENT, Meter
+
+_STEP_BYTES = 1024 * 1024
+"""Bytes that a copy reads and writes at once."""
 
 
 def is_unreadable(error: OSError) -> bool:
@@ -43,6 +47,28 @@ def read_around(disk: Disk, fd: int, length_bytes: int, offset: int) -> bytes:
             raise
     pages = _pages(disk, fd, length_bytes, offset)
     return b"".join(bytes(end - start) if data is None else data for start, end, data in pages)
+
+
+def copy_file(disk: Disk, source_path: str, target_path: str, meter: Meter = SILENT) -> int:
+    """Copy the file to a new one and return its length in bytes. Raises ``FileExistsError``.
+
+    The content of the copy is durable on return, its name is not.
+    """
+    source = disk.open(source_path, READ, 0)
+    try:
+        target = disk.open(target_path, CREATE_NEW, 0o600)
+        try:
+            offset = 0
+            while data := disk.pread(source, _STEP_BYTES, offset):
+                write_all(disk, target, [data], len(data), offset)
+                offset += len(data)
+                meter.advance(len(data))
+            disk.fdatasync(target)
+        finally:
+            disk.close(target)
+    finally:
+        disk.close(source)
+    return offset
 
 
 def copy_around(disk: Disk, source_path: str, target_path: str) -> bool:

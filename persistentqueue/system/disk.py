@@ -23,7 +23,7 @@ import struct
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -38,7 +38,6 @@ from ..errors import (
     QueueNotFoundError,
     TooManyFilesError,
 )
-from .progress import SILENT, Meter
 
 try:
     import fcntl
@@ -98,7 +97,8 @@ class Disk:
     offsets are multiples of ``PAGE_BYTES``, and their data lies in ``page_memory``. None if the file cannot be opened
     so.
     """
-    close: Callable[[int], None]
+    close_file: Callable[[int], None]
+    """``close_file(fd)``; the package calls ``close``."""
     pread: Callable[[int, int, int], bytes]
     """``pread(fd, length_bytes, offset)``; may return fewer bytes."""
     pwritev: Callable[[int, Buffers, int, int], int]
@@ -152,6 +152,27 @@ class Disk:
     def __repr__(self) -> str:
         """Return a short text: signatures show it."""
         return f"<{type(self).__name__}>"
+
+    def close(self, fd: int, told: Set[int] = frozenset()) -> None:
+        """Close a file that was only read or synced, or whose unsynced bytes are not needed. Raises only errors in
+        ``told``.
+
+        On Linux a close that fails has closed the file, and is never repeated: its number may be another file's. NFS
+        writes the rest of a file at its close. An error there says nothing of bytes that were read, or synced before.
+        """
+        _close(self.close_file, fd, told)
+
+
+_CLOSED_BEFORE = frozenset({errno.EBADF})
+"""No answer of a file system, but a bug."""
+
+
+def _close(close: Callable[[int], None], fd: int, told: Set[int] = frozenset()) -> None:
+    try:
+        close(fd)
+    except OSError as error:
+        if error.errno in _CLOSED_BEFORE | told:
+            raise
 
 
 class _Descriptor:
@@ -324,28 +345,6 @@ def write_zeros(disk: Disk, fd: int, start: int, end: int) -> None:
         disk.start_sync(fd, at, len(chunk))
 
 
-def copy_file(disk: Disk, source_path: str, target_path: str, meter: Meter = SILENT) -> int:
-    """Copy the file to a new one and return its length in bytes. Raises ``FileExistsError``.
-
-    The content of the copy is durable on return, its name is not.
-    """
-    source = disk.open(source_path, READ, 0)
-    try:
-        target = disk.open(target_path, CREATE_NEW, 0o600)
-        try:
-            offset = 0
-            while data := disk.pread(source, len(_ZEROS), offset):
-                write_all(disk, target, [data], len(data), offset)
-                offset += len(data)
-                meter.advance(len(data))
-            disk.fdatasync(target)
-        finally:
-            disk.close(target)
-    finally:
-        disk.close(source)
-    return offset
-
-
 def wipe_file(disk: Disk, path: str) -> None:
     """Overwrite all bytes of the file with zeros, durably. Old copies that the device itself keeps are not reached.
 
@@ -485,7 +484,7 @@ def range_lock_holder(path: str, start: int, length_bytes: int) -> int | None:
     try:
         found = struct.unpack(form, fcntl.fcntl(fd, fcntl.F_GETLK, struct.pack(form, *fields)))
     finally:
-        os.close(fd)
+        _close(os.close, fd)
     return None if found[first] == fcntl.F_UNLCK else found[2 if first else 4]
 
 
@@ -570,7 +569,7 @@ def _checked(fd: int) -> int:
     try:
         return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _LOWEST_DESCRIPTOR)
     finally:
-        os.close(fd)
+        _close(os.close, fd)
 
 
 def _open_direct(path: str) -> int | None:
@@ -635,7 +634,7 @@ def _with_directory(call: Callable[[str | int], T], path: str) -> T:
     try:
         return call(fd)
     finally:
-        os.close(fd)
+        _close(os.close, fd)
 
 
 def _fallocate(fd: int, offset: int, length_bytes: int) -> None:
@@ -732,7 +731,7 @@ def _portable_sync(fd: int) -> None:
 PORTABLE = Disk(
     open=_open_by_name,
     open_direct=lambda _path: None,
-    close=os.close,
+    close_file=os.close,
     pread=os.pread,
     pwritev=_portable_pwritev,
     fdatasync=_portable_sync,

@@ -79,7 +79,7 @@ class Quota:
             self.disk = replace(
                 disk,
                 open=self._open,
-                close=self._close,
+                close_file=self._close,
                 pwritev=self._pwritev,
                 ftruncate=self._ftruncate,
                 fallocate=self._fallocate,
@@ -125,7 +125,7 @@ class Quota:
 
     def _close(self, fd: int) -> None:
         self._opened.pop(fd, None)  # first: once closed, the number may be another file's
-        self._disk.close(fd)
+        self._disk.close_file(fd)
 
     def _pwritev(self, fd: int, buffers: Buffers, offset: int, flags: int) -> int:
         file = self._opened.get(fd)

@@ -15,6 +15,8 @@ states that a real disk hides:
 - **A failed sync** behaves as on one of the file systems. On ext4 and XFS, the pending writes are neither durable nor
   tried again. On btrfs, the content falls back to the durable one. On ext4 with data=journal, only the next sync
   reports the failure.
+- **A failed close** closes all the same. With EIO, a file that was open for writing loses its pending writes. Its next
+  sync reports that, as on Linux.
 
 The disk makes one assumption, SQLite's "powersafe overwrite": a write never damages bytes that it does not change, even
 in its own sectors. Each call that changes something is a tick. At a tick, ``on_tick`` may look at the disk, copy it, or
@@ -149,6 +151,8 @@ class SimulatedDisk:
         self.sync_failure = "ext4"
         self.refused: set[str] = set()
         """Calls that found no room, no descriptor or no memory in this life."""
+        self.failed: set[str] = set()
+        """Calls that have failed in this life."""
         self.sync_failed = False
         """True if a sync has failed in this life: pending data may be gone without a power cut."""
         self.owed: set[int] = set()
@@ -159,6 +163,8 @@ class SimulatedDisk:
         self.situation: Any = None
         """Knowledge of an explorer about this disk, which a crash keeps; an immutable value."""
         self._next_descriptor = _FD_FIRST
+        self._writers: set[int] = set()
+        """Descriptors that were opened to write."""
         self._door: Disk | None = None
         for path in directories:
             self._make_durable(path)
@@ -352,7 +358,7 @@ class SimulatedDisk:
         vars(door).update(
             open=self.open,
             open_direct=self.open_direct,
-            close=self.close,
+            close_file=self.close,
             pread=self.pread,
             pwritev=self.pwritev,
             fdatasync=self.fdatasync,
@@ -399,7 +405,10 @@ class SimulatedDisk:
             raise FileExistsError(errno.EEXIST, "File exists", path)
         elif number < 0 and flags & _TO_WRITE:
             raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
-        return self._descriptor(number, path, False)
+        fd = self._descriptor(number, path, False)
+        if flags & _TO_WRITE:
+            self._writers.add(fd)
+        return fd
 
     def open_direct(self, path: str) -> int | None:
         path = self._where(path)
@@ -408,11 +417,21 @@ class SimulatedDisk:
         return self._descriptor(self._number(path), path, True)
 
     def close(self, fd: int) -> None:
-        number, _, _ = self.descriptors.pop(fd)
+        number, path, _ = self.descriptors.pop(fd)
+        was_writer = fd in self._writers
         if self.locked.get(number) == fd:
             del self.locked[number]
         if number > 0 and self.inodes[number].locked_by == fd:
             self.inodes[number].locked_by = 0
+        if self.fault is not None:  # last: on Linux the descriptor and its locks are gone even if the close fails
+            try:
+                self._may_fail("close", path)
+            except OSError as error:
+                if error.errno == errno.EIO and was_writer and self.inodes[number].pending:
+                    self.inodes[number].pending = []
+                    self.owed.add(number)
+                    self.sync_failed = True
+                raise
 
     def pread(self, fd: int, length_bytes: int, offset: int) -> bytes:
         number, path, _ = self.descriptors[fd]
@@ -464,8 +483,7 @@ class SimulatedDisk:
             self.fdatasync(fd)
             return
         self._tick("fsync", path)
-        if self.fault is not None and isinstance(failure := self.fault("fsync", path), OSError):
-            raise failure
+        self._may_fail("fsync", path)
         if not self.pending_names:
             return
         later = []
@@ -590,7 +608,8 @@ class SimulatedDisk:
             return
         failure = self.fault(call, path)
         if isinstance(failure, OSError):
-            if failure.errno in LACKING:
+            self.failed.add(call)
+            if failure.errno in LACKING and call != "close":  # no reason for anything: see ``is_unexplained``
                 self.refused.add(call)
             if self.trace is not None:
                 self.trace.append(f"         !! {call} {path}: {failure}")
@@ -614,6 +633,7 @@ class SimulatedDisk:
             return True
         if self.fault is None or not isinstance(self.fault(call, path), OSError):
             return False
+        self.failed.add(call)
         if self.trace is not None:
             self.trace.append(f"         !! {call} {path} fails as on {self.sync_failure}")
         if self.sync_failure == "ext4 data=journal":

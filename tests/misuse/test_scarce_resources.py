@@ -131,7 +131,7 @@ class Few:
         self.most = most
         self.open: set[int] = set()
         self.refused = 0
-        self.disk = replace(IN_CACHE, open=self._open, close=self._close, open_direct=lambda _path: None)
+        self.disk = replace(IN_CACHE, open=self._open, close_file=self._close, open_direct=lambda _path: None)
 
     def _open(self, path: str, flags: int, mode: int) -> int:
         if len(self.open) >= self.most:

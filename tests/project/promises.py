@@ -42,7 +42,8 @@ PROMISES = (
     _promise(
         "consistent",
         "unit/core/state api/state_machine unit/recovery/replay durability/campaigns durability/golden "
-        "durability/processes durability/producers_killed predecessors/diskqueue_faults predecessors/diskqueue_kills "
+        "durability/processes durability/failing_closes durability/producers_killed "
+        "predecessors/diskqueue_faults predecessors/diskqueue_kills "
         "predecessors/diskqueue_log misuse/renames misuse/foreign_directories misuse/location_repair misuse/trust "
         "unit/recovery/mounts durability/network_disks "
         "misuse/misuse misuse/surroundings workers/killed",

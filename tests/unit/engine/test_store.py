@@ -517,7 +517,8 @@ def test_interrupted_spill_breaks_the_queue(open_queue: QueueFactory) -> None:
 
 @pytest.mark.parametrize("name", ["data", "pool", "lock"])
 def test_a_file_that_cannot_be_closed_keeps_no_lock(open_queue: QueueFactory, name: str) -> None:
-    """If the close of a segment, of the log or of the lock fails, ``close`` raises the error when the lock is free."""
+    """If the close of a segment, of the log or of the lock fails, ``close`` ends well, since all is durable; the lock
+    is free."""
     paths: dict[int, str] = {}
     failing = [False]
 
@@ -531,11 +532,11 @@ def test_a_file_that_cannot_be_closed_keeps_no_lock(open_queue: QueueFactory, na
         if failing[0] and f"/{name}" in paths.get(fd, ""):
             raise OSError(errno.EIO, "Input/output error", paths[fd])
 
-    queue = open_queue(disk=replace(DISK, open=open_file, close=close))
+    queue = open_queue(disk=replace(DISK, open=open_file, close_file=close))
     put(queue, bytes(100_000))
     failing[0] = True
-    with pytest.raises(OSError, match="Input/output"):
-        queue.close()
+    queue.close()
+    queue.close()
     assert drain(open_queue()) == [bytes(100_000)]
 
 

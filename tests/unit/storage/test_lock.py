@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,3 +49,20 @@ def test_lock_file_that_lost_its_name(tmp_path: Path) -> None:
     lock.acquire(1)
     lock.release()
     assert calls[0] == 3  # twice for the file, once for its directory
+
+
+def test_locations_whose_closes_fail_are_free(tmp_path: Path) -> None:
+    """A release frees the lock, and each location that it holds, even if every close fails."""
+
+    def close(fd: int) -> None:
+        DISK.close(fd)
+        raise OSError(errno.EIO, "Input/output error")
+
+    places = [tmp_path / name for name in ("queue", "first", "second")]
+    for place in places:
+        place.mkdir()
+    lock, other = (Lock(disk, str(places[0] / "lock")) for disk in (replace(DISK, close_file=close), DISK))
+    for owner in (lock, other):
+        owner.acquire(0)
+        assert all(owner.hold_location(str(place)) for place in places[1:])
+        owner.release()

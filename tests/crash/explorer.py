@@ -46,7 +46,7 @@ from tests.support.disks import call_on
 
 from .content import SUBSCRIBES, Content
 from .disk import SimulatedDisk
-from .exploring import LIVES, SCHEDULES_MAX, ViolationError, exploring, inject, living, require_valid
+from .exploring import LIVES, SCHEDULES_MAX, ViolationError, exploring, inject, is_unexplained, living, require_valid
 from .places import MOVES, Places
 from .published import PUBLISHES, Others, adopting
 from .renames import RENAMES, STEP_ODDS, TICK_ODDS, Renames
@@ -280,7 +280,8 @@ class Explorer:
                 store.adopter.adopt(insists=True)
             found = self._find(disk, store, allowed)
         except (PersistentQueueError, OSError) as error:
-            if (not self._faults or isinstance(error, CorruptionError)) and not self._renames.is_gone(disk):
+            is_wrong = not self._faults or isinstance(error, CorruptionError) or is_unexplained(disk, error)
+            if is_wrong and not self._renames.is_gone(disk):
                 raise
             if store is not None:
                 store.release()
@@ -319,6 +320,8 @@ class Explorer:
                 self._next_life(disk, model, undecided, depth)
                 return
             if not self._faults or not isinstance(error, BrokenQueueError | ResourceError | OSError):
+                raise
+            if is_unexplained(disk, error):
                 raise
             if disk.refused and not disk.sync_failed and not isinstance(error, ResourceError):
                 raise  # a full disk breaks no queue, and neither does another resource that the system lacks

@@ -202,12 +202,12 @@ MUTANTS = (
     Mutant("a decision takes the place of all before it", "core/state", "                self.forget(self.asked_for[name], name)\n", "                self.decisions.clear()\n", "several", 34),
     Mutant("a decision is forgotten that a power cut brings back to mind", "recovery/in_doubt", "newest.frames[-2:]", "newest.frames[-1:]", "several", 193),
     Mutant("what is in doubt is cut off before it is settled", "recovery/opening", "    if not doubtful and not was_in_doubt:\n", "    if not doubtful:\n", "tests/unit/recovery/test_in_doubt.py::test_check_finds_nothing_in_a_cut_short_opening"),
-    Mutant("what was aborted counts", "core/state", "                if first.committed:\n", "                if True:\n", "several faults", 771),
+    Mutant("what was aborted counts", "core/state", "                if first.committed:\n", "                if True:\n", "several faults", 1290),
     Mutant("what is in doubt counts", "recovery/opening", "lambda prepare: ask(disk, directory, prepare, recover_other, others.is_sound)", "lambda _: True", "several"),
     Mutant("what is in doubt is dropped", "recovery/opening", "lambda prepare: ask(disk, directory, prepare, recover_other, others.is_sound)", "lambda _: False", "several"),
     Mutant("a queue is deleted that another has to ask", "recovery/catalog", "            _refuse_unsettled(disk, directory)\n", "            pass\n", "several", 4),
     Mutant("the short way forgets what is to be settled", "engine/store", "if self.generations.settling is not None:\n                self.shielded(partial(self._commit_long, group))\n            elif not self.committer", "if not self.committer", "several", 19),
-    Mutant("an aborted part is taken for committed", "engine/two_phase", "            settling.committed = False\n", "            settling.committed = True\n", "several faults", 771),
+    Mutant("an aborted part is taken for committed", "engine/two_phase", "            settling.committed = False\n", "            settling.committed = True\n", "several faults", 1290),
     # --- items that fail
     Mutant("a delivery is not logged", "runtime/retries", "                open_queue.commit(delivery)\n", "                pass\n", "retries"),
     Mutant("a delivery is in memory before it is durable", "runtime/retries", "                    open_queue.commit(delivery)\n", "                    for operation in delivery.operations:\n                        open_queue._store.state.apply(operation)\n", "retries"),
@@ -372,7 +372,10 @@ MUTANTS = (
     Mutant("nobody hears that the log is full", "engine/store", "            for transaction in refused:\n", "            for transaction in refused[:0]:\n", "faults", 22),
     Mutant("short writes are taken for whole ones", "system/disk", "    if written_bytes != length_bytes:\n", "    if False:\n", "faults"),
     Mutant("the rest of a short write goes to its beginning", "system/disk", "pwritev(fd, chunk, offset + written_bytes, flags)", "pwritev(fd, chunk, offset, flags)", "faults"),
-    Mutant("a segment that could not be made stays", "storage/segment", "                    disk.unlink(path)\n            raise\n", "                    pass\n            raise\n", "faults", 27),
+    Mutant("a segment that could not be made stays", "storage/segment", "                    disk.unlink(path)\n            raise\n", "                    pass\n            raise\n", "faults", 149),
+    Mutant("a close that fails breaks the queue", "system/disk", "        if error.errno in _CLOSED_BEFORE | told:\n            raise\n", "        raise\n", "faults"),
+    Mutant("a close that fails breaks one of several queues", "system/disk", "    try:\n        close(fd)\n    except OSError as error:\n        if error.errno in _CLOSED_BEFORE | told:\n            raise\n", "    close(fd)\n", "several faults"),
+    Mutant("nobody hears that the spare has found no room", "storage/pool", "self._disk.close(fd, NO_SPACE)", "self._disk.close(fd)", "tests/durability/test_failing_closes.py::test_a_spare_that_has_found_no_room"),
 )  # fmt: skip
 
 

@@ -55,6 +55,7 @@ from .exploring import (
     crash,
     exploring,
     inject,
+    is_unexplained,
     living,
     require_sound,
     require_valid,
@@ -209,7 +210,7 @@ class SeveralExplorer:
                 self._need_forgotten(life)
             self._end(life)
         except (PersistentQueueError, OSError) as error:
-            if not self._faults or isinstance(error, CorruptionError):
+            if not self._faults or isinstance(error, CorruptionError) or is_unexplained(disk, error):
                 raise
         for store in life.stores.values():
             store.abandon()

@@ -111,7 +111,7 @@ class Session(SessionState[T]):
         MiB of memory with the new one. To spill is to write them to segments ahead of the flush.
 
         Args:
-            item: Any bytes-like object, from 0 to 4 GiB - 1 bytes.
+            item: Any bytes-like object of at least one dimension, from 0 to 4 GiB - 1 bytes.
 
         Raises:
             TypeError: If the item is not a bytes-like object.

@@ -27,6 +27,8 @@ _CHUNK_ITEMS = 8192
 _VERSION_MAX = 2**64 - 1
 _MARKER_FIELDS = 2
 _NAME_BYTES_MAX = 2**16 - 1
+_OBJECTS = ("O", "<O", ">O")
+"""Formats of buffers that have references to objects."""
 _LONGEST_SECONDS = 1e9
 """Longest wait, in seconds: 31 years."""
 
@@ -100,9 +102,23 @@ def as_bytes(item: Buffer) -> bytes:
         elif isinstance(item, dict | list | int | float | None):
             advice = ": open the queue with codec=codecs.JSON"
         raise TypeError(f"an item must be a bytes-like object, not {type(item).__name__}{advice}") from None
+    if not (view.ndim or isinstance(item, bytes)) or view.format in _OBJECTS:
+        raise TypeError(_not_bytes(item, view))
     if view.nbytes > ITEM_BYTES_MAX:
         raise too_large(view.nbytes)
     return view.tobytes()
+
+
+def _not_bytes(item: object, view: memoryview) -> str:
+    """Return the message for a buffer that is no sequence of bytes: a single value, such as a ``numpy.int64``, or
+    references to objects, which mean nothing in another process."""
+    kind = type(item).__name__
+    if view.ndim:
+        return f"an item must be a bytes-like object, not references to objects in this {kind}: pass their values"
+    advice = "encode it, or open the queue with codec=codecs.TEXT"
+    if not isinstance(item, str):
+        advice = "pass Python's own number with codec=codecs.JSON, or memoryview(item).tobytes() for its memory"
+    return f"an item must be a bytes-like object, not the single value of this {kind}: {advice}"
 
 
 def too_large(size_bytes: int) -> ItemTooLargeError:

@@ -59,7 +59,7 @@ PROMISES = (
         "workers/simulated_network unit/serving/service unit/serving/protocol "
         "api/queue api/subscriptions unit/core/availability unit/runtime/open_queue unit/runtime/retries "
         "unit/runtime/dead_letters durability/compat_killed faces/compat faces/aio_cancelled misuse/sessions "
-        "misuse/interrupts misuse/errors misuse/command_line",
+        "misuse/interrupts misuse/errors misuse/command_line misuse/arguments",
         "interrupts",
         "interrupts --signals-only --count 100000",
         "random --style retries --schedules 100000",

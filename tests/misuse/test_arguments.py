@@ -1,0 +1,104 @@
+"""Wrong arguments: each interface to a queue refuses them before anything is buffered, with the same words."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from persistentqueue import PersistentQueue, Producer, aio, codecs, compat, connect
+from tests.conftest import QueueFactory
+from tests.support.queues import drain
+
+
+class Record(ctypes.Structure):
+    _fields_ = (("number", ctypes.c_int),)
+
+
+async def _answers_of_loop(path: Path, ask: Callable[[Any], Any]) -> list[str]:
+    """Return what the sessions of ``aio`` answer."""
+    answers = []
+    async with (
+        aio.PersistentQueue(path, "tasks") as tasks,
+        aio.connect(path, "joined") as joined,
+        tasks.session() as session,
+        joined.session() as connected,
+    ):
+        for each in (session, connected):
+            try:
+                answers.append(f"took {await ask(each)}")
+            except (TypeError, ValueError) as error:
+                answers.append(f"{type(error).__name__}: {error}")
+            await each.rollback()
+    return answers
+
+
+def _answers(path: Path, ask: Callable[[Any], Any]) -> list[str]:
+    """Return what each interface with sessions answers: the call has taken the argument, or its error."""
+    answers = []
+    with ExitStack() as stack:
+        queue = stack.enter_context(PersistentQueue(path, "own", serve=True))
+        far = stack.enter_context(connect(path, "own", serve="never"))
+        producer = stack.enter_context(Producer(path, "own"))
+        asked: list[Any] = [stack.enter_context(queue.session()), stack.enter_context(far.session()), producer]
+        for each in asked:
+            try:
+                answers.append(f"took {ask(each)}")
+            except (TypeError, ValueError) as error:
+                answers.append(f"{type(error).__name__}: {error}")
+            each.rollback()
+    return answers + asyncio.run(_answers_of_loop(path, ask))
+
+
+_NUMBER = "pass Python's own number with codec=codecs.JSON, or memoryview(item).tobytes() for its memory"
+
+
+@pytest.mark.parametrize(
+    ("item", "what"),
+    [
+        (ctypes.c_int(3), f"the single value of this c_int: {_NUMBER}"),
+        (memoryview(ctypes.c_double(1.5)), f"the single value of this memoryview: {_NUMBER}"),
+        (Record(3), f"the single value of this Record: {_NUMBER}"),
+        ((ctypes.py_object * 1)(), "references to objects in this py_object_Array_1: pass their values"),
+    ],
+    ids=["number", "view", "record", "references"],
+)
+def test_a_buffer_that_is_no_sequence_of_bytes(tmp_path: Path, item: Any, what: str) -> None:
+    """A single value with the buffer protocol is refused with advice, as are references to objects."""
+    expected = f"TypeError: an item must be a bytes-like object, not {what}"
+    assert set(_answers(tmp_path, lambda session: session.enqueue(item))) == {expected}
+    assert set(_answers(tmp_path, lambda session: session.enqueue_many([b"x", item]))) == {expected}
+    with compat.Queue(tmp_path / "c", codec=codecs.BYTES) as queue:
+        with pytest.raises(TypeError) as caught:
+            queue.put(item)
+        assert f"TypeError: {caught.value}" == expected
+        assert queue.empty()
+
+
+@pytest.mark.parametrize("kind", ["int64", "str_", "object_"])
+def test_a_scalar_of_numpy_is_no_item(open_queue: QueueFactory, kind: str) -> None:
+    """A scalar of numpy is refused, and an array of at least one dimension is stored as its bytes."""
+    numpy = pytest.importorskip("numpy")
+    queue = open_queue()
+    with queue.transaction() as session:
+        scalar = numpy.array(["3"]).astype(getattr(numpy, kind))
+        with pytest.raises(TypeError, match="an item must be a bytes-like object, not"):
+            session.enqueue(scalar if kind == "object_" else scalar[0])
+        session.enqueue(numpy.array([[1, 2], [3, 4]], "u1"))
+        session.enqueue(numpy.bytes_(b"ab"))
+    assert drain(queue) == [b"\1\2\3\4", b"ab"]
+
+
+def test_a_buffer_of_any_dimensions_is_an_item(open_queue: QueueFactory) -> None:
+    """A buffer of one or more dimensions is stored as its bytes, in their order, also if it has gaps."""
+    queue = open_queue()
+    with queue.transaction() as session:
+        session.enqueue((ctypes.c_ubyte * 2)(1, 2))
+        session.enqueue(memoryview(b"abcd").cast("B", (2, 2)))
+        session.enqueue(memoryview(b"abcd")[::2])
+    assert drain(queue) == [b"\1\2", b"abcd", b"ac"]

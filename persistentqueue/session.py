@@ -163,11 +163,12 @@ class Session(SessionState[T]):
         items.
 
         Args:
-            items: An iterable of bytes-like objects, each from 0 to 4 GiB - 1 bytes.
+            items: An iterable of bytes-like objects, each from 0 to 4 GiB - 1 bytes. A mapping is refused: pass its
+                ``values()``. A set has no order of its own: pass ``sorted(items)`` if the order matters.
 
         Raises:
-            TypeError: If ``items`` is not iterable, or an item is not a bytes-like object. The chunk with that item is
-                not buffered. Chunks before it stay in the session.
+            TypeError: If ``items`` is not iterable or is a mapping, or an item is not a bytes-like object. The chunk
+                with that item is not buffered. Chunks before it stay in the session.
             ItemTooLargeError: If an item is longer than 4 GiB - 1 bytes. The chunk with that item is not buffered.
                 Chunks before it stay in the session.
             ResourceError: If the session must spill and the operating system lacks something for that, such as disk

@@ -58,7 +58,8 @@ class TypedSession(Session[T]):
         buffered in chunks of 8,192 items.
 
         Args:
-            items: An iterable of objects that the codec can encode.
+            items: An iterable of objects that the codec can encode. A set has no order of its own, as in
+                ``Session.enqueue_many``. A mapping is refused: use ``enqueue`` if it is one item.
 
         Raises:
             CodecError: If the codec cannot encode an item. The chunk with that item is not buffered. Chunks before it

@@ -139,7 +139,7 @@ class Session(Uncopyable, Generic[T]):
         or a cancellation stay in the session.
 
         Args:
-            items: Items, as for ``enqueue``. The event loop iterates over them, in parts.
+            items: Items, as for ``enqueue``; no mapping. The event loop iterates over them, in parts.
 
         Raises:
             TypeError, ItemTooLargeError, CodecError, ResourceError, QueueFullError: On the conditions that ``enqueue``

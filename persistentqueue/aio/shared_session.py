@@ -121,7 +121,7 @@ class ConnectedSession(Uncopyable, Generic[T]):
         Of an iterable that is no list or tuple, the items before an error or a cancellation stay in the session.
 
         Args:
-            items: Items, as for ``enqueue``. The event loop iterates over them, in parts.
+            items: Items, as for ``enqueue``; no mapping. The event loop iterates over them, in parts.
 
         Raises:
             TypeError, ItemTooLargeError, CodecError, ResourceError, QueueFullError: As ``enqueue`` describes.

@@ -27,6 +27,7 @@ from persistentqueue import (
     TooManyFilesError,
     codecs,
 )
+from persistentqueue.core.items import need_several
 from persistentqueue.options import OptionArguments, Options, Unnamed, chosen_options, counts_deliveries
 from persistentqueue.system.disk import StrPath, abspath, after_fork_in_child
 from persistentqueue.workers import SharedQueue, connect_options
@@ -316,15 +317,17 @@ class Queue(UncopyableFace, queue.Queue[T]):
         """Put items into the queue, in order, as one transaction with one sync, durable on return.
 
         Args:
-            items: Items that the codec can encode. Either all of them are put, or none.
+            items: Items that the codec can encode, in an iterable with an order. Either all of them are put, or none.
             block: Whether to wait until there is room for all items. Default True.
             timeout: Seconds to wait for room; at least 0. Default None: no limit.
 
         Raises:
+            TypeError: ``items`` is a mapping, a string or bytes. No item is in the queue.
             ValueError: There are more than ``maxsize`` items, or ``timeout`` is negative.
             Full, ShutDown, CodecError, ResourceError: On the conditions that ``put`` names. No item is in the queue.
             BrokenQueueError: A sync failed. It is unknown whether the items are in the queue.
         """
+        need_several(items, "put_many", "put")
         found = list(items)
         if found:
             self._add(found, block, timeout)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate, islice
 from operator import index
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
@@ -34,7 +34,8 @@ _LONGEST_SECONDS = 1e9
 
 
 def chunks(items: Iterable[Any]) -> Iterator[list[Any]]:
-    """Yield a list or a tuple as a whole, and any other iterable in parts. Raises ``TypeError`` for a single item."""
+    """Yield a list or a tuple as a whole, and any other iterable in parts. Raises the ``TypeError`` of
+    ``need_several``."""
     need_several(items)
     if isinstance(items, list | tuple):
         yield list(items)
@@ -44,10 +45,16 @@ def chunks(items: Iterable[Any]) -> Iterator[list[Any]]:
         yield chunk
 
 
-def need_several(items: Iterable[Any]) -> None:
-    """Raise ``TypeError`` for one item in the place of several: its characters or bytes would become items."""
+def need_several(items: Iterable[Any], call: str = "enqueue_many", call_for_one: str = "enqueue") -> None:
+    """Raise ``TypeError`` for what is no series of items, though it can be iterated: the characters or bytes of one
+    item would become items, and the values of a mapping would be lost."""
     if isinstance(items, bytes | bytearray | memoryview | str):
-        raise TypeError(f"enqueue_many takes several items, not {type(items).__name__}: use enqueue for one item")
+        raise TypeError(f"{call} takes several items, not {type(items).__name__}: use {call_for_one} for one item")
+    if isinstance(items, Mapping):
+        raise TypeError(
+            f"{call} takes several items, not the mapping {type(items).__name__}: pass its values(), or list() of it "
+            f"for its keys, or use {call_for_one} for one item"
+        )
 
 
 def are_bytes(chunk: list[Any]) -> TypeGuard[list[bytes]]:

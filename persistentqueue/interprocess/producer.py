@@ -274,7 +274,8 @@ class Producer(Uncopyable, Generic[T]):
                 items before the one that raised may stay buffered.
 
         Raises:
-            TypeError: An item is not a bytes-like object, and the codec is the default one.
+            TypeError: ``items`` is a mapping or a single item. Or an item is not a bytes-like object, and the codec is
+                the default one.
             CodecError: The codec cannot encode an item.
             ItemTooLargeError: An item has more than 4 GiB - 1 bytes.
             ClosedError: The producer was closed, or belongs to the parent process.

@@ -121,7 +121,7 @@ def test_what_is_not_done_comes_back(opened: OpenFace) -> None:
 def test_close_gives_back(opened: OpenFace) -> None:
     """An item that was got and not done is there again after ``close``."""
     with opened() as queue:
-        queue.put_many("ab")
+        queue.put_many(list("ab"))
         assert queue.get() == "a"
     assert opened().get_many(10) == ["a", "b"]
 
@@ -215,7 +215,7 @@ def test_thirty_two_thousand_at_once(opened: OpenFace) -> None:
 def test_task_done_is_for_ones_own(opened: OpenFace) -> None:
     """``task_done`` of a worker is for the oldest item that the worker has got itself."""
     queue = opened()
-    queue.put_many("abc")
+    queue.put_many(list("abc"))
     assert queue.get() == "a"
 
     assert in_thread(lambda: get_and_end(queue)) == "b"
@@ -227,7 +227,7 @@ def test_task_done_by_somebody_else(opened: OpenFace) -> None:
     """``task_done`` of a thread that has got nothing is for the oldest item of all. That item is then done for the
     thread that got it, too."""
     queue = opened()
-    queue.put_many("abc")
+    queue.put_many(list("abc"))
     assert [queue.get(), queue.get()] == ["a", "b"]
     in_thread(queue.task_done)
     queue.task_done()
@@ -243,7 +243,7 @@ def test_dead_workers_items_are_nobodys(opened: OpenFace) -> None:
     """An item of a thread that has ended stays held. ``task_done`` of a later thread is for its own item first, even if
     the system reuses the thread's identifier."""
     queue = opened()
-    queue.put_many("abc")
+    queue.put_many(list("abc"))
     assert in_thread(queue.get) == "a"
 
     assert in_thread(lambda: get_and_end(queue)) == "b"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -102,3 +104,42 @@ def test_a_buffer_of_any_dimensions_is_an_item(open_queue: QueueFactory) -> None
         session.enqueue(memoryview(b"abcd").cast("B", (2, 2)))
         session.enqueue(memoryview(b"abcd")[::2])
     assert drain(queue) == [b"\1\2", b"abcd", b"ac"]
+
+
+@pytest.mark.parametrize(
+    "items", [{b"a": 1}, MappingProxyType({}), Counter([b"a"])], ids=lambda each: type(each).__name__
+)
+def test_a_mapping_is_no_series_of_items(tmp_path: Path, items: Any) -> None:
+    """A mapping in the place of several items is refused with advice: only its keys would be enqueued."""
+    what = (
+        f"takes several items, not the mapping {type(items).__name__}: pass its values(), or list() of it for its keys"
+    )
+    expected = f"TypeError: enqueue_many {what}, or use enqueue for one item"
+    assert set(_answers(tmp_path, lambda session: session.enqueue_many(items))) == {expected}
+    with PersistentQueue(tmp_path / "j", codec=codecs.JSON) as queue, queue.session() as session:
+        with pytest.raises(TypeError) as caught:
+            session.enqueue_many(items)
+        assert f"TypeError: {caught.value}" == expected
+
+
+def test_compat_puts_several_items_only(tmp_path: Path) -> None:
+    """``put_many`` refuses a mapping and a single item as ``enqueue_many`` does, and names the calls of its queue."""
+    with compat.Queue(tmp_path) as queue:
+        with pytest.raises(TypeError, match=r"^put_many takes several items, not the mapping dict: .* use put for one"):
+            queue.put_many({"a": 1})
+        with pytest.raises(TypeError, match=r"^put_many takes several items, not str: use put for one item$"):
+            queue.put_many("ab")
+        assert queue.empty()
+        queue.put_many({"a": 1}.values())
+        assert queue.get() == 1
+        queue.task_done()
+
+
+def test_a_set_is_a_series_of_items(tmp_path: Path) -> None:
+    """A set is taken, with each of its items once, in the order in which it is iterated."""
+    items = {b"c", b"a", b"b"}
+    assert set(_answers(tmp_path, lambda session: session.enqueue_many(items))) == {"took None"}
+    with PersistentQueue(tmp_path / "s") as queue:
+        with queue.transaction() as session:
+            session.enqueue_many(items)
+        assert drain(queue) == list(items)

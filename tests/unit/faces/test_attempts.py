@@ -144,7 +144,7 @@ def test_dead_letters_make_room_for_threads_and_end_join(place: Path) -> None:
     ends."""
     settings: dict[str, Any] = {"maxsize": 3, "max_attempts": 1, "dead_letter": "dead"}
     with Queue[Any](place, **settings) as queue:
-        queue.put_many("abc")
+        queue.put_many(list("abc"))
         assert [queue.get(), queue.get()] == ["a", "b"]
     with Queue[Any](place, **settings) as queue:
         putters = [Waiting(queue.put, item) for item in "def"]
@@ -153,7 +153,7 @@ def test_dead_letters_make_room_for_threads_and_end_join(place: Path) -> None:
         assert [putter.answer() for putter in putters] == [None] * 3
         assert sorted(queue.get() for _ in putters) == ["d", "e", "f"]
     with Queue[Any](place, **settings) as queue:
-        joiner, putter = Waiting(queue.join), Waiting(queue.put_many, "gh")
+        joiner, putter = Waiting(queue.join), Waiting(queue.put_many, ["g", "h"])
         wait_for(lambda: len(waiters_of(queue)) == 1)
         assert [queue.get(), queue.get()] == ["g", "h"] and putter.answer() is None
         for _ in range(2):

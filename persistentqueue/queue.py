@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 
 from .codecs import BYTES, Codec, T, checked_codec, decode_each
 from .core.encryption import Envelopes
-from .core.items import checked_count, checked_name, checked_timeout
+from .core.items import checked_count, checked_name, checked_session_name, checked_text, checked_timeout
 from .engine.context import Settings
 from .engine.reader import Reader
 from .engine.segment_use import SegmentUse
@@ -313,7 +313,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
             name: Name of the session in ``explain``; need not be unique. Default None: the name of the calling thread.
 
         Raises:
-            ClosedError: The queue is closed.
+            TypeError, ClosedError: ``name`` is no text, or the queue is closed.
         """
         return self._session(name, None)
 
@@ -331,7 +331,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
         self, name: str | None, reader: Reader | None, make: Callable[[SessionParts], Session[T]] | None = None
     ) -> Session[T]:
         open_queue = self._open()
-        name = threading.current_thread().name if name is None else name
+        name = threading.current_thread().name if name is None else checked_session_name(name)
         make = make or (Session if self._codec is BYTES else partial(TypedSession, self._codec))
         session = make(SessionParts(open_queue, name, reader, self._retries, self))
         open_queue.look(lambda: self._sessions.add(session))
@@ -434,7 +434,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
             BrokenQueueError, ClosedError: The queue is broken or closed.
         """
         checked_name(name)
-        if start not in {"earliest", "latest"}:
+        if start not in ("earliest", "latest"):
             raise ValueError(f'start must be "earliest" or "latest", got {start!r}')
         open_queue = self._open()
         return Subscription(open_queue, open_queue.subscribe(name, start), self._codec, self._session)
@@ -452,11 +452,11 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
             name: Name of the subscription.
 
         Raises:
-            SubscriptionNotFoundError: There is no subscription of this name.
+            TypeError, SubscriptionNotFoundError: ``name`` is no text, or no subscription has it.
             ResourceError: Nothing was changed. Call again after the system has room.
             BrokenQueueError, ClosedError: The queue is broken or closed.
         """
-        self._open().unsubscribe(name)
+        self._open().unsubscribe(checked_text("a subscription's name", name))
 
     def browse(self, *, progress: Progress = None) -> Iterator[T]:
         """Return an iterator over the ready items, in order, without holding or consuming them.
@@ -510,9 +510,9 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
         """Return the version that a marker has reached (see ``Session.flush``), or None if it was never set.
 
         Args:
-            name: Name of the marker.
+            name: Name of the marker, without its version. Anything but text raises ``TypeError``.
         """
-        return self._open().marker(name)
+        return self._open().marker(checked_text("a marker's name", name))
 
     def clear(self) -> int:
         """Consume all ready items in one transaction, durable on return.

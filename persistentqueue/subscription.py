@@ -85,6 +85,7 @@ class Subscription(Uncopyable, Generic[T]):
             A new session. Use it in a ``with`` block.
 
         Raises:
+            TypeError: If the name is no text.
             ClosedError: If the queue is closed.
             ReentrantUseError: If the call interrupts another call of the queue in the same thread.
 

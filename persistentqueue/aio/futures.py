@@ -191,7 +191,9 @@ def read_some(items: Iterator[T]) -> tuple[list[T], Exception | None]:
     return found, None
 
 
-def task_name() -> str:
-    """Return the name of the running task; an empty text if none runs."""
+def session_name(name: str | None) -> str:
+    """Return the name for a session: this one, or that of the running task; an empty text if none runs."""
+    if name is not None:
+        return name
     task = asyncio.current_task()
     return task.get_name() if task is not None else ""

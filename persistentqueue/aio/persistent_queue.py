@@ -25,14 +25,14 @@ from persistentqueue import (
     codecs,
 )
 from persistentqueue.codecs import T
-from persistentqueue.core.items import checked_timeout
+from persistentqueue.core.items import checked_text, checked_timeout
 from persistentqueue.misplaced_calls import MisplacedCalls
 from persistentqueue.options import DeadLetterQueue, Options, PlainOptionArguments, Start, Unnamed, chosen_options
 from persistentqueue.system.disk import StrPath, fspath
 from persistentqueue.system.uncopyable import Uncopyable
 
 from .flush_batcher import Flushes, Marker
-from .futures import Closing, Landing, launch, over, read_some, task_name
+from .futures import Closing, Landing, launch, over, read_some, session_name
 from .item_waiter import Watch
 from .opening import not_open, prepare
 from .session import Session
@@ -265,7 +265,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
             name: Name of the session in ``explain``. Default None: the name of the running task.
         """
         core = self._open()
-        return self._session(core.session(name or task_name()), self._watch, core.__len__)
+        return self._session(core.session(session_name(name)), self._watch, core.__len__)
 
     def _session(self, core: persistentqueue.Session[T], watch: Watch, ready: Callable[[], int]) -> Session[T]:
         session = Session(self, core, watch, ready)
@@ -322,6 +322,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
             ResourceError, BrokenQueueError: On the conditions that ``persistentqueue.PersistentQueue.unsubscribe``
                 names.
         """
+        checked_text("a subscription's name", name)
         try:
             await self._do("unsubscribe", name)
         finally:  # a call that was cancelled has removed it, too
@@ -611,7 +612,7 @@ class Subscription(Uncopyable, Generic[T]):
             name: Name of the session in ``explain``. Default None: the name of the running task.
         """
         self._queue.check()
-        return self._queue._session(self._core.session(name or task_name()), self._watch, self._core.__len__)
+        return self._queue._session(self._core.session(session_name(name)), self._watch, self._core.__len__)
 
     @asynccontextmanager
     async def transaction(self, name: str | None = None) -> AsyncIterator[Session[T]]:

@@ -23,7 +23,7 @@ from persistentqueue.system.disk import StrPath, abspath
 from persistentqueue.system.uncopyable import Uncopyable
 from persistentqueue.workers import SharedQueue, SharedSubscription, WorkerSession, connect_options
 
-from .futures import Closing, Worker, apart, launch, over, read_some, task_name
+from .futures import Closing, Worker, apart, launch, over, read_some, session_name
 from .shared_session import THREAD_NAME, ConnectedSession
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ class ConnectedQueue(MisplacedCalls, Uncopyable, Generic[T]):
         Raises:
             ClosedError: The queue is closed.
         """
-        return self.session_of(self.core.session(name or task_name()))
+        return self.session_of(self.core.session(session_name(name)))
 
     def session_of(self, core: Session[T] | WorkerSession[T]) -> ConnectedSession[T]:
         """Return a session for a synchronous one. For the subscriptions of the queue, and for ``aio.transaction``.
@@ -533,7 +533,7 @@ class ConnectedSubscription(Uncopyable, Generic[T]):
         Raises:
             ClosedError: The queue is closed.
         """
-        return self.session_of(self.core.session(name or task_name()))
+        return self.session_of(self.core.session(session_name(name)))
 
     @asynccontextmanager
     async def transaction(self, name: str | None = None) -> AsyncIterator[ConnectedSession[T]]:

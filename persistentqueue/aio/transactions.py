@@ -11,7 +11,7 @@ from typing import Any, TypeVar, overload
 import persistentqueue
 
 from .flush_batcher import Marker
-from .futures import Job, Landing, launch, over, task_name
+from .futures import Job, Landing, launch, over, session_name
 from .persistent_queue import Part, PersistentQueue, Subscription
 from .session import Session
 from .shared_queue import ConnectedQueue, ConnectedSubscription
@@ -126,7 +126,7 @@ async def _together(
     queues: Sequence[PersistentQueue[Any] | Subscription[Any]], name: str | None
 ) -> AsyncIterator[tuple[Session[Any], ...]]:
     parts = [queue.part() for queue in queues]
-    block = persistentqueue.transaction(*(part.core for part in parts), name=name or task_name())
+    block = persistentqueue.transaction(*(part.core for part in parts), name=session_name(name))
     cores = block.__enter__()
     try:
         yield tuple(
@@ -143,7 +143,7 @@ async def _together(
 async def _connected(
     queues: Sequence[ConnectedQueue[Any] | ConnectedSubscription[Any]], name: str | None
 ) -> AsyncIterator[tuple[ConnectedSession[Any], ...]]:
-    block = persistentqueue.transaction(*(queue.core for queue in queues), name=name or task_name())
+    block = persistentqueue.transaction(*(queue.core for queue in queues), name=session_name(name))
     cores = block.__enter__()
     sessions = tuple(queue.session_of(core) for queue, core in zip(queues, cores, strict=True))
     async with AsyncExitStack() as stack:

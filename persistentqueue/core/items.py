@@ -267,10 +267,21 @@ def checked_marker(marker: object) -> tuple[str, int]:
     return name, version
 
 
+def checked_text(what: str, value: str, kind: str = "text") -> str:
+    """Return an argument that is text. Raises ``TypeError``, which says what it is, for any other."""
+    if not isinstance(value, str):
+        raise TypeError(f"{what} must be {kind}, not {value!r}")
+    return value
+
+
+def checked_session_name(name: str) -> str:
+    """Return the name that a caller gives to a session. Raises ``TypeError``."""
+    return checked_text("a session's name", name, "text or None")
+
+
 def checked_name(name: str) -> str:
     """Return the name if a subscription can have it. Raises ``TypeError``, ``ValueError``."""
-    if not isinstance(name, str):
-        raise TypeError(f"a subscription's name must be text, not {name!r}")
+    checked_text("a subscription's name", name)
     if not 0 < _length_bytes(name) <= _NAME_BYTES_MAX:
         raise ValueError(f"a subscription has a name of 1 to 65,535 bytes in UTF-8, not {name!r}")
     return name

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from ..core.block import BlockHeader
 from ..core.encryption import Encryption, Envelopes
 from ..core.intervals import Intervals, Run, within
-from ..core.items import checked_count
+from ..core.items import checked_count, checked_text
 from ..engine.segment_use import left_in_segments
 from ..errors import CorruptionError, QueueNotFoundError, SubscriptionNotFoundError, naming_paths
 from ..measuring.metrics import Sample, decode_samples, up_to
@@ -328,8 +328,8 @@ class View(Uncopyable):
 
         Raises:
             SubscriptionNotFoundError: The queue has no subscription of this name. Raised by the call itself.
-            TypeError: ``first`` is no whole number, or ``progress`` has another type than ``Progress``. Raised by the
-                call itself.
+            TypeError: ``subscription`` is no text, ``first`` is no whole number, or ``progress`` has another type than
+                ``Progress``. Raised by the call itself.
             ValueError: ``first`` is negative. Raised by the call itself.
             CorruptionError: A block is damaged, and ``damaged`` is None. Also raised for a damaged log.
             WrongKeyError: A block is encrypted, and its key was not given or is another one.
@@ -341,7 +341,7 @@ class View(Uncopyable):
         """
         begin = checked_count("first", first)
         state = self._look()[1].state
-        number = state.number_of(subscription) if subscription else 0
+        number = state.number_of(checked_text("a subscription's name", subscription)) if subscription else 0
         if number is None:
             names = [each.name for other, each in state.subscriptions.items() if other]
             raise SubscriptionNotFoundError(self._directory, subscription, names)

@@ -29,6 +29,7 @@ from persistentqueue import (
     Subscription,
     SubscriptionNotFoundError,
 )
+from persistentqueue.core.items import checked_text
 from persistentqueue.options import Start
 from persistentqueue.storage.layout import queue_directory
 
@@ -415,6 +416,7 @@ class StageHandoff:
     def _consumer(self, subscription: str | None) -> PersistentQueue | Subscription:
         if subscription is None:
             return self._queue
+        checked_text("a subscription's name", subscription, "text or None")
         if subscription not in self._queue.subscriptions():
             raise SubscriptionNotFoundError(
                 queue_directory(self._path, self._name), subscription, self._queue.subscriptions()

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Generic, NamedTuple, cast
 
 from ..codecs import BYTES, Codec, T, checked_codec, decode_each
-from ..core.items import checked_count, checked_timeout
+from ..core.items import checked_count, checked_name, checked_session_name, checked_text, checked_timeout
 from ..engine.context import Settings
 from ..engine.segment_use import SegmentUse
 from ..errors import (
@@ -182,7 +182,7 @@ class SharedQueue(MisplacedCalls, Generic[T]):
         here = self._owner.here() if self._has_local_sessions else None
         if here is not None:
             return here.subscription(subscription).session(name) if subscription else here.session(name)
-        name = threading.current_thread().name if name is None else name
+        name = threading.current_thread().name if name is None else checked_session_name(name)
         hello = {"name": name, "subscription": subscription, "hold_seconds": self._hold_seconds}
         attach = partial(self._attach, hello)
         owner = self._owner
@@ -212,7 +212,7 @@ class SharedQueue(MisplacedCalls, Generic[T]):
 
     def subscribe(self, name: str, start: Start = "earliest") -> SharedSubscription[T]:
         """Return the subscription of this name; make it if it does not exist. See ``PersistentQueue.subscribe``."""
-        self._owner.call("subscribe", name=name, start=start)
+        self._owner.call("subscribe", name=checked_name(name), start=start)
         return SharedSubscription(self, name)
 
     def handle(self) -> SharedQueue[T]:
@@ -241,11 +241,11 @@ class SharedQueue(MisplacedCalls, Generic[T]):
 
     def unsubscribe(self, name: str) -> None:
         """Remove a subscription; see ``PersistentQueue.unsubscribe``."""
-        self._owner.call("unsubscribe", name=name)
+        self._owner.call("unsubscribe", name=checked_text("a subscription's name", name))
 
     def marker(self, name: str) -> int | None:
         """Return the version that a marker has reached; None if it was never set."""
-        return cast("int | None", self._owner.call("marker", name=name))
+        return cast("int | None", self._owner.call("marker", name=checked_text("a marker's name", name)))
 
     def clear(self) -> int:
         """Consume all ready items in one transaction, durable on return, and return their number."""

@@ -7,13 +7,15 @@ import ctypes
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
+from inspect import isawaitable
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import pytest
 
-from persistentqueue import PersistentQueue, Producer, aio, codecs, compat, connect
+from persistentqueue import PersistentQueue, Producer, SubscriptionNotFoundError, aio, codecs, compat, connect
 from tests.conftest import QueueFactory
 from tests.support.queues import drain
 
@@ -143,3 +145,66 @@ def test_a_set_is_a_series_of_items(tmp_path: Path) -> None:
         with queue.transaction() as session:
             session.enqueue_many(items)
         assert drain(queue) == list(items)
+
+
+async def _asked(queue: Any, ask: Callable[[Any], Any]) -> str:
+    """Return what a queue of any interface answers."""
+    try:
+        answer = ask(queue)
+        return f"took {await answer if isawaitable(answer) else answer}"
+    except (TypeError, ValueError, SubscriptionNotFoundError) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+async def _answers_of_queues(path: Path, ask: Callable[[Any], Any]) -> list[str]:
+    """Return what each interface to a queue answers."""
+    with PersistentQueue(path, "own", serve=True) as own, connect(path, "own", serve="never") as far:
+        async with aio.PersistentQueue(path, "tasks") as tasks, aio.connect(path, "joined") as joined:
+            return [await _asked(each, ask) for each in (own, far, tasks, joined)]
+
+
+@pytest.mark.parametrize("name", [5, b"a", ("a", 1), ["a"]], ids=lambda name: type(name).__name__)
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        ("session", "a session's name must be text or None"),
+        ("marker", "a marker's name must be text"),
+        ("subscribe", "a subscription's name must be text"),
+        ("unsubscribe", "a subscription's name must be text"),
+    ],
+)
+def test_a_name_is_text(tmp_path: Path, call: str, what: str, name: Any) -> None:
+    """Each interface refuses a name that is no text, and says of what it would be the name."""
+    answers = asyncio.run(_answers_of_queues(tmp_path, lambda queue: getattr(queue, call)(name)))
+    assert answers == [f"TypeError: {what}, not {name!r}"] * 4
+
+
+def test_a_session_of_a_subscription_has_a_name_of_text(tmp_path: Path) -> None:
+    """A session of a subscription is refused if its name is no text, also if it is false like no name."""
+
+    async def ask(queue: Any) -> Any:
+        made = queue.subscribe("a")
+        return (await made if isawaitable(made) else made).session(0)
+
+    answers = asyncio.run(_answers_of_queues(tmp_path, ask))
+    assert answers == ["TypeError: a session's name must be text or None, not 0"] * 4
+
+
+def test_the_start_of_a_subscription_is_a_word(tmp_path: Path) -> None:
+    """Each interface says which words ``start`` may be, also for a value without a hash."""
+    answers = asyncio.run(_answers_of_queues(tmp_path, lambda queue: queue.subscribe("a", [])))
+    assert answers == ['ValueError: start must be "earliest" or "latest", got []'] * 4
+
+
+def test_a_session_of_tasks_can_have_an_empty_name(tmp_path: Path) -> None:
+    """The name of a session may be empty; only without a name it is that of the thread or the task."""
+    answers = asyncio.run(_answers_of_queues(tmp_path, lambda queue: repr(queue.session("").name)))
+    assert answers == ["took ''"] * 4
+
+
+def test_a_view_looks_for_a_subscription_by_text(open_queue: QueueFactory) -> None:
+    """A view refuses the name of a subscription that is no text, in place of an error that it is not there."""
+    view: Any = open_queue().view()
+    for look in (view.browse, partial(view.peek, 1)):
+        with pytest.raises(TypeError, match=r"^a subscription's name must be text, not 5$"):
+            look(5)

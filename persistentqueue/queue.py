@@ -383,7 +383,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
         if not all(isinstance(session, Session) for session in sessions):
             raise TypeError(f"flush_all takes sessions of this queue, not {sessions!r}")
         if markers and len(markers) != len(sessions):
-            raise ValueError(f"{len(markers)} markers for {len(sessions)} sessions")
+            raise ValueError(f"flush_all needs a marker or None for each session: {len(sessions)}, not {len(markers)}")
         return flush_all(open_queue, sessions, markers)
 
     def wait(self, timeout: float | None = None, *, stop: Callable[[], bool] = bool) -> bool:

@@ -16,6 +16,7 @@ from airflow.sdk import BaseHook
 
 from persistentqueue import Options, PersistentQueueError, Producer, View, connect
 from persistentqueue.codecs import BYTES
+from persistentqueue.drawing.text import many
 from persistentqueue.options import chosen_options
 from persistentqueue.workers import SharedQueue
 
@@ -142,7 +143,7 @@ class QueueHook(BaseHook):  # type: ignore[misc]
             found = self.view().look()
         except (PersistentQueueError, OSError, ValueError, TypeError) as error:
             return False, str(error)
-        return True, f"{found.directory}: {found.depth} items wait"
+        return True, f"{found.directory}: {many(found.depth, 'item waits', 'items wait')}"
 
     @classmethod
     def get_ui_field_behaviour(cls) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from airflow.sdk import BaseOperator
 
+from persistentqueue.drawing.text import many
+
 from .hook import DEFAULT_CONNECTION, QueueHook
 
 
@@ -66,7 +68,9 @@ class EnqueueOperator(BaseOperator):  # type: ignore[misc]
         with QueueHook(self.conn_id, self.name, path=self.path).producer() as producer:
             producer.enqueue_many(encoded)
             is_new = producer.flush(marker=None if marker is None else (marker[0], int(marker[1])))
-        self.log.info("%s: %d items %s", self.name or self.path, len(encoded), "enqueued" if is_new else "known")
+        self.log.info(
+            "%s: %s %s", self.name or self.path, many(len(encoded), "item"), "enqueued" if is_new else "known"
+        )
         return len(encoded) if is_new else 0
 
 

@@ -14,7 +14,7 @@ __all__ = ["bound_text", "many", "rate_text", "share_text", "size_text", "span_t
 
 def lost_text(first: int, count: int) -> str:
     """Return the line that says which items are lost."""
-    return f"lost: {count} items, sequences {first} to {first + count - 1}"
+    return f"lost: {many(count, 'item')}, sequences {first} to {first + count - 1}"
 
 
 def time_text(time_ns: int) -> str:

@@ -231,7 +231,8 @@ def check_(path: str, name: str | None, as_json: bool) -> int:
     if report.torn_bytes:
         say(f"{report.torn_bytes} bytes of an unfinished group at the end of the log, which the next opening drops")
     if report.published:
-        say(f"{report.published} items were published by others, and wait in the inbox for the owner")
+        published = many(report.published, "item was", "items were")
+        say(f"{published} published by others, and not adopted by the owner yet")
     for each in report.untrusted:
         say(f"not trusted: {each}")
     for leftover in report.leftovers:

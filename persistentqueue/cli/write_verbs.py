@@ -464,7 +464,8 @@ def _move_segments(path: str, names: Sequence[str], data_path: str | None, acces
         left += moved.left
         documents.append({"name": name, **asdict(moved)})
         if not as_json:
-            say(f"moved: {moved.files} files, {moved.copied_bytes} bytes, from {moved.source} to {moved.target}")
+            how_much = f"{many(moved.files, 'file')}, {many(moved.copied_bytes, 'byte')}"
+            say(f"moved: {how_much}, from {moved.source} to {moved.target}")
             for place in moved.left:
                 say(f"left: {place} is missing, or could not be swept; it may hold files that the queue does not need")
     if as_json:

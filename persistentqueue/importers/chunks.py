@@ -24,6 +24,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from persistentqueue import MissingExtraError
 from persistentqueue.codecs import MessagePack
+from persistentqueue.drawing.text import many
 
 from .errors import SourceDamagedError, SourceError
 from .source import Damaged, Source
@@ -59,7 +60,7 @@ def _prefixed(order: Any, file: BinaryIO, left_bytes: int) -> bytes:
     """Return an item behind its length."""
     length_bytes = int.from_bytes(file.read(_LENGTH_BYTES), order)
     if length_bytes > left_bytes - _LENGTH_BYTES:
-        raise CutError(f"a length of {length_bytes} with {max(left_bytes - _LENGTH_BYTES, 0)} bytes left")
+        raise CutError(f"a length of {length_bytes} with {many(max(left_bytes - _LENGTH_BYTES, 0), 'byte')} left")
     return file.read(length_bytes)
 
 
@@ -67,7 +68,7 @@ def _line(file: BinaryIO, left_bytes: int) -> bytes:
     """Return an item before its line feed."""
     line = file.readline(left_bytes)
     if not line.endswith(b"\n"):
-        raise CutError(f"{len(line)} bytes without a line feed")
+        raise CutError(many(len(line), "byte") + " without a line feed")
     return line[:-1]
 
 
@@ -95,7 +96,7 @@ def _pickle(file: BinaryIO, left_bytes: int) -> bytes:
     except (ValueError, OverflowError, MemoryError, EOFError, LookupError) as error:
         raise CutError(f"no pickle: {error}") from None
     if length_bytes > left_bytes:
-        raise CutError(f"a pickle of {length_bytes} bytes with {left_bytes} bytes left")
+        raise CutError(f"a pickle of {length_bytes} bytes with {many(left_bytes, 'byte')} left")
     file.seek(start)
     return file.read(length_bytes)
 
@@ -191,7 +192,7 @@ class Chunks(Source):
             file = path.open("rb", buffering=_BUFFER_BYTES)
         except FileNotFoundError:
             if count:
-                damaged(SourceDamagedError(str(path), 0, f"{count:,} items from this chunk on", "no file"))
+                damaged(SourceDamagedError(str(path), 0, many(count, "item") + " from this chunk on", "no file"))
             return
         with file:
             size_bytes = file.seek(0, io.SEEK_END)
@@ -201,12 +202,12 @@ class Chunks(Source):
                 try:
                     item = read(file, max(end - at, 0))
                 except CutError as cut:
-                    damaged(SourceDamagedError(str(path), at, f"{left} more items", str(cut)))
+                    damaged(SourceDamagedError(str(path), at, many(left, "more item"), str(cut)))
                     return
                 at += len(item) + around_bytes
                 yield item
             if at != end:
-                damaged(SourceDamagedError(str(path), at, "the end of the chunk", f"{end - at} more bytes"))
+                damaged(SourceDamagedError(str(path), at, "the end of the chunk", many(end - at, "more byte")))
 
 
 def persist_queue_chunks(directory: Path) -> Chunks:

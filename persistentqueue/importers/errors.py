@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from persistentqueue import PersistentQueueError
+from persistentqueue.drawing.text import many
 
 
 class SourceError(PersistentQueueError):
@@ -73,6 +74,6 @@ class ImportMismatchError(PersistentQueueError):
     def __init__(self, path: str, expected: int, found: int) -> None:
         self.path, self.expected, self.found = path, expected, found
         super().__init__(
-            f"{path}: expected the {expected} items that were imported, found the first {found} of them: check the "
+            f"{path}: expected the imported {many(expected, 'item')}, found the first {found} of them: check the "
             "disk and the queue, and import into another queue"
         )

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from persistentqueue import PersistentQueue, Progress
+from persistentqueue.drawing.text import many
 from persistentqueue.options import OptionArguments, Options, Unnamed
 from persistentqueue.system.disk import StrPath
 from persistentqueue.system.progress import Meter, metering
@@ -217,7 +218,7 @@ class _Transfer:
                 raise SourceChangedError(
                     source.path,
                     "items that the queue has not had",
-                    f"the {count} items that it has had from {other}",
+                    f"the {many(count, 'item')} that it has had from {other}",
                     "pass again=True to import them once more, if this is another source",
                 )
         return name
@@ -239,8 +240,8 @@ class _Transfer:
                     self._meter.advance(done - had, BATCH_BYTES)
                     had = done
         if (done, digest.hexdigest()) != (survey.count, survey.checksum):
-            raise _changed(self._source, f"{done} items are imported")
-        _need_unchanged(self._source, survey.files, f"{done} items are imported")
+            raise _changed(self._source, many(done, "item is", "items are") + " imported")
+        _need_unchanged(self._source, survey.files, many(done, "item is", "items are") + " imported")
 
     def _verify(self, had: int, first: int) -> None:
         """Compare the items of the source behind the first ``had`` ones with those on disk from sequence ``first`` on.

@@ -12,6 +12,7 @@ from typing import Any, Generic, cast, overload
 from ..codecs import BYTES, Codec, T, checked_codec, encode
 from ..core.encryption import Compression, Encryption, Envelopes
 from ..core.items import Batch, Buffer, are_bytes, as_bytes, checked_marker, chunks
+from ..drawing.text import many
 from ..engine.context import Settings
 from ..engine.transaction import SPILL_BYTES
 from ..errors import (
@@ -201,8 +202,8 @@ class Producer(Uncopyable, Generic[T]):
     def _lost(self, how: str, count: int) -> str:
         """Return the text of an ``UnflushedWarning``: the producer has ended in this way, and its work is lost."""
         return (
-            f"{self._directory}: a producer {how} without a flush: {count} items are dropped: call flush(), or "
-            "rollback() if that is intended"
+            f"{self._directory}: a producer {how} without a flush: {many(count, 'item is', 'items are')} dropped: call "
+            "flush(), or rollback() if that is intended"
         )
 
     @property

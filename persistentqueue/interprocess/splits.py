@@ -27,6 +27,7 @@ from ..core.encryption import PLAIN, Envelopes
 from ..core.intervals import Run, within
 from ..core.operations import Enqueue
 from ..core.state import Extent
+from ..drawing.text import many
 from ..errors import CorruptionError, PersistentQueueError
 from ..recovery.replay import Recovered, recover
 from ..storage.layout import MAKE_FIRST, find_generations, no_queue
@@ -52,7 +53,7 @@ class GoneError(PersistentQueueError):
     def __init__(self, directory: str, path: str, missing: int) -> None:
         self.path, self.missing = path, missing
         super().__init__(
-            f"{directory}: {missing} items that were planned to be read are gone: they were consumed meanwhile, and "
+            f"{directory}: {many(missing, 'item')} of those that were planned to be read were consumed meanwhile, and "
             f"the segment {path} was retired; nothing is damaged: read again to see what the queue holds now"
         )
 

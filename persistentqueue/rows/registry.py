@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Final, NamedTuple
 
+from ..drawing.text import many
 from ..errors import CorruptionError, InvalidNameError, UnsupportedFormatError, naming_paths, unless_lacking
 from ..interprocess.producer import Producer
 from ..interprocess.splits import look
@@ -114,7 +115,7 @@ class Registry:
                 # Any object of JSON is a row. In another format, a mistaken schema would refuse all further items.
                 waiting = 0 if known or format == "json" else self._count_items()
                 if waiting and not self.all():  # otherwise another process has just registered a schema for them
-                    found_items = f"{waiting} items without a schema"
+                    found_items = many(waiting, "item") + " without a schema"
                     advice = "write these rows to another queue, or consume the items first"
                     raise SchemaMismatchError(self.directory, None, found_items, format, advice)
                 file = SchemaFile(found.number, format, found.schema.to_json())

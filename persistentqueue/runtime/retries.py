@@ -37,6 +37,7 @@ from typing import NamedTuple
 from ..core.dead_letter import DeadLetter
 from ..core.intervals import Intervals, Run, join_runs, last_of, within, without
 from ..core.operations import Delayed, Delivered
+from ..drawing.text import many
 from ..engine.reader import CountedAvailability, CountedReader, Reader
 from ..engine.transaction import SPILL_BYTES, Transaction
 from ..errors import DeadLetterError, PersistentQueueError, QueueFullError, ResourceError
@@ -53,7 +54,7 @@ DELAY_SECONDS_MAX = 10 * 366 * 86_400.0
 _BATCH_ITEMS = 256
 """Number of dead letters that are moved back at a time."""
 _NS = 10**9
-_NEVER_FLUSHED = "delivered {} times, never flushed: each time the process ended, or the session was rolled back"
+_NEVER_FLUSHED = "delivered {}, never flushed: each time the process ended, or the session was rolled back"
 
 
 class Rejection(NamedTuple):
@@ -134,7 +135,7 @@ class Retries:
         Raises the other errors of a flush.
         """
         try:
-            self.bury(work, [(sequence, item)], _NEVER_FLUSHED.format(times))
+            self.bury(work, [(sequence, item)], _NEVER_FLUSHED.format(many(times, "time")))
         except (ResourceError, QueueFullError) as error:
             return error
         return None

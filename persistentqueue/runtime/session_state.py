@@ -20,6 +20,7 @@ from ..core.encryption import UNOPENED
 from ..core.intervals import Intervals, Run, append_run, last_of, within
 from ..core.items import checked_held, checked_marker, checked_timeout
 from ..core.page_cache import ITEM_OVERHEAD_BYTES
+from ..drawing.text import many
 from ..engine.reader import Reader
 from ..engine.segment_use import Hold
 from ..engine.transaction import SPILL_BYTES, Transaction
@@ -161,9 +162,14 @@ class SessionState(Uncopyable, Generic[T]):
         transaction = self._transaction
         assert transaction is not None
         dequeued = sum(count for _, count in self._runs_of(transaction))
+        parts = []
+        if transaction.count or not dequeued:
+            parts.append(many(transaction.count, "enqueued item is", "enqueued items are") + " dropped")
+        if dequeued:
+            parts.append(many(dequeued, "dequeued item is", "dequeued items are") + " given back")
         return (
-            f"{self._open_queue.directory}: the session {self.name!r} {how}: {transaction.count} enqueued items are "
-            f"dropped, {dequeued} dequeued items are given back: call flush(), or rollback() if that is intended"
+            f"{self._open_queue.directory}: the session {self.name!r} {how}: {', '.join(parts)}: call flush(), or "
+            "rollback() if that is intended"
         )
 
     def _begin(self) -> None:

@@ -26,6 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from persistentqueue import PersistentQueueError, QueueNotFoundError
+from persistentqueue.drawing.text import many
 from persistentqueue.interprocess import (
     LATEST,
     Onlooker,
@@ -165,7 +166,8 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
         splits = plan(DISK, places, recovered, runs)
         missing = count - sum(split.items for split in splits)
         if count != _UNKNOWN and missing and options.fail_on_data_loss:
-            raise DataLossError(options, begin, f"{missing} items of the batch that ends at {end['offset']} are gone")
+            gone = many(missing, "item is", "items are")
+            raise DataLossError(options, begin, f"{gone} gone, of the batch that ends at {end['offset']}")
         return partitions(splits, options.min_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -214,7 +216,8 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
         elif state.next_sequence < offset:
             reason = f"the queue ends at {state.next_sequence} (an older copy has taken its place)"
         elif offset < cursor.frontier:
-            reason = f"the items before {cursor.frontier} were consumed by others ({cursor.frontier - offset} items)"
+            count = many(cursor.frontier - offset, "item")
+            reason = f"the items before {cursor.frontier} were consumed by others ({count})"
         elif not is_there and not self._is_pending(inbox):
             reason = "the subscription was removed, so that the queue does not keep the items to read"
         self._was_there |= is_there

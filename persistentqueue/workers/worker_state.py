@@ -15,6 +15,7 @@ from typing import Any, Generic
 
 from ..codecs import Codec, T
 from ..core.items import Batch, checked_marker, checked_timeout
+from ..drawing.text import many
 from ..engine.transaction import SPILL_BYTES
 from ..errors import ClosedError, PersistentQueueError, SessionInUseError, UnflushedWarning
 from ..runtime.multi_queue import require_neighbours
@@ -469,9 +470,9 @@ class WorkerState(Uncopyable, Generic[T]):
     def _need_whole(self) -> None:
         """Begin anew and raise ``SessionLostError`` if the owner that has ended had anything of this session."""
         if self._held or self._has_put:
-            held = self._held
+            held = many(self._held, "item") if self._held else "the enqueued items"
             self._clear()
-            raise SessionLostError(self._path, f"which held {held} items for this session")
+            raise SessionLostError(self._path, f"which held {held} for this session")
 
 
 class _JointFlush:

@@ -192,7 +192,7 @@ def test_the_hook_reads_the_connection(queues: Path, monkeypatch: pytest.MonkeyP
     assert hook.test_connection()[0] is False
     with hook.get_conn() as queue, queue.transaction() as session:
         session.enqueue(b"1")
-    assert hook.test_connection() == (True, f"{queues / 'orders'}: 1 items wait")
+    assert hook.test_connection() == (True, f"{queues / 'orders'}: 1 item waits")
     assert (hook.place.options.max_items, hook.place.options.lock_timeout) == (3, 1.0)
     assert QueueHook("no connection", path=str(queues / "orders")).view().look().depth == 1
     assert QueueHook(name="other").place.name == "other"

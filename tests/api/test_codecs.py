@@ -143,7 +143,7 @@ def test_what_cannot_be_decoded_is_told_once_it_comes(tmp_path: Path, raw: list[
     with PersistentQueue(tmp_path, "numbers", codec=Numbers()) as queue, queue.session() as session:
         assert session.dequeue_many(10) == [0, 1]
         assert queue.stats().held == 2
-        with pytest.raises(CodecError, match=r"Numbers cannot decode 1 bytes: ValueError: invalid literal") as caught:
+        with pytest.raises(CodecError, match=r"Numbers cannot decode 1 byte: ValueError: invalid literal") as caught:
             session.dequeue_many(10)
         assert (caught.value.item, queue.stats().held) == (b"x", 3)
         assert session.dequeue() == 3

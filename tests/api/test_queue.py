@@ -358,7 +358,7 @@ def test_close_rolls_open_sessions_back(open_queue: QueueFactory) -> None:
     session._spill_bytes = 1
     assert session.dequeue() == b"a"
     session.enqueue_many([b"never", b"seen"])
-    with pytest.warns(UnflushedWarning, match="2 enqueued items are dropped, 1 dequeued items are given back"):
+    with pytest.warns(UnflushedWarning, match="2 enqueued items are dropped, 1 dequeued item is given back"):
         queue.close()
     assert drain(open_queue()) == [b"a", b"b", b"c"]
 
@@ -414,7 +414,7 @@ def test_dropped_in_a_cycle(tmp_path: Path) -> None:
     session = queue.session()
     session.enqueue(b"x")
     found += (queue, session, found)
-    with pytest.warns(ResourceWarning), pytest.warns(UnflushedWarning, match="1 enqueued items are dropped"):
+    with pytest.warns(ResourceWarning), pytest.warns(UnflushedWarning, match="1 enqueued item is dropped"):
         del queue, session, found
         gc.collect()
 
@@ -423,7 +423,7 @@ def test_dropped_with_enqueued_items(open_queue: QueueFactory) -> None:
     """If a session is dropped, or its queue is closed, and its enqueued items are lost, there is a warning that Python
     shows. There is none if they were rolled back, or an exception leaves the block."""
     queue = open_queue()
-    with pytest.warns(UnflushedWarning, match="was dropped without a flush: 1 enqueued items are dropped, 0 dequeued"):
+    with pytest.warns(UnflushedWarning, match="was dropped without a flush: 1 enqueued item is dropped: call flush"):
         queue.session().enqueue(b"x")
         gc.collect()
     rolled_back = queue.session()

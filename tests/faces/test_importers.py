@@ -418,7 +418,7 @@ def test_damaged_chunks(tmp_path: Path, path: Path, open_queue: QueueFactory) ->
     make_chunks(json_serializer, source, range(30_000))
     cut(source / "q00000", 102)
     (source / "q00001").unlink()
-    with pytest.raises(SourceDamagedError, match=r"q00000: damaged at offset 101: expected 9963 more items") as caught:
+    with pytest.raises(SourceDamagedError, match=r"q00000: damaged at offset 101: expected 9,963 more items") as caught:
         import_queue(source, path, "orders", origin="persist-queue")
     assert (caught.value.path, caught.value.offset) == (str(source / "q00000"), 101)
     assert not path.exists()
@@ -649,7 +649,7 @@ def test_the_same_items_at_another_path(tmp_path: Path, path: Path, open_queue: 
     make_queuelib(queuelib.FifoDiskQueue, tmp_path / "source", [b"tick"])
     import_queue(tmp_path / "source", path, "orders", origin="queuelib")
     shutil.copytree(tmp_path / "source", tmp_path / "other")
-    with pytest.raises(SourceChangedError, match=r"found the 1 items that it has had from '.*source'"):
+    with pytest.raises(SourceChangedError, match=r"found the 1 item that it has had from '.*source'"):
         import_queue(tmp_path / "other", path, "orders", origin="queuelib")
     for _ in range(2):
         assert import_queue(tmp_path / "other", path, "orders", origin="queuelib", again=True).added == 1
@@ -742,7 +742,7 @@ def test_wrong_items_in_the_queue(tmp_path: Path, path: Path, monkeypatch: pytes
         real(session, [b"wrong" if item == b"100" else item for item in items])
 
     monkeypatch.setattr(Session, "enqueue_many", wrong)
-    with pytest.raises(ImportMismatchError, match="expected the 20000 items that were imported, found the first 100"):
+    with pytest.raises(ImportMismatchError, match="expected the imported 20,000 items, found the first 100"):
         import_queue(source, path, "orders", origin="persist-queue")
 
 
@@ -755,7 +755,7 @@ def test_a_source_that_changes_meanwhile(tmp_path: Path, path: Path) -> None:
         with (source / "q00001").open("ab") as file:
             file.write(b"x")
 
-    with pytest.raises(SourceInUseError, match="20000 items are imported: stop the owner of the source"):
+    with pytest.raises(SourceInUseError, match="20,000 items are imported: stop the owner of the source"):
         import_queue(source, path, "orders", origin="persist-queue", progress=change)
 
 

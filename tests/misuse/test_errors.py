@@ -333,7 +333,7 @@ def test_row_16_the_error_names_the_queue_and_the_item(tmp_path: Path) -> None:
             with pytest.raises(CodecError) as many:
                 session.dequeue_many(10)
             assert session.dequeue() == 3
-            with pytest.raises(CodecError, match=rf"^{tmp_path}: item 3: Json cannot decode 1 bytes: ") as one:
+            with pytest.raises(CodecError, match=rf"^{tmp_path}: item 3: Json cannot decode 1 byte: ") as one:
                 session.dequeue()
             assert ": consume the item by flush(), or by task_done() of a queue.Queue; with dead" in str(one.value)
             session.rollback()
@@ -485,8 +485,8 @@ def test_row_19_a_block_that_drops_work_hints_at_it(open_queue: QueueFactory, di
         return _here() - 3
 
     ((text, line),) = _warned(block)
-    assert text.startswith(f"{directory}: the session 'mine' ended without a flush: 1 enqueued items are")
-    assert "1 dequeued items are given back" in text
+    assert text.startswith(f"{directory}: the session 'mine' ended without a flush: 1 enqueued item is dropped, ")
+    assert "1 dequeued item is given back" in text
     assert line == 0
     assert (queue.peek(9), queue.stats().held, queue.stats().sessions) == ([b"1", b"2"], 0, 0)
 
@@ -531,7 +531,7 @@ def test_row_19_as_an_error_it_leaves_nothing_open(open_queue: QueueFactory, tmp
         warnings.simplefilter("error", UnflushedWarning)
         with pytest.raises(UnflushedWarning), queue.session() as session:
             session.dequeue()
-        with pytest.raises(UnflushedWarning, match="1 items are dropped"), Producer(tmp_path / "p") as producer:
+        with pytest.raises(UnflushedWarning, match="1 item is dropped"), Producer(tmp_path / "p") as producer:
             producer.enqueue(b"1")
     assert session.closed
     assert producer.closed

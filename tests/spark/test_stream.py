@@ -397,7 +397,7 @@ def test_a_queue_that_was_made_anew(tmp_path: Path) -> None:
     query: Any = SimpleNamespace(lastProgress={"sources": [{"endOffset": end}]})
     assert acknowledge(query) == 0
     assert left(tmp_path) == numbers(7)
-    with pytest.raises(DataLossError, match="5 items of the batch that ends at 5 are gone"):
+    with pytest.raises(DataLossError, match="5 items are gone, of the batch that ends at 5"):
         reader(tmp_path).partitions(start, end)
     assert goes_on(tmp_path, end, "another queue has taken the place") == [*range(7)]
     assert left(tmp_path) == []
@@ -538,7 +538,7 @@ def test_a_first_batch_that_is_run_again(tmp_path: Path) -> None:
     (split,) = again.partitions(start, end)  # the plain queue still needs these items
     assert sum(len(batch) for batch in again.read(split)) == 10
     assert len(taken(tmp_path, "in")) == 10
-    with pytest.raises(DataLossError, match="10 items of the batch that ends at 10 are gone"):
+    with pytest.raises(DataLossError, match="10 items are gone, of the batch that ends at 10"):
         again.partitions(start, end)
     with pytest.raises(DataLossError, match="10 items"):
         again.partitions(start, {key: end[key] for key in end if key != "begin"})

@@ -156,7 +156,7 @@ def test_the_end_of_a_connection_rolls_back_at_once(served: Serve) -> None:
         session._link.close()  # as the kernel does when the process dies
         assert waiting.dequeue(timeout=30) == b"one"
         waiting.flush()
-        with pytest.raises(SessionLostError, match="held 1 items"):
+        with pytest.raises(SessionLostError, match="held 1 item for this session"):
             session.dequeue()
         assert session.dequeue() is None
         session.close()
@@ -196,7 +196,7 @@ def test_work_that_is_lost_without_a_block(served: Serve) -> None:
             second.enqueue(b"three")
             raise KeyError
     with (
-        pytest.warns(UnflushedWarning, match="1 enqueued items are dropped"),
+        pytest.warns(UnflushedWarning, match="1 enqueued item is dropped"),
         connect(queue.path, "owned") as owned,
     ):
         third = owned.session()

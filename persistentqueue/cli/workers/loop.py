@@ -41,6 +41,7 @@ from persistentqueue import (
 from persistentqueue.workers import SharedSubscription
 
 from ..app import explanation
+from ..formatting import many
 from ..output import logged
 from ..parser import UsageError
 from ..streams import FAILED, finish, ready
@@ -154,11 +155,11 @@ class Loop:
             session.flush()
         except SessionLostError as error:
             is_unknown = isinstance(error, OutcomeUnknownError)
-            self._tell(f"{'perhaps ' if is_unknown else ''}{done} items are done again: {error}")
+            self._tell(f"{'perhaps ' if is_unknown else ''}{many(done, 'item is', 'items are')} done again: {error}")
             session.rollback()
             done = 0
         except (QueueFullError, ResourceError) as error:
-            self._tell(f"{done} items are done again: {error}")
+            self._tell(f"{many(done, 'item is', 'items are')} done again: {error}")
             session.rollback()
             done, pauses = 0, True
         self._report(b"%d %d\n" % (done, failed))

@@ -230,7 +230,7 @@ def test_without_queues_and_with_closed_ones(open_queue: QueueFactory) -> None:
     with pytest.raises(ClosedError), transaction(a, b) as (one, other):
         one.enqueue(b"1")
         other.enqueue(b"2")
-        with pytest.warns(UnflushedWarning, match="1 enqueued items are dropped"):
+        with pytest.warns(UnflushedWarning, match="1 enqueued item is dropped"):
             b.close()
     assert contents(a, open_queue("b")) == [[], []]
 

@@ -196,7 +196,7 @@ def test_command_line(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "damaged at offset 64" in capsys.readouterr().out
     assert main(["repair", str(path)]) == 1
     printed = capsys.readouterr().out
-    assert "lost: 1 items, sequences 0 to 0" in printed
+    assert "lost: 1 item, sequences 0 to 0" in printed
     assert "kept: data/000000000001.seg.damaged" in printed
     assert "59 items in the queue" in printed
     assert main(["repair", str(path)]) == 0

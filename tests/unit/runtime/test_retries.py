@@ -177,7 +177,7 @@ def test_an_interruption_is_no_reason(open_queue: QueueFactory) -> None:
     fail(queue, KeyboardInterrupt())
     assert (len(queue), letters(queue)) == (1, [])
     assert drain(queue) == []
-    assert letters(queue)[0][2].startswith("delivered 1 times, never flushed")
+    assert letters(queue)[0][2].startswith("delivered 1 time, never flushed")
 
 
 def test_interrupted_while_it_is_given_up(open_queue: QueueFactory) -> None:

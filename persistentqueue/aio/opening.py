@@ -1,7 +1,9 @@
-"""The common part of the queues of ``aio`` until they are open: their constructors open nothing."""
+"""The common part of the queues of ``aio`` until they are open, since their constructors open nothing; and their
+errors in another event loop."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextvars import copy_context
 from dataclasses import replace
@@ -24,6 +26,27 @@ def prepare(make: Callable[..., Q], options: Options, path: StrPath, *arguments:
         options = replace(options, data_path=abspath(options.data_path))
     opening = partial(make, abspath(path), *arguments, options=options, **named)
     return partial(copy_context().run, opening)
+
+
+def other_loop(what: str) -> RuntimeError:
+    """Return the error of a call in another event loop than that of an object; ``what`` says to which one it is
+    bound."""
+    advice = "open, use and close it in one asyncio.run()"
+    return RuntimeError(f"{what}: {advice}; if its loop has ended, drop the object, which frees the lock of the queue")
+
+
+class LoopBound:
+    """A base class for ``aio.Queue``, before ``asyncio.Queue``: the error of another event loop says what to do."""
+
+    def _get_loop(self) -> asyncio.AbstractEventLoop:
+        bound: Any = super()
+        try:
+            loop: asyncio.AbstractEventLoop = bound._get_loop()
+        except RuntimeError as error:
+            if "bound to" not in str(error):  # no loop is running
+                raise
+            raise other_loop(str(error)) from None
+        return loop
 
 
 def not_open(path: str) -> ClosedError:

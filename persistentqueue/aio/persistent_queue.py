@@ -34,7 +34,7 @@ from persistentqueue.system.uncopyable import Uncopyable
 from .flush_batcher import Flushes, Marker
 from .futures import Closing, Landing, launch, over, read_some, session_name
 from .item_waiter import Watch
-from .opening import not_open, prepare
+from .opening import not_open, other_loop, prepare
 from .session import Session
 
 if TYPE_CHECKING:
@@ -160,6 +160,8 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
                 ``persistentqueue.PersistentQueue``.
         """
         if self._is_opening or self._closing.is_under_way or not self.closed:
+            if self._core is not None:
+                self._check_loop()
             raise RuntimeError(f"{self!r} is open, or is being opened or closed: await its close() first")
         call = self._opening
         if isinstance(self._dead_letter, PersistentQueue):
@@ -564,7 +566,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
 
     def _check_loop(self) -> None:
         if asyncio.get_running_loop() is not self._loop:
-            raise RuntimeError(f"{self!r} belongs to the event loop in which it was opened, not to this one")
+            raise other_loop(f"{self!r} belongs to the event loop in which it was opened, not to this one")
 
 
 class Subscription(Uncopyable, Generic[T]):

@@ -47,7 +47,7 @@ from persistentqueue.system.disk import StrPath, after_fork_in_child, fspath
 from ..faces.lifecycle import Lifecycle, T, oldest
 from ..faces.refusals import UncopyableFace, need_maxsize
 from .futures import Closing, Landing, Worker, launch, over, tell
-from .opening import not_open, prepare
+from .opening import LoopBound, not_open, prepare
 from .persistent_queue import OptionArguments, adopted
 from .persistent_queue import PersistentQueue as AioPersistentQueue
 from .standard_queue_worker import Entry, Errand, Found, Opened, Work, opened, reject, work_on
@@ -68,7 +68,7 @@ AT_HAND_BYTES = 8 * 1024 * 1024
 _OPEN: weakref.WeakSet[Queue[Any]] = weakref.WeakSet()
 
 
-class Queue(UncopyableFace, asyncio.Queue[T]):
+class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
     """``asyncio.Queue`` in a directory on disk, with every method of Python 3.13, for the tasks of one event loop::
 
         async with aio.Queue("queues/orders") as queue:
@@ -130,7 +130,6 @@ class Queue(UncopyableFace, asyncio.Queue[T]):
     _finished: asyncio.Event
     _unfinished_tasks: int
     _wakeup_next: Callable[[deque[asyncio.Future[None]]], None]
-    _get_loop: Callable[[], asyncio.AbstractEventLoop]
 
     def __init__(
         self,

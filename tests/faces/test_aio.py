@@ -531,8 +531,12 @@ def test_another_loop(place: Path) -> None:
         await queue.open()
 
     async def too_late() -> None:
-        with pytest.raises(RuntimeError, match="belongs to the event loop"):
-            await queue.stats()
+        advice = (
+            r"belongs to the event loop .*: open, use and close it in one asyncio\.run\(\); if its loop has ended, drop"
+        )
+        for call in (queue.stats, queue.open, queue.close):
+            with pytest.raises(RuntimeError, match=advice):
+                await call()
 
     run(use())
     run(use())

@@ -495,7 +495,7 @@ def test_another_loop(place: Path) -> None:
 
     async def too_late() -> None:
         for call in (queue.put(1), queue.get(), queue.flush(), queue.close()):
-            with pytest.raises(RuntimeError, match="different event loop"):
+            with pytest.raises(RuntimeError, match="different event loop: open, use and close it in one asyncio"):
                 await call
 
     run(too_late())

@@ -84,8 +84,8 @@ from .pickling import portable, rebuilt
 _ADVICE: Final = {
     _errno.ENOTDIR: "give the path of a directory, not of a file or of a link to a directory",
     _errno.EISDIR: "move the directory away: a file belongs there",
-    _errno.EACCES: "change its owner or its mode, or run as its owner",
-    _errno.EPERM: "change its owner or its mode, or run as its owner",
+    _errno.EACCES: "change its owner or its mode, or those of its directory, or run as its owner",
+    _errno.EPERM: "change its owner or its mode, or those of its directory, or run as its owner",
     _errno.EROFS: "mount the file system for writing, or read the queue with a View",
     _errno.ENAMETOOLONG: "give a shorter path",
     _errno.ELOOP: "remove the symbolic links that lead to each other",

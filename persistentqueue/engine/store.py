@@ -65,6 +65,9 @@ _DRAINED_SEGMENTS_WORTH = 2
 """Bytes of drained segments that are worth a trim, in lengths of the next segment. Fewer segments never are."""
 _DRAINED_SEGMENTS_PART = 8
 """Divisor: in a queue of many segments, this part of them must be drained to be worth a trim."""
+_DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
+"""Errors of a directory that this process may not write to. The next opening would meet them again."""
+_PERMIT = "let this process write to all directories of the queue, by their owner, mode or mount; then "
 
 
 @dataclass(frozen=True)
@@ -623,10 +626,11 @@ class Store:
             self.fail(gone)
             LOGGER.error("%s", gone)
             return gone
+        first = _PERMIT if isinstance(error, OSError) and error.errno in _DENIED else ""
         self.fail(error)
         broken = BrokenQueueError(
             f"{self.directory}: a sync or a log write failed ({error}): whether this flush is durable is unknown; "
-            "close the queue and open it again, recovery will tell"
+            f"{first}close the queue and open it again, recovery will tell"
         )
         LOGGER.error("%s", broken)
         return broken

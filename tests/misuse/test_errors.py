@@ -26,6 +26,7 @@ import pytest
 
 import persistentqueue
 from persistentqueue import (
+    BrokenQueueError,
     CodecError,
     CopiedQueueError,
     CorruptionError,
@@ -726,6 +727,29 @@ def test_row_18_what_is_not_the_paths_fault_comes_as_it_is(tmp_path: Path) -> No
     with pytest.raises(OSError, match="Input/output error") as caught:
         call_on(replace(DISK, open=fail), PersistentQueue, tmp_path, "q")
     assert type(caught.value) is OSError
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS], ids=errno.errorcode.get)
+def test_row_18_a_log_directory_that_may_not_be_written_to(tmp_path: Path, number: int) -> None:
+    """If the log may not be written, the error of the flush says so: only to open the queue again would not help.
+
+    An opening that may not read the log names its file.
+    """
+
+    def refuse(call: Callable[..., Any], *arguments: Any) -> Any:
+        if any(str(each).endswith(".log") for each in arguments):
+            raise OSError(number, os.strerror(number), arguments[0])
+        return call(*arguments)
+
+    PersistentQueue(tmp_path).close()
+    with pytest.raises(UnusablePathError, match=rf"\.log: {os.strerror(number)}: \w+ .*(directory|View)"):
+        call_on(replace(DISK, open=partial(refuse, DISK.open)), PersistentQueue, tmp_path)
+    queue = call_on(replace(DISK, rename=partial(refuse, DISK.rename)), PersistentQueue, tmp_path)
+    advice = "let this process write to all directories of the queue, by their owner, mode or mount; then close the"
+    with pytest.raises(BrokenQueueError, match=rf"{os.strerror(number)}.*: whether .* is unknown; {advice}"):
+        put(queue, b"one")
+        queue.trim()
+    queue.close()
 
 
 def test_row_18_the_tree_has_every_error() -> None:

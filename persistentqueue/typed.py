@@ -7,7 +7,7 @@ from typing import Any
 
 from .codecs import Codec, T, encode
 from .core.items import need_several
-from .runtime.session_state import SessionParts, decode_held, is_meant
+from .runtime.session_state import SessionParts, decode_held, rank_of
 from .session import Session
 
 
@@ -73,9 +73,9 @@ class TypedSession(Session[T]):
         encoded: Iterator[Any] = (encode(self._codec, item, path) for item in items)
         super().enqueue_many(list(encoded) if isinstance(items, list | tuple) else encoded)
 
-    def _matches(self, raw: bytes, item: object) -> bool:
-        """Return True if ``item`` equals the stored bytes, or the item that the codec makes of them."""
-        return is_meant(self._codec, raw, item)
+    def _matches(self, raw: bytes, item: object) -> int:
+        """Return how well ``item`` matches the stored bytes, or the item that the codec makes of them."""
+        return rank_of(self._codec, raw, item)
 
     def dequeue(self, timeout: float | None = 0.0) -> T | None:
         """Hold the first ready item and return it decoded.

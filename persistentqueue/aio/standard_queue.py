@@ -372,8 +372,8 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
         letter. A cancelled call waits until that is done.
 
         Args:
-            item: The item as ``get`` returned it: the first equal one that was got and is not done. For an item that
-                the codec could not decode, its ``CodecError``.
+            item: The item as ``get`` returned it: that object, or the first equal one that was got and is not done. For
+                an item that the codec could not decode, its ``CodecError``.
             reason: Why the item failed, for its dead letter. Default: empty, or the ``CodecError`` without its advice.
             retry: True (the default) to deliver the item again if it has attempts left. False to make it a dead letter.
             delay_seconds: Seconds until the item can be got again, from 0 to ten years. Default None:
@@ -392,13 +392,13 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
         if not self._counts:
             needs = "max_attempts=, dead_letter= or retry_delay_seconds="
             raise ValueError(f"this queue does not count attempts: open it with {needs} to reject items")
-        for entry in self._got:
-            if entry.hold is not None and (entry.item == item if entry.error is None else entry.error is item):
-                break
-        else:
+        meant = [entry for entry in self._got if entry.is_meant(item)]
+        if not meant:
             raise ValueError("no such item was got, or all of them are done: pass an item that get returned")
+        entry = next((each for each in meant if each.item is item), meant[0])
+        assert entry.hold is not None  # it is meant
         self._got.remove(entry)
-        reason = reason or ("" if entry.error is None else str(entry.error))
+        reason = reason or entry.problem
         await self._run(partial(reject, entry.hold, entry.data, reason, retry, delay_seconds), entry)
 
     @property

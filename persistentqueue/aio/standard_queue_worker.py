@@ -59,6 +59,15 @@ class Entry:
     def __repr__(self) -> str:
         return repr(self.item if self.error is None else self.error)
 
+    @property
+    def problem(self) -> str:
+        """Text of the error without its advice; empty if there is none."""
+        return self.error.problem if isinstance(self.error, CodecError) else str(self.error or "")
+
+    def is_meant(self, item: object) -> bool:
+        """Return whether it has been got, and this is an equal item, or its error."""
+        return self.hold is not None and bool(self.item == item if self.error is None else self.error is item)
+
 
 class Errand(NamedTuple):
     """A call for the thread that a task awaits: a rejection, or a requeue."""

@@ -398,8 +398,8 @@ class Queue(UncopyableFace, queue.Queue[T]):
         letter. An item of ``get_many`` is rejected with the last item of its list.
 
         Args:
-            item: The item as ``get`` returned it: the oldest equal one of this thread, or else of all threads. For an
-                item that the codec could not decode, its ``CodecError``.
+            item: The item as ``get`` returned it: the oldest equal one of this thread, or else of all threads; 1, 1.0
+                and True are equal. For an item that the codec could not decode, its ``CodecError``.
             reason: Why the item failed, for its dead letter. Default: empty, or the ``CodecError`` without its advice.
             retry: True (the default) to deliver the item again if it has attempts left. False to make it a dead letter.
             delay_seconds: Seconds until the item can be got again, from 0 to ten years. Default None:

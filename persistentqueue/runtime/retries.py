@@ -51,6 +51,8 @@ Take = Callable[[Reader, int, float | None, list[Run]], list[bytes]]
 """A call with the arguments and the effect of ``OpenQueue.take``."""
 DELAY_SECONDS_MAX = 10 * 366 * 86_400.0
 """Ten years, in seconds. The log counts nanoseconds and has room for more."""
+OTHER, EQUAL, ALIKE = 0, 1, 2
+"""Ranks of a held item beside the one that a caller passes: another one; an equal one; one of equal types, too."""
 _BATCH_ITEMS = 256
 """Number of dead letters that are moved back at a time."""
 _NS = 10**9
@@ -65,6 +67,19 @@ class Rejection(NamedTuple):
     reason: str
     retry: bool
     delay_seconds: float
+
+
+def first_meant(held: Iterable[tuple[int, bytes]], matches: Callable[[int, bytes], int]) -> tuple[int, bytes] | None:
+    """Return the number and the bytes of the first held item that ``matches`` ranks ``ALIKE``, else of the first one
+    that it ranks ``EQUAL``; None if it ranks all of them ``OTHER``."""
+    found = None
+    for number, raw in held:
+        rank = matches(number, raw)
+        if rank == ALIKE:
+            return number, raw
+        if rank == EQUAL and found is None:
+            found = number, raw
+    return found
 
 
 class Retries:
@@ -237,13 +252,13 @@ class Trial:
         self,
         transaction: Transaction,
         reader: Reader,
-        matches: Callable[[int, bytes], bool],
+        matches: Callable[[int, bytes], int],
         reason: str,
         retry: bool,
         delay_seconds: float | None,
     ) -> None:
-        """Mark a held item as failed: the first that ``matches`` behind the last rejected one, else the first that
-        matches.
+        """Mark a held item as failed: that which ``matches`` ranks highest, and of several the first behind the last
+        rejected one, else the first.
 
         So a caller that goes through a batch with equal items rejects each of them in turn.
 
@@ -258,11 +273,10 @@ class Trial:
         seconds = None if delay_seconds is None else checked_delay(delay_seconds)
         behind, end = next(reversed(self._rejections), -1) + 1, max(map(sum, transaction.runs), default=0)
         runs = chain(within(transaction.runs, behind, end), within(transaction.runs, 0, behind))
-        for sequence, item in reader.read(runs):
-            if sequence not in self._rejections and matches(sequence, item):
-                break
-        else:
+        found = first_meant((each for each in reader.read(runs) if each[0] not in self._rejections), matches)
+        if found is None:
             raise ValueError("the session holds no such item, or has rejected all of them: pass an item that it holds")
+        sequence, item = found
         if seconds is None:
             times = retries.times(reader.counted, sequence)
             # A dead letter has no delay: the setting may not know one for the last attempt.

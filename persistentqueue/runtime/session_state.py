@@ -30,7 +30,7 @@ from ..system.uncopyable import Uncopyable
 from .multi_queue import introduce, require_neighbours
 from .open_queue import OpenQueue
 from .pipeline import Committing, Handed, Pipeline, Ticket, done
-from .retries import Retries, Take, Trial, commit_tried
+from .retries import ALIKE, EQUAL, OTHER, Retries, Take, Trial, commit_tried
 
 R = TypeVar("R")
 FREE, BUSY, TORN = 0, 1, 2
@@ -270,17 +270,17 @@ class SessionState(Uncopyable, Generic[T]):
                 taken.remove(*each)
         return [*runs, *taken]
 
-    def _meaning(self, item: object) -> Callable[[int, bytes], bool]:
-        """Return a test for the held item that the caller means. Its arguments are the sequence and the bytes of a held
-        item."""
+    def _meaning(self, item: object) -> Callable[[int, bytes], int]:
+        """Return a function that ranks held items as the one that the caller means. Its arguments are the sequence and
+        the bytes of a held item."""
         if isinstance(item, CodecError) and item.sequence is not None:
             wanted, is_here = item.sequence, item.path == self._open_queue.directory
-            return lambda sequence, _: is_here and sequence == wanted
+            return lambda sequence, _: ALIKE if is_here and sequence == wanted else OTHER
         return lambda _, raw: self._matches(raw, item)
 
-    def _matches(self, raw: bytes, item: object) -> bool:
-        """Return True if ``raw`` are the bytes of ``item``, which has the form that ``dequeue`` returned."""
-        return raw == item
+    def _matches(self, raw: bytes, item: object) -> int:
+        """Return ``ALIKE`` if ``raw`` are the bytes of ``item``, which has the form that ``dequeue`` returned."""
+        return ALIKE if raw == item else OTHER
 
     def _finish(self, transaction: Transaction) -> bool:
         """Begin a new transaction behind a settled one; return True if the settled one was committed."""
@@ -721,13 +721,30 @@ def decode_held(
     return items
 
 
-def is_meant(codec: Codec[Any], raw: bytes, item: object) -> bool:
-    """Return True if ``item`` equals these stored bytes, or the item that the codec makes of them."""
+def rank_of(codec: Codec[Any], raw: bytes, item: object) -> int:
+    """Return how well ``item`` matches these stored bytes, or the item that the codec makes of them.
+
+    1, 1.0 and True are equal, and different items. The session keeps no references that could tell them apart.
+    """
     if raw == item:
-        return True
+        return ALIKE
     with suppress(Exception):  # bytes that cannot be decoded or compared are another item
-        return bool(codec.decode(raw) == item)
-    return False
+        decoded = codec.decode(raw)
+        if _are_alike(decoded, item):
+            return ALIKE
+        return EQUAL if decoded == item else OTHER
+    return OTHER
+
+
+def _are_alike(one: object, other: object) -> bool:
+    """Return whether the objects are equal and of equal types, also inside of them. NaN is like NaN."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_are_alike, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_are_alike(value, other[key]) for key, value in one.items())
+    return bool(one == other or (one != one and other != other))  # noqa: PLR0124 - NaN
 
 
 def require_no_handlers(error: IndexError) -> None:

@@ -12,8 +12,8 @@ from ..codecs import BYTES, ON_HOLD, T, encode
 from ..core.items import are_bytes, as_bytes, checked_count, checked_held, checked_timeout, chunks
 from ..errors import CodecError, ItemTooLargeError, PersistentQueueError, UnflushedWarning
 from ..runtime.pipeline import Ticket, done
-from ..runtime.retries import checked_delay, checked_reason
-from ..runtime.session_state import FREE, decode_held, is_meant
+from ..runtime.retries import checked_delay, checked_reason, first_meant
+from ..runtime.session_state import FREE, decode_held, rank_of
 from ..serving.protocol import ITEM_BYTES_MAX, Reject
 from .worker_state import WorkerState
 
@@ -193,7 +193,7 @@ class WorkerSession(WorkerState[T]):
                 reason, item = reason or item.problem, item.item
             its_reason = checked_reason(reason).encode(errors="surrogatepass")  # from the name of a file
             numbered = ((at, raw) for at, raw in enumerate(self._raw) if raw is not None)
-            at, raw = next((each for each in numbered if is_meant(self._codec, each[1], item)), (-1, b""))
+            at, raw = first_meant(numbered, lambda _, raw: rank_of(self._codec, raw, item)) or (-1, b"")
             if at < 0 and self._counts:
                 raise ValueError("the session holds no such item, or has rejected it: pass an item that it holds")
             delay = b"" if delay_seconds is None else repr(float(checked_delay(delay_seconds))).encode()

@@ -15,7 +15,17 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import PersistentQueue, Producer, SubscriptionNotFoundError, aio, codecs, compat, connect
+from persistentqueue import (
+    CodecError,
+    DeadLetter,
+    PersistentQueue,
+    Producer,
+    SubscriptionNotFoundError,
+    aio,
+    codecs,
+    compat,
+    connect,
+)
 from tests.conftest import QueueFactory
 from tests.support.queues import drain
 
@@ -208,3 +218,80 @@ def test_a_view_looks_for_a_subscription_by_text(open_queue: QueueFactory) -> No
     for look in (view.browse, partial(view.peek, 1)):
         with pytest.raises(TypeError, match=r"^a subscription's name must be text, not 5$"):
             look(5)
+
+
+def _left(queue: Any) -> list[Any]:
+    """Consume all items, and return them as text, which tells equal ones apart."""
+    with queue.transaction() as session:
+        return [repr(item) for item in session.dequeue_many(10)]
+
+
+@pytest.mark.parametrize("item", [1.0, [1.0], {"a": 1.0}, (1.0,)], ids=repr)
+def test_the_rejected_item_has_the_types_of_the_one_that_is_passed(tmp_path: Path, item: Any) -> None:
+    """``reject`` prefers a held item of equal types to one that is only equal, in the owner and in a worker."""
+    options: Any = {"codec": codecs.UNSAFE_PICKLE, "retry_delay_seconds": 0.0, "max_attempts": 9, "dead_letter": "dead"}
+    equal = [eval(repr(item).replace("1.0", word)) for word in ("True", "1", "1.0")]
+    with (
+        PersistentQueue(tmp_path, "own", serve=True, **options) as own,
+        connect(tmp_path, "own", serve="never", **options) as far,
+    ):
+        for queue in (own, far):
+            with own.transaction() as session:
+                session.enqueue_many(equal)
+            with queue.session() as session:
+                assert session.dequeue_many(3) == equal
+                session.reject(item)
+                session.flush()
+            assert _left(own) == [repr(item)]
+
+
+def test_the_rejected_item_may_be_only_equal(tmp_path: Path) -> None:
+    """``reject`` takes an equal item if none has equal types; an item with NaN is like another one with NaN."""
+    options: Any = {"codec": codecs.UNSAFE_PICKLE, "max_attempts": 9, "dead_letter": "dead"}
+    with PersistentQueue(tmp_path, "q", **options) as queue:
+        with queue.transaction() as session:
+            session.enqueue_many([[2], {"a": float("nan")}, 1])
+        with queue.session() as session:
+            assert len(session.dequeue_many(3)) == 3
+            session.reject(1.0)
+            session.reject({"a": float("nan")})
+            with pytest.raises(ValueError, match="the session holds no such item"):
+                session.reject((2,))
+            session.flush()
+        assert _left(queue) == ["{'a': nan}"]
+        assert _left(queue) == ["1"]
+
+
+def test_a_queue_of_tasks_rejects_the_object_that_it_returned(tmp_path: Path) -> None:
+    """``aio.Queue.reject`` takes the object that ``get`` returned before an equal one that was got earlier."""
+
+    async def main() -> list[Any]:
+        async with aio.Queue(tmp_path, dead_letter="dead") as queue:
+            for item in (True, 1, 1.0):
+                await queue.put(item)
+            got = [await queue.get() for _ in range(3)]
+            await queue.reject(got[2], retry=False)
+            letters = [DeadLetter.decode(each).item async for each in queue.dead_letters.browse()]
+            for _ in range(2):
+                queue.task_done()
+            return letters
+
+    assert asyncio.run(main()) == [b"1.0"]
+
+
+def test_a_queue_of_tasks_buries_an_error_without_its_advice(tmp_path: Path) -> None:
+    """The reason of an item that cannot be decoded is the text of its error without the advice, as in a session."""
+
+    async def main() -> str:
+        async with aio.Queue(tmp_path, dead_letter="dead") as queue:
+            with pytest.raises(CodecError) as caught:
+                await queue.get()
+            assert str(caught.value) != caught.value.problem
+            await queue.reject(caught.value, retry=False)
+            (letter,) = [DeadLetter.decode(each) async for each in queue.dead_letters.browse()]
+            assert letter.reason == caught.value.problem
+            return letter.reason
+
+    with PersistentQueue(tmp_path) as raw, raw.transaction() as session:
+        session.enqueue(b"{")
+    assert "cannot decode 1 byte" in asyncio.run(main())

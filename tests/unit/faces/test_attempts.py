@@ -475,7 +475,7 @@ def test_an_item_of_a_task_that_the_codec_refuses_is_rejected(place: Path) -> No
             with pytest.raises(CodecError) as refused:
                 await queue.get()
             await queue.reject(refused.value, retry=False)
-            assert await adead(queue) == [(b"{oops", 1, str(refused.value))] and await queue.get() == 1
+            assert await adead(queue) == [(b"{oops", 1, refused.value.problem)] and await queue.get() == 1
             rejecting = asyncio.create_task(queue.reject(1))
             await asyncio.sleep(0)
             queue._fail(ClosedError("closed by a test"))

@@ -204,6 +204,17 @@ def check_numbers(options: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} must be at most 2**63 - 1, got a number of {value.bit_length()} bits")
 
 
+def check_compaction(below: Any, bytes_per_second: Any) -> None:
+    """Raise ``TypeError`` or ``ValueError`` for arguments that ``PersistentQueue.compact`` cannot have."""
+    for name, value in (("below", below), ("bytes_per_second", bytes_per_second)):
+        if not hasattr(value, "__float__") or isinstance(value, bool):
+            raise TypeError(f"{name} must be a number, not {value!r}")
+    if not 0 <= below <= 1:
+        raise ValueError(f"below must be a share from 0 to 1, got {below}")
+    if not bytes_per_second > 0:
+        raise ValueError(f"bytes_per_second must be more than 0, got {bytes_per_second}")
+
+
 def checked_truth(name: str, value: object) -> bool:
     """Return the value of an argument that is True or False. Raises ``TypeError``, with its name, for any other."""
     if not isinstance(value, bool):

@@ -28,6 +28,7 @@ from .options import (
     Options,
     Start,
     Unnamed,
+    check_compaction,
     check_numbers,
     checked_truth,
     chosen_options,
@@ -616,15 +617,13 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
 
         Raises:
             ValueError: ``below`` or ``bytes_per_second`` is out of range.
+            TypeError: ``below`` or ``bytes_per_second`` is no number.
             TypeError, MissingExtraError: ``progress`` has another type than ``Progress``, or is True without tqdm.
             ResourceError: The system has no room. Segments that were compacted before stay compacted.
             OSError: A segment cannot be written. The queue is unchanged.
             BrokenQueueError, ClosedError: The queue is broken, or was closed meanwhile.
         """
-        if not 0 <= below <= 1:
-            raise ValueError(f"below must be a share from 0 to 1, got {below}")
-        if not bytes_per_second > 0:
-            raise ValueError(f"bytes_per_second must be more than 0, got {bytes_per_second}")
+        check_compaction(below, bytes_per_second)
         self._open()
         return self._maintenance.compact_now(below, progress, bytes_per_second)
 

@@ -384,6 +384,7 @@ class Session(SessionState[T]):
             The items. The list is empty if there is no ready item, or if the first ready item is not in memory.
 
         Raises:
+            TypeError, ValueError: If ``max_items`` is no whole number, or negative.
             SubscriptionNotFoundError: If the queue has only named subscriptions.
             ClosedError: If the session or its queue is closed.
             BrokenQueueError: If a sync or a write of the log has failed before: close the queue and open it again.
@@ -393,6 +394,8 @@ class Session(SessionState[T]):
         The items stay on hold until ``flush`` consumes them durably, or ``rollback`` releases them. For one thread at a
         time.
         """
+        if type(max_items) is not int or max_items < 0:
+            max_items = checked_count("max_items", max_items)
         if self._busy:
             self._begin()
         self._busy = BUSY

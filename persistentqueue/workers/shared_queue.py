@@ -25,9 +25,10 @@ from ..errors import (
 )
 from ..interprocess.snapshot_view import View
 from ..misplaced_calls import MisplacedCalls
-from ..options import Options, Start, Unnamed, checked_truth, for_dead_letters
+from ..options import Options, Start, Unnamed, check_compaction, check_numbers, checked_truth, for_dead_letters
 from ..runtime.inspection import Stats
 from ..runtime.maintenance import Compacted, Maintained
+from ..runtime.memory_budget import MemoryBudget
 from ..serving.connections import Connection
 from ..serving.errors import decode_error
 from ..serving.protocol import (
@@ -253,7 +254,8 @@ class SharedQueue(MisplacedCalls, Generic[T]):
 
     def requeue(self, max_items: int | None = None) -> int:
         """Move dead letters back to this queue, durable on return; see ``PersistentQueue.requeue``."""
-        return int(self._owner.call("requeue", max_items=max_items))
+        most = None if max_items is None else checked_count("max_items", max_items)
+        return int(self._owner.call("requeue", max_items=most))
 
     def sync(self) -> None:
         """Wait until everything flushed before this call is durable; see ``PersistentQueue.sync``."""
@@ -265,14 +267,27 @@ class SharedQueue(MisplacedCalls, Generic[T]):
 
     def compact(self, *, below: float = Settings.compact_below, bytes_per_second: float = inf) -> Compacted:
         """Copy the live items of sparse segments to new segments; see ``PersistentQueue.compact``."""
-        return cast(Compacted, self._owner.call("compact", below=below, bytes_per_second=bytes_per_second))
+        check_compaction(below, bytes_per_second)
+        return cast(
+            Compacted, self._owner.call("compact", below=float(below), bytes_per_second=float(bytes_per_second))
+        )
 
     def maintain(self) -> Maintained:
         """Run now what maintenance does by itself; see ``PersistentQueue.maintain``."""
         return cast(Maintained, self._owner.call("maintain"))
 
     def resize(self, *, memory_bytes: int | None = None, segment_bytes: int | None = None) -> None:
-        """Change settings of the open queue at its owner; see ``PersistentQueue.resize``."""
+        """Change settings of the open queue at its owner; see ``PersistentQueue.resize``.
+
+        Raises:
+            TypeError, ValueError: A setting has the wrong type or range. A queue can join a ``MemoryBudget`` only in
+                the process that owns it.
+        """
+        budget: object = memory_bytes
+        if isinstance(budget, MemoryBudget) and self._owner.here() is None:
+            raise TypeError("memory_bytes must be a whole number here: a MemoryBudget is for the process of the owner")
+        chosen = {"memory_bytes": memory_bytes, "segment_bytes": segment_bytes}
+        check_numbers({name: value for name, value in chosen.items() if value is not None})
         self._owner.call("resize", memory_bytes=memory_bytes, segment_bytes=segment_bytes)
 
     def explain(self) -> list[SegmentUse]:

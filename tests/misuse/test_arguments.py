@@ -18,6 +18,7 @@ import pytest
 from persistentqueue import (
     CodecError,
     DeadLetter,
+    MemoryBudget,
     PersistentQueue,
     Producer,
     SubscriptionNotFoundError,
@@ -27,7 +28,7 @@ from persistentqueue import (
     connect,
 )
 from tests.conftest import QueueFactory
-from tests.support.queues import drain
+from tests.support.queues import drain, put
 
 
 class Record(ctypes.Structure):
@@ -220,6 +221,45 @@ def test_a_view_looks_for_a_subscription_by_text(open_queue: QueueFactory) -> No
             look(5)
 
 
+@pytest.mark.parametrize(
+    ("call", "arguments", "what"),
+    [
+        ("compact", {"below": "x"}, "below must be a number, not 'x'"),
+        ("compact", {"bytes_per_second": b"x"}, "bytes_per_second must be a number, not b'x'"),
+        ("requeue", {"max_items": {1}}, "max_items must be a whole number, not {1}"),
+        ("resize", {"segment_bytes": b"x"}, "segment_bytes must be a whole number, not b'x'"),
+    ],
+)
+def test_a_number_of_a_call_is_named(tmp_path: Path, call: str, arguments: Any, what: str) -> None:
+    """Each interface names an argument that is no number, before it is sent to the owner."""
+    answers = asyncio.run(_answers_of_queues(tmp_path, lambda queue: getattr(queue, call)(**arguments)))
+    assert answers == [f"TypeError: {what}"] * 4
+
+
+def test_a_memory_budget_is_for_the_owner(tmp_path: Path) -> None:
+    """A queue that another object owns refuses a ``MemoryBudget``, and says where it belongs."""
+    with PersistentQueue(tmp_path, serve=True) as own, connect(tmp_path, serve="never") as far:
+        budget: Any = MemoryBudget(2**20)
+        with pytest.raises(TypeError, match="a MemoryBudget is for the process of the owner"):
+            far.resize(memory_bytes=budget)
+        own.resize(memory_bytes=budget)
+
+
+@pytest.mark.parametrize("count", [-1, True, 1.5, "x"], ids=repr)
+def test_a_count_of_cached_items_is_checked(open_queue: QueueFactory, count: Any) -> None:
+    """``dequeue_cached`` refuses what is no count, as ``dequeue_many`` does, and holds nothing."""
+    queue = open_queue()
+    put(queue, b"a")
+    with queue.session() as session:
+        errors = []
+        for take in (session.dequeue_cached, session.dequeue_many):
+            with pytest.raises((TypeError, ValueError), match=r"^max_items must be") as caught:
+                take(count)
+            errors.append(str(caught.value))
+        assert errors[0] == errors[1]
+        assert queue.stats().held == 0
+
+
 def _left(queue: Any) -> list[Any]:
     """Consume all items, and return them as text, which tells equal ones apart."""
     with queue.transaction() as session:
@@ -266,7 +306,7 @@ def test_a_queue_of_tasks_rejects_the_object_that_it_returned(tmp_path: Path) ->
     """``aio.Queue.reject`` takes the object that ``get`` returned before an equal one that was got earlier."""
 
     async def main() -> list[Any]:
-        async with aio.Queue(tmp_path, dead_letter="dead") as queue:
+        async with aio.Queue(tmp_path / "q", dead_letter="dead") as queue:
             for item in (True, 1, 1.0):
                 await queue.put(item)
             got = [await queue.get() for _ in range(3)]
@@ -283,7 +323,7 @@ def test_a_queue_of_tasks_buries_an_error_without_its_advice(tmp_path: Path) -> 
     """The reason of an item that cannot be decoded is the text of its error without the advice, as in a session."""
 
     async def main() -> str:
-        async with aio.Queue(tmp_path, dead_letter="dead") as queue:
+        async with aio.Queue(tmp_path / "q", dead_letter="dead") as queue:
             with pytest.raises(CodecError) as caught:
                 await queue.get()
             assert str(caught.value) != caught.value.problem
@@ -292,6 +332,6 @@ def test_a_queue_of_tasks_buries_an_error_without_its_advice(tmp_path: Path) -> 
             assert letter.reason == caught.value.problem
             return letter.reason
 
-    with PersistentQueue(tmp_path) as raw, raw.transaction() as session:
+    with PersistentQueue(tmp_path / "q") as raw, raw.transaction() as session:
         session.enqueue(b"{")
     assert "cannot decode 1 byte" in asyncio.run(main())

@@ -371,7 +371,7 @@ class CodecError(PersistentQueueError, ValueError):
         advice: str = "",
     ) -> None:
         self.item, self.path, self.sequence, name = item, path, sequence, type(codec).__name__.lstrip("_")
-        what = f"{len(item)} byte{'s'[len(item) == 1 :]}" if isinstance(item, bytes) else f"a {type(item).__name__}"
+        what = f"{len(item)} byte{'s' * (len(item) != 1)}" if isinstance(item, bytes) else f"a {type(item).__name__}"
         where = (f"{path}: " if path is not None else "") + (f"item {sequence}: " if sequence is not None else "")
         self.problem = f"{where}{name} cannot {action} {what}: {type(reason).__name__}: {reason}"
         super().__init__(f"{self.problem}: {advice}" if advice else self.problem)

@@ -180,6 +180,8 @@ class Store:
         try:
             if self.broken is None:
                 self.segments.unpin_all()
+                if self._names_unlogged():  # first: a crash must not find a frame that names what is deleted
+                    self.trim()
                 self.segments.drop_unlogged()
                 if self.generations.log is not None:
                     self.trim(SEALED)
@@ -494,21 +496,28 @@ class Store:
         """
         # A limit of this queue does not count the files of a shared pool, so deleting them makes no room.
         most_bytes = self.pool.max_bytes if self.settings.shared_pool and isinstance(refusal, OverLimitError) else 0
-        made = self.segments.drop_unlogged() or bool(self.generations.retired)
+        settles = self._names_unlogged()
+        made = (not settles and self.segments.drop_unlogged()) or bool(self.generations.retired)
         made |= self._shrink_pool(most_bytes)
         is_limited = self.settings.max_disk_bytes is not None
         is_long = self.generations.has_grown or (is_limited and self.generations.is_long)
         drained = self._drained()
-        if not made and not drained and not is_long:
+        if not made and not drained and not is_long and not settles:
             return False
         before_bytes = self.generations.file_bytes
         with suppress(ResourceError):
             self.generations.trim_short(tightly=is_limited)
             # A log that its checkpoint makes long stays long. It is no gain: to report it as one would never end.
             made = made or bool(drained) or self.generations.file_bytes < before_bytes
+            made |= settles and self.segments.drop_unlogged()
         self.give_back()
         self._shrink_pool(most_bytes)
         return made
+
+    def _names_unlogged(self) -> bool:
+        """Return whether a prepared frame names segments that no other frame does: its transaction was aborted, and the
+        log does not say so yet. Until a trim, these segments may not be deleted."""
+        return self.generations.settling is not None and bool(self.segments.unlogged)
 
     def _shrink_pool(self, most_bytes: int) -> bool:
         """Shrink the pool to ``most_bytes``; return whether that has given back any space."""

@@ -14,7 +14,8 @@ circle. The write order (``several.1`` …):
    leaves the whole transaction committed: a participant asks the coordinator when it is opened (see ``in_doubt``).*
 4. Apply the operations to the state in memory, of the coordinator first. From here on waiters may see the items.
 5. Later, the next frame of each participant begins with the *resolution*. A trim of its log settles the transaction as
-   well. Then the coordinator forgets the decision: its next checkpoint does not contain it.
+   well. Then the coordinator forgets the decision: its next checkpoint does not contain it. If nothing was committed,
+   the segments that only the *prepare* names are deleted behind the resolution.
 
 From step 1 to step 4, no other transaction commits in any of the queues. If step 2 fails in a participant, that queue
 is broken and nothing is committed: the queues that are already prepared get a resolution that says so. If step 3 fails,

@@ -207,6 +207,7 @@ MUTANTS = (
     Mutant("what is in doubt is dropped", "recovery/opening", "lambda prepare: ask(disk, directory, prepare, recover_other, others.is_sound)", "lambda _: False", "several"),
     Mutant("a queue is deleted that another has to ask", "recovery/catalog", "            _refuse_unsettled(disk, directory)\n", "            pass\n", "several", 4),
     Mutant("the short way forgets what is to be settled", "engine/store", "if self.generations.settling is not None:\n                self.shielded(partial(self._commit_long, group))\n            elif not self.committer", "if not self.committer", "several", 19),
+    Mutant("the segment of an aborted part goes before the resolution", "engine/store", "                if self._names_unlogged():  # first", "                if False:  # first", "several faults", 687),
     Mutant("an aborted part is taken for committed", "engine/two_phase", "            settling.committed = False\n", "            settling.committed = True\n", "several faults", 1290),
     # --- items that fail
     Mutant("a delivery is not logged", "runtime/retries", "                open_queue.commit(delivery)\n", "                pass\n", "retries"),

@@ -539,6 +539,35 @@ def test_frame_that_fails(
     assert found == [[b"1", b"2"], [], []]
 
 
+def test_the_segment_of_an_aborted_part_goes_behind_the_resolution(open_queue: QueueFactory) -> None:
+    """A queue that was prepared in vain deletes the segment of that frame only when its log says that it is void."""
+    changes: list[str] = []
+
+    def rename(source: str, target: str) -> None:
+        DISK.rename(source, target)
+        changes.append(Path(target).suffix)
+
+    def unlink(path: str) -> None:
+        changes.append(Path(path).suffix)
+        DISK.unlink(path)
+
+    def pwritev(fd: int, buffers: Any, offset: int, flags: int) -> int:
+        if flags:
+            raise OSError(errno.EIO, "injected")
+        return DISK.pwritev(fd, buffers, offset, flags)
+
+    a, b = open_queue("a"), open_queue("b", disk=replace(DISK, rename=rename, unlink=unlink))
+    c = open_queue("c", disk=replace(DISK, pwritev=pwritev, open_direct=lambda path: None))
+    put(a, b"1", b"2")
+    with pytest.raises(BrokenQueueError):
+        move(a, b, c)
+    c.close()
+    changes.clear()
+    b.close()
+    assert changes.index(".log") < changes.index(".seg")
+    assert contents(a, open_queue("b"), open_queue("c")) == [[b"1", b"2"], [], []]
+
+
 def test_blocks_that_cannot_be_made_durable(open_queue: QueueFactory) -> None:
     """A sync that fails before anything is prepared breaks only its own queue, and nothing is committed."""
     armed = [False]

@@ -36,10 +36,10 @@ _LONGEST_SECONDS = 1e9
 def chunks(items: Iterable[Any]) -> Iterator[list[Any]]:
     """Yield a list or a tuple as a whole, and any other iterable in parts. Raises the ``TypeError`` of
     ``need_several``."""
-    need_several(items)
     if isinstance(items, list | tuple):
         yield list(items)
         return
+    need_several(items)
     iterator = iter(items)
     while chunk := list(islice(iterator, _CHUNK_ITEMS)):
         yield chunk

@@ -43,7 +43,7 @@ class Stumbling:
     """A disk on which the ``at``-th call that changes anything fails, or is interrupted, if it is within
     ``stumbles``."""
 
-    CALLS = ("open", "pwritev", "ftruncate", "fdatasync", "rename", "fsync", "close", "lock")
+    CALLS = ("open", "pwritev", "ftruncate", "fdatasync", "rename", "fsync", "close_file", "lock")
 
     def __init__(self, at: int, errno_or_none: int | None) -> None:
         self._left, self._errno, self._is_on = at, errno_or_none, False
@@ -72,7 +72,7 @@ class Stumbling:
             if self._errno is None:
                 real(*arguments)  # a signal handler runs behind the call
                 raise KeyboardInterrupt
-            if real is DISK.close:
+            if real is DISK.close_file:
                 real(*arguments)  # the descriptor is closed all the same
             elif real is DISK.pwritev:  # a part is written
                 fd, buffers, offset, flags = arguments

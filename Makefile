@@ -33,7 +33,7 @@ COVERING += $(patsubst %,tests/api/test_%.py,progress queue options encryption s
 COVERING += $(patsubst %,tests/predecessors/test_%.py,diskqueue_faults diskqueue_weaknesses diskqueue_log)
 COVERING += $(patsubst %,tests/unit/interprocess/test_%.py,producer producer_crashes producer_failures multi_writer splits consumer_requests \
 	snapshot_view)
-COVERING += $(patsubst %,tests/misuse/test_%.py,corners sessions scarce_resources renames errors inboxes \
+COVERING += $(patsubst %,tests/misuse/test_%.py,corners sessions scarce_resources renames errors arguments inboxes \
 	inbox_limits trust foreign_directories location_repair identities)
 
 # What tests need that start Spark, for a fast start: see tests/support/quick_spark.py.

@@ -75,10 +75,8 @@ class Waits:
         return min(next_due, self._end(now)) if self._due else next_due
 
     def serve_one(self, reader: Reader, now: float) -> None:
-        """Hand ready items to the connections that wait on this reader."""
-        place = self._places.get(reader)
-        if place is not None and place.line:
-            self._serve(place, now)
+        """Hand ready items to the connections that wait on this reader, of which there are some."""
+        self._serve(self._places[reader], now)
 
     def leave(self) -> None:
         """Leave the line of the queue: nothing is served any more."""

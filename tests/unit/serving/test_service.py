@@ -6,6 +6,7 @@ import errno
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -1303,6 +1304,17 @@ class Watched(list[bytes]):
     def __len__(self) -> int:
         self._look()
         return super().__len__()
+
+
+def test_items_for_a_session_that_cannot_take_them_are_refused(bench: Bench) -> None:
+    """Items for a session that another thread uses, or that is closed, are answered by the error of its call."""
+    peer = Peer(bench, 1)
+    session = peer.client.session
+    assert session is not None
+    exclusively([session], partial(peer.send, Put([b"x"])))
+    assert failure(peer.answer()) == "SessionInUseError"
+    session.close()
+    assert peer.error(Put([b"x"])) == "ClosedError"
 
 
 def test_no_thread_flushes_a_session_that_is_filled(bench: Bench) -> None:

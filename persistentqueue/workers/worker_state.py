@@ -467,6 +467,18 @@ class WorkerState(Uncopyable, Generic[T]):
         self._link = None
         self._need_whole()
 
+    def _need_owner(self) -> None:
+        """Raise ``SessionLostError`` if the owner has ended: that is why a flush of several sessions has failed.
+
+        An owner that ends closes its queues one after the other, so the first one may still be served.
+        """
+        if self._link is not None:
+            try:
+                self._link.call(Call({"call": "subscriptions", "arguments": {}}))  # any call: the answer does not count
+                self._link.end()
+            except LinkLostError:
+                self._lose()
+
     def _need_whole(self) -> None:
         """Begin anew and raise ``SessionLostError`` if the owner that has ended had anything of this session."""
         if self._held or self._has_put:
@@ -523,6 +535,9 @@ class _JointFlush:
             # If it was not committed, ``first`` had only the marker.
             return self.learn() or self._flush(asked, marker)
         committed = self.note(answer)
+        if isinstance(answer, Failed):
+            for each in busy[1:]:
+                each._need_owner()
         first._end(answer)
         return committed
 

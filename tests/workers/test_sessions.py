@@ -1052,6 +1052,38 @@ def test_a_transaction_needs_one_owner(tmp_path: Path, monkeypatch: pytest.Monke
             each.close()
 
 
+@pytest.mark.parametrize("has_gone", [True, False])
+def test_an_owner_that_closes_its_queues_during_a_flush_of_two_has_ended(
+    served: Serve, monkeypatch: pytest.MonkeyPatch, has_gone: bool
+) -> None:
+    """If the owner closes one of two queues before their joint flush, the flush raises ``SessionLostError``.
+
+    The items are back, and the work can be done again with the next owner.
+    """
+    source, join_source = served(name="source")
+    target, join_target = served(name="target")
+    put(source, b"1")
+    known = server.server_of
+
+    def closing(directory: str) -> server.Server | None:
+        found = known(directory)
+        if not directory.endswith("target"):
+            return found
+        target.close()
+        return None if has_gone else found
+
+    with join_source() as a, join_target() as b:
+        with monkeypatch.context() as patch:
+            patch.setattr(calls, "server_of", closing)
+            with pytest.raises(SessionLostError, match="target"), transaction(a, b) as (taking, putting):
+                putting.enqueue(b"%s!" % taking.dequeue())
+        assert source.peek(2) == [b"1"]
+        again, _ = served(name="target")
+        with transaction(a, b) as (taking, putting):
+            putting.enqueue(b"%s!" % taking.dequeue())
+        assert (len(source), again.peek(2)) == (0, [b"1!"])
+
+
 @pytest.mark.parametrize("is_late", [True, False])
 def test_a_hold_that_ends_around_a_flush_of_two_queues(
     served: Serve, monkeypatch: pytest.MonkeyPatch, is_late: bool

@@ -166,8 +166,11 @@ class Owner(Generic[T]):
                 if self.disk.monotonic() >= since_seconds + self.options.lock_timeout:
                     if lack is not None:
                         raise lack
+                    exists = self._exists()
+                    if self._identity and not exists:
+                        raise self._gone()
                     pid = self._owner_pid() if pid is None else pid
-                    raise NotServedError(self.directory, pid, exists=self._exists())
+                    raise NotServedError(self.directory, pid, exists=exists)
                 self.disk.sleep(_POLL_SECONDS)
 
     def _recognize(self, close: Callable[[], None], identity: object) -> None:
@@ -198,6 +201,11 @@ class Owner(Generic[T]):
         with suppress(OSError):
             return holds_queue(self.disk, self.directory)
         return True
+
+    def _gone(self) -> QueueNotFoundError:
+        return QueueNotFoundError(
+            f"{self.directory}: the queue that was connected is gone: bring it back, or connect again"
+        )
 
     def _own(self) -> None:
         """Make this process the owner. Raises ``QueueLockedError`` if another one is faster.
@@ -231,9 +239,7 @@ class Owner(Generic[T]):
         except QueueNotFoundError as error:
             if not self._identity:
                 raise
-            raise QueueNotFoundError(
-                f"{self.directory}: the queue that was connected is gone: bring it back, or connect again"
-            ) from error
+            raise self._gone() from error
         finally:
             CURRENT_DISK.reset(chosen)
 

@@ -41,6 +41,7 @@ from persistentqueue import (
     UnflushedWarning,
     codecs,
     connect,
+    delete_queue,
     transaction,
 )
 from persistentqueue.options import Options
@@ -606,6 +607,18 @@ def test_an_error_of_connect_says_that_there_is_no_queue_yet(tmp_path: Path) -> 
         "by the command persistentqueue serve, which makes the queue"
     )
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_worker_that_waits_for_owners_learns_that_its_queue_is_gone(served: Serve) -> None:
+    """A worker that may not own the queue raises ``QueueNotFoundError``, too, when the queue was deleted."""
+    queue, join = served()
+    with join(lock_timeout=0.0) as shared, shared.session() as session:
+        put(shared, b"1")
+        queue.close()
+        delete_queue(queue.path, queue.name)
+        for call in (shared.stats, session.dequeue):
+            with pytest.raises(QueueNotFoundError, match="the queue that was connected is gone: bring it back, or"):
+                call()
 
 
 def test_dead_letters_are_connected_once(served: Serve) -> None:

@@ -167,6 +167,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
     """
 
     _elsewhere = "pass its path, and open a Producer there to enqueue, or a View to look; or pass connect().handle()"
+    _in_child = "the queue belongs to the parent process: open it in the child after the parent closed it"
     _open_queue: OpenQueue | None = None
     _retries: Retries | None = None
     _dead_letters: PersistentQueue[bytes] | None = None
@@ -790,10 +791,9 @@ _OTHERS = Others(_is_sound, announce)
 
 def _disown_all(*_: Any) -> None:
     # The lock is held as long as any process has its descriptor open: a child must not hold it for a dead parent.
-    reason = "the queue belongs to the parent process: open it in the child after the parent closed it"
     for queue in list(_OPEN):
         if (open_queue := queue._open_queue) is not None:
-            open_queue.disown(f"{open_queue.directory}: {reason}", alone=True)
+            open_queue.disown(f"{open_queue.directory}: {queue._in_child}", alone=True)
 
 
 after_fork_in_child(_disown_all)

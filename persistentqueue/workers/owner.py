@@ -45,6 +45,9 @@ _POLL_SECONDS = 0.005
 class _OwnedQueue(PersistentQueue[T]):
     """The queue in the process that owns it. It is closed by itself when a sync has failed: the next owner recovers."""
 
+    # Only sessions and iterators of a shared queue end by a fork: the queue itself connects in the child.
+    _in_child = "this belongs to the parent process: get a session of the connected queue in the child"
+
     def __init__(
         self, made: list[_OwnedQueue[T]], path: str, name: str | Unnamed | None, codec: Codec[T], options: Options
     ) -> None:

@@ -621,6 +621,26 @@ def test_a_worker_that_waits_for_owners_learns_that_its_queue_is_gone(served: Se
                 call()
 
 
+def test_a_session_that_a_fork_inherits_says_what_to_do(tmp_path: Path) -> None:
+    """In a forked child, a session of the owner tells to get another one from the connected queue."""
+    with connect(tmp_path, "a") as shared, shared.session() as session:
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if not pid:
+            try:
+                session.enqueue(b"1")
+            except ClosedError as error:
+                os.write(writing, str(error).encode())
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+        told = os.read(reading, 4096).decode()
+        for each in (reading, writing):
+            os.close(each)
+    reason = "this belongs to the parent process: get a session of the connected queue in the child"
+    assert told == f"{tmp_path}/a: {reason}"
+
+
 def test_dead_letters_are_connected_once(served: Serve) -> None:
     """The dead-letter queue of a worker is one object, and its connection ends with the queue."""
     queue, join = served(max_attempts=1, dead_letter="dead")

@@ -429,6 +429,11 @@ class Service:
 
     def _reject(self, client: Client, call: int, message: Reject) -> None:
         self._need_hold(client)
+        if not counts_attempts(_session(client)):
+            raise ValueError(
+                "this queue does not count attempts: its owner needs max_attempts=, dead_letter= or "
+                "retry_delay_seconds= to reject items, or the options of its command serve"
+            )
         if len(message.items) != _REJECTION_FIELDS:
             raise ProtocolError(f"a rejection with {len(message.items)} fields")
         item, reason, delay = message.items

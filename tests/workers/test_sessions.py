@@ -621,6 +621,17 @@ def test_a_worker_that_waits_for_owners_learns_that_its_queue_is_gone(served: Se
                 call()
 
 
+def test_a_rejection_without_attempts_names_the_owner(served: Serve) -> None:
+    """A worker with options about attempts learns that the owner of the queue needs them."""
+    queue, join = served()
+    put(queue, b"1")
+    with join(dead_letter="dead") as shared, shared.session() as session:
+        item = session.dequeue()
+        with pytest.raises(ValueError, match="does not count attempts: its owner needs max_attempts="):
+            session.reject(item)
+        assert session.flush()
+
+
 def test_a_session_that_a_fork_inherits_says_what_to_do(tmp_path: Path) -> None:
     """In a forked child, a session of the owner tells to get another one from the connected queue."""
     with connect(tmp_path, "a") as shared, shared.session() as session:

@@ -42,7 +42,8 @@ class WorkerSession(WorkerState[T]):
     def __repr__(self) -> str:
         if self._is_closed:
             return f"<closed worker session {self.name!r}>"
-        counts = f"{len(self._batch.items)} enqueued, {self._held} dequeued"
+        more = ", others at the owner" if self._has_put else ""
+        counts = f"{len(self._batch.items)} enqueued{more}, {self._held} dequeued"
         return f"<worker session {self.name!r} of {self._path!r}: {counts}, not flushed>"
 
     def __enter__(self) -> WorkerSession[T]:

@@ -632,6 +632,18 @@ def test_a_rejection_without_attempts_names_the_owner(served: Serve) -> None:
         assert session.flush()
 
 
+def test_a_session_tells_of_items_that_have_moved_to_the_owner(served: Serve) -> None:
+    """The ``repr`` of a worker's session tells that enqueued items wait at the owner for their flush."""
+    _, join = served(max_items=1)
+    with join() as shared, shared.session() as session:
+        session.enqueue_many([b"1", b"2"])
+        with pytest.raises(QueueFullError):
+            session.flush()
+        assert "0 enqueued, others at the owner, 0 dequeued, not flushed" in repr(session)
+        session.rollback()
+        assert "0 enqueued, 0 dequeued, not flushed" in repr(session)
+
+
 def test_a_session_that_a_fork_inherits_says_what_to_do(tmp_path: Path) -> None:
     """In a forked child, a session of the owner tells to get another one from the connected queue."""
     with connect(tmp_path, "a") as shared, shared.session() as session:

@@ -3,7 +3,7 @@
 ``python -m perf.contenders.floor DIRECTORY`` runs it. Each process sends what it puts, and waits for the answer. The
 server takes all messages that have come, writes them with one durable call, and answers. A take is one message, and one
 durable write as well. There is no order between processes, no checksum and no hold. Nothing is found after a restart.
-So no queue with a server in Python is much faster.
+It is a mark to compare with, and no proof of a limit: a server that does even less is faster.
 """
 
 from __future__ import annotations

@@ -36,6 +36,7 @@ believed.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -43,7 +44,7 @@ from stat import S_ISDIR
 
 from ..core.operations import Decision, Identity, Operation, Prepare
 from ..core.state import State
-from ..errors import CorruptionError, InDoubtError, PersistentQueueError, QueueNotFoundError
+from ..errors import CorruptionError, InDoubtError, MemoryShortageError, PersistentQueueError, QueueNotFoundError
 from ..storage.log_reader import HEAD, NEIGHBOUR, Replay, read_newest
 from ..system.disk import Disk, StatResult, abspath, basename, dirname, join
 
@@ -51,6 +52,10 @@ Decide = Callable[[Prepare], bool]
 """Returns whether a prepared transaction is committed. Raises ``InDoubtError``."""
 
 _NOBODY = Identity(b"", 0)
+_FOREIGN = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.EIO}
+)
+"""Error numbers of a directory that is no queue, is not this user's, or is damaged. The others may pass."""
 _TRIES = 100
 _POLL_SECONDS = 0.01
 _REPAIR = "or run repair on this queue, which drops the transaction and keeps the log of it as *.damaged"
@@ -178,7 +183,7 @@ def forget_settled(disk: Disk, directory: str, state: State, last_number: int) -
             state.forget(transaction, name)
     if not gone:
         return
-    with suppress(OSError):  # a parent that this process may not list: the decisions stay
+    with suppress(OSError, MemoryShortageError):  # the parent or a neighbour cannot be read: the decisions stay
         if find_unsettled(disk, directory, disk.listdir(neighbours)) is None:
             for transaction, name in gone:
                 state.forget(transaction, name)
@@ -214,7 +219,10 @@ def find_copy(disk: Disk, directory: str, identity: bytes, is_own: Callable[[Sta
 def find_unsettled(disk: Disk, directory: str, names: Iterable[str]) -> tuple[str, Prepare] | None:
     """Return one of the named neighbours that may have to ask the queue in this directory, and its prepare.
 
-    Return None if there is no such neighbour.
+    Return None if there is no such neighbour. A foreign or damaged directory is none: it must not block the caller for
+    ever.
+
+    Raises ``MemoryShortageError`` or ``OSError`` if a neighbour cannot be read for now: it may have to ask.
     """
     directory = abspath(directory)
     neighbours, own = dirname(directory), basename(directory)
@@ -224,8 +232,10 @@ def find_unsettled(disk: Disk, directory: str, names: Iterable[str]) -> tuple[st
     for name in names:
         try:
             newest = read_newest(disk, join(neighbours, name), HEAD) if name != own else None
-        except (OSError, PersistentQueueError):
-            continue  # a foreign or damaged directory must not block the caller for ever
+        except (OSError, PersistentQueueError) as error:
+            if isinstance(error, MemoryShortageError) or (isinstance(error, OSError) and error.errno not in _FOREIGN):
+                raise
+            continue
         for prepare in _unsettled(newest) if newest is not None else ():
             if prepare.coordinator == own and (log is None or _is_meant(prepare, _identity(log))):
                 return join(neighbours, name), prepare

@@ -15,9 +15,11 @@ from persistentqueue import (
     BrokenQueueError,
     CorruptionError,
     InDoubtError,
+    MemoryShortageError,
     PersistentQueue,
     Producer,
     QueueLockedError,
+    ResourceError,
     check,
     delete_queue,
     repair,
@@ -31,10 +33,11 @@ from persistentqueue.core.state import State
 from persistentqueue.engine.context import Settings
 from persistentqueue.engine.store import Store
 from persistentqueue.interprocess.splits import look
+from persistentqueue.recovery import in_doubt as in_doubt_module
 from persistentqueue.recovery.in_doubt import find_unsettled
 from persistentqueue.recovery.opening import open_store
-from persistentqueue.storage.log_reader import NEIGHBOUR, read_newest
-from persistentqueue.system.disk import DISK
+from persistentqueue.storage.log_reader import NEIGHBOUR, Policy, Replay, read_newest
+from persistentqueue.system.disk import DISK, Disk
 from tests.conftest import QueueFactory
 from tests.support.disks import call_on
 from tests.support.queues import crash, flip, log_file, put, put_each, segment_files
@@ -606,6 +609,59 @@ def test_deletion_syncs_nothing_of_its_neighbours(open_queue: QueueFactory, path
 
     call_on(replace(DISK, fsync=fsync), delete_queue, path, "d")
     assert not set(synced) & {(path / name / "log").stat().st_ino for name in "abc"}
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOMEM, errno.ETIMEDOUT])
+def test_deletion_beside_a_neighbour_that_cannot_be_read_for_now(
+    open_queue: QueueFactory, path: Path, code: int
+) -> None:
+    """If the log of a neighbour cannot be read for now, a deletion raises and deletes nothing: the neighbour may have
+    to ask."""
+    a, _ = in_doubt(open_queue, True)
+    a.close()
+
+    def open_(opened: str, flags: int, mode: int) -> int:
+        if "/b/log/" in opened:
+            raise OSError(code, os.strerror(code), opened)
+        return DISK.open(opened, flags, mode)
+
+    with pytest.raises((OSError, ResourceError), match=r"/b/log/|delete it again"):
+        call_on(replace(DISK, open=open_), delete_queue, path, "a")
+    assert contents(open_queue("b")) == [[b"1"]]
+
+
+def test_deletion_beside_a_neighbour_whose_log_has_no_room_in_memory(
+    open_queue: QueueFactory, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this process has too little memory for the log of a neighbour, a deletion deletes nothing."""
+    a, _ = in_doubt(open_queue, True)
+    a.close()
+
+    def read(disk: Disk, directory: str, policy: Policy) -> Replay | None:
+        if directory.endswith("/b"):
+            raise MemoryShortageError(directory, 0, 1 << 40)
+        return read_newest(disk, directory, policy)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(in_doubt_module, "read_newest", read)
+        with pytest.raises(MemoryShortageError):
+            delete_queue(path, "a")
+    assert contents(open_queue("b")) == [[b"1"]]
+
+
+@pytest.mark.parametrize("kind", ["file", "link in a circle", "other log"])
+def test_deletion_beside_what_is_no_queue(open_queue: QueueFactory, path: Path, kind: str) -> None:
+    """A queue can be deleted beside a file, a link or a directory of another program."""
+    open_queue("a").close()
+    if kind == "file":
+        (path / "b").write_bytes(b"")
+    elif kind == "link in a circle":
+        (path / "b").symlink_to("b")
+    else:
+        (path / "b" / "log").mkdir(parents=True)
+        (path / "b" / "log" / "0.log").write_bytes(b"by another program")
+    delete_queue(path, "a")
+    assert not (path / "a").exists()
 
 
 def test_neighbours_with_long_logs(open_queue: QueueFactory, path: Path) -> None:

@@ -27,7 +27,8 @@ COVERING += $(patsubst %,tests/unit/runtime/test_%.py,open_queue disown maintena
 COVERING += $(patsubst %,tests/unit/storage/test_%.py,layout lock log pool segment schema_files)
 COVERING += $(patsubst %,tests/unit/rows/test_%.py,schema registry codec)
 COVERING += $(patsubst %,tests/unit/system/test_%.py,quota event_log progress)
-COVERING += $(patsubst %,tests/unit/serving/test_%.py,protocol errors values service) tests/workers/test_sessions.py
+COVERING += $(patsubst %,tests/unit/serving/test_%.py,protocol errors values service) tests/workers/test_sessions.py \
+	tests/workers/test_other_options.py
 COVERING += tests/unit/faces/test_lifecycle.py tests/unit/faces/test_attempts.py tests/faces/test_aio_sessions.py
 COVERING += $(patsubst %,tests/api/test_%.py,progress queue options encryption subscriptions flush_all codecs tickets)
 COVERING += $(patsubst %,tests/predecessors/test_%.py,diskqueue_faults diskqueue_weaknesses diskqueue_log)

@@ -16,7 +16,7 @@ from textwrap import dedent
 from typing import Any
 
 import persistentqueue
-from persistentqueue import Options, PersistentQueue, SessionLostError, errors
+from persistentqueue import Options, OtherOptionsWarning, PersistentQueue, SessionLostError, errors
 
 FORMATS = {
     "storage.layout": "Directories and files",
@@ -165,7 +165,7 @@ def error_classes() -> list[type[Exception]]:
             if each.__module__ in ERROR_MODULES:
                 yield from below(each)
 
-    return [*below(errors.PersistentQueueError), errors.UnflushedWarning]
+    return [*below(errors.PersistentQueueError), errors.UnflushedWarning, OtherOptionsWarning]
 
 
 def error_page() -> str:

@@ -147,7 +147,14 @@ from .runtime.inspection import Stats
 from .runtime.maintenance import Compacted, Maintained
 from .runtime.memory_budget import MemoryBudget
 from .runtime.pipeline import Ticket
-from .serving.errors import HoldLostError, NotServedError, OutcomeUnknownError, RefusedError, SessionLostError
+from .serving.errors import (
+    HoldLostError,
+    NotServedError,
+    OtherOptionsWarning,
+    OutcomeUnknownError,
+    RefusedError,
+    SessionLostError,
+)
 from .session import Session
 from .storage.lock import Owner
 from .storage.relocation import Moved, move_data
@@ -231,6 +238,7 @@ __all__ = [
     "CorruptionError",
     "UnsupportedFormatError",
     "SessionLostError",
+    "OtherOptionsWarning",
     "OutcomeUnknownError",
     "HoldLostError",
     "NotServedError",

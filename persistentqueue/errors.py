@@ -55,7 +55,8 @@
     ``SourceChangedError`` (pass ``again=True``). It also adds ``ImportMismatchError`` (check the disk).
     ``persistentqueue.rows`` adds ``SchemaMismatchError`` (change the rows) and ``SchemaNotFoundError`` (give a schema).
 
-``UnflushedWarning`` is a ``RuntimeWarning``. It is raised as an error only if a filter of ``warnings`` says so.
+``UnflushedWarning`` is a ``RuntimeWarning``, and ``OtherOptionsWarning`` a ``UserWarning``. They are raised as errors
+only if a filter of ``warnings`` says so.
 
 A call can also raise:
 
@@ -781,8 +782,7 @@ class UnflushedWarning(RuntimeWarning):
     a filter turns the warning into an error. Call ``flush`` before. To drop the work without a warning, call
     ``rollback`` or ``close`` of the session. There is no warning if an exception leaves the block.
 
-    Python shows it once for each place in a program. To raise it as an error, run ``python -W error::RuntimeWarning``
-    or call ``warnings.simplefilter("error", UnflushedWarning)``.
+    Python shows it once for each place in a program. To raise it, call ``simplefilter("error", UnflushedWarning)``.
     """
 
 

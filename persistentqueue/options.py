@@ -239,6 +239,44 @@ def chosen_options(options: Options | None, arguments: Mapping[str, Any]) -> Opt
     return replace(options if options is not None else Options(), **arguments)
 
 
+_NOTICED = (
+    "sync",
+    "wipe",
+    "max_items",
+    "max_bytes",
+    "max_disk_bytes",
+    "min_free_bytes",
+    "full",
+    "max_attempts",
+    "compression",
+)
+"""Options that a program relies on. The others change only how quick a queue is, or where its files are."""
+
+
+def relied_on(options: Options) -> dict[str, Any]:
+    """Return the options that a program relies on, as plain values: the owner of a queue tells them to its workers."""
+    dead_letter, delay = options.dead_letter, options.retry_delay_seconds
+    return {name: getattr(options, name) for name in _NOTICED} | {
+        "dead_letter": "an open queue" if not isinstance(dead_letter, str | None) else dead_letter,
+        "retry_delay_seconds": "a callable" if callable(delay) else delay,
+        "encryption": None if options.encryption is None else "a key",
+    }
+
+
+def without_effect(options: Options, owners: Mapping[str, Any]) -> list[str]:
+    """Return what a worker relies on with its options, and the owner of the queue has otherwise: ``name=value``.
+
+    ``owners`` is what ``relied_on`` returns at the owner. An option with its default relies on nothing, but for
+    ``sync``: the default relies on it.
+    """
+    defaults = relied_on(Options()) | {"sync": False}
+    return [
+        f"{name}={value!r} (owner: {owners[name]!r})"
+        for name, value in relied_on(options).items()
+        if value not in (defaults[name], owners.get(name, value))
+    ]
+
+
 def for_dead_letters(options: Options) -> Options:
     """Return the options of the dead-letter queue that is opened with a queue of these options.
 

@@ -214,7 +214,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
                 self._retries = Retries(self._disk, open_queue, chosen.max_attempts, chosen.retry_delay_seconds)
                 self._bury_in(chosen, serve)
             if checked_truth("serve", serve):
-                self._serve()
+                self._serve(chosen)
         except BaseException:
             if not self.closed:
                 self.close()
@@ -319,15 +319,15 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
         """
         return self._session(name, None)
 
-    def _serve(self) -> None:
+    def _serve(self, options: Options) -> None:
         from .serving.calls import serve  # noqa: PLC0415  late: other queues need no sockets
 
         def session(name: str, subscription: str) -> Session[Any]:
             """Return a session of a worker, which has the codec: its items are bytes."""
             return self._session(name, open_queue.reader_named(subscription) if subscription else None, Session)
 
-        open_queue, facts = self._open(), {"data_path": self.data_path, "counts": self._retries is not None}
-        self._server = serve(self, open_queue, session, facts)
+        open_queue = self._open()
+        self._server = serve(self, open_queue, session, options)
 
     def _session(
         self, name: str | None, reader: Reader | None, make: Callable[[SessionParts], Session[T]] | None = None

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from ..engine.reader import Reader
 from ..errors import PersistentQueueError, SessionInUseError, unless_lacking
+from ..options import Options, counts_deliveries, relied_on
 from ..runtime.open_queue import OpenQueue
 from ..runtime.session_state import flush_jointly
 from ..session import Session
+from ..storage.inbox_limits import LIMITS
 from ..system.disk import current_disk
 from .protocol import VERSION
 from .server import Server, server_of
@@ -37,6 +39,14 @@ CALLS: Final = frozenset(
     }
 )
 """Names of the methods of ``PersistentQueue`` that a worker may call."""
+
+
+class _Queue(Protocol):
+    """An open ``PersistentQueue``."""
+
+    @property
+    def data_path(self) -> str:
+        """Directory of the segments."""
 
 
 def make_call(queue: object, open_queue: OpenQueue, name: str, arguments: dict[str, Any]) -> Any:
@@ -96,10 +106,16 @@ def _flush_jointly(parts: Sequence[tuple[str, str, int]], marker: tuple[str, int
 
 
 def serve(
-    queue: object, open_queue: OpenQueue, session: Callable[[str, str], Session[bytes]], facts: dict[str, Any]
+    queue: _Queue, open_queue: OpenQueue, session: Callable[[str, str], Session[bytes]], options: Options
 ) -> Server:
     """Serve an open queue to workers, and return the server. Raises ``ResourceError`` and ``OSError``."""
-    facts = {"version": VERSION, "identity": open_queue.identity.hex(), **facts}
+    facts = {
+        "version": VERSION,
+        "identity": open_queue.identity.hex(),
+        "data_path": queue.data_path,
+        "counts": counts_deliveries(options),
+        "options": relied_on(options) | {name: getattr(open_queue.settings, name) for name in LIMITS},
+    }
     served = Served(open_queue, session, partial(make_call, queue, open_queue), facts, current_disk().monotonic)
     server = Server(served)
     try:

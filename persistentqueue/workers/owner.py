@@ -7,6 +7,7 @@ owner. A call goes to the owner over a socket, or directly if this process is it
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -23,9 +24,15 @@ from ..errors import (
     unless_lacking,
 )
 from ..interprocess.snapshot_view import View
-from ..options import Options, Unnamed
+from ..options import Options, Unnamed, without_effect
 from ..queue import PersistentQueue
-from ..serving.errors import NotServedError, OutcomeUnknownError, RefusedError, decode_error
+from ..serving.errors import (
+    NotServedError,
+    OtherOptionsWarning,
+    OutcomeUnknownError,
+    RefusedError,
+    decode_error,
+)
 from ..serving.protocol import CALLS_ONLY, CONNECTION_BYTES, VERSION, Call, Failed, Hello, Message, Result
 from ..serving.values import decode_value
 from ..storage.layout import SOCKET_NAME, holds_queue, queue_directory
@@ -40,6 +47,8 @@ _ONCE = frozenset({"clear", "requeue"})
 """Calls that must not be repeated: the owner that has ended may have made them."""
 _POLL_SECONDS = 0.005
 """Pause between two looks for an owner, in seconds. Only a process that has none looks."""
+_OF_CONNECT = 5
+"""Stack level of the caller of ``connect``, for a warning of ``reach``."""
 
 
 class _OwnedQueue(PersistentQueue[T]):
@@ -55,8 +64,8 @@ class _OwnedQueue(PersistentQueue[T]):
         self._made = made
         super().__init__(path, name, codec=codec, options=options, lock_timeout=0.0, serve=True)
 
-    def _serve(self) -> None:
-        super()._serve()
+    def _serve(self, options: Options) -> None:
+        super()._serve(options)
         self._made.append(self)
         if self._server is not None:
             self._server.on_failure = self._fail
@@ -94,6 +103,8 @@ class Owner(Generic[T]):
         self._closed = False
         self._identity = ""
         """Identity of the queue of the first connection: no call goes to another queue that has its path now."""
+        self._without_effect: list[str] = []
+        """Options of which this process was warned."""
         self.begin_anew()
 
     def begin_anew(self) -> None:
@@ -154,7 +165,9 @@ class Owner(Generic[T]):
                 try:
                     found = self._connect(hello)
                     if found is not None:
-                        self._recognize(found[0].close, found[1].get("identity"))
+                        link, facts = found
+                        self._recognize(link.close, facts.get("identity"))
+                        self._compare_options(link.close, facts.get("options"))
                         return found
                 except LinkLostError:
                     pass
@@ -185,6 +198,22 @@ class Owner(Generic[T]):
             raise QueueNotFoundError(
                 f"{self.directory}: the queue that was connected is gone, and another one is here: connect again"
             )
+
+    def _compare_options(self, close: Callable[[], None], owners: object) -> None:
+        """Warn, once for each set of them, of options that this process relies on and the owner has otherwise."""
+        found = without_effect(self.options, owners) if isinstance(owners, dict) else []
+        if found and found != self._without_effect:
+            self._without_effect = found
+            try:
+                warnings.warn(
+                    f"{self.directory}: these options of this process have no effect, since another process owns the "
+                    f"queue: {', '.join(found)}: open the queue with the same options in all processes",
+                    OtherOptionsWarning,
+                    stacklevel=_OF_CONNECT,
+                )
+            except OtherOptionsWarning:  # a filter makes an error of it
+                close()
+                raise
 
     def view(self) -> View:
         """Return a view of the queue as it is on disk. Raises ``ClosedError``."""

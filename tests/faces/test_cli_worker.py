@@ -378,6 +378,24 @@ def test_an_owner_without_dead_letters_is_refused(tasks: Path) -> None:
     assert rest(tasks) == numbers(10)
 
 
+def test_options_without_effect_are_noted(tasks: Path) -> None:
+    """A worker says which of its options have no effect, since the owner of the queue has others. Its processes, which
+    have none of their own, say nothing."""
+    enqueue(tasks, *numbers(2))
+    with Command("serve", tasks / "queues", "--no-sync", directory=tasks) as owner:
+        assert owner.line().startswith("serving orders")
+        with worker(tasks, "record", "--retry-delay", 5, "--until-empty", "--processes", 2) as command:
+            status, _, err = command.finish()
+        owner.send(signal.SIGTERM)
+        assert owner.finish()[0] == 0
+    assert status == 0
+    assert [line for line in err.splitlines() if "running" not in line] == [
+        f"{tasks / 'queues' / 'orders'}: these options of this process have no effect, since another process owns the "
+        "queue: sync=True (owner: False), retry_delay_seconds=5.0 (owner: 0.0): open the queue with the same options "
+        "in all processes"
+    ]
+
+
 def test_an_owner_with_dead_letters_serves_a_worker_that_asks_for_them(tasks: Path) -> None:
     """A worker and the owner that serves it may both have the options about attempts."""
     enqueue(tasks, *numbers(6))

@@ -120,7 +120,7 @@ def test_errors_are_complete() -> None:
     """The page has each error, with the action that helps."""
     errors = {name for name in persistentqueue.__all__ if name.endswith(("Error", "Warning"))}
     assert {kind.__name__ for kind in generate.error_classes()} == errors
-    assert generate.advice().keys() == errors - {"PersistentQueueError", "UnflushedWarning"}
+    assert generate.advice().keys() == errors - {"PersistentQueueError", "UnflushedWarning", "OtherOptionsWarning"}
     assert all(generate.advice().values())
     assert "- [`UnflushedWarning`](#unflushedwarning): A session or a producer ended" in generate.error_page()
 

@@ -29,6 +29,7 @@ from persistentqueue import (
     HoldLostError,
     ItemTooLargeError,
     NotServedError,
+    OtherOptionsWarning,
     OutcomeUnknownError,
     PersistentQueue,
     PersistentQueueError,
@@ -625,7 +626,9 @@ def test_a_rejection_without_attempts_names_the_owner(served: Serve) -> None:
     """A worker with options about attempts learns that the owner of the queue needs them."""
     queue, join = served()
     put(queue, b"1")
-    with join(dead_letter="dead") as shared, shared.session() as session:
+    with pytest.warns(OtherOptionsWarning, match="dead_letter='dead'"):
+        shared = join(dead_letter="dead")
+    with shared, shared.session() as session:
         item = session.dequeue()
         with pytest.raises(ValueError, match="does not count attempts: its owner needs max_attempts="):
             session.reject(item)

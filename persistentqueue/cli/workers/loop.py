@@ -106,7 +106,8 @@ class Loop:
     def run(self) -> None:
         """Take items and work, until the end. Raises the errors of the queue."""
         job = self._job
-        options = Options(create=False, trust=job.trust, network_disk=job.network_disk)
+        # Without a demand of its own (sync=False): the parent has told which options the owner has otherwise.
+        options = Options(create=False, sync=False, trust=job.trust, network_disk=job.network_disk)
         look_seconds = DRAINED_LOOK_SECONDS if job.until_empty else LOOK_SECONDS
         with (
             connect(job.path, job.name, serve="never", options=options, lock_timeout=job.lock_timeout) as queue,

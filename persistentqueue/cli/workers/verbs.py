@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
+import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from persistentqueue import Options, OutcomeUnknownError, PersistentQueue, PersistentQueueError, ResourceError, connect
+from persistentqueue import (
+    Options,
+    OtherOptionsWarning,
+    OutcomeUnknownError,
+    PersistentQueue,
+    PersistentQueueError,
+    ResourceError,
+    connect,
+)
 from persistentqueue.options import for_dead_letters
 from persistentqueue.workers import SharedQueue
 
@@ -257,10 +266,8 @@ def worker(
         as_json=as_json,
     )
     tell_if_made = made_note(path, name, as_json)
-    with Signals(signal.SIGCHLD) as signals, connect(path, named(name), options=options) as queue:
+    with Signals(signal.SIGCHLD) as signals, _connected(path, name, options) as queue:
         tell_if_made()
-        if dead_letter is not None:
-            _need_dead_letters(queue, dead_letter)
         look = partial(_need_consumer, queue, subscription)
         look()
         if not as_json:
@@ -282,13 +289,30 @@ def worker(
     return FAILED if result.hopeless else PROBLEMS if damaged else WELL
 
 
+@contextmanager
+def _connected(path: str, name: str, options: Options) -> Iterator[SharedQueue[bytes]]:
+    """Connect to the queue inside the block, and note which options have no effect, since another process owns it.
+
+    Raises ``UsageError`` if one of them is the queue for dead letters.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", OtherOptionsWarning)
+        queue: SharedQueue[bytes] = connect(path, named(name), options=options)
+    with queue:
+        if options.dead_letter is not None:
+            _need_dead_letters(queue, options.dead_letter)
+        for each in caught:
+            note(str(each.message))
+        yield queue
+
+
 def _need_consumer(queue: SharedQueue[bytes], subscription: str) -> None:
     """Raise the error of a queue that is broken here, or of a consumer that does not exist."""
     _need_usable(queue)
     consumer_of(queue, subscription).sizes()
 
 
-def _need_dead_letters(queue: SharedQueue[bytes], dead_letter: str) -> None:
+def _need_dead_letters(queue: SharedQueue[bytes], dead_letter: object) -> None:
     """Raise ``UsageError`` if another process owns the queue without dead letters: its options count, not ours."""
     try:
         with suppress(OutcomeUnknownError):  # that owner has just ended

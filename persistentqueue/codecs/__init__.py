@@ -63,8 +63,8 @@ ENCLOSED_BYTES_MAX: Final = 64 * 1024 * 1024
 OTHER_CODEC: Final = "read it with the codec that encoded it, or with codecs.BYTES"
 """Advice about an item that cannot be decoded and that no session holds."""
 ON_HOLD: Final = (
-    "consume the item by flush(), or by task_done() of a queue.Queue; with dead letters, reject(error, retry=False) "
-    "moves it there"
+    "open the queue with the codec that encoded it; or consume it by flush(), or by task_done() of a queue.Queue; with "
+    "dead letters, reject(error, retry=False) moves it there"
 )
 """Advice about an item that cannot be decoded and that a session holds."""
 

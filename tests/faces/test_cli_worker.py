@@ -445,6 +445,8 @@ def test_the_owner_decides_about_delays(tasks: Path) -> None:
     [
         ("tasks", "expected MODULE:FUNCTION"),
         ("nowhere:record", "the module nowhere cannot be imported: ModuleNotFoundError"),
+        ("tasks.py:record", "found that of a file: run the command in the directory of the file, with tasks:record"),
+        ("jobs/tasks:record", "found that of a file: run the command in the directory of the file, with tasks:record"),
         ("broken:record", "the module broken cannot be imported: ZeroDivisionError"),
         ("leaving:record", "the module leaving cannot be imported: SystemExit"),
         ("tasks:recrod", "the module tasks has no recrod"),

@@ -23,6 +23,11 @@ def function_at(place: str) -> Callable[[Any], object]:
     module, _, name = place.partition(":")
     if not module or not name:
         raise UsageError(f"expected MODULE:FUNCTION, such as tasks:handle; found {place!r}")
+    if module.endswith(".py") or "/" in module:
+        raise UsageError(
+            f"{place}: expected the name of a module, found that of a file: run the command in the directory of the "
+            f"file, with {os.path.basename(module).removesuffix('.py')}:{name}"
+        )
     if not {"", os.getcwd()} & {*sys.path}:
         sys.path.insert(0, os.getcwd())
     try:

@@ -170,6 +170,19 @@ _LEAST = {
     "min_free_bytes": 0,
     "lock_timeout": 0,
 }
+_RELIED_ON = (
+    "sync",
+    "wipe",
+    "max_items",
+    "max_bytes",
+    "max_disk_bytes",
+    "min_free_bytes",
+    "full",
+    "max_attempts",
+    "compression",
+)
+"""Plain options that a program relies on. The others change only how quick a queue is, or where its files are."""
+_OPEN = "an open queue"
 _NUMBER_MAX = 2**63 - 1
 """Largest size and offset of a file, and largest whole number that is recorded. An option above it is refused."""
 _KINDS: tuple[tuple[Any, str], ...] = (
@@ -239,25 +252,11 @@ def chosen_options(options: Options | None, arguments: Mapping[str, Any]) -> Opt
     return replace(options if options is not None else Options(), **arguments)
 
 
-_NOTICED = (
-    "sync",
-    "wipe",
-    "max_items",
-    "max_bytes",
-    "max_disk_bytes",
-    "min_free_bytes",
-    "full",
-    "max_attempts",
-    "compression",
-)
-"""Options that a program relies on. The others change only how quick a queue is, or where its files are."""
-
-
 def relied_on(options: Options) -> dict[str, Any]:
     """Return the options that a program relies on, as plain values: the owner of a queue tells them to its workers."""
     dead_letter, delay = options.dead_letter, options.retry_delay_seconds
-    return {name: getattr(options, name) for name in _NOTICED} | {
-        "dead_letter": "an open queue" if not isinstance(dead_letter, str | None) else dead_letter,
+    return {name: getattr(options, name) for name in _RELIED_ON} | {
+        "dead_letter": dead_letter if isinstance(dead_letter, str | None) else _OPEN,
         "retry_delay_seconds": "a callable" if callable(delay) else delay,
         "encryption": None if options.encryption is None else "a key",
     }
@@ -267,14 +266,13 @@ def without_effect(options: Options, owners: Mapping[str, Any]) -> list[str]:
     """Return what a worker relies on with its options, and the owner of the queue has otherwise: ``name=value``.
 
     ``owners`` is what ``relied_on`` returns at the owner. An option with its default relies on nothing, but for
-    ``sync``: the default relies on it.
+    ``sync``: the default relies on it. An open queue for dead letters may be the one that the other process names.
     """
-    defaults = relied_on(Options()) | {"sync": False}
-    return [
-        f"{name}={value!r} (owner: {owners[name]!r})"
-        for name, value in relied_on(options).items()
-        if value not in (defaults[name], owners.get(name, value))
-    ]
+    mine, defaults = relied_on(options), relied_on(Options()) | {"sync": False}
+    found = [name for name in mine if name in owners and mine[name] not in (defaults[name], owners[name])]
+    if owners.get("dead_letter") and _OPEN in (mine["dead_letter"], owners["dead_letter"]):
+        found = [name for name in found if name != "dead_letter"]
+    return [f"{name}={mine[name]!r} (owner: {owners[name]!r})" for name in found]
 
 
 def for_dead_letters(options: Options) -> Options:

@@ -105,6 +105,11 @@ def test_an_owner_of_an_older_version_tells_no_options() -> None:
 
 
 def test_an_open_dead_letter_queue(tmp_path: Path) -> None:
-    """An open queue for dead letters is told as such."""
+    """An open queue for dead letters may be the named one of the other process, and is more than none."""
+    named = Options(dead_letter="dead")
     with PersistentQueue(tmp_path, "dead") as dead:
-        assert relied_on(Options(dead_letter=dead))["dead_letter"] == "an open queue"
+        given = Options(dead_letter=dead)
+        assert without_effect(named, relied_on(given)) == without_effect(given, relied_on(named)) == []
+        told = ["dead_letter='an open queue' (owner: None)"]
+        assert without_effect(given, relied_on(Options())) == told
+        assert without_effect(named, relied_on(Options(dead_letter="other"))) == ["dead_letter='dead' (owner: 'other')"]

@@ -21,6 +21,7 @@ from persistentqueue import (
     DeadLetter,
     HoldLostError,
     NotServedError,
+    OtherOptionsWarning,
     PersistentQueue,
     SessionLostError,
     TooManyFilesError,
@@ -340,7 +341,9 @@ def test_rejected_items(tmp_path: Path) -> None:
 def test_a_rejection_after_the_owner_was_killed(start: Start, tmp_path: Path) -> None:
     """``reject`` of a lost item raises ``SessionLostError``: the item comes again, and ``task_done`` has none left."""
     owner = owned_by(start, tmp_path)
-    with Queue[Any](tmp_path, shared=True, retry_delay_seconds=0.01) as queue:
+    with pytest.warns(OtherOptionsWarning, match="retry_delay_seconds=0.01"):
+        queue = Queue[Any](tmp_path, shared=True, retry_delay_seconds=0.01)
+    with queue:
         queue.put("item")
         assert queue.get() == "item"
         owner.kill()

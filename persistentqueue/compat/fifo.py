@@ -122,7 +122,9 @@ class FifoQueue(UncopyableFace):
     def close(self) -> None:
         """Close the queue, and delete it if it is empty. Closing again does nothing.
 
-        A queue is not empty while an item cannot be read, a subscription needs one, or a file is kept as ``*.damaged``.
+        A queue is not empty while an item cannot be read, a published file waits, or a file is kept as ``*.damaged``.
+        A queue with subscriptions stays, since they get later items, and one with markers, since they tell an import
+        what the queue has had.
 
         Raises:
             ResourceError, BrokenQueueError: The log could not be sealed. The queue is closed, and the next opening
@@ -135,8 +137,9 @@ class FifoQueue(UncopyableFace):
         with suppress(PersistentQueueError):  # close it whatever the error is
             if self.peek() is None:
                 stats = self._persistent.stats()
-                is_unread = stats.enqueued != stats.dequeued or stats.damage_found
-                is_empty = not is_unread and not self._keeps_damaged()
+                seen = self._persistent.view().look()
+                is_unread = stats.enqueued != stats.dequeued or stats.damage_found or stats.published
+                is_empty = not (is_unread or seen.markers or seen.subscriptions or self._keeps_damaged())
         self._persistent.close()
         if is_empty:
             delete_queue(self._path)

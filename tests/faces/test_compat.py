@@ -24,6 +24,7 @@ from persistentqueue import (
     ClosedError,
     CodecError,
     CorruptionError,
+    MemoryShortageError,
     PersistentQueue,
     Producer,
     QueueLockedError,
@@ -770,6 +771,35 @@ def test_fifo_leaves_what_is_not_its_own(tmp_path: Path) -> None:
         with pytest.raises(TypeError, match="takes bytes, not str"):
             fifo.push("a")  # type: ignore[arg-type]
     assert [path.name for path in (tmp_path / "fifo").iterdir()] == ["notes"]
+
+
+@pytest.mark.parametrize("kind", ["marker", "subscription", "published"])
+def test_an_empty_fifo_that_has_to_be_remembered(tmp_path: Path, kind: str) -> None:
+    """A FIFO without an item stays if it has a marker, a subscription, or a published file that memory was too short
+    for."""
+    path, armed = tmp_path / "fifo", [True]
+    with PersistentQueue(path) as queue, queue.session() as session:
+        session.flush(marker=("import", 7) if kind == "marker" else None)
+        if kind == "subscription":
+            queue.subscribe("audit")
+    if kind == "published":
+        with Producer(path) as producer:
+            producer.enqueue(b"published")
+            producer.flush()
+
+    def pread(fd: int, length_bytes: int, offset: int) -> bytes:
+        if armed[0] and "/inbox/" in os.readlink(f"/proc/self/fd/{fd}") and offset > 64:
+            raise MemoryError
+        return DISK.pread(fd, length_bytes, offset)
+
+    with call_on(replace(DISK, pread=pread), FifoQueue, path) as fifo:
+        with suppress(MemoryShortageError):
+            assert fifo.pop() is None
+        armed[0] = False
+    with PersistentQueue(path) as queue:
+        assert queue.marker("import") == (7 if kind == "marker" else None)
+        assert [*queue.subscriptions()] == (["audit"] if kind == "subscription" else [])
+        assert queue.peek() == ([b"published"] if kind == "published" else [])
 
 
 @pytest.mark.damages

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from persistentqueue import BrokenQueueError, DiskFullError, Encryption, PersistentQueue
+from persistentqueue import (
+    BrokenQueueError,
+    DiskFullError,
+    Encryption,
+    PersistentQueue,
+    ResourceError,
+    TooManyFilesError,
+)
 from persistentqueue.spark import (
     NotAStageError,
     PayloadLostError,
@@ -24,6 +33,9 @@ from persistentqueue.spark import (
 )
 from persistentqueue.spark.pipelines.letters import decode_failure, decode_inputs
 from persistentqueue.spark.pipelines.stage import OpenStage
+from persistentqueue.spark.pipelines.store import Store
+from persistentqueue.system.disk import DISK
+from tests.support.disks import using_disk
 from tests.support.pipelines import Flow, echo, noted, take, waiting
 from tests.support.queues import put
 
@@ -115,6 +127,43 @@ def test_a_failed_write_leaves_nothing(flow: Flow) -> None:
         pipeline.run(until="drained")
     assert flow.payloads() == {"a": 1}
     assert waiting(pipeline) == {"a": 1}
+
+
+def test_a_failure_behind_the_commit(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the payloads of the inputs cannot be looked for, the run fails. The result is committed, and its payload
+    stays."""
+    pipeline = flow.make()
+    pipeline.stage(source="a", target="b", name="one")(echo)
+    pipeline.put("a", flow.rows(1))
+    lack = TooManyFilesError("here", 24, "injected")
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "remove_unneeded", lambda *_: (_ for _ in ()).throw(lack))
+        with pytest.raises(StageFailedError, match="injected"):
+            pipeline.run(until="drained")
+    pipeline = flow.make()
+    pipeline.stage(source="a", target="b", name="one")(echo)
+    assert waiting(pipeline) == {"b": 1}
+    assert take(pipeline, "b") == [[1]]
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ETIMEDOUT])
+def test_inputs_that_cannot_be_seen_now(flow: Flow, code: int) -> None:
+    """A pipeline without an edge where inputs wait is refused. If that queue cannot be read now, the run raises."""
+    pipeline = flow.make()
+    pipeline.stage(source="old", target="b", name="one")(echo)
+    pipeline.put("old", flow.rows(1))
+    pipeline = flow.make()
+    pipeline.stage(source="new", target="b", name="one")(echo)
+
+    def opened(path: str, flags: int, mode: int) -> int:
+        if "/old/log/" in str(path):
+            raise OSError(code, os.strerror(code), path)
+        return DISK.open(path, flags, mode)
+
+    with using_disk(replace(DISK, open=opened)), pytest.raises((OSError, ResourceError)):
+        pipeline.run(until="drained")
+    with pytest.raises(PipelineDefinitionError):
+        pipeline.run(until="drained")
 
 
 @pytest.mark.parametrize(

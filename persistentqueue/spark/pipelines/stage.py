@@ -247,25 +247,25 @@ class OpenStage:
             # After another error the manifests may be durable. Then the payloads stay, and the next opening decides.
             try:
                 with self._store.committing(permit):
-                    self._commit(work, sessions, inputs, written)
+                    is_committed = self._commit(work, sessions, written)
             except (ResourceError, AbandonedError):
                 _remove(written)
                 raise
+            if is_committed:  # behind the ``try``: an error leaves the payloads of what is committed
+                with self._store.committing():
+                    self._store.remove_unneeded(inputs)
 
     def _commit(
-        self,
-        work: _Work,
-        sessions: Sequence[Session[bytes]],
-        inputs: Sequence[Input],
-        written: Sequence[tuple[Edge, Manifest]],
-    ) -> None:
+        self, work: _Work, sessions: Sequence[Session[bytes]], written: Sequence[tuple[Edge, Manifest]]
+    ) -> bool:
+        """Return False if another thread has put a DataFrame with the marker meanwhile: nothing is committed then."""
         for session, (_, manifest) in zip(sessions[len(work.takes) :], written, strict=True):
             session.enqueue(stages.encode(manifest))
         # The first session is that of the lead.
-        if sessions[0].flush(marker=work.marker):
-            self._store.remove_unneeded(inputs)
-        else:  # another thread has put a DataFrame with the marker meanwhile
+        is_committed = sessions[0].flush(marker=work.marker)
+        if not is_committed:
             _remove(written)
+        return is_committed
 
     def _give_up(self, work: _Work, permit: Permit) -> None:
         """Move the inputs into a letter with the last error, in one transaction; without inputs, write a letter."""

@@ -10,9 +10,18 @@ from threading import Lock
 
 from pyspark.sql import SparkSession
 
-from persistentqueue import PersistentQueue, PersistentQueueError, QueueLockedError, View, list_queues, transaction
+from persistentqueue import (
+    CorruptionError,
+    MissingExtraError,
+    PersistentQueue,
+    QueueLockedError,
+    View,
+    WrongKeyError,
+    list_queues,
+    transaction,
+)
 
-from ..stages import decode
+from ..stages import NotAStageError, decode
 from .edge import TAKER, Edge
 from .graph import Graph, PipelineDefinitionError, StageDefinition
 from .letters import NO_FAILURE, Failure, Input, StageLetter, decode_failure, decode_inputs, encode_inputs, need_sources
@@ -230,5 +239,5 @@ def _has_inputs(view: View) -> bool:
     try:
         waiting = [name for name, count in view.look().subscriptions if count and name != TAKER]
         return bool(waiting) and any(decode(item.data) for item in islice(view.browse(waiting[0]), 1))
-    except (PersistentQueueError, OSError):  # no manifest, or a key is missing: no pipeline has made the queue
+    except (NotAStageError, WrongKeyError, MissingExtraError, CorruptionError):  # made by another program
         return False

@@ -93,12 +93,28 @@ class Table(Source):
                     what = f"a {type(item).__name__}" if item is not None else "NULL"
                     damaged(SourceDamagedError(self._where, count - 1, "bytes or text", what, "the row behind row"))
         except sqlite3.DatabaseError as error:
+            if str(error) in _PASSING:
+                advice = "free what SQLite lacks, then import again, which goes on here"
+                raise SourceError(self._where, "a row that SQLite can read now", str(error), advice) from error
             expected = "this row and all behind it"
             damaged(SourceDamagedError(self._where, count, expected, str(error), "the row behind row"))
 
     @property
     def _where(self) -> str:
         return f"{self.path}, table {self.part!r}"
+
+
+_PASSING = frozenset(
+    {
+        "database is locked",
+        "database table is locked",
+        "database or disk is full",
+        "disk I/O error",
+        "out of memory",
+        "unable to open database file",
+    }
+)
+"""Messages of SQLite that say nothing of the rows. Python 3.10 does not tell the code of the error."""
 
 
 @contextmanager

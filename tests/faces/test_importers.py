@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,8 @@ from persistentqueue.importers import (
     SourceError,
     SourceInUseError,
     import_queue,
+    recognition,
+    tables,
 )
 from tests.conftest import QueueFactory
 from tests.support.foreign import KINDS, Kind, close_chunks, make_chunks, make_queuelib, traits_of
@@ -598,6 +600,47 @@ def test_rows_that_are_no_bytes(tmp_path: Path, path: Path, open_queue: QueueFac
     done = import_queue(tmp_path / "jobs.db", path, "orders", skip_damaged=True, **named)
     assert [each.found for each in done.damaged] == ["NULL", "a float", "a int"]
     assert drain(open_queue()) == [b"good"]
+
+
+@pytest.mark.parametrize("message", ["database or disk is full", "disk I/O error", "database is locked"])
+def test_a_row_that_sqlite_cannot_read_now(
+    tmp_path: Path, path: Path, open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch, message: str
+) -> None:
+    """A lack of SQLite is no damage of the source: no row is left out for it, and the next import goes on."""
+    make_jobs(tmp_path / "jobs.db")
+    named: Any = {"origin": "sqlite", "table": "my jobs", "column": "the body", "order": "at"}
+
+    class Failing:
+        """A connection that fails behind the first row."""
+
+        def __init__(self, connection: sqlite3.Connection) -> None:
+            self._connection = connection
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._connection, name)
+
+        def execute(self, query: str, *more: Any) -> Iterator[Any]:
+            rows = self._connection.execute(query, *more)
+            if "the body" not in query or "ORDER BY" not in query:
+                return rows
+            return self._some(rows)
+
+        def _some(self, rows: Iterator[Any]) -> Iterator[Any]:
+            yield next(rows)
+            raise sqlite3.OperationalError(message)
+
+    @contextmanager
+    def opened(path: Path) -> Iterator[Any]:
+        with tables.opened(path) as connection:
+            yield Failing(connection)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(recognition, "opened", opened)
+        with pytest.raises(SourceError, match=f"found {message}: free what SQLite lacks"):
+            import_queue(tmp_path / "jobs.db", path, "orders", skip_damaged=True, **named)
+    done = import_queue(tmp_path / "jobs.db", path, "orders", skip_damaged=True, **named)
+    assert (done.count, len(done.damaged)) == (3, 0)
+    assert drain(open_queue()) == [b"b", b"c", "é".encode()]
 
 
 # --- once only --------------------------------------------------------------------------------------------------------

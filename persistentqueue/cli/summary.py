@@ -115,7 +115,8 @@ def queues_in(path: str, names: Sequence[str] = ()) -> list[str]:
     """
     found = list(names)
     if not found:
-        with suppress(OSError):  # the verb tells that there is no queue, or what is wrong with it
+        # The verb tells that there is no queue, or what is wrong with it.
+        with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
             found = list_queues(path)
             if not found or holds_queue(current_disk(), os.path.abspath(path)):
                 found.insert(0, ".")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,8 +15,10 @@ import pytest
 from persistentqueue import Encryption, PersistentQueue, QueueNotFoundError, SubscriptionNotFoundError, View
 from persistentqueue.cli import write_verbs
 from persistentqueue.cli.app import explanation
+from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
 from tests.faces.test_cli import cli
+from tests.support.disks import using_disk
 from tests.support.queues import put
 
 MISSING = "/queues/q: no queue here to read"
@@ -149,6 +154,20 @@ def test_a_directory_that_cannot_be_read_leaves_an_error_its_words(
 
     monkeypatch.setattr("persistentqueue.cli.app.list_queues", refuse)
     assert explanation(QueueNotFoundError(MISSING), {"path": str(queues), "name": "q"}) == MISSING
+
+
+def test_a_queue_that_cannot_be_seen_now_is_not_left_out(queues: Path) -> None:
+    """If a directory cannot be listed now, ``list`` says so, in place of the queues that it found until then."""
+
+    def listdir(path: str) -> list[str]:
+        if str(path).endswith("/log"):
+            raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT), path)
+        return DISK.listdir(path)
+
+    with using_disk(replace(DISK, listdir=listdir)):
+        done = cli("list", queues)
+    assert done.status == 2
+    assert os.strerror(errno.ETIMEDOUT) in done.err
 
 
 def test_bench_needs_a_directory(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ COVERING += $(patsubst %,tests/predecessors/test_%.py,diskqueue_faults diskqueue
 COVERING += $(patsubst %,tests/unit/interprocess/test_%.py,producer producer_crashes producer_failures multi_writer splits consumer_requests \
 	snapshot_view)
 COVERING += $(patsubst %,tests/misuse/test_%.py,corners sessions scarce_resources renames errors arguments inboxes \
-	inbox_limits trust foreign_directories location_repair identities)
+	inbox_limits trust foreign_directories location_repair identities passing_errors)
 
 # What tests need that start Spark, for a fast start: see tests/support/quick_spark.py.
 READY := $(VENV)/test.installed $(VENV)/spark/classes.jsa

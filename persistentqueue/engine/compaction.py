@@ -49,7 +49,8 @@ from ..core.state import SegmentInfo, State
 from ..errors import CorruptionError, unless_lacking
 from ..storage.segment import Ahead, Segment
 from ..storage.segment_files import SEGMENT_BYTES_FIRST, Segments
-from ..system.disk import LACKING, NO_SPACE, sync_directory
+from ..system.bad_pages import is_unreadable
+from ..system.disk import NO_SPACE, sync_directory
 from .context import Context
 from .subscriptions import Subscriptions
 
@@ -385,7 +386,7 @@ class Copy:
             try:
                 loaded = segment.load(at, ordinal, end, end_ordinal, wanted, ahead, self._segments.envelopes)
             except OSError as error:
-                if error.errno in LACKING - NO_SPACE:
+                if not (is_unreadable(error) or error.errno in NO_SPACE):
                     raise
                 raise CorruptionError(segment.path, at, "bytes that can be read", repr(error)) from error
             if loaded.damage is not None:

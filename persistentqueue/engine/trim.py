@@ -356,7 +356,8 @@ class Generations:
     def _rename_old(self, path: str, is_kept: bool) -> None:
         """Set a superseded log aside, durably, or make it the spare. Raises ``OSError``."""
         if is_kept:
-            set_aside(self._disk, path)
+            with suppress(FileNotFoundError):  # it was set aside before, and only the sync has failed
+                set_aside(self._disk, path)
             # The generation after the current one does not record the doubt, so the new name must be durable first.
             sync_directory(self._disk, self._places.path(LOG_DIRECTORY))
         else:

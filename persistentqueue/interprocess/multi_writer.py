@@ -381,6 +381,11 @@ def _begin_manifest(disk: Disk, inbox: str, producer: str) -> tuple[Draft, int]:
         except FileExistsError:  # another process is publishing a manifest, or was killed before it did
             continue
         # The owner of this draft owns its time, unless another process took it between the listing and the draft.
-        if f"{time_ns:016x}-{producer}{SUFFIX}" not in names_in(disk, inbox):
+        is_free = False
+        try:
+            is_free = f"{time_ns:016x}-{producer}{SUFFIX}" not in names_in(disk, inbox)
+        finally:
+            if not is_free:
+                draft.drop()
+        if is_free:
             return draft, time_ns
-        draft.drop()

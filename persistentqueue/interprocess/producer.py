@@ -21,7 +21,6 @@ from ..errors import (
     CorruptionError,
     DataPathError,
     InboxAccessError,
-    MemoryShortageError,
     PersistentQueueError,
     QueueLockedError,
     QueueNotFoundError,
@@ -529,8 +528,8 @@ def explained(
     """
     if draft is not None and draft.is_published:
         return BrokenQueueError(
-            f"{inbox}: a sync failed ({error}): whether {what} is durable is unknown: repeat it with its marker, or "
-            "see first what the queue holds"
+            f"{inbox}: a sync or a rename failed ({error}): whether {what} is durable is unknown: repeat it with its "
+            "marker, or see first what the queue holds"
         )
     if isinstance(error, FileNotFoundError) and is_gone:
         return QueueNotFoundError(
@@ -650,7 +649,7 @@ class Versions:
 
     def _marker_of(self, inbox: str, published: str) -> tuple[str, int] | None:
         # If the file was adopted meanwhile, the log shows its marker. If it cannot be read, the owner sets it aside.
-        unreadable = (FileNotFoundError, PermissionError, CorruptionError, UnsupportedFormatError, MemoryShortageError)
+        unreadable = (FileNotFoundError, PermissionError, CorruptionError, UnsupportedFormatError)
         with suppress(*unreadable):
             return read_publication(self._disk, join(inbox, published)).marker
         return None

@@ -25,7 +25,6 @@ from ..errors import (
     DataMissingError,
     DataPathError,
     InDoubtError,
-    MemoryShortageError,
     PersistentQueueError,
     QueueLockedError,
     UnsupportedFormatError,
@@ -184,7 +183,7 @@ def _check(disk: Disk, directory: str, meter: Meter = SILENT) -> CheckReport:
             continue
         except PermissionError as problem:
             problems.append(str(CorruptionError(file, 0, READABLE, str(problem.strerror), MEND)))
-        except (CorruptionError, UnsupportedFormatError, MemoryShortageError, OSError) as problem:
+        except (CorruptionError, UnsupportedFormatError) as problem:
             problems.append(str(problem))
     replay = recovered.replay
     return CheckReport(

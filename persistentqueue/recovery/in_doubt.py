@@ -52,10 +52,9 @@ Decide = Callable[[Prepare], bool]
 """Returns whether a prepared transaction is committed. Raises ``InDoubtError``."""
 
 _NOBODY = Identity(b"", 0)
-_FOREIGN = frozenset(
-    {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.EIO}
-)
-"""Error numbers of a directory that is no queue, is not this user's, or is damaged. The others may pass."""
+_FOREIGN = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM})
+"""Error numbers of a directory that is no queue, or is not this user's. The others may pass. A bad page of a log is a
+``CorruptionError``."""
 _TRIES = 100
 _POLL_SECONDS = 0.01
 _REPAIR = "or run repair on this queue, which drops the transaction and keeps the log of it as *.damaged"
@@ -207,13 +206,21 @@ def find_copy(disk: Disk, directory: str, identity: bytes, is_own: Callable[[Sta
     neighbours = dirname(abspath(directory))
     for name in sorted(disk.listdir(neighbours)):
         path = join(neighbours, name)
-        with suppress(OSError, PersistentQueueError):  # not a queue, or one that cannot be opened
+        try:
             newest = read_newest(disk, path, HEAD)
             if newest is not None and _identity(newest).queue == identity:
                 found = disk.lstat(path)
                 if S_ISDIR(found.st_mode) and not is_own(found):  # a link may point to the queue itself
                     return path
+        except (OSError, PersistentQueueError) as error:  # not a queue, or one that cannot be opened
+            if _may_pass(error):
+                raise
     return None
+
+
+def _may_pass(error: OSError | PersistentQueueError) -> bool:
+    """Return whether what could not be read for this error may be there: the same call may succeed later."""
+    return isinstance(error, MemoryShortageError) or (isinstance(error, OSError) and error.errno not in _FOREIGN)
 
 
 def find_unsettled(disk: Disk, directory: str, names: Iterable[str]) -> tuple[str, Prepare] | None:
@@ -233,7 +240,7 @@ def find_unsettled(disk: Disk, directory: str, names: Iterable[str]) -> tuple[st
         try:
             newest = read_newest(disk, join(neighbours, name), HEAD) if name != own else None
         except (OSError, PersistentQueueError) as error:
-            if isinstance(error, MemoryShortageError) or (isinstance(error, OSError) and error.errno not in _FOREIGN):
+            if _may_pass(error):
                 raise
             continue
         for prepare in _unsettled(newest) if newest is not None else ():

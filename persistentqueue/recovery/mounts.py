@@ -47,7 +47,7 @@ def type_of(disk: Disk, device: int) -> str | None:
     if major:
         return None
     number = f"{major}:{minor}"
-    with suppress(OSError):
+    with suppress(FileNotFoundError, NotADirectoryError, PermissionError):  # not Linux, or no /proc is mounted
         for line in _mounts(disk):
             mount, _, source = line.partition(" - ")
             if mount.split(" ", 3)[2] == number:
@@ -79,7 +79,7 @@ def need_local(disk: Disk, path: str) -> None:
                 return
             path = above
             continue
-        except OSError:
+        except (NotADirectoryError, PermissionError):
             return
         if device not in _ACCEPTED:
             found = type_of(disk, device)

@@ -286,7 +286,7 @@ def _need_original(disk: Disk, lock: Lock, directory: str, identity: bytes) -> N
 
     Otherwise an answer about one of the two queues would be believed of the other.
     """
-    with suppress(OSError):  # without the right to list the parent directory, a copy cannot be found
+    with suppress(PermissionError, FileNotFoundError):  # without the right to list the parent, no copy can be found
         other = find_copy(disk, directory, identity, lock.is_on) if identity else None
         if other is not None:
             raise CopiedQueueError(directory, other)

@@ -28,7 +28,7 @@ from ..core.frame import DOUBTED
 from ..core.header import HEADER_BYTES, Header, decode_header
 from ..core.operations import Adoption, Enqueue, Operation, SegmentCreated
 from ..core.state import Prepared, State, StateError, Unfolding
-from ..errors import CorruptionError, PersistentQueueError
+from ..errors import CorruptionError, UnsupportedFormatError
 from ..storage.layout import find_generations, names_in
 from ..storage.locations import CLOSED_DIRECTORY, DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, Places
 from ..storage.log import log_name
@@ -245,7 +245,7 @@ def _inspect(disk: Disk, places: Places, recovered: Recovered, generations: list
                 if header is not None and header.number == PUBLISHED and not retired and not replay.sealed:
                     recovered.orphans[number] = read_publication(disk, places.path(path)).name
                     continue
-            except PersistentQueueError:
+            except (CorruptionError, UnsupportedFormatError):
                 recovered.set_aside.append(path)
             else:
                 (recovered.sweep if retired or not doubtful else recovered.set_aside).append(path)

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from ..core.block import most_block_bytes
 from ..core.header import HEADER_BYTES
-from ..errors import CorruptionError, MemoryShortageError, PersistentQueueError, QueueFullError, UnsupportedFormatError
+from ..errors import CorruptionError, QueueFullError, UnsupportedFormatError, unless_lacking
 from ..system.disk import Disk, dirname, join
 from .layout import names_in, sizes_in
 from .locations import LIMITS_NAME, Place, Places, read_fields, remove_file, write_fields
@@ -77,7 +77,10 @@ def record_limits(disk: Disk, directory: str, settings: Mapping[str, Any]) -> No
         limits[_LOG_BYTES] = settings[_LOG_BYTES]
     path = join(directory, LIMITS_NAME)
     with suppress(OSError):
-        if limits != read_limits(disk, directory):
+        recorded: dict[str, int] | None = None
+        with suppress(OSError):  # then it is written, or removed, anyway
+            recorded = read_limits(disk, directory)
+        if limits != recorded:
             if limits:
                 write_fields(disk, path, {"limits": limits}, 0o644)
             else:
@@ -85,11 +88,12 @@ def record_limits(disk: Disk, directory: str, settings: Mapping[str, Any]) -> No
 
 
 def read_limits(disk: Disk, directory: str) -> dict[str, int]:
-    """Return the recorded limits, and ``log_bytes``; an empty dictionary if there is no record, or it cannot be read.
+    """Return the recorded limits, and ``log_bytes``; an empty dictionary if there is no record, or a damaged one.
 
-    A number that no option can be counts as not recorded: a person may have edited the file.
+    A number that no option can be counts as not recorded: a person may have edited the file. Raises ``OSError``.
     """
-    with suppress(PersistentQueueError, OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    lasting = (CorruptionError, UnsupportedFormatError, PermissionError)
+    with suppress(*lasting, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         fields = read_fields(disk, join(directory, LIMITS_NAME))
         if fields is not None:
             names = (*LIMITS, _LOG_BYTES)
@@ -121,9 +125,11 @@ class Bounds:
     def check(self, inbox: str, asked: Load, written_bytes: int = 0) -> None:
         """Count the load that is about to be published, beside files of ``written_bytes`` that it belongs to.
 
-        Raises ``QueueFullError`` if it does not fit. Then nothing was counted or published.
+        Raises ``QueueFullError`` if it does not fit. Then nothing was counted or published. Raises ``ResourceError``
+        and ``OSError`` if the limits cannot be read now, and ``MemoryShortageError`` for a published file.
         """
-        limits = read_limits(self._disk, self._directory)
+        with unless_lacking(self._directory, "to read its limits"):
+            limits = read_limits(self._disk, self._directory)
         if not limits:
             return
         most_bytes = limits.get("max_disk_bytes")
@@ -166,7 +172,7 @@ class Bounds:
         )
 
     def _measure(self, path: str) -> Load:
-        unreadable = (CorruptionError, UnsupportedFormatError, MemoryShortageError, FileNotFoundError, PermissionError)
+        unreadable = (CorruptionError, UnsupportedFormatError, FileNotFoundError, PermissionError)
         with suppress(*unreadable):  # such a file is the owner's matter, or it was adopted meanwhile: it counts nothing
             publication = read_publication(self._disk, path)
             return Load(publication.items, sum(file.length_bytes for file in publication.files), 0)

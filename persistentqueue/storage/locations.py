@@ -229,7 +229,7 @@ def decode_fields(data: bytes, path: str, advice: str) -> dict[str, Any]:
 def _names(disk: Disk, path: str) -> list[str]:
     try:
         return disk.listdir(path)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return []
 
 

@@ -47,6 +47,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..core.checksum import crc32
 from ..errors import QueueLockedError, UntrustedError, printable
+from ..system.bad_pages import read_around
 from ..system.directory_handles import Roots
 from ..system.disk import (
     CREATE,
@@ -79,6 +80,8 @@ _TEXT_CHARACTERS_MAX = 255
 """Most characters of a host's name, or of a time, that are believed."""
 _NO_PLAIN_FILE = frozenset({errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV, errno.EMLINK})
 """Error numbers of an opening that meets no plain file."""
+_LOCKS_NONE = frozenset({errno.EBADF, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EISDIR})
+"""Error numbers of a file system that locks no directories."""
 
 
 class Owner(NamedTuple):
@@ -112,6 +115,8 @@ class Lock:
         self._locations: dict[str, int] = {}
         """Descriptors of the locked locations, by their paths."""
         self._inode = ""
+        self._recorded: object = None
+        """Inode that the lock file recorded before this lock."""
         self._text = b""
         self.note = b""
         """The note behind the owner's text; at first, that of the last owner."""
@@ -163,7 +168,7 @@ class Lock:
                 raise QueueLockedError(self.path, *(read_owner(self._disk, self.path) or (None, None, None)))
             self._disk.sleep(_POLL_SECONDS)
         assert self._fd is not None
-        recorded = _signed(self._disk, self._fd).get("inode")
+        recorded = self._recorded
         self.note = _note_in(self._disk, self._fd)
         self.is_moved = recorded != self._inode
         self.is_copied = _is_copied(recorded, self._inode)
@@ -197,7 +202,9 @@ class Lock:
         try:
             if self._disk.lock(fd):
                 return True
-        except OSError:  # the file system locks no directories
+        except OSError as error:
+            if error.errno not in _LOCKS_NONE:
+                raise
             return True
         ours = map(self._disk.fstat, [fd, *self._locations.values()])
         first, *others = ((found.st_dev, found.st_ino) for found in ours)
@@ -240,6 +247,7 @@ class Lock:
             if self._disk.lock(fd) and self._is_named(fd) and self.is_named():
                 found = self._disk.fstat(fd)
                 _need_plain(self.path, found)
+                self._recorded = _signed(self._disk, fd).get("inode")
                 self._inode = _inode_of(found)
                 self._fd, fd = fd, -1  # last: an error before this frees the lock
                 return True
@@ -276,14 +284,22 @@ class Lock:
         self._text = f'{signature}, "inode": "{inode}"}}'.encode()
         # A full disk must not prevent dequeueing. Without this text, only the message for a second opener says less.
         with suppress(OSError):
-            self._disk.ftruncate(self._fd, 0)
-            self._write()
+            self._disk.ftruncate(self._fd, self._write())  # last: a write that fails must not lose the recorded inode
 
-    def _write(self) -> None:
-        """Write the text of the owner, and the note if there is one."""
+    def _write(self) -> int:
+        """Write the text of the owner, and the note if there is one; return their length in bytes.
+
+        Spaces cover the rest of a longer text, so that a crash behind this leaves a text that can be read.
+        """
         assert self._fd is not None
-        data = self._text.ljust(_OWNER_BYTES_MAX) + _packed(self.note) if self.note else self._text
+        if self.note:
+            data = self._text.ljust(_OWNER_BYTES_MAX) + _packed(self.note)
+            length_bytes = len(data)
+        else:
+            data = self._text.ljust(min(self._disk.fstat(self._fd).st_size, _OWNER_BYTES_MAX))
+            length_bytes = len(self._text)
         write_all(self._disk, self._fd, [data], len(data), 0)
+        return length_bytes
 
 
 def _need_plain(path: str, found: StatResult) -> None:
@@ -311,12 +327,12 @@ def _is_copied(recorded: object, inode: str) -> bool:
 def read_inode(disk: Disk, path: str) -> tuple[str, bool]:
     """Return the inode of the lock file, and whether it was copied, as ``Lock.is_copied`` tells.
 
-    An empty text and False if the file cannot be read.
+    An empty text and False if there is no such file, or this user may not read it. Raises ``OSError``.
     """
     try:
         inode = _inode_of(disk.lstat(path))
         return inode, _is_copied((_read(disk, path, _signed) or {}).get("inode"), inode)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return "", False
 
 
@@ -376,8 +392,8 @@ def _note_in(disk: Disk, fd: int) -> bytes:
 
 def _signed(disk: Disk, fd: int) -> dict[str, Any]:
     """Return the fields of the lock file, or none if it is malformed. The file may hold anything."""
-    with suppress(OSError, ValueError, RecursionError):
-        signed = json.loads(read_all(disk, fd, _OWNER_BYTES_MAX, 0))
+    with suppress(ValueError, RecursionError):
+        signed = json.loads(read_around(disk, fd, _OWNER_BYTES_MAX, 0))
         if isinstance(signed, dict):
             return signed
     return {}

@@ -325,14 +325,26 @@ class Draft:
             try:
                 disk.rename(draft, target)
             except OSError as error:
-                self._path = draft
                 if error.errno in LACKING:  # no rename, and no failed sync: the draft can be tried again
+                    self._path = draft
                     self._cut()
+                elif not self._may_have(target):  # over a network, a rename that failed may have happened
+                    self._path = draft
                 raise
             disk.failpoint("publish.4 sync name")
             sync_names()
         self._close()
         return own._replace(capacity_bytes=length_bytes + len(frame) + len(body))
+
+    def _may_have(self, path: str) -> bool:
+        """Return whether the file may have this path now."""
+        try:
+            self._disk.lstat(path)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        return True
 
     def drop(self) -> None:
         """Close the file, and delete it if it is not published. Never raises ``OSError``."""

@@ -359,7 +359,7 @@ def _has_left(disk: Disk, places: Places, queue: str) -> bool:
         if (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino):
             return True
         place = read_record(disk, queue).place
-    except OSError:  # there is no queue any more, or this process may not enter it
+    except (FileNotFoundError, NotADirectoryError, PermissionError):  # there is none any more, or it is not ours
         return True
     except PersistentQueueError:  # its record is damaged
         return False

@@ -359,6 +359,26 @@ def test_a_killed_owner_is_replaced_by_the_parent(tasks: Path) -> None:
     assert rest(tasks) == []
 
 
+def test_the_second_signal_ends_a_worker_whose_owner_is_stopped(tasks: Path) -> None:
+    """The second signal kills the processes of a command that waits for an owner which is stopped."""
+    enqueue(tasks, *numbers(3))
+    with Command("serve", tasks / "queues", directory=tasks) as owner:
+        assert owner.line().startswith("serving orders")
+        with worker(tasks, "record", "--processes", 2) as command:
+            wait_for(lambda: lines(tasks).total() == 3)
+            owner.send(signal.SIGSTOP)
+            place = Path(f"/proc/{command.process.pid}/wchan")
+            wait_for(lambda: "unix" in place.read_text())  # the look for an owner waits for its answer
+            command.send(signal.SIGTERM)
+            wait_for(lambda: "unix" in place.read_text() or command.process.poll() is not None)
+            command.send(signal.SIGTERM)
+            assert command.finish()[0] == 130
+        owner.send(signal.SIGCONT)
+        owner.send(signal.SIGTERM)
+        assert owner.finish()[0] == 0
+    assert rest(tasks) == []
+
+
 def test_an_owner_without_dead_letters_is_refused(tasks: Path) -> None:
     """A worker that asks for dead letters ends at once with status 2 if the owner has none, and does no item."""
     enqueue(tasks, *numbers(10))

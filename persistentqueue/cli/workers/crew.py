@@ -238,7 +238,9 @@ class Crew:
         """Make a call of the queue if the time has come: if its owner has died, this process is the next one."""
         if time.monotonic() >= self._looks_at:
             try:
-                self._look()
+                with self._signals.raising():  # an owner that is stopped would answer no call
+                    if len(self._signals.came) == self._signals_seen:
+                        self._look()
             except (NotServedError, ResourceError) as error:
                 _LOG.warning("%s", error)
             self._looks_at = time.monotonic() + LOOK_SECONDS

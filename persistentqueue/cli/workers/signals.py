@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import select
 import signal
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -61,6 +62,17 @@ class Signals:
         """Note signals from now on, and raise no error."""
         self._raises = False
         return self
+
+    @contextmanager
+    def raising(self) -> Iterator[None]:
+        """Let an ending signal raise ``KeyboardInterrupt`` inside the block, and end the block without an error."""
+        try:
+            self._raises = True
+            yield
+        except KeyboardInterrupt:  # the signal was noted
+            pass
+        finally:
+            self._raises = False
 
     def clear(self) -> None:
         """Make the descriptor unreadable until the next signal."""

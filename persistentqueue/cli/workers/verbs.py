@@ -275,8 +275,9 @@ def worker(
             note(f"{running} in {many(processes, 'process', 'processes')}, started by process {os.getpid()}")
         result = Crew(job, processes, signals.ready(), look).run()
         damaged = 0
-        with suppress(PersistentQueueError, OSError):  # another process owned it, and has ended
-            damaged = queue.stats().damaged
+        if not result.killed:  # else the owner may be one that answers no call
+            with suppress(PersistentQueueError, OSError):  # another process owned it, and has ended
+                damaged = queue.stats().damaged
     if as_json:
         answer({"done": result.done, "failed": result.failed, "restarted": result.restarted, "damaged": damaged})
     else:

@@ -31,7 +31,7 @@
     ├── PrecedingFlushError      a flush before this one failed: roll the session back, then do that work again
     ├── QueueFullError           a limit is reached, nothing was committed: dequeue, then flush the same session again
     ├── DataPathError            the segments cannot be at this path: name the right one, or move the segments
-    ├── DataMissingError         the location of the segments is missing: mount it, or name its new path
+    ├── DataMissingError         the location of the segments is missing: mount it, name its new path, or repair
     ├── InDoubtError             another queue stores the outcome of a transaction: make that queue readable, then open
     ├── BrokenQueueError         a sync or a log write failed, the outcome is unknown: reopen, recovery decides
     │   └── QueueDeletedError    the directory of the open queue was deleted, and its items with it: close the queue
@@ -600,26 +600,26 @@ class DataPathError(PersistentQueueError):
 
 
 class DataMissingError(PersistentQueueError):
-    """The recorded location of the segments does not exist, or belongs to another queue.
+    """The recorded location of the segments does not exist, or belongs to another queue; or the record is missing.
 
     The usual cause is a disk that is not mounted. Nothing was made, swept or set aside. Mount the disk, or open the
-    queue with ``data_path`` set to the new path of the location.
+    queue with ``data_path`` set to the new path of the location. If ``data.path`` is missing, restore or repair it.
 
     Attributes:
         path: The directory of the queue.
-        place: The recorded location of its segments.
-        expected: The id that the location must have.
+        place: The recorded location of its segments; ``path`` if there is no record.
+        expected: The id that the location must have; empty if there is no record.
         found: The id that was found there; None if there is none.
     """
 
-    def __init__(self, path: str, place: str, expected: str, found: tuple[str, str] | None) -> None:
-        self.path, self.place, self.expected = path, place, expected
-        self.found = found[0] if found is not None else None
+    def __init__(self, path: str, place: str, expected: str, found: tuple[str, str] | None, why: str = "") -> None:
+        self.path, self.place, self.expected, self.found = path, place, expected, found[0] if found else None
         what = f"the id of {found[1]}, {found[0]}" if found is not None else "none"
-        super().__init__(
-            f"{path}: its segments are at {place}: expected a queue.id there with {expected}, found {what}: mount the "
-            "disk that belongs there, or open the queue with data_path= set to where that disk is mounted now"
+        why = why or (
+            f"its segments are at {place}: expected a queue.id there with {expected}, found {what}: mount the disk "
+            "that belongs there, or open the queue with data_path= set to where that disk is mounted now"
         )
+        super().__init__(f"{path}: {why}")
 
 
 class InDoubtError(PersistentQueueError):

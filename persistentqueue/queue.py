@@ -153,7 +153,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
         CopiedQueueError: The queue has the identity of a queue beside it: one is a copy of the other.
         ForeignQueueError: There is no queue, and the directory has files of persist-queue or queuelib.
         DataPathError: The segments are not at ``data_path``, or something else is there.
-        DataMissingError: The recorded location of the segments is missing.
+        DataMissingError: The recorded location of the segments is missing, or the record of it is.
         CorruptionError, UnsupportedFormatError: A file is damaged, or was written by a newer version.
         InDoubtError: Another queue stores the outcome of a transaction over both, and it cannot be read.
         MissingExtraError, WrongKeyError: A package or the key is missing, or the key is wrong: nothing was written.

@@ -41,7 +41,7 @@ from ..storage.layout import MAKE_FIRST, bears, believed, find_generations, name
 from ..storage.locations import CLOSED_DIRECTORY, INBOX_DIRECTORY, OWN, Place, read_places
 from ..storage.lock import LOCK_NAME, is_held
 from ..storage.publication import Draft, is_published, read_publication, time_behind
-from ..storage.relocation import need_own_location
+from ..storage.relocation import need_data, need_own_location
 from ..system.disk import LACKING, Disk, StrPath, abspath, current_disk, dirname, join, sync_directory
 from ..system.trust import need_trusted
 from ..system.uncopyable import Uncopyable
@@ -570,8 +570,11 @@ def _find_inbox(disk: Disk, directory: str) -> tuple[str, Place]:
         places = read_places(disk, directory)
         need_own_location(disk, places)
         inbox = places.path(INBOX_DIRECTORY)
-        with suppress(FileNotFoundError):  # the segments are being moved
+        try:
             publication_mode(disk, inbox)
+        except FileNotFoundError:  # the segments are being moved, or their location is not recorded
+            with suppress(FileNotFoundError, PermissionError):  # another user may not read the log
+                need_data(disk, places)
     except InboxAccessError:
         raise
     except PermissionError as error:

@@ -33,7 +33,7 @@ from ..recovery.replay import Recovered, recover
 from ..storage.layout import MAKE_FIRST, find_generations, no_queue
 from ..storage.locations import DATA_DIRECTORY, Places, read_places
 from ..storage.log_reader import SNAPSHOT, Replay, is_unchanged, read_steadily
-from ..storage.relocation import need_own_location
+from ..storage.relocation import need_data, need_own_location
 from ..storage.segment import NO_BOUND, FoundBlock, Segment, segment_name
 from ..system.bad_pages import read_around
 from ..system.disk import READ, Disk, abspath, dirname, join, sync_directory
@@ -154,6 +154,8 @@ def _look(disk: Disk, directory: str, durably: bool) -> tuple[Places, Recovered 
     places = read_places(disk, directory)
     need_own_location(disk, places)
     recovered = recover(disk, places)
+    if recovered is not None:
+        need_data(disk, places, recovered.replay)
     if durably and recovered is not None:
         _make_durable(disk, recovered.replay)
     return places, recovered

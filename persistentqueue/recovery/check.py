@@ -58,7 +58,7 @@ from ..storage.locations import (
 from ..storage.log import parse_log_name
 from ..storage.log_reader import SNAPSHOT, read_steadily
 from ..storage.publication import Part, is_published, parse_name, read_publication
-from ..storage.relocation import need_own_location
+from ..storage.relocation import need_data, need_own_location
 from ..storage.schema_files import check_schemas, parse_schema_name
 from ..storage.segment import PUBLISHED, Segment, parse_segment_name, segment_name
 from ..system.disk import Disk, StrPath, abspath, basename, current_disk, dirname, join
@@ -150,10 +150,7 @@ def _check(disk: Disk, directory: str, meter: Meter = SILENT) -> CheckReport:
             need_own_location(disk, places)
         except DataPathError as foreign:  # to read on would find the segments of the original sound
             return _unread(disk, directory, foreign)
-        # An owner may replace the log meanwhile.
-        recovered = read_steadily(
-            lambda: find_generations(disk, directory, places), lambda _: recover(disk, places, None, meter), SNAPSHOT
-        )
+        recovered = _read(disk, places, meter)
     except (CorruptionError, DataMissingError) as damage:
         return _unread(disk, directory, damage)
     if recovered is None:  # the queue was deleted meanwhile
@@ -197,6 +194,16 @@ def _check(disk: Disk, directory: str, meter: Meter = SILENT) -> CheckReport:
         in_doubt,
         tuple(str(error) for root in dict.fromkeys((directory, places.data_root)) for error in _distrusted(disk, root)),
     )
+
+
+def _read(disk: Disk, places: Places, meter: Meter) -> Recovered | None:
+    """Read the log, which an owner may replace meanwhile. Raises ``DataMissingError`` and the errors of ``recover``."""
+    recovered = read_steadily(
+        lambda: find_generations(disk, places.directory, places), lambda _: recover(disk, places, None, meter), SNAPSHOT
+    )
+    if recovered is not None:
+        need_data(disk, places, recovered.replay)
+    return recovered
 
 
 def _unread(disk: Disk, directory: str, problem: PersistentQueueError) -> CheckReport:
@@ -411,7 +418,8 @@ def repair(
         MissingExtraError: ``progress`` is True, and tqdm is not installed.
         DataPathError: The segments are not in the recorded location, or not at ``data_path``. The message says what is
             needed.
-        DataMissingError: The location of the segments is not there. Mount it first.
+        DataMissingError: The location of the segments is not there: mount it first. Or ``data.path`` is missing, and
+            ``data_path`` was not given.
         InDoubtError: Another queue still knows the outcome of a transaction. Repair that queue first. With ``renew``:
             a queue beside this one may have to ask it for an outcome. Open that queue first.
         ValueError: ``fan_out`` is True, and the queue has a plain consumer and subscriptions.

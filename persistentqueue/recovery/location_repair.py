@@ -3,7 +3,7 @@
 ``locations`` describes these files. A directory is accepted as the queue's location only in two cases: it holds a
 segment that the queue's log names, with its salt, or the log names no segment. So no segment of another queue is ever
 tied to this one. If no record and no argument names a location, the queue's own directory must have ``data``, which
-each queue without another location has. A file that is replaced is kept as ``*.damaged``.
+each queue without another location has (see ``need_data``). A file that is replaced is kept as ``*.damaged``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from contextlib import suppress
 from stat import S_ISREG
 from typing import NamedTuple
 
-from ..core.operations import Adoption, SegmentCreated
 from ..errors import CorruptionError, DataMissingError, DataPathError
 from ..storage.layout import find_generations, keep_copy, names_in, set_aside
 from ..storage.locations import (
@@ -32,8 +31,8 @@ from ..storage.locations import (
     write_places,
 )
 from ..storage.lock import LOCK_NAME, Lock
-from ..storage.log_reader import STRICT, read_newest
-from ..storage.relocation import hold_location
+from ..storage.log_reader import STRICT, named_segments, read_newest
+from ..storage.relocation import hold_location, need_data
 from ..storage.segment import find_salt, segment_name
 from ..system.disk import Disk, abspath, basename, join
 
@@ -55,12 +54,13 @@ def mend_places(disk: Disk, directory: str, data_path: str | None) -> Mended:
     Raises:
         DataPathError: The segments are not in the recorded location, or not at ``data_path``; or another owner has that
             location. The message says what is needed.
-        DataMissingError: The recorded location is not there, and ``data_path`` was not given.
+        DataMissingError: The recorded location is not there, or none is recorded and there is no ``data``; and
+            ``data_path`` was not given.
         QueueLockedError: The queue is open.
         OSError: A file could not be read or written.
     """
     try:
-        read_places(disk, directory)
+        need_data(disk, read_places(disk, directory))
     except (CorruptionError, DataMissingError) as error:
         problem = error
     else:
@@ -84,11 +84,13 @@ def _mend(
     root = directory if path == OWN.path else path
     if isinstance(problem, DataMissingError) and data_path is None:
         if not names_in(disk, root) or not _holds(disk, directory, root):
-            raise problem  # the medium is not there: mounting it is the remedy, not a repair
+            raise problem  # the remedy is to mount the medium, or to name the location, and not a repair
     elif not _holds(disk, directory, root) or (
         record is None and data_path is None and DATA_DIRECTORY not in names_in(disk, directory)
     ):
-        raise DataPathError(directory, f"segments of this queue in {root}", f"none ({problem})", _ADVICE)
+        is_lost = record == Places(directory) and data_path is None  # neither a record nor ``data``, and a damaged log
+        advice = f"{_ADVICE}; if there are none, make the directory {DATA_DIRECTORY}" if is_lost else _ADVICE
+        raise DataPathError(directory, f"segments of this queue in {root}", f"none ({problem})", advice)
     copies: list[str | None] = []
     place = OWN
     if path != OWN.path:
@@ -158,14 +160,7 @@ def _named(disk: Disk, directory: str) -> list[tuple[int, int, str]] | None:
         replay = read_newest(disk, directory, STRICT)
     except (CorruptionError, FileNotFoundError):
         return None
-    if replay is None:
-        return None
-    named = [(row.number, row.salt, "") for row in replay.checkpoint.segments]
-    for frame in replay.frames[1:]:
-        for transaction in frame.transactions:
-            named += [(each.number, each.salt, "") for each in transaction if isinstance(each, SegmentCreated)]
-            named += [(each.segment, each.salt, each.name) for each in transaction if isinstance(each, Adoption)]
-    return named
+    return None if replay is None else named_segments(replay)
 
 
 def set_stray_id_aside(disk: Disk, directory: str) -> Mended:

@@ -8,7 +8,7 @@ from 6 on write to the queue, apart from its directory and its lock file.
    (see ``trust``).
 2. Take the lock. From here on the owner uses the descriptors of its directories.
 3. Find the location of the segments, and lock it if it is not the queue's directory. Read the log. ``replay`` does
-   this, and also says what must be written again.
+   this, and also says what must be written again. Refuse a queue whose record of the location is lost.
 4. If a transaction is in doubt, ask the queue that coordinated it for the outcome (see ``in_doubt``). If that queue is
    not owned, it is opened for this, and closed.
 5. Refuse a copy of a queue that lies beside its original.
@@ -57,7 +57,7 @@ from ..storage.layout import (
 from ..storage.locations import DATA_DIRECTORY, LOG_DIRECTORY, OWN, Places
 from ..storage.lock import LOCK_NAME, Lock
 from ..storage.log import parse_log_name
-from ..storage.relocation import open_places, settle, sweep_others
+from ..storage.relocation import need_data, open_places, settle, sweep_others
 from ..system.disk import (
     PAGE_BYTES,
     Disk,
@@ -167,7 +167,7 @@ def open_store(
         data_path=data_path,
     ) as taken:
         decide = asking(disk, directory, others, settings.trust)
-        recovered = recover(taken.lock.disk, taken.places, decide, meter)
+        recovered = _recover(taken, decide, meter)
         return begin(taken, recovered, guards, meter=meter)
 
 
@@ -266,6 +266,14 @@ def begin(
     return store
 
 
+def _recover(taken: Taken, decide: Decide, meter: Meter = SILENT) -> Recovered | None:
+    """Read the queue; return None if there is none. Raises ``DataMissingError``, and the errors of ``recover``."""
+    recovered = recover(taken.lock.disk, taken.places, decide, meter)
+    if recovered is not None:
+        need_data(taken.lock.disk, taken.places, recovered.replay)
+    return recovered
+
+
 def _need_trusted(disk: Disk, settings: Settings, root: str, data_path: str | None) -> None:
     """Raise ``UntrustedError`` if another user has prepared what is there, unless the settings accept that."""
     if not settings.trust:
@@ -311,7 +319,7 @@ def _recover_other(disk: Disk, others: Others, trust: bool, directory: str) -> b
     settings = Settings(log_bytes=PAGE_BYTES, wipe=True, trust=trust, network_disk=True)
     try:
         with take(disk, directory, settings, create=False) as taken:
-            recovered = recover(taken.lock.disk, taken.places, asking(disk, directory, others, trust))
+            recovered = _recover(taken, asking(disk, directory, others, trust))
             store = begin(taken, recovered, adopts=False)
     except QueueLockedError:
         return False

@@ -44,7 +44,7 @@ from typing import NamedTuple, TypeVar
 
 from ..core.frame import END, LOG_MAGIC, SEALED, SYNCED, Frame, decode_frame, find_frame
 from ..core.header import HEADER_BYTES, Header, decode_header
-from ..core.operations import Checkpoint, Operation
+from ..core.operations import Adoption, Checkpoint, Operation, SegmentCreated
 from ..errors import CorruptionError, MemoryShortageError
 from ..system.bad_pages import read_around, read_needed
 from ..system.disk import READ, Disk, basename, join, read_all, sync_directory
@@ -304,6 +304,19 @@ def _judge_end(data: bytes, end: int, header: Header, file: str, damage: Corrupt
     if behind == END[: len(behind)]:
         return 0
     return len(data[end:].rstrip(b"\0"))
+
+
+def named_segments(replay: Replay) -> list[tuple[int, int, str]]:
+    """Return number, salt and published name of each segment in the log.
+
+    No other segments of the queue have live items: the log forgets a segment only by a new generation.
+    """
+    named = [(row.number, row.salt, "") for row in replay.checkpoint.segments]
+    for frame in replay.frames[1:]:
+        for transaction in frame.transactions:
+            named += [(each.number, each.salt, "") for each in transaction if isinstance(each, SegmentCreated)]
+            named += [(each.segment, each.salt, each.name) for each in transaction if isinstance(each, Adoption)]
+    return named
 
 
 def is_unchanged(disk: Disk, read: Replay) -> bool:

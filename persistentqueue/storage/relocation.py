@@ -29,7 +29,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
-from stat import S_ISSOCK
+from stat import S_ISREG, S_ISSOCK
 
 from ..errors import (
     CorruptionError,
@@ -96,6 +96,8 @@ from .locations import (
     write_places,
 )
 from .lock import LOCK_NAME, Lock, read_inode
+from .log import parse_log_name
+from .log_reader import SNAPSHOT, Replay, named_segments, read_newest
 
 _ENDED = (Exception, StoppedError, KeyboardInterrupt, SystemExit)
 """Errors that end a move, which is undone then. Tests simulate a kill by others."""
@@ -157,7 +159,7 @@ def move_data(
             file.
         DataPathError: The new location holds something that is not this queue's; or the segments may be those of
             another queue, of which this one is a copy.
-        DataMissingError: The segments are not at the location where they should be.
+        DataMissingError: The segments are not at the location where they should be, or ``data.path`` is missing.
         CorruptionError: A file to be copied is no plain file, or ``data.path`` or a ``queue.id`` is damaged.
         UnsupportedFormatError: A newer version has written ``data.path`` or a ``queue.id``.
         ResourceError: The system lacks space, descriptors or memory for the move. Call it again then.
@@ -209,6 +211,7 @@ def _move_data(
         places = read_places(disk, directory)
         if not find_generations(disk, directory, places):
             raise no_queue(disk, directory, "to move")
+        need_data(disk, places)
         own_location(disk, places, lock)
         claim(disk, places, lock)
         _reopen_inbox(disk, places)
@@ -309,6 +312,45 @@ def need_own_location(disk: Disk, places: Places) -> None:
         queue, owner = read_claim(disk, places.place)
         _need_ours(places, queue, owner, inode, is_copied)
         _need_left(disk, places, queue)
+
+
+def need_data(disk: Disk, places: Places, replay: Replay | None = None) -> None:
+    """Raise ``DataMissingError`` if no location is recorded, and ``data`` is missing, but the log names segments.
+
+    ``data`` is made durably before the first log, and deleted only when another location is recorded or the log is
+    gone. So it is missing if ``data.path`` was lost, by a backup for instance. A copy without empty directories lacks
+    ``data``, too, but its log names no segment. The log is read if its ``replay`` is not given. Nothing is written, and
+    no lock is needed. Raises what ``read_newest`` raises.
+    """
+    directory = places.directory
+    if places.place != OWN or DATA_DIRECTORY in names_in(disk, directory) or not _has_log(disk, directory):
+        return
+    replay = replay or read_newest(disk, directory, SNAPSHOT)
+    if replay is None or not named_segments(replay):
+        return
+    # Looked for after ``data``: a move records the new location, and a deletion renames the log, before ``data`` goes.
+    names = names_in(disk, directory)
+    if LOG_DIRECTORY in names and PATH_NAME not in names:
+        raise DataMissingError(
+            directory,
+            directory,
+            "",
+            None,
+            f"no location of its segments is recorded: expected {PATH_NAME} or a directory {DATA_DIRECTORY}, since the "
+            f"log names segments, found neither: restore {PATH_NAME}, or run repair with the data_path= that the queue "
+            f"had (persistentqueue repair --data-path DIR); if the segments are lost for good, make the directory "
+            f"{DATA_DIRECTORY}, then run repair",
+        )
+
+
+def _has_log(disk: Disk, directory: str) -> bool:
+    """Return whether the queue has a log that is a plain file: anything else with such a name was never its log."""
+    log = join(directory, LOG_DIRECTORY)
+    for name in names_in(disk, log):
+        with suppress(FileNotFoundError):  # an owner has replaced it meanwhile
+            if parse_log_name(name) is not None and S_ISREG(disk.lstat(join(log, name)).st_mode):
+                return True
+    return False
 
 
 def _need_ours(places: Places, queue: str, owner: str, inode: str, is_copied: bool) -> None:

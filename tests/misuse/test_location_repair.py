@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from persistentqueue import check, repair
+from persistentqueue import Producer, View, check, move_data, repair
 from persistentqueue.errors import CorruptionError, DataMissingError, DataPathError, QueueLockedError
 from tests.conftest import QueueFactory
-from tests.support.queues import crash, drain, flip, put
+from tests.support.queues import crash, drain, flip, log_file, put
 
 ITEMS = [b"%d" % number * 200_000 for number in range(3)]
 
@@ -125,6 +125,95 @@ def test_row_23_a_place_that_is_not_there(
     shutil.move(tmp_path / "unmounted", place)
     assert repair(directory).problems == ()
     assert drain(open_queue()) == ITEMS
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize("end", ["closed", "crashed", "unsynced"])
+def test_row_23_a_lost_data_path(
+    tmp_path: Path, directory: Path, open_queue: QueueFactory, place: Path, end: str
+) -> None:
+    """A queue whose ``data.path`` is lost is no empty queue: each call refuses it, and changes nothing. ``repair``
+    brings all items back if the location is named."""
+    items = ITEMS
+    if end != "closed":
+        queue = open_queue(sync=end == "crashed")
+        put(queue, *ITEMS)
+        crash(queue)
+        items = ITEMS * 2
+    record = (directory / "data.path").read_bytes()
+    (directory / "data.path").unlink()
+    before = sorted(tmp_path.rglob("*"))
+    for call in (
+        open_queue,
+        lambda: open_queue(data_path=tmp_path / "place"),
+        lambda: View(directory).look(),
+        lambda: Producer(directory, create=False),
+        lambda: move_data(directory, data_path=tmp_path / "new"),
+        lambda: repair(directory),
+    ):
+        with pytest.raises(DataMissingError, match=r"restore data\.path, or run repair with the data_path=") as caught:
+            call()
+        assert (caught.value.place, caught.value.found) == (str(directory), None)
+    with pytest.raises(DataPathError, match="expected segments of this queue in"):
+        repair(directory, data_path=directory)
+    report = check(directory)
+    assert "restore data.path" in report.problems[0]
+    assert sorted(tmp_path.rglob("*")) == before
+    repaired = repair(directory.parent, "orders", data_path=tmp_path / "place")
+    assert "no location of its segments is recorded" in repaired.problems[0]
+    assert (repaired.items, repaired.lost, repaired.kept) == (len(items), (), ())
+    assert (directory / "data.path").read_bytes() == record
+    with open_queue() as queue:
+        assert Path(queue.data_path) == place
+        assert drain(queue) == items
+
+
+@pytest.mark.damages
+def test_row_23_a_lost_data_path_and_a_damaged_log(
+    tmp_path: Path, directory: Path, open_queue: QueueFactory, place: Path
+) -> None:
+    """If the log is damaged, and names no segment any more, a queue without ``data`` still needs its location."""
+    (directory / "data.path").unlink()
+    flip(log_file(directory), 70)
+    with pytest.raises(DataPathError, match="repair --data-path DIR; if there are none, make the directory data"):
+        repair(directory)
+    with pytest.raises(CorruptionError):
+        move_data(directory, data_path=tmp_path / "new")
+    report = repair(directory.parent, "orders", data_path=tmp_path / "place")
+    assert (report.items, report.lost, report.without_log) == (3, (), True)
+    assert drain(open_queue()) == ITEMS
+
+
+@pytest.mark.damages
+def test_row_23_lost_segments(directory: Path, open_queue: QueueFactory) -> None:
+    """A queue at home whose ``data`` was deleted is refused, until a new ``data`` says that all items are lost."""
+    with open_queue() as queue:
+        put(queue, *ITEMS)
+    shutil.rmtree(directory / "data")
+    with pytest.raises(DataMissingError, match="if the segments are lost for good, make the directory data"):
+        open_queue()
+    (directory / "data").mkdir()
+    assert repair(directory).lost == ((0, 3),)
+    assert drain(open_queue()) == []
+
+
+@pytest.mark.parametrize("call", ["open", "check", "move", "repair"])
+def test_row_23_a_copy_without_empty_directories(
+    tmp_path: Path, directory: Path, open_queue: QueueFactory, call: str
+) -> None:
+    """A queue without a segment needs no ``data``, so a copy that lacks the empty directories is as good as it."""
+    open_queue().close()
+    for part in ("data", "inbox", "pool"):
+        shutil.rmtree(directory / part)
+    if call == "check":
+        assert check(directory).ok
+    elif call == "move":
+        move_data(directory, data_path=tmp_path / "new")
+    elif call == "repair":
+        assert repair(directory).problems == ()
+    queue = open_queue()
+    put(queue, *ITEMS)
+    assert drain(queue) == ITEMS
 
 
 def test_row_23_the_place_of_another_queue(

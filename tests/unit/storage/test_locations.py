@@ -43,6 +43,8 @@ from persistentqueue.engine.store import Store
 from persistentqueue.recovery.opening import open_store
 from persistentqueue.storage.layout import open_pool
 from persistentqueue.storage.locations import OWN, Place, Places, read_record, write_fields, write_places
+from persistentqueue.storage.log_reader import read_log
+from persistentqueue.storage.relocation import need_data
 from persistentqueue.system.disk import DISK
 from tests.crash.disk import Crash, SimulatedDisk
 from tests.crash.explorer import DIRECTORY, Explorer, content_of
@@ -282,6 +284,36 @@ def test_place_is_no_queue(root: Path, media: Path) -> None:
     with pytest.raises(DataPathError, match=f"the location of the segments of {root}/q"):
         PersistentQueue(media, "q")
     assert content(root) == ITEMS
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize("meanwhile", ["moved", "deleted", "nothing"])
+def test_data_that_leaves_meanwhile(root: Path, meanwhile: str) -> None:
+    """A reader that finds no ``data`` does not take a queue that is moved or deleted meanwhile for a damaged one."""
+    fill(root)
+    directory = root / "q"
+    looks: list[list[str]] = []
+
+    def listdir(path: str) -> list[str]:
+        """List the directory; after the first look, another process has gone on."""
+        names = DISK.listdir(path)
+        if Path(path) == directory and not looks:
+            looks.append(names)
+            names.remove("data")
+            if meanwhile == "moved":
+                (directory / "data.path").touch()
+            elif meanwhile == "deleted":
+                (directory / "log").rename(directory / "deleted")
+        return names
+
+    disk, places = replace(DISK, listdir=listdir), Places(str(directory))
+    replay = read_log(DISK, str(log_file(directory)))
+    if meanwhile == "nothing":
+        with pytest.raises(DataMissingError):
+            need_data(disk, places, replay)
+    else:
+        need_data(disk, places, replay)
+    assert looks
 
 
 # --- a place that is not there, or not ours --------------------------------------------------------------------------

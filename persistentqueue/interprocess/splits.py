@@ -154,7 +154,7 @@ def _look(disk: Disk, directory: str, durably: bool) -> tuple[Places, Recovered 
     places = read_places(disk, directory)
     need_own_location(disk, places)
     recovered = recover(disk, places)
-    if recovered is not None:
+    if recovered is not None and recovered.state.extents:  # without an item, no segment is needed
         need_data(disk, places, recovered.replay)
     if durably and recovered is not None:
         _make_durable(disk, recovered.replay)

@@ -201,7 +201,7 @@ def _read(disk: Disk, places: Places, meter: Meter) -> Recovered | None:
     recovered = read_steadily(
         lambda: find_generations(disk, places.directory, places), lambda _: recover(disk, places, None, meter), SNAPSHOT
     )
-    if recovered is not None:
+    if recovered is not None and recovered.state.extents:  # without an item, no segment is needed
         need_data(disk, places, recovered.replay)
     return recovered
 

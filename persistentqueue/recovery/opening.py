@@ -269,7 +269,7 @@ def begin(
 def _recover(taken: Taken, decide: Decide, meter: Meter = SILENT) -> Recovered | None:
     """Read the queue; return None if there is none. Raises ``DataMissingError``, and the errors of ``recover``."""
     recovered = recover(taken.lock.disk, taken.places, decide, meter)
-    if recovered is not None:
+    if recovered is not None and recovered.state.extents:  # without an item, no segment is needed
         need_data(taken.lock.disk, taken.places, recovered.replay)
     return recovered
 

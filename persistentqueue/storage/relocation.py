@@ -319,8 +319,8 @@ def need_data(disk: Disk, places: Places, replay: Replay | None = None) -> None:
 
     ``data`` is made durably before the first log, and deleted only when another location is recorded or the log is
     gone. So it is missing if ``data.path`` was lost, by a backup for instance. A copy without empty directories lacks
-    ``data``, too, but its log names no segment. The log is read if its ``replay`` is not given. Nothing is written, and
-    no lock is needed. Raises what ``read_newest`` raises.
+    ``data``, too, but its log names no segment, or only ones without an item. The log is read if its ``replay`` is not
+    given. Nothing is written, and no lock is needed. Raises what ``read_newest`` raises.
     """
     directory = places.directory
     if places.place != OWN or DATA_DIRECTORY in names_in(disk, directory) or not _has_log(disk, directory):

@@ -20,10 +20,10 @@ from persistentqueue import (
     QueueLockedError,
     Session,
     SubscriptionNotFoundError,
-    View,
     move_data,
     transaction,
 )
+from persistentqueue.interprocess import reached_version
 from persistentqueue.options import Unnamed
 from persistentqueue.storage.layout import queue_directory
 from persistentqueue.system.disk import abspath
@@ -161,7 +161,7 @@ def load(
         tell_if_made()
         if source == "-":
             _tell_of_terminal("JSON lines", as_json)
-        done = View(path, named(name)).look().markers.get(marker, 0) if marker else 0
+        done = (reached_version(path, named(name), marker) or 0) if marker else 0
         try:
             with progress("load") as at:
                 for number, items, length_bytes in _batches(file, "stdin" if source == "-" else source, done):

@@ -7,7 +7,7 @@ from ..core.block import Columns
 from ..storage.publication import LATEST, Part, is_published, read_publication
 from .consumer_requests import acknowledge, request_subscription
 from .multi_writer import PartWriter, count_published, publish_parts, remove_parts
-from .producer import is_reached
+from .producer import is_reached, reached_version
 from .splits import Found, FoundRun, Onlooker, Split, look, partition, plan, read, read_columns
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "partition",
     "plan",
     "publish_parts",
+    "reached_version",
     "read",
     "read_columns",
     "read_publication",

@@ -607,6 +607,22 @@ def is_reached(path: StrPath, name: str | None, marker: tuple[str, int]) -> bool
     return Versions(disk, directory).is_reached(find_inbox(disk, directory), *checked_marker(marker))
 
 
+def reached_version(path: StrPath, name: str | None, marker: str) -> int | None:
+    """Return the highest version that a marker has surely reached, by the inbox or by the log; None without any.
+
+    Args:
+        path: The directory that holds the queue.
+        name: The name of the queue. None means the queue that lies in ``path`` itself.
+        marker: The name of the marker.
+
+    It raises what ``is_reached`` and ``look`` raise. The answer is durable, except from a queue that is not synced. Any
+    number of threads and processes may call it at the same time.
+    """
+    disk = current_disk()
+    directory = abspath(queue_directory(path, name))
+    return Versions(disk, directory).reached(find_inbox(disk, directory), checked_marker((marker, 0))[0])
+
+
 class Versions:
     """The versions that the markers of a queue are known to have reached, for a caller that asks again and again.
 
@@ -628,8 +644,7 @@ class Versions:
         The log is read after the inbox: a file that is adopted meanwhile is in the log before it leaves the inbox. The
         answer True is durable, except from the log of a queue that is not synced. Raises ``OSError``.
         """
-        self._read_new(inbox)
-        known = {published: found[1] for published, found in self._published.items() if found and found[0] == name}
+        known = self._known(inbox, name)
         self.latest = max(known, default="")
         if max(known.values(), default=-1) >= version:
             sync_directory(self._disk, inbox)  # its producer may have been killed before this sync
@@ -641,6 +656,23 @@ class Versions:
                     self._onlooker.look(durably=True)
                 return True
         return False
+
+    def reached(self, inbox: str, name: str) -> int | None:
+        """Return the highest version that a marker of this name has surely reached; None if there is none.
+
+        The answer is durable, as that of ``is_reached``. Raises what the look at the log raises, and ``OSError``.
+        """
+        known = self._known(inbox, name)
+        version = max([self._onlooker.look()[1].state.markers.get(name, -1), *known.values()])
+        if version < 0:
+            return None
+        self.is_reached(inbox, name, version)  # makes it durable
+        return version
+
+    def _known(self, inbox: str, name: str) -> dict[str, int]:
+        """Return the files in the inbox that have a marker of this name, and its version in each."""
+        self._read_new(inbox)
+        return {published: found[1] for published, found in self._published.items() if found and found[0] == name}
 
     def _read_new(self, inbox: str) -> None:
         known, self._published = self._published, {}

@@ -36,7 +36,7 @@ from persistentqueue.core.header import HEADER_BYTES, VERSION, decode_header, en
 from persistentqueue.engine.inbox import ADOPTED_MAX, GRACE_SECONDS
 from persistentqueue.engine.transaction import SPILL_BYTES
 from persistentqueue.errors import UnsupportedFormatError
-from persistentqueue.interprocess import is_reached
+from persistentqueue.interprocess import is_reached, reached_version
 from persistentqueue.interprocess.producer import Versions
 from persistentqueue.storage.publication import parse_name
 from persistentqueue.system.disk import DISK, Disk
@@ -224,7 +224,7 @@ def test_markers_are_reached_once(open_queue: QueueFactory, directory: Path) -> 
 
 
 def test_a_marker_can_be_asked_for_before_the_work(open_queue: QueueFactory, directory: Path) -> None:
-    """Whether a marker is reached can be asked without a producer, when it waits in the inbox and when it is adopted.
+    """A marker can be asked for without a producer, when it waits in the inbox and when it is adopted.
 
     A queue that does not exist, and a marker that no queue can record, raise errors.
     """
@@ -236,10 +236,13 @@ def test_a_marker_can_be_asked_for_before_the_work(open_queue: QueueFactory, dir
         assert is_reached(directory.parent, directory.name, ("app", 2))
         assert not is_reached(directory, None, ("app", 4))
         assert not is_reached(directory, None, ("other", 0))
+        assert [reached_version(directory, None, name) for name in ("app", "other")] == [3, None]
         drain(queue)
     assert inbox(directory) == []
     with pytest.raises(ValueError, match="a marker has a name"):
         is_reached(directory, None, ("", 1))
+    with pytest.raises(ValueError, match="a marker has a name"):
+        reached_version(directory, None, "")
     with pytest.raises(QueueNotFoundError):
         is_reached(directory / "nowhere", None, ("app", 1))
 

@@ -67,8 +67,6 @@ class Watch:
         if told is not None:
             is_new = found.enqueued > told.enqueued or found.published > told.published
             is_due = self._repeat_seconds is not None and now_seconds - self._told_seconds >= self._repeat_seconds
-            # Transactions that were adopted since make room for others to be new.
-            self._told = told._replace(published=min(told.published, found.published))
             if not (is_new or is_due):
                 return None
         self._told, self._told_seconds = found, now_seconds
@@ -88,5 +86,7 @@ class Watch:
             # A View refuses a queue that was made anew: the next look takes another View, and reports afresh.
             self._view = self._told = None
             return None
+        if self._told is not None:  # transactions that were adopted since make room for others to be new
+            self._told = self._told._replace(published=min(self._told.published, seen.published))
         items = dict(seen.subscriptions).get(self._subscription) if self._subscription else seen.depth
         return Waiting(items, seen.published, seen.enqueued) if items is not None else None

@@ -50,6 +50,19 @@ def test_published_transactions_are_reported(tmp_path: Path) -> None:
         assert looks.news(0.0) == Waiting(2, 1, 2)
 
 
+def test_an_item_behind_a_publication_without_items_is_reported(tmp_path: Path) -> None:
+    """A published transaction is new although one without items was reported, and has been adopted since."""
+    looks = watch(tmp_path)
+    with Producer(tmp_path, "orders") as producer:
+        producer.flush(("progress", 1))
+        assert looks.news(0.0) == Waiting(0, 1, 0)
+        PersistentQueue(tmp_path, "orders").close()
+        assert looks.news(0.0) is None
+        producer.enqueue(b"item")
+        producer.flush()
+        assert looks.news(0.0) == Waiting(0, 1, 0)
+
+
 def test_waiting_items_are_reported_again(tmp_path: Path) -> None:
     """Items that a task has left are reported once more after the time to repeat, and not when they are consumed."""
     looks = watch(tmp_path, repeat_seconds=60.0)

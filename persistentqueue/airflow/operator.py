@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from airflow.sdk import BaseOperator
 
+from persistentqueue.core.items import need_several
 from persistentqueue.drawing.text import many
 
 from .hook import DEFAULT_CONNECTION, QueueHook
@@ -58,8 +59,10 @@ class EnqueueOperator(BaseOperator):  # type: ignore[misc]
     def execute(self, context: Any) -> int:
         """Enqueue the items, and return their number; 0 if an earlier attempt has enqueued them.
 
-        Raises what ``Producer`` and ``Producer.flush`` raise, and ``TypeError`` for an item that is no JSON.
+        Raises what ``Producer`` and ``Producer.flush`` raise, and ``TypeError`` for an item that is no JSON. It also
+        raises ``TypeError`` if ``items`` is a text, as a template becomes by default, or bytes, or a mapping.
         """
+        need_several(self.items, "EnqueueOperator", "a list")
         encoded = [_encode(item) for item in self.items]
         marker = self.marker
         if marker == "run":

@@ -1,7 +1,8 @@
 """The transfer of a source's items into a queue: each of them once, and verified.
 
 1. Read the source to its end: count its items, and compute their checksum. *Nothing is written before.*
-2. Look for markers of this source in the queue: they say how many of its items the queue has had.
+2. Look for markers of this source in the queue: they say how many of its items the queue has had. The checksum finds
+   that of an import which was cut short, also if the source was moved since.
 3. Read the source again, and commit its items batch by batch. Each batch is one transaction with the marker
    ``import <checksum> <path>``, whose version is the number of items so far. *A crash leaves whole batches, and the
    marker that belongs to them.*
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -194,7 +195,7 @@ class _Transfer:
         codec = codec_of(self._source, survey.first)
         return Imported(self._source.kind, codec, survey.count, survey.checksum, survey.count - had, survey.damaged)
 
-    def _marker(self, markers: Collection[str], again: bool) -> str:
+    def _marker(self, markers: Mapping[str, int], again: bool) -> str:
         """Return the name of the marker of this import. Raises ``SourceChangedError``."""
         source, count = self._source, self._survey.count
         place = ascii(f"{source.path}#{source.part}" if source.part else source.path)
@@ -205,6 +206,10 @@ class _Transfer:
             return _numbered(name, number)
         if name in markers:
             return name
+        of_these = f"{_MARKER}{self._survey.checksum} "
+        cut_short = (each for each, had in markers.items() if each.startswith(of_these) and had < count)
+        if (moved := next(cut_short, None)) is not None:  # the source was moved since
+            return moved
         for each in markers:
             checksum, _, other = each.removeprefix(_MARKER).partition(" ") if each.startswith(_MARKER) else ("", "", "")
             if other.startswith(place):  # a number follows for a repeated import

@@ -676,6 +676,19 @@ def test_an_import_goes_on_where_it_ended(tmp_path: Path, path: Path, open_queue
     assert taken + left == list(range(COUNT))
 
 
+def test_an_import_goes_on_with_a_moved_source(tmp_path: Path, path: Path, open_queue: QueueFactory) -> None:
+    """An import that was ended goes on with the next item, also if its source was renamed since."""
+    make_chunks(json_serializer, tmp_path / "source", range(COUNT))
+    with pytest.raises(StopError):
+        import_queue(tmp_path / "source", path, "orders", origin="persist-queue", progress=stop_at(10_000))
+    (tmp_path / "source").rename(tmp_path / "moved")
+    done = import_queue(tmp_path / "moved", path, "orders", origin="persist-queue")
+    assert 0 < done.added < COUNT
+    with pytest.raises(SourceChangedError, match=r"found the 25,000 items that it has had from '.*source'"):
+        import_queue(tmp_path / "moved", path, "orders", origin="persist-queue")
+    assert drain(open_queue(codec=codecs.JSON)) == list(range(COUNT))
+
+
 def test_a_source_that_has_changed(tmp_path: Path, path: Path, open_queue: QueueFactory) -> None:
     """A source with other items than before is refused, since some may be in the queue; ``again`` imports it all."""
     make_queuelib(queuelib.FifoDiskQueue, tmp_path / "source", [b"1"])

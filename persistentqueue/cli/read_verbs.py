@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 
 from persistentqueue import Connection, CorruptionError, PersistentQueueError, View, ViewedItem, check
@@ -224,7 +225,7 @@ def check_(path: str, name: str | None, as_json: bool) -> int:
         say(problem)
     ending = (
         "closed cleanly"
-        if report.sealed
+        if report.sealed and not _is_open(path, name)
         else f"in use or not closed, {many(report.transactions, 'transaction')} to replay"
     )
     say(f"{many(report.items, 'item')} read and checked; {ending}; {many(len(report.problems), 'problem')}")
@@ -238,6 +239,13 @@ def check_(path: str, name: str | None, as_json: bool) -> int:
     for leftover in report.leftovers:
         say(f"leftover: {leftover}")
     return WELL if report.ok else PROBLEMS
+
+
+def _is_open(path: str, name: str | None) -> bool:
+    """Return whether the system shows that a process has the queue open."""
+    with suppress(PersistentQueueError, OSError):  # the report has it as a problem
+        return View(path, named(name)).look().is_owned is True
+    return False
 
 
 @verb(LOOK, "explain", PATH, NAME)

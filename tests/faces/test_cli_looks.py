@@ -126,6 +126,16 @@ def test_a_damaged_queue_is_listed_among_the_others(path: Path) -> None:
     assert cli("repair", path, "good", "--json").json["problems"] == []
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows which locks are held")
+def test_a_check_tells_an_open_queue_from_a_closed_one(open_queue: QueueFactory, path: Path) -> None:
+    """``check`` does not say that a queue was closed while it is open, also if nothing was written since."""
+    open_queue("q").close()
+    assert "closed cleanly" in cli("check", path, "q").text
+    with open_queue("q"):
+        assert "closed cleanly" not in cli("check", path, "q").text
+    assert "closed cleanly" in cli("check", path, "q").text
+
+
 @pytest.mark.damages
 def test_a_dump_rescues_what_is_intact(path: Path, tmp_path: Path) -> None:
     """``dump`` also writes the items behind damage; stderr says what is lost, and the status is 1."""

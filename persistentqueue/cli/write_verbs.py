@@ -23,7 +23,7 @@ from persistentqueue import (
     move_data,
     transaction,
 )
-from persistentqueue.interprocess import reached_version
+from persistentqueue.interprocess import list_published, reached_version
 from persistentqueue.options import Unnamed
 from persistentqueue.storage.layout import queue_directory
 from persistentqueue.system.disk import abspath
@@ -214,8 +214,9 @@ def _taken_in(
     waits = ""
     keyless = settings_of({**access, "keys": None})  # the producer has used the keys; to adopt, none is needed
     try:
-        with own(path, named(name), create=False, lock_timeout=LOCK_SECONDS, **keyless) as queue:
-            if queue.stats().published:
+        before = list_published(path, named(name))
+        with own(path, named(name), create=False, lock_timeout=LOCK_SECONDS, **keyless):
+            if not set(list_published(path, named(name))).isdisjoint(before):  # later ones are of other producers
                 waits = (
                     "published, and not adopted yet: the queue is at a limit, or the file of an earlier producer "
                     "cannot be read: see the commands stat and check"

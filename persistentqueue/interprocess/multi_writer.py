@@ -321,8 +321,13 @@ def count_published(path: StrPath, name: str | None) -> int:
 
     The call only reads. Any number of threads and processes may call it at the same time.
     """
+    return len(list_published(path, name))
+
+
+def list_published(path: StrPath, name: str | None) -> list[str]:
+    """Return the names of the files that ``count_published`` counts, in no order; raise what it raises."""
     disk = current_disk()
-    return sum(map(is_published, names_in(disk, find_inbox(disk, abspath(queue_directory(path, name))))))
+    return list(filter(is_published, names_in(disk, find_inbox(disk, abspath(queue_directory(path, name))))))
 
 
 def _need_part(disk: Disk, path: str, part: Part) -> None:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import termios
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from inspect import signature
 from io import BytesIO, TextIOWrapper
 from multiprocessing.connection import Connection
@@ -24,7 +24,7 @@ import pytest
 import persistentqueue.cli
 from persistentqueue import Encryption, PersistentQueue, Producer, View
 from persistentqueue.cli import main, output, write_verbs
-from persistentqueue.cli.app import Access, Owning
+from persistentqueue.cli.app import Access, Owning, own
 from persistentqueue.cli.formatting import (
     item_of,
 )
@@ -789,6 +789,24 @@ def test_limits_are_kept(path: Path) -> None:
         assert cli(*words).status == 0
     with PersistentQueue(path, "q", keep_limits=True) as queue:
         assert queue.stats().fill == 1.0
+
+
+def test_put_beside_another_producer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``put`` does not blame a limit for what another producer publishes while the command has the queue open."""
+
+    @contextmanager
+    def busy(*arguments: Any, **options: Any) -> Iterator[PersistentQueue]:
+        with own(*arguments, **options) as queue:
+            with Producer(path, "q") as producer:
+                producer.enqueue(b"other")
+                producer.flush()
+            yield queue
+
+    monkeypatch.setattr(write_verbs, "own", busy)
+    PersistentQueue(path, "q").close()
+    assert cli("put", path, "q", "mine").err == "1 item enqueued\n"
+    with PersistentQueue(path, "q") as queue:
+        assert drain(queue) == [b"mine", b"other"]
 
 
 @pytest.mark.damages

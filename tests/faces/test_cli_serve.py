@@ -153,6 +153,19 @@ def test_dead_letters_are_served(path: Path) -> None:
             assert owner.finish() == (0, "", "".join(made))
 
 
+def test_dead_letters_of_a_queue_that_holds_named_ones(path: Path) -> None:
+    """Named queues share their queue of dead letters also if PATH is a queue itself. Its own lie beside it."""
+    for name in ("a", "b", None):
+        PersistentQueue(path, name).close()
+    with serving(path, "--dead-letter", "dead") as owner:
+        for name in ("a", "b", None):
+            with connect(path, name, serve="never", dead_letter="dead") as queue:
+                assert len(queue.dead_letters) == 0
+        owner.send(signal.SIGTERM)
+        assert owner.finish()[0] == 0
+    assert [(each / "dead").exists() for each in (path, path.parent)] == [True, True]
+
+
 def test_limits_are_those_of_the_owner(path: Path) -> None:
     """The options of the owner hold for all workers."""
     with (

@@ -169,17 +169,18 @@ def _need_usable(queue: PersistentQueue | SharedQueue[bytes]) -> None:
 def _opened(
     opened: ExitStack, path: str, names: Sequence[str], options: Options, as_json: bool
 ) -> Iterator[PersistentQueue]:
-    """Yield the queues, open and served. They share the dead-letter queue, which is opened first."""
-    served = partial(PersistentQueue, path, serve=True)
-    if isinstance(options.dead_letter, str) and "." not in names:
+    """Yield the queues, open and served. Those with a name share the dead-letter queue, which is opened first; that of
+    the queue ``.`` lies beside ``path``."""
+    served, shared = partial(PersistentQueue, path, serve=True), options
+    if isinstance(options.dead_letter, str) and set(names) != {"."}:
         tell_if_made = made_note(path, options.dead_letter, as_json)
         dead = opened.enter_context(served(options.dead_letter, options=for_dead_letters(options)))
         tell_if_made()
-        options = replace(options, dead_letter=dead)
+        shared = replace(options, dead_letter=dead)
         yield dead
     for name in dict.fromkeys(names):
         tell_if_made = made_note(path, name, as_json)
-        queue = opened.enter_context(served(named(name), options=options))
+        queue = opened.enter_context(served(named(name), options=options if name == "." else shared))
         tell_if_made()
         yield queue
 

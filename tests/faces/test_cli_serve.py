@@ -45,13 +45,14 @@ def test_workers_use_the_queues_until_a_signal_seals_them(path: Path, number: si
 
 
 def test_a_line_says_what_is_served(path: Path, tmp_path: Path) -> None:
-    """Without names, all queues of the directory are served, and none is made. The line is text, or JSON."""
+    """Without names, all queues of the directory are served, and none is made. The line is text, or JSON. It has each
+    queue once."""
     for name in ("orders", "mails"):
         PersistentQueue(path, name).close()
-    for arguments in ([], ["--json"]):
+    for arguments in ([], ["mails", "orders", "mails"], ["--json"]):
         with Command("serve", path, *arguments, directory=tmp_path) as owner:
             line = owner.line()
-            if arguments:
+            if "--json" in arguments:
                 expected = {"serving": ["mails", "orders"], "path": str(path), "process": owner.process.pid}
                 assert json.loads(line) == expected
             else:

@@ -141,7 +141,7 @@ def serve(
         sync=sync,
         wipe=wipe,
     )
-    found = [each for each in queues_in(path, names) if each != dead_letter]
+    found = [each for each in dict.fromkeys(queues_in(path, names)) if each != dead_letter]
     if not found:
         raise UsageError(f"--dead-letter {dead_letter}: no queue is left to serve: name another queue for dead letters")
     with Signals() as signals, ExitStack() as opened:
@@ -178,7 +178,7 @@ def _opened(
         tell_if_made()
         shared = replace(options, dead_letter=dead)
         yield dead
-    for name in dict.fromkeys(names):
+    for name in names:
         tell_if_made = made_note(path, name, as_json)
         queue = opened.enter_context(served(named(name), options=options if name == "." else shared))
         tell_if_made()

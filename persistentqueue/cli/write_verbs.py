@@ -17,6 +17,7 @@ from persistentqueue import (
     PersistentQueue,
     PersistentQueueError,
     Producer,
+    QueueFullError,
     QueueLockedError,
     Session,
     SubscriptionNotFoundError,
@@ -436,14 +437,21 @@ def _move_items(
     as_json: bool,
     tell_if_made: Callable[[], None],
 ) -> int:
-    moved, (name, target) = 0, names
+    moved, most, (name, target) = 0, BATCH_ITEMS, names
     with opened() as source, opened_target() as other, progress("move") as at:
         tell_if_made()
         total = min(count, len(source))
         while moved < count:
-            with transaction(source, other) as (taker, giver):
-                items = taker.dequeue_many(min(count - moved, BATCH_ITEMS))
-                giver.enqueue_many(items)
+            items: list[bytes] = []
+            try:
+                with transaction(source, other) as (taker, giver):
+                    items = taker.dequeue_many(min(count - moved, most))
+                    giver.enqueue_many(items)
+            except QueueFullError as full:
+                if not full.lasting or len(items) < 2:
+                    raise
+                most = len(items) // 2  # so many never fit; fewer may
+                continue
             if not items:
                 break
             moved += len(items)

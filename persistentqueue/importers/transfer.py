@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from persistentqueue import PersistentQueue, Progress
+from persistentqueue import PersistentQueue, Progress, QueueFullError
 from persistentqueue.drawing.text import many
 from persistentqueue.options import OptionArguments, Options, Unnamed
 from persistentqueue.system.disk import StrPath
@@ -230,7 +230,7 @@ class _Transfer:
 
     def _copy(self, marker: str, had: int) -> None:
         """Commit the items behind the first ``had`` ones, batch by batch. Raises ``SourceInUseError``."""
-        survey, done, digest = self._survey, 0, hashlib.sha256()
+        survey, done, digest, most = self._survey, 0, hashlib.sha256(), BATCH_ITEMS
         self._meter.expect(survey.count)
         self._meter.advance(had, 0)
         if had >= survey.count:
@@ -239,11 +239,19 @@ class _Transfer:
             for batch in batches(self._source.items(_ignore)):
                 digest.update(_hashed(batch))
                 done += len(batch)
-                if done > had:
-                    session.enqueue_many(batch[-(done - had) :])
-                    session.flush((marker, done), timeout=0.0)
-                    self._meter.advance(done - had, BATCH_BYTES)
-                    had = done
+                while had < done:
+                    part = batch[len(batch) - (done - had) :][:most]
+                    session.enqueue_many(part)
+                    try:
+                        session.flush((marker, had + len(part)), timeout=0.0)
+                    except QueueFullError as full:
+                        if not full.lasting or len(part) == 1:
+                            raise
+                        session.rollback()
+                        most = len(part) // 2  # so many never fit; fewer may
+                        continue
+                    self._meter.advance(len(part), BATCH_BYTES)
+                    had += len(part)
         if (done, digest.hexdigest()) != (survey.count, survey.checksum):
             raise _changed(self._source, many(done, "item is", "items are") + " imported")
         _need_unchanged(self._source, survey.files, many(done, "item is", "items are") + " imported")

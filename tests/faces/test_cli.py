@@ -791,6 +791,25 @@ def test_limits_are_kept(path: Path) -> None:
         assert queue.stats().fill == 1.0
 
 
+def test_a_move_to_a_queue_that_is_smaller_than_a_batch(path: Path) -> None:
+    """A move fills a queue whose limit is below a batch, and then tells of the limit; each item is in one queue."""
+    items = [b"%d" % n for n in range(600)]
+    with PersistentQueue(path, "q") as queue:
+        put(queue, *items)
+    for size in (500, 1):
+        name = f"room-{size}"
+        PersistentQueue(path, name, max_items=size).close()
+        done = cli("move", path, "q", "--to", name)
+        assert (done.status, "leaves no room" in done.err) == (2, True)
+    moved: list[bytes] = []
+    for name, count in (("room-500", 300), ("room-1", 1), ("q", 299)):
+        with PersistentQueue(path, name) as queue:
+            taken = drain(queue)
+        assert len(taken) == count
+        moved += taken
+    assert moved == items
+
+
 def test_put_beside_another_producer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``put`` does not blame a limit for what another producer publishes while the command has the queue open."""
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -746,6 +746,21 @@ def test_a_full_queue(tmp_path: Path, path: Path) -> None:
     with PersistentQueue(path, "orders") as queue:
         drain(queue)
     assert import_queue(source, path, "orders", origin="persist-queue", max_items=20_000).count == COUNT
+
+
+def test_a_queue_that_is_smaller_than_a_batch(tmp_path: Path, path: Path) -> None:
+    """An import fills a queue whose limit is below a batch, and goes on when there is room."""
+    make_queuelib(queuelib.FifoDiskQueue, tmp_path / "source", [b"%d" % number for number in range(20)])
+    found: list[bytes] = []
+    for count in (5, 7, 4, 4):
+        with suppress(QueueFullError):
+            import_queue(tmp_path / "source", path, "orders", origin="queuelib", max_items=7)
+        with PersistentQueue(path, "orders") as queue:
+            items = drain(queue)
+        assert len(items) == count
+        found += items
+    assert found == [b"%d" % number for number in range(20)]
+    assert import_queue(tmp_path / "source", path, "orders", origin="queuelib").added == 0
 
 
 # --- verified ---------------------------------------------------------------------------------------------------------

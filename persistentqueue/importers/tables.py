@@ -2,7 +2,9 @@
 
 A database without a journal beside it is read where it is, as an immutable file: SQLite then makes no file, and takes
 no lock. A database with a journal (``-wal`` or ``-journal``) is copied to a temporary directory with it, and SQLite
-recovers the copy. So the source stays as it is, also after its owner was killed.
+recovers the copy. So the source stays as it is, also after its owner was killed. When SQLite has opened the copy, its
+files lose their names, so that an import which is killed later leaves an empty directory. The directory itself stays
+until the end: SQLite looks for journals by name, and no other user may make one there.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from collections.abc import Collection, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -135,6 +137,11 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
                 shutil.copyfile(each, Path(scratch, each.name))
             where, mode = Path(scratch, path.name), "mode=rw"
         with closing(sqlite3.connect(f"file:{quote(bytes(where))}?{mode}", uri=True)) as connection:
+            if journals:
+                with suppress(sqlite3.DatabaseError):  # then the names stay, and the caller's first query raises it
+                    connection.execute("SELECT 1 FROM sqlite_master").fetchall()  # opens or rolls back the journal
+                    for each in Path(scratch).iterdir():
+                        each.unlink()
             connection.text_factory = bytes
             yield connection
 

@@ -257,6 +257,24 @@ def test_a_database_of_a_killed_owner(tmp_path: Path, path: Path, owner: subproc
         assert drain(queue) == list(range(100))
 
 
+def test_a_copy_of_a_database_has_no_name(
+    tmp_path: Path, path: Path, owner: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While items are imported from a copy of a database with a journal, no file has its name: a kill leaves none."""
+    owner.kill()
+    owner.wait()
+    scratch, seen = tmp_path / "scratch", list[list[str]]()
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+
+    def look(done: int, total: int | None) -> None:
+        seen.append([each.name.partition("-")[0] for each in scratch.rglob("*")])
+
+    assert import_queue(tmp_path / "source", path, "orders", origin="persist-queue", progress=look).added == 100
+    assert seen == [["persistentqueue"]] * len(seen) != []
+    assert list(scratch.iterdir()) == []
+
+
 def test_a_link_to_a_database(tmp_path: Path, path: Path, owner: subprocess.Popen[bytes]) -> None:
     """If the database in the directory is a link, the items in the journal beside its target are imported, too."""
     (tmp_path / "jobs").mkdir()

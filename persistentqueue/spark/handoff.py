@@ -39,6 +39,10 @@ from .progress import Report, reporting
 from .sessions import is_connect
 from .stages import BatchHandoff, Manifest, batch_handoff, decode, encode, new_name, query_id, unused, write
 
+LETTERS, AGAIN = ".letters", ".again"
+"""Suffixes of the names of queues in which a pipeline keeps manifests of its edges: those of letters, and those of
+inputs that a stage takes again. The payloads of these manifests lie at the edges."""
+
 
 class PayloadLostError(CorruptionError):
     """A file of a stage's payload is missing, or its size differs from the manifest. The stage was released.
@@ -68,7 +72,8 @@ class StageHandoff:
 
     The hand-off owns the queue from its construction until ``close()``, or for the length of a ``with`` block. No other
     process can put or take meanwhile, so that opening never sweeps a payload that is still being written. Opening
-    removes the payloads of this queue that no waiting manifest names, and nothing else. All methods may be called from
+    removes the payloads of this queue that no waiting manifest names, and nothing else. In the directory of a
+    ``Pipeline`` with dead letters it removes none, since the letters may need them. All methods may be called from
     several threads.
 
     By default one stage is taken once. With subscriptions, each consumer takes every stage: see ``subscribe``, and
@@ -127,6 +132,7 @@ class StageHandoff:
         self._buries, self._shares_root = dead_letter is not None, payload_root is not None
         self._id = self._queue.identity[:16]
         try:
+            self._may_have_letters = self._has_letters()
             self._payloads.prepare()
             self._sweep()
         except BaseException:
@@ -283,7 +289,8 @@ class StageHandoff:
                 yield stage
             session.flush()
         # After a crash here, or without permission, the payload stays: an orphan that the next opening sweeps.
-        if self._is_own(manifest.directory) and not self._is_needed(manifest.directory):
+        is_kept = self._may_have_letters and bool(self._queue.subscriptions())
+        if self._is_own(manifest.directory) and not is_kept and not self._is_needed(manifest.directory):
             self._payloads.remove(manifest.directory)
 
     def skip(self, manifest: Manifest, reason: str = "", *, subscription: str | None = None) -> bool:
@@ -368,7 +375,7 @@ class StageHandoff:
         """
         left = {manifest.directory for manifest in self.waiting(name)}
         self._queue.unsubscribe(name)
-        for directory in filter(self._is_own, left - self._needed()):
+        for directory in filter(self._is_own, left - self._needed()) if not self._may_have_letters else ():
             self._payloads.remove(directory)
 
     def subscriptions(self) -> list[str]:
@@ -448,6 +455,13 @@ class StageHandoff:
         """Return the payloads that any consumer has still to take, or is taking."""
         return {decode(item).directory for item in self._queue.browse_all()}
 
+    def _has_letters(self) -> bool:
+        """Return whether letters of a pipeline may need payloads of this queue: whether their queues lie beside it.
+
+        This queue feeds no stage while it is open here, so none begins to need one later.
+        """
+        return any(name.endswith((LETTERS, AGAIN)) for name in os.listdir(self._path))
+
     def _is_own(self, directory: str) -> bool:
         """Return whether no other queue can need a payload.
 
@@ -465,6 +479,8 @@ class StageHandoff:
 
         The queue's lock makes this safe for those of ``put``: no put is writing a payload now.
         """
+        if self._may_have_letters:
+            return
         names = self._payloads.names(self._id)
         for name in unused(names, self._needed(), self._id, self._queue.marker, time.time()):
             self._payloads.remove(name)

@@ -146,5 +146,8 @@ class Edge(StageHandoff):
     def _needed(self) -> set[str]:
         return super()._needed() | self._kept()
 
+    def _has_letters(self) -> bool:
+        return False  # ``_kept`` tells exactly what they need
+
     def __enter__(self) -> Any:
         return self

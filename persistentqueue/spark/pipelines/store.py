@@ -21,14 +21,15 @@ from persistentqueue import (
     transaction,
 )
 
+from ..handoff import AGAIN, LETTERS
 from ..stages import NotAStageError, decode
 from .edge import TAKER, Edge
 from .graph import Graph, PipelineDefinitionError, StageDefinition
 from .letters import NO_FAILURE, Failure, Input, StageLetter, decode_failure, decode_inputs, encode_inputs, need_sources
 
 Spark = SparkSession | Callable[[], SparkSession] | None
-_LETTERS, _AGAIN, _FAILURE = ".letters", ".again", ".failure"
-"""Suffixes of the names of a stage's queues. The name of an edge has no dot."""
+_FAILURE = ".failure"
+"""Suffix of the name of a stage's third queue, as ``LETTERS`` and ``AGAIN``. The name of an edge has no dot."""
 
 
 class AbandonedError(Exception):
@@ -79,7 +80,7 @@ class Store:
             # The letters first: opening an edge sweeps the payloads that nothing names.
             others = []
             for name in list_queues(self.path):
-                if name.endswith((_LETTERS, _AGAIN, _FAILURE)):
+                if name.endswith((LETTERS, AGAIN, _FAILURE)):
                     opened.enter_context(self._queue(name))
                 elif name not in graph.edges and "." not in name:
                     others.append(name)
@@ -97,8 +98,8 @@ class Store:
     def _leave_inputs(self, forgotten: Sequence[str]) -> None:
         """Delete the inputs to take again of forgotten stages. Raises ``PipelineDefinitionError`` for other stages."""
         for name, queue in self._queues.items():
-            stage = name.removesuffix(_AGAIN)
-            if name.endswith(_AGAIN) and stage not in self.graph.stages and len(queue):
+            stage = name.removesuffix(AGAIN)
+            if name.endswith(AGAIN) and stage not in self.graph.stages and len(queue):
                 if stage not in forgotten:
                     raise PipelineDefinitionError(
                         f"{len(queue)} inputs of requeue wait for stage {stage!r}, which the pipeline does not have: "
@@ -152,7 +153,7 @@ class Store:
         inputs: list[Input] = []
         for name, queue in queues.items():
             for item in queue.browse_all() if not name.endswith(_FAILURE) else ():
-                inputs += StageLetter.decode(item).inputs if name.endswith(_LETTERS) else decode_inputs(item)
+                inputs += StageLetter.decode(item).inputs if name.endswith(LETTERS) else decode_inputs(item)
         return {each.manifest.directory for each in inputs}
 
     # --- failures and letters
@@ -174,16 +175,16 @@ class Store:
 
     def letters(self, stage: str) -> PersistentQueue[bytes]:
         """Return the queue of a stage's letters; make it if it is missing."""
-        return self._queue(stage + _LETTERS)
+        return self._queue(stage + LETTERS)
 
     def again(self, stage: str) -> PersistentQueue[bytes] | None:
         """Return the queue of inputs that the stage takes before those of its edges; None if nothing waits there."""
-        queue = self._queues.get(stage + _AGAIN)
+        queue = self._queues.get(stage + AGAIN)
         return queue if queue is not None and len(queue) else None
 
     def dead_letters(self, stage: str) -> list[StageLetter]:
         """Return the letters of a stage, the oldest first."""
-        queue = self._queues.get(stage + _LETTERS)
+        queue = self._queues.get(stage + LETTERS)
         return [] if queue is None else [StageLetter.decode(item) for item in queue.browse()]
 
     def requeue(self, stage: StageDefinition, max_letters: int | None) -> int:
@@ -191,7 +192,7 @@ class Store:
 
         Raises ``PipelineDefinitionError`` if the stage has other sources than the stage that wrote the letters.
         """
-        letters, again = self._queues.get(stage.name + _LETTERS), self._queue(stage.name + _AGAIN)
+        letters, again = self._queues.get(stage.name + LETTERS), self._queue(stage.name + AGAIN)
         if letters is None:
             return 0
         with transaction(letters, again) as (old, new), self.committing():
@@ -206,7 +207,7 @@ class Store:
 
     def discard(self, stage: str, max_letters: int | None) -> int:
         """Delete the letters of a stage, and the payloads that only they need; return the number of letters."""
-        letters = self._queues.get(stage + _LETTERS)
+        letters = self._queues.get(stage + LETTERS)
         if letters is None:
             return 0
         with letters.transaction() as session, self.committing():

@@ -1,0 +1,110 @@
+"""Pipelines on a stand-in for Spark: hand-offs at edges, lost payloads, alien items, wrong arguments."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from persistentqueue.spark import Pipeline, StageHandoff
+from tests.support.pipelines import Flow, take
+
+
+@pytest.fixture
+def flow(tmp_path: Path) -> Iterator[Flow]:
+    """Yield the maker of pipelines in ``tmp_path/flow``."""
+    flow = Flow(tmp_path)
+    yield flow
+    flow.close()
+
+
+def hand_off(flow: Flow, name: str, **options: Any) -> StageHandoff:
+    """Open a hand-off in the directory of the pipelines."""
+    return StageHandoff(flow.spark, flow.root, name, **options)  # type: ignore[arg-type]
+
+
+# --- hand-offs at the edges of a pipeline
+
+
+def with_letters(flow: Flow, *, fails: bool = True) -> Pipeline:
+    """Return a pipeline whose stage "check" gives up what "raw" has, or echoes it; "look" takes from "raw", too."""
+
+    def check(frame: Any) -> Any:
+        return frame.no_such_column if fails else frame
+
+    pipeline = flow.make()
+    pipeline.stage(source="raw", target="out", name="check", max_attempts=1)(check)
+    pipeline.stage(source="raw", name="look")(lambda _: None)
+    return pipeline
+
+
+@pytest.mark.parametrize("is_again", [False, True], ids=["letters", "inputs given back"])
+@pytest.mark.parametrize("use", ["open", "take", "unsubscribe"])
+def test_a_hand_off_at_an_edge_keeps_the_payloads_of_letters(flow: Flow, use: str, is_again: bool) -> None:
+    """Opening a hand-off at an edge, and each of its calls, leaves the payloads of letters and of inputs given back."""
+    pipeline = with_letters(flow)
+    pipeline.put("raw", flow.rows(1))
+    pipeline.run(until="drained")
+    if is_again:
+        assert pipeline.requeue("check") == 1
+    pipeline.close()
+    with hand_off(flow, "raw") as handoff:
+        if use == "take":
+            handoff.put(flow.rows(2))
+            for name in ("check", "look"):
+                with handoff.take(subscription=name) as stage:
+                    assert stage is not None
+        elif use == "unsubscribe":
+            handoff.unsubscribe("look")
+    pipeline = with_letters(flow, fails=False)
+    assert is_again or pipeline.requeue("check") == 1
+    assert pipeline.run(until="drained")
+    assert (take(pipeline, "out"), pipeline.dead_letters("check"), flow.payloads()) == ([[1]], [], {})
+
+
+def test_a_letter_keeps_the_payload_that_a_hand_off_takes_for_another_stage(flow: Flow) -> None:
+    """If a stage has given an input up, a hand-off that takes it for another stage does not delete its payload."""
+    pipeline = with_letters(flow)
+    pipeline.put("raw", flow.rows(1))
+    pipeline.run(until=lambda: len(pipeline.dead_letters("check")) == 1)
+    pipeline.close()
+    with hand_off(flow, "raw") as handoff, handoff.take(subscription="look") as stage:
+        assert stage is not None
+    assert flow.payloads() == {"raw": 1}
+
+
+def test_a_hand_off_that_cannot_look_for_letters_deletes_nothing(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the directory cannot be listed for now, the opening of a hand-off raises, and leaves the queue closed."""
+    pipeline = with_letters(flow)
+    pipeline.put("raw", flow.rows(1))
+    pipeline.run(until="drained")
+    pipeline.close()
+    list_directory = os.listdir
+
+    def refuse(path: Any = ".") -> list[str]:
+        if path == str(flow.root):
+            raise OSError(errno.EMFILE, "too many open files", str(path))
+        return list_directory(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "listdir", refuse)
+        with pytest.raises(OSError, match="too many open files"):
+            hand_off(flow, "raw")
+    assert flow.payloads() == {"raw": 1}
+    hand_off(flow, "raw").close()
+
+
+def test_a_hand_off_beside_a_pipeline_deletes_what_it_has_taken(flow: Flow) -> None:
+    """Letters in the directory do not let a hand-off without subscriptions keep the payloads that it takes."""
+    pipeline = with_letters(flow)
+    pipeline.put("raw", flow.rows(1))
+    pipeline.run(until="drained")
+    with hand_off(flow, "own") as handoff:
+        handoff.put(flow.rows(2))
+        with handoff.take() as stage:
+            assert stage is not None
+    assert flow.payloads() == {"raw": 1}

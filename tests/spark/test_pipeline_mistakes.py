@@ -108,3 +108,37 @@ def test_a_hand_off_beside_a_pipeline_deletes_what_it_has_taken(flow: Flow) -> N
         with handoff.take() as stage:
             assert stage is not None
     assert flow.payloads() == {"raw": 1}
+
+
+# --- runs
+
+
+@pytest.mark.parametrize("progress", [True, "text", 1])
+def test_a_progress_that_is_no_function_is_refused(flow: Flow, progress: Any) -> None:
+    """``run`` refuses a ``progress`` that it cannot call before it opens a queue."""
+    with pytest.raises(TypeError, match="progress must be a function of a stage's name and a Progress, or None, not"):
+        flow.make().run(until="drained", progress=progress)
+
+
+def test_an_error_without_a_text_ends_the_run(flow: Flow) -> None:
+    """If the text of an error of a stage cannot be made, the run raises, and the next run takes the input."""
+    errors: list[Exception] = []
+
+    class TextlessError(Exception):
+        def __str__(self) -> str:
+            raise LookupError("no text")
+
+    def work(frame: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return frame
+
+    pipeline = flow.make()
+    pipeline.stage(source="a", target="b", name="work")(work)
+    pipeline.put("a", flow.rows(1))
+    errors.append(TextlessError())
+    with pytest.raises(LookupError, match="no text"):
+        pipeline.run(until="drained")
+    assert [each.state for each in pipeline.stats().stages] == ["failed"]
+    assert pipeline.run(until="drained")
+    assert take(pipeline, "b") == [[1]]

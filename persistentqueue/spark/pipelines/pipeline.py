@@ -336,6 +336,7 @@ class Pipeline:
                 could not write its letter: the disk is full, for example. The inputs wait.
             StageResultError: A stage returned no DataFrame, or not one for each target. This is a ``TypeError``.
             ValueError: ``parallel`` or ``until`` is out of range.
+            TypeError: ``progress`` is no function.
             BrokenQueueError: It is unknown whether a stage has put its results: close the pipeline and open it again.
             KeyboardInterrupt: Ctrl-C was pressed twice.
 
@@ -346,6 +347,8 @@ class Pipeline:
         is_known = until is None or until == "drained" or callable(until)
         if not is_known and not (isinstance(until, int | float) and until >= 0):
             raise ValueError(f'until must be "drained", seconds from 0, a function or None, not {until!r}')
+        if progress is not None and not callable(progress):
+            raise TypeError(f"progress must be a function of a stage's name and a Progress, or None, not {progress!r}")
         return self._opened()[1].run(until, parallel, progress)
 
     def stop(self) -> None:

@@ -200,17 +200,7 @@ class Scheduler:
         """
         while (task := tasks.get()) is not None:
             name = task.stage.name
-            report = None if progress is None else partial(progress, name)
-            failure: BaseException | None = None
-            retry_at = 0.0
-            try:
-                task.stage.attempt(permit, report)
-            except AbandonedError:
-                pass
-            except Exception as error:
-                failure, retry_at = _judge(task.stage, error)
-            except BaseException as error:
-                failure = error
+            failure, retry_at = _outcome(task.stage, permit, progress)
             with self._changed:
                 self._running.discard(name)
                 self._is_alone = False
@@ -220,6 +210,23 @@ class Scheduler:
                         self._schedule_at[name] = _next_schedule(task.stage)
                     self._failure = self._failure or failure
                 self._changed.notify_all()
+
+
+def _outcome(stage: OpenStage, permit: Permit, progress: Report | None) -> tuple[BaseException | None, float]:
+    """Make an attempt; return the error that ends the run, or None, and the monotonic time of the next attempt.
+
+    It returns each error, also one of the judgement: the run waits for the thread.
+    """
+    try:
+        try:
+            stage.attempt(permit, None if progress is None else partial(progress, stage.name))
+        except AbandonedError:
+            pass
+        except Exception as error:
+            return _judge(stage, error)
+    except BaseException as failure:
+        return failure, 0.0
+    return None, 0.0
 
 
 def _judge(stage: OpenStage, error: Exception) -> tuple[BaseException | None, float]:

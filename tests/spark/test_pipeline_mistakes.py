@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from persistentqueue.spark import Pipeline, StageHandoff
-from tests.support.pipelines import Flow, take
+from persistentqueue.spark import Pipeline, Progress, StageHandoff
+from persistentqueue.spark import progress as progress_room
+from tests.support.pipelines import Flow, take, waiting
 
 
 @pytest.fixture
@@ -142,3 +145,44 @@ def test_an_error_without_a_text_ends_the_run(flow: Flow) -> None:
     assert [each.state for each in pipeline.stats().stages] == ["failed"]
     assert pipeline.run(until="drained")
     assert take(pipeline, "b") == [[1]]
+
+
+@pytest.fixture
+def tasks(monkeypatch: pytest.MonkeyPatch) -> Progress:
+    """Let the stand-in tell of these tasks."""
+    found = Progress(1, 2)
+
+    @contextmanager
+    def jobs(_: Any) -> Iterator[Callable[[bool], Progress]]:
+        yield lambda _: found
+
+    monkeypatch.setattr(progress_room, "_jobs", jobs)
+    monkeypatch.setattr(progress_room, "SECONDS", 0.001)
+    return found
+
+
+def test_an_error_of_progress_ends_the_run(flow: Flow, tasks: Progress) -> None:
+    """If ``progress`` raises, the run raises that error behind the running stage, which has put its results.
+
+    It is not called again. The other inputs wait, no letter is written, and no attempt is lost.
+    """
+    pipeline, seen, may_end = flow.make(), [], threading.Event()
+
+    def fail(stage: str, found: Progress) -> None:
+        seen.append((stage, found))
+        may_end.set()
+        raise KeyError("typo")
+
+    def work(frame: Any) -> Any:
+        assert may_end.wait(60)
+        return frame
+
+    pipeline.stage(source="a", target="b", name="work", max_attempts=1)(work)
+    for number in range(3):
+        pipeline.put("a", flow.rows(number))
+    with pytest.raises(KeyError, match="typo"):
+        pipeline.run(until="drained", progress=fail)
+    assert seen == [("work", tasks)]
+    assert (waiting(pipeline), pipeline.dead_letters("work")) == ({"a": 2, "b": 1}, [])
+    assert pipeline.run(until="drained")
+    assert (take(pipeline, "b"), pipeline.dead_letters("work")) == ([[0], [1], [2]], [])

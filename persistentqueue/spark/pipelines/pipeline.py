@@ -325,7 +325,8 @@ class Pipeline:
                 after each stage. With None, the default, the run does not end by itself. Running stages are waited for.
             parallel: Number of stages that run at the same time, each on a thread of its own; at least 1, the default.
             progress: A function that is called as ``progress(stage, found)``, about twice a second for each running
-                stage, with the tasks of Spark as a ``Progress``. The default is None.
+                stage, with the tasks of Spark as a ``Progress``. The default is None. If it raises, it is not called
+                again. The run ends after the running stages, and raises that error; all other inputs wait.
 
         Returns:
             True if the end that ``until`` describes was reached. False after Ctrl-C and ``stop()``. Also False with

@@ -109,9 +109,10 @@ class Scheduler:
             self._retry_at.clear()
             self._schedule_at.clear()
         permit = Permit()
+        report = None if progress is None else self._ending_the_run(progress, permit)
         tasks: SimpleQueue[_Task | None] = SimpleQueue()
         threads = [
-            threading.Thread(target=self._work, args=(tasks, permit, progress), name=f"pipeline {number}", daemon=True)
+            threading.Thread(target=self._work, args=(tasks, permit, report), name=f"pipeline {number}", daemon=True)
             for number in range(parallel)
         ]
         started: list[threading.Thread] = []
@@ -134,6 +135,33 @@ class Scheduler:
         if self._failure is not None:
             raise self._failure
         return reached
+
+    def _ending_the_run(self, progress: Report, permit: Permit) -> Report:
+        """Return ``progress``, with errors that end the run and not the attempt. It is not called behind an error.
+
+        The stage whose progress it is has no fault, so its inputs may not become a letter.
+        """
+        has_failed = False
+
+        def report(stage: str, found: Progress) -> None:
+            """Call ``progress``."""
+            nonlocal has_failed
+            if has_failed:
+                return
+            try:
+                progress(stage, found)
+            except BaseException as error:
+                has_failed = True
+                with self._changed:
+                    self._fail(error, permit)
+                    self._changed.notify_all()
+
+        return report
+
+    def _fail(self, error: BaseException | None, permit: Permit) -> None:
+        """Let the first error of a run end it. An abandoned run concerns no later one."""
+        if not permit.is_withdrawn:
+            self._failure = self._failure or error
 
     def _loop(self, until: Until, tasks: SimpleQueue[_Task | None], parallel: int) -> bool:
         begun, reached, was_told = time.monotonic(), False, False
@@ -208,7 +236,7 @@ class Scheduler:
                     self._retry_at[name] = retry_at
                     if task.is_scheduled and not retry_at:
                         self._schedule_at[name] = _next_schedule(task.stage)
-                    self._failure = self._failure or failure
+                self._fail(failure, permit)
                 self._changed.notify_all()
 
 

@@ -42,19 +42,21 @@ from .stages import BatchHandoff, Manifest, batch_handoff, decode, encode, new_n
 LETTERS, AGAIN = ".letters", ".again"
 """Suffixes of the names of queues in which a pipeline keeps manifests of its edges: those of letters, and those of
 inputs that a stage takes again. The payloads of these manifests lie at the edges."""
+_SKIP = "call handoff.skip(error.manifest)"
+"""Action that helps if a payload is lost, and cannot be restored."""
 
 
 class PayloadLostError(CorruptionError):
     """A file of a stage's payload is missing, or its size differs from the manifest. The stage was released.
 
-    It stays the first stage until its files are restored, or until ``handoff.skip(error.manifest)`` gives it up.
-    ``manifest`` is that of the stage.
+    It stays the first stage until its files are restored, or until ``handoff.skip(error.manifest)`` gives it up. In a
+    pipeline, ``pipeline.skip(edge, error.manifest)`` gives up what ``take`` reads. A stage gives its inputs up with
+    ``max_attempts``. ``manifest`` is that of the stage.
     """
 
-    def __init__(self, manifest: Manifest, file: str, expected: str, found: str) -> None:
+    def __init__(self, manifest: Manifest, file: str, expected: str, found: str, way_out: str = _SKIP) -> None:
         self.manifest = manifest
-        consequence = "the stage stays in the queue: restore the file, or call handoff.skip(error.manifest)"
-        super().__init__(file, 0, expected, found, consequence)
+        super().__init__(file, 0, expected, found, f"its manifest is kept: restore the file, or {way_out}")
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,8 @@ class StageHandoff:
         ValueError: The path of the payload root contains a character that Spark reads as a pattern.
         OSError: The payload root cannot be made or read.
     """
+
+    _way_out = _SKIP
 
     def __init__(
         self,
@@ -282,7 +286,7 @@ class StageHandoff:
                 yield None
                 return
             manifest = decode(item)
-            self._require_payload(manifest)
+            self._require_payload(manifest, self._way_out)
             spark = self._spark or SparkSession.active()
             stage = Stage(self._read(manifest, spark), manifest)
             with reporting(spark, progress):
@@ -430,10 +434,10 @@ class StageHandoff:
             )
         return self._queue.subscribe(subscription)
 
-    def _require_payload(self, manifest: Manifest) -> None:
+    def _require_payload(self, manifest: Manifest, way_out: str) -> None:
         damage = self._damage(manifest)
         if damage is not None:
-            raise PayloadLostError(manifest, *damage)
+            raise PayloadLostError(manifest, *damage, way_out)
 
     def _damage(self, manifest: Manifest) -> tuple[str, str, str] | None:
         """Return the first file that is not as the manifest says, with expected and found; None if all are."""

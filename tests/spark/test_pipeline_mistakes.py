@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,9 +13,18 @@ from typing import Any
 
 import pytest
 
-from persistentqueue.spark import Pipeline, Progress, StageHandoff
+from persistentqueue import PersistentQueue
+from persistentqueue.spark import (
+    PayloadLostError,
+    Pipeline,
+    PipelineDefinitionError,
+    Progress,
+    StageFailedError,
+    StageHandoff,
+)
 from persistentqueue.spark import progress as progress_room
-from tests.support.pipelines import Flow, take, waiting
+from persistentqueue.spark.stages import decode
+from tests.support.pipelines import Flow, echo, take, waiting
 
 
 @pytest.fixture
@@ -111,6 +121,67 @@ def test_a_hand_off_beside_a_pipeline_deletes_what_it_has_taken(flow: Flow) -> N
         with handoff.take() as stage:
             assert stage is not None
     assert flow.payloads() == {"raw": 1}
+
+
+# --- lost payloads
+
+
+def lose(flow: Flow, edge: str) -> None:
+    """Delete the payload of the oldest DataFrame of an edge."""
+    with PersistentQueue(flow.root, edge) as queue:
+        shutil.rmtree(flow.root / f"{edge}+payload" / decode(next(queue.browse_all())).directory)
+
+
+def test_a_lost_payload_at_a_last_edge_can_be_skipped(flow: Flow) -> None:
+    """``take`` names ``skip``, which gives up a lost DataFrame once, so that ``take`` gets the next one."""
+    for is_lost in (True, False):
+        pipeline = flow.make()
+        pipeline.stage(source="a", target="b", name="echo")(echo)
+        if is_lost:
+            pipeline.put("a", flow.rows(1))
+            pipeline.put("a", flow.rows(2))
+            pipeline.run(until="drained")
+            pipeline.close()
+            lose(flow, "b")
+    with pytest.raises(
+        PayloadLostError, match=r"restore the file, or call pipeline.skip\('b', error.manifest\)"
+    ) as lost:
+        take(pipeline, "b")
+    with pytest.raises(PipelineDefinitionError, match="edge 'a': stage 'echo' takes its DataFrames: skip at an edge"):
+        pipeline.skip("a", lost.value.manifest)
+    assert [pipeline.skip("b", lost.value.manifest) for _ in range(2)] == [True, False]
+    assert (take(pipeline, "b"), flow.payloads()) == ([[2]], {})
+
+
+def test_a_skipped_payload_is_not_deleted(flow: Flow) -> None:
+    """``skip`` adds ``.lost`` to the name of what is left of a payload, and no opening removes it."""
+    for _ in range(2):
+        pipeline = flow.make()
+        pipeline.stage(source="a", target="b", name="echo")(echo)
+        if not flow.root.exists():
+            pipeline.put("b", flow.rows(1))
+            next(flow.root.glob("b+payload/*/part-0.parquet")).unlink()
+            with pytest.raises(PayloadLostError) as lost:
+                take(pipeline, "b")
+            assert pipeline.skip("b", lost.value.manifest)
+        assert [path.suffix for path in flow.root.glob("b+payload/*")] == [".lost"]
+        assert take(pipeline, "b") == []
+
+
+def test_a_stage_with_a_lost_input_is_told_how_to_set_it_aside(flow: Flow) -> None:
+    """The error of a stage with a lost input names ``max_attempts`` and ``discard``, which then let the stage go on."""
+    pipeline = flow.make()
+    pipeline.stage(source="a", target="b", name="echo")(echo)
+    pipeline.put("a", flow.rows(1))
+    pipeline.put("a", flow.rows(2))
+    pipeline.close()
+    lose(flow, "a")
+    with pytest.raises(StageFailedError, match=r"set it aside: with max_attempts=1, .* which pipeline.discard deletes"):
+        pipeline.run(until="drained")
+    pipeline = flow.make()
+    pipeline.stage(source="a", target="b", name="echo", max_attempts=1)(echo)
+    assert pipeline.run(until="drained")
+    assert (pipeline.discard("echo"), take(pipeline, "b"), flow.payloads()) == (1, [[2]], {})
 
 
 # --- runs

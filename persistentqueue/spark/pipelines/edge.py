@@ -49,6 +49,7 @@ class Edge(StageHandoff):
     ) -> None:
         self._kept = kept
         self.name = name
+        self._way_out = f"call pipeline.skip({name!r}, error.manifest)"
         self._session = session
         is_local = payload_root is None or SCHEME not in os.fspath(payload_root)
         super().__init__(
@@ -120,8 +121,11 @@ class Edge(StageHandoff):
         return manifest
 
     def read(self, manifest: Manifest) -> DataFrame:
-        """Return the rows of a payload. Raises ``PayloadLostError``."""
-        self._require_payload(manifest)
+        """Return the rows of an input of a stage. Raises ``PayloadLostError``."""
+        self._require_payload(
+            manifest,
+            "set it aside: with max_attempts=1, the stage makes a letter of its inputs, which pipeline.discard deletes",
+        )
         return self._read(manifest, self._session())
 
     @contextmanager

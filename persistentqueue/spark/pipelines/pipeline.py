@@ -15,7 +15,8 @@ from persistentqueue.drawing.charts import curves
 
 from ..handoff import Stage
 from ..progress import Report as FrameReport
-from .edge import Edge
+from ..stages import Manifest
+from .edge import TAKER, Edge
 from .graph import Delay, Graph, Marker, PipelineDefinitionError, StageDefinition
 from .letters import StageLetter
 from .picture import EdgeStats, PipelineStats, StageStats
@@ -237,18 +238,43 @@ class Pipeline:
 
         Raises:
             PipelineDefinitionError: No stage names the edge, or a stage takes from it.
-            PayloadLostError: A file of the payload is missing, or its size is another one.
+            PayloadLostError: A file of the payload is missing, or its size is another one; see ``skip``.
 
         It also raises what ``StageHandoff.take`` raises. For any thread.
         """
-        found, readers = self._edge(edge), self._graph.readers(edge)
-        if readers:
-            raise PipelineDefinitionError(
-                f"edge {edge!r}: stage {readers[0]!r} takes its DataFrames: take from an edge without such a stage"
-            )
-        with found.take(timeout, progress=progress) as stage:
+        with self._last_edge(edge, "take from").take(timeout, progress=progress) as stage:
             yield stage
         self._opened()[1].wake()
+
+    def skip(self, edge: str, manifest: Manifest) -> bool:
+        """Give up a DataFrame that waits for ``take``, so that those behind it can be taken.
+
+        It is consumed. Its payload is not deleted: ``.lost`` is added to its name, unless a letter needs it.
+
+        Example::
+
+            try:
+                with pipeline.take("report") as taken:
+                    ...
+            except PayloadLostError as error:
+                pipeline.skip("report", error.manifest)
+
+        Args:
+            edge: The name of the edge.
+            manifest: Its manifest, from ``PayloadLostError.manifest``.
+
+        Returns:
+            True if it was given up; False if it does not wait there, or if another thread is taking it.
+
+        Raises:
+            PipelineDefinitionError: No stage names the edge, or a stage takes from it. Such a stage gives its inputs up
+                with ``max_attempts``.
+
+        It also raises what ``StageHandoff.skip`` raises. Durable on return. For any thread.
+        """
+        was_skipped = self._last_edge(edge, "skip at").skip(manifest, subscription=TAKER)
+        self._opened()[1].wake()
+        return was_skipped
 
     def dead_letters(self, stage: str) -> list[StageLetter]:
         """Return the inputs that a stage gave up, each with the last error.
@@ -461,6 +487,15 @@ class Pipeline:
     def _edge(self, name: str) -> Edge:
         self._graph.require_edge(name)
         return self._opened()[0].edges[name]
+
+    def _last_edge(self, name: str, call: str) -> Edge:
+        """Return an edge that no stage takes from. Raises ``PipelineDefinitionError`` for others."""
+        found, readers = self._edge(name), self._graph.readers(name)
+        if readers:
+            raise PipelineDefinitionError(
+                f"edge {name!r}: stage {readers[0]!r} takes its DataFrames: {call} an edge without such a stage"
+            )
+        return found
 
 
 def _names(stage: str, what: str, names: object) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from persistentqueue import (
     CorruptionError,
     Options,
     PersistentQueue,
+    PersistentQueueError,
     ResourceError,
     Subscription,
     SubscriptionNotFoundError,
@@ -37,7 +38,18 @@ from .options import checked_marker
 from .payload import payloads
 from .progress import Report, reporting
 from .sessions import is_connect
-from .stages import BatchHandoff, Manifest, batch_handoff, decode, encode, new_name, query_id, unused, write
+from .stages import (
+    BatchHandoff,
+    Manifest,
+    NotAStageError,
+    batch_handoff,
+    decode,
+    encode,
+    new_name,
+    query_id,
+    unused,
+    write,
+)
 
 LETTERS, AGAIN = ".letters", ".again"
 """Suffixes of the names of queues in which a pipeline keeps manifests of its edges: those of letters, and those of
@@ -285,7 +297,7 @@ class StageHandoff:
             if item is None:
                 yield None
                 return
-            manifest = decode(item)
+            manifest = self._decode(item)
             self._require_payload(manifest, self._way_out)
             spark = self._spark or SparkSession.active()
             stage = Stage(self._read(manifest, spark), manifest)
@@ -335,7 +347,7 @@ class StageHandoff:
                 item = session.dequeue()
                 if item is None:
                     return False
-                if decode(item).directory == manifest.directory:
+                if self._decode(item).directory == manifest.directory:
                     break
             lost, is_own = self._damage(manifest) is not None, self._is_own(manifest.directory)
             if lost and is_own and not self._queue.subscriptions():
@@ -407,7 +419,7 @@ class StageHandoff:
             SubscriptionNotFoundError: There is no such subscription; or only subscriptions read the queue.
             CorruptionError: The iterator reaches a damaged block of the queue.
         """
-        return map(decode, self._consumer(subscription).browse())
+        return map(self._decode, self._consumer(subscription).browse())
 
     def close(self) -> None:
         """Close the queue and release its lock. The Spark session stays open. A second call does nothing."""
@@ -434,6 +446,20 @@ class StageHandoff:
             )
         return self._queue.subscribe(subscription)
 
+    def _decode(self, item: bytes) -> Manifest:
+        """Return the manifest in an item of the queue. Raises ``NotAStageError`` with the place of the item."""
+        try:
+            return decode(item)
+        except NotAStageError as error:
+            place = "an item"
+            with suppress(PersistentQueueError, OSError):
+                place = next(f"item {each.sequence}" for each in self._queue.view().browse() if each.data == item)
+            raise NotAStageError(
+                f"{queue_directory(self._path, self._name)}: {place} is no manifest ({error.__cause__!r}), so another "
+                "program has put it there: consume it by PersistentQueue, in each subscription, while another session "
+                "holds the items before it; then give the hand-off a queue of its own"
+            ) from error
+
     def _require_payload(self, manifest: Manifest, way_out: str) -> None:
         damage = self._damage(manifest)
         if damage is not None:
@@ -457,7 +483,7 @@ class StageHandoff:
 
     def _needed(self) -> set[str]:
         """Return the payloads that any consumer has still to take, or is taking."""
-        return {decode(item).directory for item in self._queue.browse_all()}
+        return {self._decode(item).directory for item in self._queue.browse_all()}
 
     def _has_letters(self) -> bool:
         """Return whether letters of a pipeline may need payloads of this queue: whether their queues lie beside it.

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import PersistentQueue
+from persistentqueue import PersistentQueue, Producer
 from persistentqueue.spark import (
+    NotAStageError,
     PayloadLostError,
     Pipeline,
     PipelineDefinitionError,
@@ -121,6 +122,62 @@ def test_a_hand_off_beside_a_pipeline_deletes_what_it_has_taken(flow: Flow) -> N
         with handoff.take() as stage:
             assert stage is not None
     assert flow.payloads() == {"raw": 1}
+
+
+# --- alien items
+
+
+def alien(name: str, sequence: int) -> Any:
+    """Expect the error that names an item without a manifest in a queue of ``flow``."""
+    words = (
+        rf"flow/{name}: item {sequence} is no manifest \(.*\), .*: consume it by PersistentQueue, .*queue of its own"
+    )
+    return pytest.raises((NotAStageError, StageFailedError), match=words)
+
+
+def enqueue(flow: Flow, name: str) -> None:
+    """Enqueue an item that is no manifest, as another program."""
+    with Producer(flow.root, name) as producer:
+        producer.enqueue(b"alien")
+        producer.flush()
+
+
+def test_an_alien_item_in_a_hand_off_is_named(flow: Flow) -> None:
+    """The error of a hand-off names the queue and the sequence of an item that no hand-off has put there.
+
+    As it advises, two sessions take that item out, and the stages before it stay.
+    """
+    with hand_off(flow, "h") as handoff:
+        handoff.put(flow.rows(1))
+    enqueue(flow, "h")
+    with alien("h", 1):
+        hand_off(flow, "h")
+    with PersistentQueue(flow.root, "h") as queue, queue.session() as before, queue.session() as session:
+        before.dequeue()
+        assert session.dequeue() == b"alien"
+        session.flush()
+        before.rollback()
+    with hand_off(flow, "h") as handoff:
+        enqueue(flow, "h")
+        with handoff.take() as stage:
+            assert stage is not None and stage.manifest.rows == 1
+        with alien("h", 2):
+            handoff.take().__enter__()
+
+
+def test_an_alien_item_at_an_edge_is_named(flow: Flow) -> None:
+    """The error of a pipeline names the queue and the sequence of an item that no pipeline has put there.
+
+    It is raised by the run during which the item comes, and by the next opening.
+    """
+    for is_open in (True, False):
+        pipeline = flow.make()
+        pipeline.stage(source="a", target="b", name="echo")(echo)
+        if is_open:
+            pipeline.put("a", flow.rows(1))
+            enqueue(flow, "a")
+        with alien("a", 1):
+            pipeline.run(until="drained")
 
 
 # --- lost payloads

@@ -11,7 +11,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from persistentqueue import PersistentQueue, Subscription
 
-from .. import stages
 from ..handoff import Stage, StageHandoff
 from ..payload import SCHEME
 from ..progress import Report
@@ -100,7 +99,11 @@ class Edge(StageHandoff):
 
     def unconsumed(self) -> list[Manifest]:
         """Return the manifests that any consumer has still to take, or is taking; the oldest first."""
-        return [stages.decode(item) for item in self._queue.browse_all()]
+        return [self._decode(item) for item in self._queue.browse_all()]
+
+    def decode(self, item: bytes) -> Manifest:
+        """Return the manifest in an item of the queue. Raises ``NotAStageError``."""
+        return self._decode(item)
 
     def is_recorded(self, marker: Marker) -> bool:
         """Return whether the queue has recorded this version of the marker, or a later one.

@@ -295,7 +295,7 @@ class OpenStage:
         if work.is_again:
             return decode_inputs(items[0])
         found = zip(self.definition.sources, items, strict=True)
-        return tuple(Input(edge, stages.decode(item)) for edge, item in found)
+        return tuple(Input(edge, self._store.edges[edge].decode(item)) for edge, item in found)
 
     def _checked(self, results: Any) -> Sequence[DataFrame]:
         """Return a DataFrame for each target. Raises ``StageResultError``."""

@@ -108,9 +108,10 @@ class StageHandoff:
         name: The name of the queue, as for ``PersistentQueue``.
         payload_root: The directory of the payloads, which is made if missing. The default, None, is
             ``<path>/<name>+payload``, beside the queue; no queue's name can contain a plus sign. It may lie on any file
-            system that Spark can write, under Hadoop's name for it, such as ``"s3a://bucket/payloads"``. Many queues,
-            also of many machines, may share a root: the names of payloads contain the identity of their queue, and
-            only payloads with its own identity are removed. A copy of a queue has the same identity: give it a new one
+            system that Spark can write, under Hadoop's name for it, such as ``"s3a://bucket/payloads"``. A local path
+            may be an address, such as ``"file:/mnt/payloads"``. Many queues, also of many machines, may share a root:
+            the names of payloads contain the identity of their queue, and only payloads with its own identity are
+            removed. A copy of a queue has the same identity: give it a new one
             by ``repair(…, renew=True)`` before it is opened with the root of the original.
         fan_out: If true, a new queue has no consumer but its subscriptions, so that a stage is taken only by them.
             Default: False.

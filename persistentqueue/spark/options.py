@@ -243,18 +243,26 @@ def _place(options: Mapping[str, str], known: tuple[str, ...], what: str) -> Pla
     return place
 
 
-def _local(path: str) -> str:
-    """Return the path in an address with the scheme ``file``; return a plain path unchanged.
+def local_path(address: str) -> str | None:
+    """Return the path in an address with the scheme ``file``, and a plain path unchanged; None for another address.
 
-    Raises ``ValueError`` for another scheme, and for another host.
+    ``file:/x``, ``file:///x`` and ``file://localhost/x`` stand for ``/x``, as for Spark.
     """
-    address = _ADDRESS.fullmatch(path)
-    if address is None:
-        return path
-    scheme, host, local = address.groups()
-    if scheme.lower() != "file" or host not in {None, "", "localhost"} or not local:
-        raise ValueError(f"a queue must be on a local file system, or a mounted one: expected a path, found {path!r}")
-    return str(local)
+    found = _ADDRESS.fullmatch(address)
+    if found is None:
+        return address
+    scheme, host, path = found.groups()
+    return path if scheme.lower() == "file" and host in {None, "", "localhost"} else None
+
+
+def _local(address: str) -> str:
+    """Return the path in a local address. Raises ``ValueError`` for another scheme, and for another host."""
+    path = local_path(address)
+    if not path:
+        raise ValueError(
+            f"a queue must be on a local file system, or a mounted one: expected a path, found {address!r}"
+        )
+    return path
 
 
 def _number(name: str, text: str, meaning: str) -> int:

@@ -24,11 +24,11 @@ from pyarrow.parquet import read_metadata
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from .options import local_path
 from .sessions import is_connect
 
 _PATTERN = set("*?[]{}\\")
 _SUCCESS = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
-SCHEME = "://"
 _LACKS_JARS = re.compile(r"No FileSystem for scheme|ClassNotFoundException: Class [\w.]+ not found")
 _JARS = (
     "the jars of this Spark do not have this file system: add them to it, for s3a:// by the setting "
@@ -80,11 +80,11 @@ class Payloads(Protocol):
 def payloads(root: str | os.PathLike[str], spark: SparkSession | None) -> Payloads:
     """Return the payloads under this root. Raises ``ValueError`` if Spark would read the root as a pattern."""
     text = os.fspath(root)
-    remote = SCHEME in text and not text.startswith("file" + SCHEME)
-    root = text if remote else str(Path(text.removeprefix("file" + SCHEME)).resolve())
+    path = local_path(text)
+    root = text if path is None else str(Path(path).resolve())
     if set(root) & _PATTERN:
         raise ValueError(f"{root}: Spark reads * ? [ ] {{ }} and \\ as a pattern: choose another payload_root")
-    if not remote:
+    if path is not None:
         return _Local(Path(root))
     session = spark or SparkSession.active()
     return (_ByJobs if is_connect(session) else _ByJava)(root.rstrip("/"), session)
@@ -92,7 +92,7 @@ def payloads(root: str | os.PathLike[str], spark: SparkSession | None) -> Payloa
 
 def on_the_server(root: str, spark: SparkSession) -> Payloads:
     """Return the payloads under a path of the server of Spark Connect that this process does not see."""
-    return _ByJobs(root if SCHEME in root else f"file://{root}", spark)
+    return _ByJobs(root if local_path(root) is None else f"file://{root}", spark)
 
 
 class _Local:

@@ -124,6 +124,36 @@ def test_a_hand_off_beside_a_pipeline_deletes_what_it_has_taken(flow: Flow) -> N
     assert flow.payloads() == {"raw": 1}
 
 
+# --- addresses
+
+
+@pytest.mark.parametrize("scheme", ["", "file:", "file://", "FILE://localhost"])
+def test_a_payload_root_may_be_a_local_address(
+    flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    """Each form of a local address stands for its path, and needs no session; nothing is made elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    with hand_off(flow, "h", payload_root=f"{scheme}{tmp_path}/root") as handoff:
+        handoff.put(flow.rows(1))
+    pipeline = Pipeline(lambda: pytest.fail("a session"), flow.root, payload_root=f"{scheme}{tmp_path}/root")
+    pipeline.stage(source="a", name="sink")(lambda _: None)
+    with pipeline:
+        pipeline.stats()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["flow", "root"]
+    assert len(list((tmp_path / "root").iterdir())) == 1
+
+
+@pytest.mark.parametrize("root", ["hdfs:/x", "s3a:/b/x", "hdfs://h/x", "file://elsewhere/x"])
+def test_a_payload_root_elsewhere_is_no_directory_here(
+    flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: str
+) -> None:
+    """Each other address is reached by Spark, and makes no directory of that name."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(AttributeError, match="sparkContext"):  # which the stand-in lacks
+        hand_off(flow, "h", payload_root=root)
+    assert list(tmp_path.iterdir()) == []
+
+
 # --- alien items
 
 

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from persistentqueue import PersistentQueue, Subscription
 
 from ..handoff import Stage, StageHandoff
-from ..payload import SCHEME
+from ..options import local_path
 from ..progress import Report
 from ..stages import Manifest
 from .graph import Marker, PipelineDefinitionError
@@ -50,7 +50,7 @@ class Edge(StageHandoff):
         self.name = name
         self._way_out = f"call pipeline.skip({name!r}, error.manifest)"
         self._session = session
-        is_local = payload_root is None or SCHEME not in os.fspath(payload_root)
+        is_local = payload_root is None or local_path(os.fspath(payload_root)) is not None
         super().__init__(
             None if is_local else session(), path, name, payload_root, fan_out=True, network_disk=network_disk
         )

@@ -124,6 +124,34 @@ def test_a_hand_off_beside_a_pipeline_deletes_what_it_has_taken(flow: Flow) -> N
     assert flow.payloads() == {"raw": 1}
 
 
+# --- letters
+
+
+@pytest.mark.parametrize("call", [Pipeline.requeue, Pipeline.discard])
+@pytest.mark.parametrize(("most", "error"), [(-1, ValueError), (1.5, TypeError), ("2", TypeError), (True, TypeError)])
+def test_a_wrong_number_of_letters_is_refused(
+    flow: Flow, call: Callable[..., int], most: Any, error: type[Exception]
+) -> None:
+    """``requeue`` and ``discard`` name ``max_letters`` if it is no number from 0, and leave all letters."""
+    pipeline = with_letters(flow)
+    for number in range(2):
+        pipeline.put("raw", flow.rows(number))
+    pipeline.run(until="drained")
+    with pytest.raises(error, match="max_letters must be"):
+        call(pipeline, "check", most)
+    assert (call(pipeline, "check", 0), len(pipeline.dead_letters("check"))) == (0, 2)
+
+
+def test_a_stage_without_letters_gets_no_queue_of_inputs(flow: Flow) -> None:
+    """``requeue`` makes no queue for a stage that has no letters, or none any more."""
+    pipeline = with_letters(flow)
+    assert pipeline.requeue("check") == 0
+    pipeline.put("raw", flow.rows(1))
+    pipeline.run(until="drained")
+    assert (pipeline.discard("check"), pipeline.requeue("check")) == (1, 0)
+    assert list(flow.root.glob("*.again")) == []
+
+
 # --- addresses
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from pyspark.sql import DataFrame
 
+from persistentqueue.core.items import checked_count
 from persistentqueue.drawing.charts import curves
 
 from ..handoff import Stage
@@ -300,19 +301,22 @@ class Pipeline:
 
         Args:
             stage: The name of the stage.
-            max_letters: Upper bound for the number of letters, the oldest first. Default None: all.
+            max_letters: Upper bound for the number of letters, the oldest first; at least 0. Default None: all.
 
         Returns:
             The number of letters.
 
         Raises:
             PipelineDefinitionError: There is no such stage, or it had other sources when it gave the inputs up.
+            TypeError: ``max_letters`` is no whole number.
+            ValueError: ``max_letters`` is negative.
 
         It also raises what ``Session.flush`` raises; then nothing was moved. Durable on return. For any thread.
         """
+        most = None if max_letters is None else checked_count("max_letters", max_letters)
         definition = self._graph.require_stage(stage)
         store, scheduler = self._opened()
-        count = store.requeue(definition, max_letters)
+        count = store.requeue(definition, most)
         scheduler.wake()
         return count
 
@@ -321,18 +325,21 @@ class Pipeline:
 
         Args:
             stage: The name of the stage.
-            max_letters: Upper bound for the number of letters, the oldest first. Default None: all.
+            max_letters: Upper bound for the number of letters, the oldest first; at least 0. Default None: all.
 
         Returns:
             The number of letters.
 
         Raises:
             PipelineDefinitionError: There is no such stage, and no letter of it.
+            TypeError: ``max_letters`` is no whole number.
+            ValueError: ``max_letters`` is negative.
 
         It also raises what ``Session.flush`` raises; then nothing was deleted. Durable on return. A stage that was
         renamed or removed has its letters under its old name. For any thread.
         """
-        return self._with_letters(stage).discard(stage, max_letters)
+        most = None if max_letters is None else checked_count("max_letters", max_letters)
+        return self._with_letters(stage).discard(stage, most)
 
     # --- running
 

@@ -192,9 +192,10 @@ class Store:
 
         Raises ``PipelineDefinitionError`` if the stage has other sources than the stage that wrote the letters.
         """
-        letters, again = self._queues.get(stage.name + LETTERS), self._queue(stage.name + AGAIN)
-        if letters is None:
+        letters = self._queues.get(stage.name + LETTERS)
+        if letters is None or not len(letters):
             return 0
+        again = self._queue(stage.name + AGAIN)
         with transaction(letters, again) as (old, new), self.committing():
             count = 0
             while (max_letters is None or count < max_letters) and (item := old.dequeue()) is not None:

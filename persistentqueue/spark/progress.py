@@ -6,7 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
@@ -38,7 +38,8 @@ def reporting(spark: SparkSession, report: Report | None) -> Iterator[None]:
     """Report the progress of the jobs that this thread starts in the block, twice a second and once at its end.
 
     ``report`` is called from a thread of its own. If it raises, it is not called again, and its error is raised at the
-    end of the block, unless the block itself raises.
+    end of the block, unless the block itself raises. Errors of Spark fail no block: if the block stops the session,
+    nothing is reported any more.
     """
     if report is None:
         yield
@@ -48,12 +49,18 @@ def reporting(spark: SparkSession, report: Report | None) -> Iterator[None]:
 
     def watch() -> None:
         """Report until the block ends, and then once more."""
-        try:
-            while not ended.wait(SECONDS):
-                report(progress(False))
-            report(progress(True))
-        except BaseException as failure:
-            failures.append(failure)
+        is_last = False
+        while not is_last:
+            is_last = ended.wait(SECONDS)
+            try:
+                found = progress(is_last)
+            except Exception:  # Spark does not answer: the block may have stopped it
+                continue
+            try:
+                report(found)
+            except BaseException as failure:
+                failures.append(failure)
+                return
 
     with (_messages if is_connect(spark) else _jobs)(spark) as progress:
         thread = threading.Thread(target=watch, name="persistentqueue progress", daemon=True)
@@ -107,7 +114,8 @@ def _jobs(spark: SparkSession) -> Iterator[Callable[[bool], Progress]]:
         yield progress
     finally:
         if group is None:
-            context.setLocalProperty(_GROUP, None)  # type: ignore[arg-type]
+            with suppress(Exception):  # the block may have stopped Spark
+                context.setLocalProperty(_GROUP, None)  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -141,8 +149,9 @@ def _messages(spark: Any) -> Iterator[Callable[[bool], Progress]]:
     try:
         yield progress
     finally:
-        spark.removeProgressHandler(hear)
-        if before is None:
-            spark.conf.unset(_INTERVAL)
-        else:
-            spark.conf.set(_INTERVAL, before)
+        with suppress(Exception):  # the block may have stopped Spark
+            spark.removeProgressHandler(hear)
+            if before is None:
+                spark.conf.unset(_INTERVAL)
+            else:
+                spark.conf.set(_INTERVAL, before)

@@ -25,7 +25,7 @@ from persistentqueue.spark import (
 )
 from persistentqueue.spark import progress as progress_room
 from persistentqueue.spark.stages import decode
-from tests.support.pipelines import Flow, echo, take, waiting
+from tests.support.pipelines import Flow, StandIn, echo, take, waiting
 
 
 @pytest.fixture
@@ -372,3 +372,59 @@ def test_an_error_of_progress_ends_the_run(flow: Flow, tasks: Progress) -> None:
     assert (waiting(pipeline), pipeline.dead_letters("work")) == ({"a": 2, "b": 1}, [])
     assert pipeline.run(until="drained")
     assert (take(pipeline, "b"), pipeline.dead_letters("work")) == ([[0], [1], [2]], [])
+
+
+class Stoppable(StandIn):
+    """A stand-in with one running job; once it is stopped, all that it is asked fails, as for Spark."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_stopped = False
+
+    @property
+    def sparkContext(self) -> Stoppable:  # noqa: N802 - Spark's name
+        return self
+
+    def statusTracker(self) -> Stoppable:  # noqa: N802 - Spark's name
+        return self
+
+    def getLocalProperty(self, _: str) -> Any:  # noqa: N802 - Spark's name
+        return self._answer(None)
+
+    def setLocalProperty(self, *_: object) -> None:  # noqa: N802 - Spark's name
+        self._answer(None)
+
+    def getJobIdsForGroup(self, _: object) -> Any:  # noqa: N802 - Spark's name
+        return self._answer([])
+
+    def _answer(self, found: Any) -> Any:
+        if self.is_stopped:
+            raise AttributeError("'NoneType' object has no attribute 'sc'")
+        return found
+
+
+def test_a_block_of_take_may_stop_spark(flow: Flow) -> None:
+    """If the block of ``take`` with a ``progress`` stops Spark at its end, the take is committed."""
+    flow.spark = spark = Stoppable()
+    seen: list[Progress] = []
+    with hand_off(flow, "h") as handoff:
+        handoff.put(flow.rows(1))
+        with handoff.take(progress=seen.append):
+            spark.is_stopped = True
+        assert (list(handoff.waiting()), flow.payloads()) == ([], {})
+    assert set(seen) <= {Progress(0, 0)}
+
+
+def test_an_error_of_the_progress_of_take_releases(flow: Flow, tasks: Progress) -> None:
+    """If the ``progress`` of ``take`` raises, also at the end of the block, the take is not committed."""
+    seen: list[Progress] = []
+
+    def fail(found: Progress) -> None:
+        seen.append(found)
+        raise KeyError("typo")
+
+    with hand_off(flow, "h") as handoff:
+        handoff.put(flow.rows(1))
+        with pytest.raises(KeyError, match="typo"), handoff.take(progress=fail):
+            pass
+        assert (seen, len(list(handoff.waiting()))) == ([tasks], 1)

@@ -139,15 +139,13 @@ class QueueLockedError(PersistentQueueError):
         since: The time when the owner took the lock, as ISO 8601 in UTC.
     """
 
-    def __init__(self, path: str, pid: int | None, host: str | None, since: str | None) -> None:
+    def __init__(self, path: str, pid: int | None, host: str | None, since: str | None, advice: str = "") -> None:
         self.path, self.pid, self.host, self.since = path, pid, host, since
         owner = "an owner that has not named itself"
         if pid is not None:
             owner = f"process {pid} on {printable(str(host))} since {printable(str(since))}"
-        super().__init__(
-            f"{path}: the queue is open in {owner}: close it there, wait with lock_timeout=, or let all processes use "
-            "it by connect()"
-        )
+        advice = advice or "close it there, wait with lock_timeout=, or let all processes use it by connect()"
+        super().__init__(f"{path}: the queue is open in {owner}: {advice}")
 
 
 class UntrustedError(PersistentQueueError):
@@ -298,10 +296,10 @@ class SubscriptionNotFoundError(PersistentQueueError, LookupError):
         subscription: The name; empty for the plain queue.
     """
 
-    def __init__(self, path: str, subscription: str, others: Sequence[str] = ()) -> None:
+    def __init__(self, path: str, subscription: str, others: Sequence[str] = (), owner: str = "queue") -> None:
         there = f"existing: {', '.join(map(repr, others))}" if others else "it may have been removed"
-        what = f"the queue has no subscription {subscription!r}; {there}: create one with queue.subscribe(name)"
-        plain = f"only subscriptions read it{f' ({there})' if others else ''}: call queue.subscribe(name)"
+        what = f"the queue has no subscription {subscription!r}; {there}: create one with {owner}.subscribe(name)"
+        plain = f"only subscriptions read it{f' ({there})' if others else ''}: call {owner}.subscribe(name)"
         super().__init__(f"{path}: {what if subscription else f'the queue was made with fan_out, so {plain}'}")
         self.path, self.subscription = path, subscription
 

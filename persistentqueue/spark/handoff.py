@@ -26,6 +26,7 @@ from persistentqueue import (
     Options,
     PersistentQueue,
     PersistentQueueError,
+    QueueLockedError,
     ResourceError,
     Subscription,
     SubscriptionNotFoundError,
@@ -69,6 +70,15 @@ class PayloadLostError(CorruptionError):
     def __init__(self, manifest: Manifest, file: str, expected: str, found: str, way_out: str = _SKIP) -> None:
         self.manifest = manifest
         super().__init__(file, 0, expected, found, f"its manifest is kept: restore the file, or {way_out}")
+
+
+def open_queue(path: str | os.PathLike[str], name: str, options: Options) -> PersistentQueue:
+    """Open a queue of a hand-off, or of a pipeline. Raises ``QueueLockedError`` with the advice for these."""
+    try:
+        return PersistentQueue(os.fspath(path), name, options=options)
+    except QueueLockedError as error:
+        advice = "another job owns the hand-off, or the pipeline: wait for its end, or close it there"
+        raise QueueLockedError(error.path, error.pid, error.host, error.since, advice) from None
 
 
 @dataclass(frozen=True)
@@ -145,7 +155,7 @@ class StageHandoff:
         self._payloads = payloads(payload_root or Path(path, f"{name}+payload"), spark)
         self._path, self._name = os.path.abspath(path), name
         options = Options(fan_out=fan_out, dead_letter=dead_letter, network_disk=network_disk)
-        self._queue, self._network_disk = PersistentQueue(os.fspath(path), name, options=options), network_disk
+        self._queue, self._network_disk = open_queue(path, name, options), network_disk
         self._buries, self._shares_root = dead_letter is not None, payload_root is not None
         self._id = self._queue.identity[:16]
         try:
@@ -439,13 +449,15 @@ class StageHandoff:
 
     def _consumer(self, subscription: str | None) -> PersistentQueue | Subscription:
         if subscription is None:
-            return self._queue
-        checked_text("a subscription's name", subscription, "text or None")
-        if subscription not in self._queue.subscriptions():
-            raise SubscriptionNotFoundError(
-                queue_directory(self._path, self._name), subscription, self._queue.subscriptions()
-            )
-        return self._queue.subscribe(subscription)
+            with suppress(SubscriptionNotFoundError):
+                len(self._queue)  # it has no length if only subscriptions read it
+                return self._queue
+            subscription = ""
+        names = self._queue.subscriptions()
+        if checked_text("a subscription's name", subscription, "text or None") in names:
+            return self._queue.subscribe(subscription)
+        directory = queue_directory(self._path, self._name)
+        raise SubscriptionNotFoundError(directory, subscription, names, owner="handoff")
 
     def _decode(self, item: bytes) -> Manifest:
         """Return the manifest in an item of the queue. Raises ``NotAStageError`` with the place of the item."""

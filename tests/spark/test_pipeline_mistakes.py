@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import PersistentQueue, Producer
+from persistentqueue import PersistentQueue, Producer, QueueLockedError, SubscriptionNotFoundError
 from persistentqueue.spark import (
     NotAStageError,
     PayloadLostError,
@@ -122,6 +122,62 @@ def test_a_hand_off_beside_a_pipeline_deletes_what_it_has_taken(flow: Flow) -> N
         with handoff.take() as stage:
             assert stage is not None
     assert flow.payloads() == {"raw": 1}
+
+
+# --- texts
+
+
+def test_a_locked_hand_off_gets_advice_that_it_can_follow(flow: Flow) -> None:
+    """The error of a hand-off, and of a pipeline, that is open elsewhere names no option that these do not have."""
+    other = Pipeline(None, flow.root)
+    other.stage(source="a", name="sink")(lambda _: None)
+    words = "another job owns the hand-off, or the pipeline: wait for its end, or close it there"
+    calls: list[tuple[str, Callable[[], object]]] = [
+        ("a", lambda: hand_off(flow, "a")),
+        ("a", other.stats),
+        ("sink.letters", other.stats),
+    ]
+    for queue, call in calls:
+        with PersistentQueue(flow.root, queue):
+            with pytest.raises(QueueLockedError, match=words) as found:
+                call()
+            assert "lock_timeout" not in str(found.value) and found.value.pid == os.getpid()
+
+
+@pytest.mark.parametrize("name", [None, "", "train"])
+def test_a_hand_off_without_a_consumer_names_its_own_call(flow: Flow, name: str | None) -> None:
+    """A hand-off that only subscriptions read, or that lacks one, names ``handoff.subscribe`` at each call."""
+    with hand_off(flow, "h", fan_out=True) as handoff:
+        handoff.subscribe("report")
+        handoff.put(flow.rows(1))
+        (manifest,) = handoff.waiting("report")
+        calls: list[Callable[[], object]] = [
+            lambda: handoff.take(subscription=name).__enter__(),
+            lambda: handoff.waiting(name),
+            lambda: handoff.skip(manifest, subscription=name),
+        ]
+        for call in calls:
+            with pytest.raises(SubscriptionNotFoundError, match=r"'report'.*handoff\.subscribe\(name\)") as found:
+                call()
+            assert found.value.subscription == (name or "")
+
+
+def test_the_log_has_the_first_line_of_an_error(flow: Flow, caplog: pytest.LogCaptureFixture) -> None:
+    """The log of a pipeline leaves out the stack trace of Java behind an error; the letter has it."""
+
+    def fail(_: Any) -> None:
+        raise ValueError("the job failed\nJVM stacktrace:\nat org.apache")
+
+    pipeline = flow.make()
+    pipeline.stage(source="a", name="sink", max_attempts=2)(fail)
+    pipeline.put("a", flow.rows(1))
+    pipeline.run(until="drained")
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == [
+        "stage 'sink' failed at attempt 1 of 2, and runs again in 0.0 s: ValueError: the job failed",
+        "stage 'sink' gave up its inputs after 2 attempts: ValueError the job failed",
+    ]
+    assert pipeline.dead_letters("sink")[0].message.endswith("at org.apache")
 
 
 # --- letters

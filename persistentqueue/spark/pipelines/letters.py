@@ -101,6 +101,11 @@ def failure_of(run: str, error: Exception) -> Failure:
     return Failure(run, type(error).__name__, str(error)[:_TEXT_CHARACTERS_MAX], lines[-_TEXT_CHARACTERS_MAX:])
 
 
+def first_line(error: object) -> str:
+    """Return the first line of the text of an error. Spark adds a stack trace of Java behind it."""
+    return str(error).strip().partition("\n")[0]
+
+
 def decode_failure(item: bytes) -> Failure:
     """Return the failure that an item carries. Raises ``NotAStageError``."""
     try:

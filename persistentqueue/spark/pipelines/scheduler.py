@@ -22,6 +22,7 @@ from typing import Literal, NamedTuple
 from persistentqueue import PersistentQueueError
 
 from ..progress import Progress
+from .letters import first_line
 from .stage import FINAL, OpenStage
 from .store import AbandonedError, Permit, Store
 
@@ -276,7 +277,7 @@ def _judge(stage: OpenStage, error: Exception) -> tuple[BaseException | None, fl
         stage.definition.max_attempts,
         seconds,
         type(error).__name__,
-        error,
+        first_line(error),
     )
     return None, time.monotonic() + seconds
 

@@ -49,7 +49,7 @@ from ..sessions import active
 from ..stages import Manifest
 from .edge import Edge
 from .graph import Marker, StageDefinition
-from .letters import Input, StageLetter, decode_inputs, failure_of, need_sources
+from .letters import Input, StageLetter, decode_inputs, failure_of, first_line, need_sources
 from .store import AbandonedError, Permit, Store
 
 _RUNS, _ATTEMPTS, _EVERY = "persistentqueue.runs ", "persistentqueue.attempts ", "persistentqueue.every "
@@ -279,7 +279,11 @@ class OpenStage:
             with self._store.committing(permit):
                 sessions[0].flush(marker=work.marker)
         _LOGGER.error(
-            "stage %r gave up its inputs after %d attempts: %s %s", self.name, most, failure.error, failure.message
+            "stage %r gave up its inputs after %d attempts: %s %s",
+            self.name,
+            most,
+            failure.error,
+            first_line(failure.message),
         )
 
     def _hold(self, work: _Work, sessions: Sequence[Session[bytes]]) -> tuple[Input, ...]:

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from persistentqueue import (
     CorruptionError,
     MissingExtraError,
+    Options,
     PersistentQueue,
     QueueLockedError,
     View,
@@ -21,7 +22,7 @@ from persistentqueue import (
     transaction,
 )
 
-from ..handoff import AGAIN, LETTERS
+from ..handoff import AGAIN, LETTERS, open_queue
 from ..stages import NotAStageError, decode
 from .edge import TAKER, Edge
 from .graph import Graph, PipelineDefinitionError, StageDefinition
@@ -232,7 +233,7 @@ class Store:
     def _queue(self, name: str) -> PersistentQueue[bytes]:
         with self._made:
             if name not in self._queues:
-                self._queues[name] = PersistentQueue(self.path, name, network_disk=self._network_disk)
+                self._queues[name] = open_queue(self.path, name, Options(network_disk=self._network_disk))
             return self._queues[name]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import PersistentQueue, Producer, QueueLockedError, SubscriptionNotFoundError
+from persistentqueue import DiskFullError, PersistentQueue, Producer, QueueLockedError, SubscriptionNotFoundError
 from persistentqueue.spark import (
     NotAStageError,
     PayloadLostError,
@@ -24,6 +24,7 @@ from persistentqueue.spark import (
     StageHandoff,
 )
 from persistentqueue.spark import progress as progress_room
+from persistentqueue.spark.pipelines.store import Store
 from persistentqueue.spark.stages import decode
 from tests.support.pipelines import Flow, StandIn, echo, take, waiting
 
@@ -206,6 +207,19 @@ def test_a_stage_without_letters_gets_no_queue_of_inputs(flow: Flow) -> None:
     pipeline.run(until="drained")
     assert (pipeline.discard("check"), pipeline.requeue("check")) == (1, 0)
     assert list(flow.root.glob("*.again")) == []
+
+
+def test_a_letter_without_an_error_names_a_full_disk(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the disk is too full to record the error of the last attempt, the letter of the next run says so."""
+    pipeline = with_letters(flow)
+    pipeline.put("raw", flow.rows(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "record", lambda *_: (_ for _ in ()).throw(DiskFullError("here", 28, "injected")))
+        with pytest.raises(StageFailedError, match="injected"):
+            pipeline.run(until="drained")
+    assert pipeline.run(until="drained")
+    (letter,) = pipeline.dead_letters("check")
+    assert (letter.error, "the disk was too full for the record" in letter.message) == ("", True)
 
 
 # --- addresses

@@ -41,7 +41,8 @@ class StageLetter:
     inputs: tuple[Input, ...]
     """One DataFrame of each source; none for a stage without a source."""
     error: str
-    """Name of the type of the last error; empty if the process ended at each attempt."""
+    """Name of the type of the last error; empty if none was recorded: the process ended at each attempt, or the disk
+    was full."""
     message: str
     """Text of the last error. If it has more than 16,000 characters, its end is cut."""
     traceback: str
@@ -92,7 +93,12 @@ class Failure(NamedTuple):
         return json.dumps(self, separators=(",", ":")).encode()
 
 
-NO_FAILURE = Failure("", "", "the process ended, or was killed, at each attempt", "")
+NO_FAILURE = Failure(
+    "",
+    "",
+    "no error was recorded: the process ended, or was killed, at each attempt, or the disk was too full for the record",
+    "",
+)
 
 
 def failure_of(run: str, error: Exception) -> Failure:

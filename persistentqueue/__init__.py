@@ -51,7 +51,7 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
   ``errors``, ``protocol``, ``client``, ``waits``, ``portion``, ``service``, ``connections``, ``values``, ``server``,
   ``calls``.
 - ``interprocess/`` Operations of other processes than the owner, without the lock of the queue: enqueue, consume and
-  look. ``splits``, ``producer``, ``questions``, ``snapshot_view``, ``consumer_requests``, ``multi_writer``.
+  look. ``splits``, ``questions``, ``snapshot_view``, ``producer``, ``consumer_requests``, ``multi_writer``.
 - ``rows/`` Typed rows: items that have columns, with the schemas that the queue keeps. ``errors``, ``schema``,
   ``values``, ``registry``, ``json_rows``, ``avro_rows``, ``arrow_rows``, ``codec``.
 - ``persistentqueue/`` The queue of one owner: public. ``misplaced_calls``, ``queue``.

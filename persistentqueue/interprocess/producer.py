@@ -21,6 +21,7 @@ from ..errors import (
     CorruptionError,
     DataPathError,
     InboxAccessError,
+    MissingExtraError,
     PersistentQueueError,
     QueueLockedError,
     QueueNotFoundError,
@@ -28,6 +29,7 @@ from ..errors import (
     SessionInUseError,
     UnflushedWarning,
     UnsupportedFormatError,
+    WrongKeyError,
     lacking,
     naming_paths,
     unless_lacking,
@@ -45,6 +47,7 @@ from ..storage.relocation import need_data, need_own_location
 from ..system.disk import LACKING, Disk, StrPath, abspath, current_disk, dirname, join, sync_directory
 from ..system.trust import need_trusted
 from ..system.uncopyable import Uncopyable
+from .snapshot_view import view_of
 from .splits import Onlooker
 
 _CREATION_TRIES, _TRY_SECONDS = 100, 0.1
@@ -94,7 +97,7 @@ class Producer(Uncopyable, Generic[T]):
         UntrustedError: Another user has prepared the queue or may write to it, and ``trust`` is False.
         NetworkDiskError: The queue is on a network file system, and ``network_disk`` is False.
         MissingExtraError: A package that the compression or the encryption needs is not installed.
-        WrongKeyError: The encryption has no key.
+        WrongKeyError: The encryption has no key, or another one than the queue has under this id.
         ResourceError: The operating system lacks disk space, descriptors or memory.
         UnusablePathError: The operating system refuses the path.
         TypeError: ``path``, ``name``, ``codec`` or ``encryption`` has the wrong type.
@@ -172,6 +175,8 @@ class Producer(Uncopyable, Generic[T]):
                     need_trusted(disk, chain.from_iterable(believed(disk, root) for root in roots))
             except FileNotFoundError as error:
                 raise explained(error, self._directory, self._inbox, None, "", "make the producer again") from error
+            if encryption is not None:
+                _need_same_key(disk, self._directory, envelopes, encryption.key_id)
         self._versions = Versions(disk, self._directory)
         self._bounds = Bounds(disk, self._directory)
 
@@ -504,6 +509,23 @@ class Producer(Uncopyable, Generic[T]):
         """
         self._time_ns = time_behind(self._disk, self._inbox, behind, self._time_ns)
         return self._time_ns
+
+
+def _need_same_key(disk: Disk, directory: str, envelopes: Envelopes, key_id: str) -> None:
+    """Raise ``WrongKeyError`` if the first or the last item of the queue has another key under this id.
+
+    An owner could not read the items that are published with it, and would deliver none behind them. Segments that this
+    user may not read tell nothing. Raises ``OSError``.
+    """
+    view = view_of(disk, directory, envelopes)
+    with suppress(CorruptionError, MissingExtraError, QueueNotFoundError, PermissionError):
+        runs = view.look().runs
+        for sequence in {runs[0][0], sum(runs[-1]) - 1} if runs else ():
+            try:
+                next(view.browse(first=sequence), None)
+            except WrongKeyError as error:
+                if error.key_id == key_id:
+                    raise
 
 
 def _in_use() -> SessionInUseError:

@@ -45,6 +45,7 @@ from persistentqueue.interprocess.multi_writer import PartWriter, publish_parts
 from persistentqueue.interprocess.splits import look, plan, read
 from persistentqueue.system.disk import DISK, Buffers
 from tests.conftest import QueueFactory
+from tests.support.disks import call_on
 from tests.support.queues import crash, drain, flip, log_file, put, put_each, segment_files
 from tests.unit.core.test_encryption import (
     KEYS,
@@ -609,6 +610,31 @@ def test_no_nonce_is_used_twice(open_queue: QueueFactory, directory: Path, monke
     assert len(salts) >= 3 * 4
     nonces.need_unique()
     assert items_of(open_queue(encryption=ONE))
+
+
+@pytest.mark.parametrize("place", ["first", "last"])
+def test_a_producer_with_another_key_of_a_known_id(open_queue: QueueFactory, directory: Path, place: str) -> None:
+    """A producer whose key differs from the queue's of the same id is refused, and publishes nothing. A key of another
+    id is accepted, and so is any key where this user may not read the segments."""
+    Producer(directory, encryption=OTHER).close()  # nothing tells the key yet
+    with open_queue(encryption=ONE if place == "first" else TWO) as queue:
+        put(queue, b"1")
+    with open_queue(encryption=TWO if place == "first" else ONE) as queue:
+        put(queue, b"2")
+
+    def opened(path: str, flags: int, mode: int) -> int:
+        if "/data/" in str(path):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return DISK.open(path, flags, mode)
+
+    with pytest.raises(WrongKeyError, match="its checksum is correct"):
+        Producer(directory, encryption=OTHER)
+    Producer(directory, encryption=THREE).close()
+    call_on(replace(DISK, open=opened), Producer, directory, encryption=OTHER).close()
+    with Producer(directory, encryption=ONE) as producer:
+        producer.enqueue(b"3")
+        producer.flush()
+    assert items_of(open_queue(encryption=ONE)) == [b"1", b"2", b"3"]
 
 
 def test_a_forked_child_draws_a_salt_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

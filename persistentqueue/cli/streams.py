@@ -125,6 +125,15 @@ def is_piped(stream: TextIO) -> bool:
         return False
 
 
+def lacks_reader(stream: TextIO) -> bool:
+    """Return whether the stream is a pipe that no process reads any more."""
+    with suppress(OSError, ValueError):
+        poll = select.poll()
+        poll.register(stream, 0)
+        return any(event & select.POLLERR for _, event in poll.poll(0))
+    return False
+
+
 def await_reader(stream: TextIO) -> None:
     """Wait until the pipe's reader has taken all that was written.
 

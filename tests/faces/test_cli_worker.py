@@ -359,6 +359,33 @@ def test_a_killed_owner_is_replaced_by_the_parent(tasks: Path) -> None:
     assert rest(tasks) == []
 
 
+@pytest.mark.parametrize("attempts", [[], ["--max-attempts", 2, "--dead-letter", "dead"]])
+def test_a_reader_of_stdout_that_ends(tasks: Path, attempts: list[object]) -> None:
+    """If the reader of what the function prints ends, as ``head`` does, the command ends with status 2. No item fails
+    for it."""
+    (tasks / "printing.py").write_text(
+        "import os, time\n"
+        "def show(item):\n"
+        "    while item != b'1' and not os.path.exists('closed'):\n"
+        "        time.sleep(0.01)\n"
+        "    print(item.decode(), flush=True)\n"
+    )
+    enqueue(tasks, *numbers(20))
+    arguments = ["worker", tasks / "queues", "orders", "printing:show", "--until-empty", *attempts]
+    with Command(*arguments, directory=tasks) as command:
+        assert command.line() == "1"
+        assert command.process.stdout is not None
+        command.process.stdout.close()
+        command.process.stdout = None
+        (tasks / "closed").touch()
+        status, _, err = command.finish()
+    assert status == 2
+    assert "stdout has no reader any more" in err
+    assert rest(tasks) == numbers(20)[1:]
+    if attempts:
+        assert dead_letters(tasks) == []
+
+
 def test_the_second_signal_ends_a_worker_whose_owner_is_stopped(tasks: Path) -> None:
     """The second signal kills the processes of a command that waits for an owner which is stopped."""
     enqueue(tasks, *numbers(3))

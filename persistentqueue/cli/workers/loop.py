@@ -13,7 +13,7 @@ The effects on an item:
 
 After each flush the process writes a line to the pipe of its parent: the number of items done, and of failures. So the
 parent knows the counts of a process that was killed. If the process ends because the queue is drained, it writes
-``DRAINED``, and ``HOPELESS`` if the owner lacks the key of the next item.
+``DRAINED``, and ``HOPELESS`` if the owner lacks the key of the next item, or stdout has no reader any more.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -44,7 +45,7 @@ from ..app import explanation
 from ..formatting import many
 from ..output import logged
 from ..parser import UsageError
-from ..streams import FAILED, finish, ready
+from ..streams import FAILED, finish, lacks_reader, ready
 from .function import function_at, need_finished, words_of
 from .signals import Signals
 
@@ -57,7 +58,7 @@ CODECS: dict[str, codecs.Codec[Any]] = {"bytes": codecs.BYTES, "text": codecs.TE
 DRAINED = b"drained\n"
 """The line of a process that ends because the queue is drained."""
 HOPELESS = b"hopeless\n"
-"""The line of a process that ends because the owner cannot open the next item: another process could not, either."""
+"""The line of a process that ends because each item would fail, also in another process."""
 LOOK_SECONDS, DRAINED_LOOK_SECONDS = 0.5, 0.1
 """Longest time between two looks for a signal, in seconds; and the time until it is asked whether the queue is drained.
 """
@@ -102,6 +103,8 @@ class Loop:
         self._failures = 0
         """Failures without a success between them."""
         self._warned = False
+        self._is_unread = False
+        """True if the function has failed to print, since no process reads stdout any more."""
 
     def run(self) -> None:
         """Take items and work, until the end. Raises the errors of the queue."""
@@ -128,6 +131,9 @@ class Loop:
                     continue
                 if items:
                     self._work(session, items)
+                if self._is_unread:
+                    self._report(HOPELESS)
+                    raise UsageError("stdout has no reader any more, so each item would fail: let the reader go on")
 
     def _must_end(self) -> bool:
         """Return whether a signal came, or the parent has ended, which would report and restart."""
@@ -145,6 +151,10 @@ class Loop:
                 try:
                     need_finished(self._function(self._codec.decode(item)))
                 except Exception as error:
+                    self._is_unread = isinstance(error, BrokenPipeError) and lacks_reader(sys.stdout)
+                    if self._is_unread:
+                        session.put_back(len(items) - at)
+                        break
                     failed += 1
                     self._tell(f"an item failed: {words_of(error)} ({place_of(error)})")
                     if not self._rejects(session, item, error):

@@ -105,7 +105,7 @@ def reports_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _is_of_java(thread: threading.Thread) -> bool:
-    """Return whether Java has started the thread, to release an object: it may do so in any test behind one of Spark."""
+    """Return whether Java has started the thread, to release an object: it may do so long after a test of Spark."""
     return str(getattr(getattr(thread, "_target", None), "__module__", "")).startswith("py4j.")
 
 

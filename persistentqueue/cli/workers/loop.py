@@ -13,7 +13,7 @@ The effects on an item:
 
 After each flush the process writes a line to the pipe of its parent: the number of items done, and of failures. So the
 parent knows the counts of a process that was killed. If the process ends because the queue is drained, it writes
-``DRAINED``, and ``HOPELESS`` if the owner lacks the key of the next item, or stdout has no reader any more.
+``DRAINED``. It writes ``HOPELESS`` if the owner lacks the key of the next item, or stdout has no reader any more.
 """
 
 from __future__ import annotations

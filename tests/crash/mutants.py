@@ -154,7 +154,7 @@ MUTANTS = (
     Mutant("what was copied to another place is not synced", "system/bad_pages", "            disk.fdatasync(target)\n", "            pass\n", "moves"),
     Mutant("the names of what was copied are not synced", "storage/relocation", "    sync_directory(disk, target)\n", "    pass\n", "moves"),
     Mutant("the old place is swept before the switch", "storage/relocation", "        moved = _switched(", "        sweep_place(disk, places.data_root)\n        moved = _switched(", "moves"),
-    Mutant("what a move has left is swept before its switch is durable", "storage/relocation", "    sync_directory(disk, places.directory)\n    kept", "    kept", "moves", 1064),
+    Mutant("what a move has left is swept before its switch is durable", "storage/relocation", "    sync_directory(disk, places.directory)\n    kept", "    kept", "moves", 40011),
     Mutant("what a move leaves is not recorded", "storage/relocation", "_switched(places, target, places.place)", "_switched(places, target)", "moves"),
     Mutant("a missing place is made", "storage/locations", "        if found is None or found[0] != places.place.id:\n", "        if False:\n", "moves"),
     # --- limits

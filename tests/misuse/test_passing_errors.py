@@ -344,7 +344,6 @@ def test_a_version_in_a_file_that_memory_is_too_short_for(tmp_path: Path) -> Non
 def test_a_rename_that_failed_may_have_happened(tmp_path: Path, code: int, is_seen: bool) -> None:
     """Over a network, a rename that raises may have happened: the producer does not publish its items once more."""
     PersistentQueue(tmp_path, "q").close()
-    armed = [True]
 
     def rename(source: str, target: str) -> None:
         DISK.rename(source, target)
@@ -352,7 +351,7 @@ def test_a_rename_that_failed_may_have_happened(tmp_path: Path, code: int, is_se
             raise failure(code, source)
 
     def lstat(path: str) -> StatResult:
-        if armed[0] and not is_seen and "/inbox/" in str(path) and str(path).endswith(".seg"):
+        if not is_seen and "/inbox/" in str(path) and str(path).endswith(".seg"):
             raise failure(code, path)
         return DISK.lstat(path)
 

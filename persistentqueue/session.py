@@ -289,7 +289,8 @@ class Session(SessionState[T]):
         attempt apply.
 
         In a queue that counts delivery attempts, an item that was delivered before and not consumed comes alone. A list
-        ends before such an item, so a bad item does not fail the others.
+        ends before such an item, so a bad item does not fail the others. A list also ends before an item that cannot be
+        read; the next call raises the error.
 
         Args:
             max_items: Highest number of items to return, at least 0. With 0 the list is empty.

@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # The modules of which every branch is tested; only they are watched, since that takes its time.
 COVERED := codecs core.header core.operations core.block core.encryption core.frame core.state core.intervals \
-	core.availability core.delivery_counts core.dead_letter system.quota system.event_log storage.log \
+	core.availability core.delivery_counts core.dead_letter system.path_errors system.quota system.event_log storage.log \
 	storage.log_reader storage.publication storage.inbox_limits storage.inbox_access engine.commit \
 	engine.compaction engine.store engine.admission engine.segment_use engine.adoption engine.inbox engine.subscriptions \
 	engine.two_phase engine.reader engine.context recovery.mounts recovery.replay recovery.in_doubt recovery.opening \
@@ -26,7 +26,7 @@ COVERING += $(patsubst %,tests/unit/runtime/test_%.py,open_queue disown maintena
 	history pipeline ticket_futures)
 COVERING += $(patsubst %,tests/unit/storage/test_%.py,layout lock log pool segment schema_files)
 COVERING += $(patsubst %,tests/unit/rows/test_%.py,schema registry codec)
-COVERING += $(patsubst %,tests/unit/system/test_%.py,quota event_log progress)
+COVERING += $(patsubst %,tests/unit/system/test_%.py,path_errors quota event_log progress)
 COVERING += $(patsubst %,tests/unit/serving/test_%.py,protocol errors values service) tests/workers/test_sessions.py \
 	tests/workers/test_other_options.py
 COVERING += tests/unit/faces/test_lifecycle.py tests/unit/faces/test_attempts.py tests/faces/test_aio_sessions.py

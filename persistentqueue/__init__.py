@@ -31,7 +31,7 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
   clock. ``checksum``, ``intervals``, ``page_cache``, ``dead_letter``, ``header``, ``operations``, ``block``, ``frame``,
   ``delivery_counts``, ``encryption``, ``items``, ``state``, ``availability``.
 - ``system/`` The operating system and the interpreter: access to the disk, signals, forks, and the rights of other
-  users. ``progress``, ``disk``, ``event_log``, ``startup``, ``uncopyable``, ``wakeup``, ``directory_handles``,
+  users. ``progress``, ``path_errors``, ``disk``, ``event_log``, ``startup``, ``wakeup``, ``directory_handles``,
   ``quota``, ``signal_shield``, ``call_guard``, ``bad_pages``, ``trust``, ``sockets``.
 - ``codecs/`` Codecs: the conversion between the objects of a typed queue and the bytes that the queue stores.
   ``enclosed_item``.

@@ -35,6 +35,7 @@ from .options import (
     for_dead_letters,
     settings_of,
 )
+from .pickling import Uncopyable, uncopyable_block
 from .recovery.opening import Others, announce, open_store
 from .runtime.inspection import Stats
 from .runtime.maintenance import Compacted, Maintained, Maintenance
@@ -48,7 +49,6 @@ from .storage.layout import place_path, queue_directory
 from .subscription import Subscription
 from .system.disk import StrPath, abspath, after_fork_in_child, basename, current_disk, dirname, fspath
 from .system.progress import Progress, metering
-from .system.uncopyable import Uncopyable, uncopyable_block
 from .typed import TypedSession
 
 if TYPE_CHECKING:

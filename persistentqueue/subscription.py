@@ -8,10 +8,10 @@ from typing import Generic
 from .codecs import Codec, T, decode_each
 from .core.items import checked_timeout
 from .engine.reader import Reader
+from .pickling import Uncopyable, uncopyable_block
 from .runtime.open_queue import OpenQueue
 from .session import Session
 from .system.progress import Progress
-from .system.uncopyable import Uncopyable, uncopyable_block
 
 
 class Subscription(Uncopyable, Generic[T]):

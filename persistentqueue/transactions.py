@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from .pickling import uncopyable_block
 from .queue import PersistentQueue
 from .runtime.session_state import flush_together
 from .session import Session
 from .subscription import Subscription
-from .system.uncopyable import uncopyable_block
 
 if TYPE_CHECKING:
     from .workers.shared_queue import SharedQueue, SharedSubscription

@@ -28,8 +28,8 @@ from persistentqueue.codecs import T
 from persistentqueue.core.items import checked_text, checked_timeout
 from persistentqueue.misplaced_calls import MisplacedCalls
 from persistentqueue.options import DeadLetterQueue, Options, PlainOptionArguments, Start, Unnamed, chosen_options
+from persistentqueue.pickling import Uncopyable
 from persistentqueue.system.disk import StrPath, fspath
-from persistentqueue.system.uncopyable import Uncopyable
 
 from .flush_batcher import Flushes, Marker
 from .futures import Closing, Landing, launch, over, read_some, session_name

@@ -15,7 +15,7 @@ import persistentqueue
 from persistentqueue import CodecError, PersistentQueueError, Ticket, UnflushedWarning
 from persistentqueue.codecs import T
 from persistentqueue.core.items import checked_count, checked_timeout, chunks
-from persistentqueue.system.uncopyable import Uncopyable
+from persistentqueue.pickling import Uncopyable
 
 from .flush_batcher import Marker
 from .futures import Landing, over, patiently, tell

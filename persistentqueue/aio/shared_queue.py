@@ -19,8 +19,8 @@ from persistentqueue import ClosedError, Compacted, Maintained, SegmentUse, Sess
 from persistentqueue.codecs import BYTES, Codec, T
 from persistentqueue.misplaced_calls import MisplacedCalls
 from persistentqueue.options import OptionArguments, Options, Start, Unnamed
+from persistentqueue.pickling import Uncopyable
 from persistentqueue.system.disk import StrPath, abspath
-from persistentqueue.system.uncopyable import Uncopyable
 from persistentqueue.workers import SharedQueue, SharedSubscription, WorkerSession, connect_options
 
 from .futures import Closing, Worker, apart, launch, over, read_some, session_name

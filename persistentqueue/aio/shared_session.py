@@ -16,7 +16,7 @@ from typing import Generic, Literal, TypeVar, overload
 from persistentqueue import CodecError, PersistentQueueError, SessionInUseError, Ticket, UnflushedWarning
 from persistentqueue.codecs import T
 from persistentqueue.core.items import chunks
-from persistentqueue.system.uncopyable import Uncopyable
+from persistentqueue.pickling import Uncopyable
 from persistentqueue.workers import WorkerSession
 
 from .futures import Landing, Worker, impatiently, launch, over, patiently

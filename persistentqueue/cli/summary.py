@@ -26,6 +26,7 @@ from persistentqueue import (
 from persistentqueue.drawing.charts import SPARSE, is_sparse, positions, share_of
 from persistentqueue.storage.layout import holds_queue, queue_directory
 from persistentqueue.system.disk import current_disk
+from persistentqueue.system.path_errors import OUT_OF_REACH
 
 from .app import ANSWER_SECONDS
 from .formatting import many, printable, share_text, size_text, span_text
@@ -116,7 +117,7 @@ def queues_in(path: str, names: Sequence[str] = ()) -> list[str]:
     found = list(names)
     if not found:
         # The verb tells that there is no queue, or what is wrong with it.
-        with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+        with suppress(*OUT_OF_REACH):
             found = list_queues(path)
             if not found or holds_queue(current_disk(), os.path.abspath(path)):
                 found.insert(0, ".")

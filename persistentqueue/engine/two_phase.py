@@ -34,6 +34,7 @@ from typing import NamedTuple
 from ..core.operations import Decision, Operation, Prepare
 from ..errors import QueueNotFoundError
 from ..system.disk import Disk, join
+from ..system.path_errors import ABSENT
 from .commit import Written
 from .store import Store
 from .transaction import Transaction
@@ -116,7 +117,7 @@ def _need_neighbour(store: Store, other: Store) -> None:
     try:
         if other.is_in(store.disk.lstat(path)):
             return
-    except (FileNotFoundError, NotADirectoryError):
+    except ABSENT:
         pass
     raise QueueNotFoundError(
         f"{path}: expected the directory of the open queue {other.name}, found another one or none, since one of the "

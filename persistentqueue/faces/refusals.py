@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from persistentqueue import PersistentQueue, Subscription
 from persistentqueue.codecs import T
 from persistentqueue.options import Options, chosen_options
-from persistentqueue.system.uncopyable import Uncopyable
+from persistentqueue.pickling import Uncopyable
 
 
 class UncopyableFace(Uncopyable):

@@ -35,6 +35,7 @@ from ..errors import (
     unless_lacking,
 )
 from ..options import Unnamed
+from ..pickling import Uncopyable
 from ..recovery.mounts import need_local
 from ..recovery.opening import open_store
 from ..storage.inbox_access import is_shared, publication_mode
@@ -46,7 +47,6 @@ from ..storage.publication import Draft, is_published, read_publication, time_be
 from ..storage.relocation import need_data, need_own_location
 from ..system.disk import LACKING, Disk, StrPath, abspath, current_disk, dirname, join, sync_directory
 from ..system.trust import need_trusted
-from ..system.uncopyable import Uncopyable
 from .snapshot_view import view_of
 from .splits import Onlooker
 

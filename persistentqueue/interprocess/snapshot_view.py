@@ -22,6 +22,7 @@ from ..core.items import checked_count, checked_text
 from ..engine.segment_use import left_in_segments
 from ..errors import CorruptionError, QueueNotFoundError, SubscriptionNotFoundError, naming_paths
 from ..measuring.metrics import Sample, decode_samples, up_to
+from ..pickling import Uncopyable
 from ..recovery.replay import Recovered
 from ..storage.layout import queue_directory, sizes_in
 from ..storage.locations import CLOSED_DIRECTORY, DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, Places
@@ -32,7 +33,6 @@ from ..storage.publication import is_published
 from ..storage.segment import segment_name
 from ..system.disk import Disk, StrPath, abspath, basename, current_disk, join
 from ..system.progress import Progress, watched
-from ..system.uncopyable import Uncopyable
 from .splits import Found, Onlooker, Split, find_behind, is_same, plan, read, rest_of
 
 if TYPE_CHECKING:

@@ -36,7 +36,6 @@ believed.
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -47,14 +46,12 @@ from ..core.state import State
 from ..errors import CorruptionError, InDoubtError, MemoryShortageError, PersistentQueueError, QueueNotFoundError
 from ..storage.log_reader import HEAD, NEIGHBOUR, Replay, read_newest
 from ..system.disk import Disk, StatResult, abspath, basename, dirname, join
+from ..system.path_errors import may_pass
 
 Decide = Callable[[Prepare], bool]
 """Returns whether a prepared transaction is committed. Raises ``InDoubtError``."""
 
 _NOBODY = Identity(b"", 0)
-_FOREIGN = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM})
-"""Error numbers of a directory that is no queue, or is not this user's. The others may pass. A bad page of a log is a
-``CorruptionError``."""
 _TRIES = 100
 _POLL_SECONDS = 0.01
 _REPAIR = "or run repair on this queue, which drops the transaction and keeps the log of it as *.damaged"
@@ -213,14 +210,9 @@ def find_copy(disk: Disk, directory: str, identity: bytes, is_own: Callable[[Sta
                 if S_ISDIR(found.st_mode) and not is_own(found):  # a link may point to the queue itself
                     return path
         except (OSError, PersistentQueueError) as error:  # not a queue, or one that cannot be opened
-            if _may_pass(error):
+            if may_pass(error):
                 raise
     return None
-
-
-def _may_pass(error: OSError | PersistentQueueError) -> bool:
-    """Return whether what could not be read for this error may be there: the same call may succeed later."""
-    return isinstance(error, MemoryShortageError) or (isinstance(error, OSError) and error.errno not in _FOREIGN)
 
 
 def find_unsettled(disk: Disk, directory: str, names: Iterable[str]) -> tuple[str, Prepare] | None:
@@ -240,7 +232,7 @@ def find_unsettled(disk: Disk, directory: str, names: Iterable[str]) -> tuple[st
         try:
             newest = read_newest(disk, join(neighbours, name), HEAD) if name != own else None
         except (OSError, PersistentQueueError) as error:
-            if _may_pass(error):
+            if may_pass(error):
                 raise
             continue
         for prepare in _unsettled(newest) if newest is not None else ():

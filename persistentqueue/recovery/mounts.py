@@ -17,6 +17,7 @@ from contextlib import suppress
 
 from ..errors import NetworkDiskError
 from ..system.disk import READ, Disk, device_numbers, dirname, join, read_all
+from ..system.path_errors import OUT_OF_REACH
 
 _MOUNTS = "/proc/self/mountinfo"
 _MOUNTS_BYTES_MAX = 16 * 1024 * 1024
@@ -47,7 +48,7 @@ def type_of(disk: Disk, device: int) -> str | None:
     if major:
         return None
     number = f"{major}:{minor}"
-    with suppress(FileNotFoundError, NotADirectoryError, PermissionError):  # not Linux, or no /proc is mounted
+    with suppress(*OUT_OF_REACH):  # not Linux, or no /proc is mounted
         for line in _mounts(disk):
             mount, _, source = line.partition(" - ")
             if mount.split(" ", 3)[2] == number:

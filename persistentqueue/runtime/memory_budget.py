@@ -22,8 +22,8 @@ from collections.abc import Sequence
 
 from ..core.page_cache import Pages
 from ..core.state import State
+from ..pickling import Uncopyable
 from ..system.disk import after_fork_in_child
-from ..system.uncopyable import Uncopyable
 
 _BUDGETS: weakref.WeakSet[MemoryBudget] = weakref.WeakSet()
 _PATIENCE_SECONDS = 0.01

@@ -30,9 +30,9 @@ from typing import Any, Final, NamedTuple, NoReturn, TypeVar, cast
 from ..core.intervals import join_runs
 from ..engine.transaction import SPILL_BYTES, Transaction
 from ..errors import BrokenQueueError, ClosedError, PersistentQueueError, PrecedingFlushError, ReentrantUseError
+from ..pickling import Uncopyable
 from ..system.disk import after_fork_in_child
 from ..system.event_log import LOGGER
-from ..system.uncopyable import Uncopyable
 
 T = TypeVar("T")
 THREAD_NAME = "persistentqueue-flush"

@@ -25,8 +25,8 @@ from ..engine.reader import Reader
 from ..engine.segment_use import Hold
 from ..engine.transaction import SPILL_BYTES, Transaction
 from ..errors import ClosedError, CodecError, PersistentQueueError, SessionInUseError, UnflushedWarning
+from ..pickling import Uncopyable
 from ..system.signal_shield import shielded
-from ..system.uncopyable import Uncopyable
 from .multi_queue import introduce, require_neighbours
 from .open_queue import OpenQueue
 from .pipeline import Committing, Handed, Pipeline, Ticket, done

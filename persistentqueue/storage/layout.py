@@ -37,7 +37,6 @@ finishes it:
 
 from __future__ import annotations
 
-import errno
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -62,6 +61,7 @@ from ..system.disk import (
     sync_directory,
     wipe_file,
 )
+from ..system.path_errors import ABSENT, is_out_of_reach
 from .locations import (
     CLOSED_DIRECTORY,
     DATA_DIRECTORY,
@@ -106,8 +106,6 @@ which may be a directory of queues.
 _DAMAGED = re.compile(r"(\.[0-9]+)?\.damaged")
 _NAMES_SHOWN = 5
 """Number of queues that an error names."""
-_NOT_TO_LOOK_INTO = frozenset({errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP})
-"""Error numbers of a directory that may belong to anything: it was deleted, is closed, or its links lead nowhere."""
 _FOREIGN_CHUNK = re.compile(r"q[0-9]{5,}")
 _FOREIGN_TABLE = re.compile(rb"CREATE TABLE `((?:ack_)?(?:filo_|unique_|priority_)?queue_\w+)`")
 """Statement in a database of persist-queue that made the table of a queue."""
@@ -224,7 +222,7 @@ def _is_there(disk: Disk, path: str) -> bool:
     """Return whether the path is a plain file."""
     try:
         return S_ISREG(disk.lstat(path).st_mode)
-    except (FileNotFoundError, NotADirectoryError):
+    except ABSENT:
         return False
 
 
@@ -264,7 +262,7 @@ def names_in(disk: Disk, directory: str, part: str = "") -> list[str]:
     """Return the sorted names in a part of a queue's directory; none if the part is missing."""
     try:
         return sorted(disk.listdir(join(directory, part) if part else directory))
-    except (FileNotFoundError, NotADirectoryError):
+    except ABSENT:
         return []
 
 
@@ -278,7 +276,7 @@ def is_named_queue(disk: Disk, directory: str) -> bool:
     try:
         return not S_ISLNK(disk.lstat(directory).st_mode) and holds_queue(disk, directory)
     except OSError as error:
-        if error.errno not in _NOT_TO_LOOK_INTO:
+        if not is_out_of_reach(error):  # the directory may belong to anything
             raise
         return False
 

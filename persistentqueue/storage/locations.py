@@ -33,6 +33,7 @@ from typing import Any, NamedTuple
 from ..core.checksum import crc32
 from ..errors import CorruptionError, DataMissingError, UnsupportedFormatError
 from ..system.disk import CREATE, READ, Disk, abspath, dirname, join, read_all, sync_directory, write_all
+from ..system.path_errors import ABSENT, OUT_OF_REACH
 from ..system.trust import open_plain
 
 PATH_NAME = "data.path"
@@ -146,7 +147,7 @@ def read_id(disk: Disk, root: str) -> tuple[str, str] | None:
 
     Raises ``CorruptionError``.
     """
-    with suppress(FileNotFoundError, NotADirectoryError):
+    with suppress(*ABSENT):
         disk.hold(root)  # the directory that bears the id is the one that an owner writes to, and sweeps
     fields = read_fields(disk, join(root, ID_NAME))
     return (fields["id"], fields["queue"]) if fields is not None else None
@@ -192,7 +193,7 @@ def read_fields(disk: Disk, path: str) -> dict[str, Any] | None:
     """Return the fields of one of the small files; None if it is missing. Raises ``CorruptionError``."""
     try:
         fd = open_plain(disk, path, READ)
-    except (FileNotFoundError, NotADirectoryError):
+    except ABSENT:
         return None
     except CorruptionError:
         if LOG_DIRECTORY in _names(disk, path):  # the directory of a queue that has this name
@@ -229,7 +230,7 @@ def decode_fields(data: bytes, path: str, advice: str) -> dict[str, Any]:
 def _names(disk: Disk, path: str) -> list[str]:
     try:
         return disk.listdir(path)
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
+    except OUT_OF_REACH:
         return []
 
 

@@ -34,7 +34,6 @@ queue's directory has a lock file of its own, and the location is the same: so o
 
 from __future__ import annotations
 
-import errno
 import json
 import re
 import struct
@@ -62,6 +61,7 @@ from ..system.disk import (
     read_all,
     write_all,
 )
+from ..system.path_errors import OUT_OF_REACH, has_no_locks, is_no_plain_file
 
 T = TypeVar("T")
 
@@ -78,10 +78,6 @@ _PID_MAX = 2**32 - 1
 _INODE = re.compile("[0-9a-f]{16}")
 _TEXT_CHARACTERS_MAX = 255
 """Most characters of a host's name, or of a time, that are believed."""
-_NO_PLAIN_FILE = frozenset({errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV, errno.EMLINK})
-"""Error numbers of an opening that meets no plain file."""
-_LOCKS_NONE = frozenset({errno.EBADF, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EISDIR})
-"""Error numbers of a file system that locks no directories."""
 
 
 class Owner(NamedTuple):
@@ -203,7 +199,7 @@ class Lock:
             if self._disk.lock(fd):
                 return True
         except OSError as error:
-            if error.errno not in _LOCKS_NONE:
+            if not has_no_locks(error):
                 raise
             return True
         ours = map(self._disk.fstat, [fd, *self._locations.values()])
@@ -265,7 +261,7 @@ class Lock:
         try:
             return self.disk.open(self.path, CREATE, 0o600)
         except OSError as error:
-            if error.errno in _NO_PLAIN_FILE:  # it was put there after the check
+            if is_no_plain_file(error):  # it was put there after the check
                 raise _untrusted(self.path, str(error.strerror)) from error
             raise
 
@@ -332,7 +328,7 @@ def read_inode(disk: Disk, path: str) -> tuple[str, bool]:
     try:
         inode = _inode_of(disk.lstat(path))
         return inode, _is_copied((_read(disk, path, _signed) or {}).get("inode"), inode)
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
+    except OUT_OF_REACH:
         return "", False
 
 

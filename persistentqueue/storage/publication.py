@@ -47,7 +47,6 @@ below ``count``, except those that a session holds.
 
 from __future__ import annotations
 
-import errno
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -71,6 +70,7 @@ from ..core.operations import Adoption, Dequeue, Enqueue, MarkerSet, Operation, 
 from ..errors import CorruptionError, MemoryShortageError, PersistentQueueError
 from ..system.bad_pages import read_needed
 from ..system.disk import CREATE_NEW, LACKING, READ, Disk, basename, join, names_of, write_all
+from ..system.path_errors import is_no_plain_file
 from ..system.trust import need_regular, regular_bytes
 from .inbox_access import make_readable, publication_mode
 from .segment import PUBLISHED, Segment
@@ -90,8 +90,6 @@ _FRAME_BYTES_MAX = 64 * 1024 * 1024
 _UNBOUNDED = 2**63 - 1
 _HOLES_FACTOR, _HOLES_BYTES = 16, 1024 * 1024
 """A file may be longer than its real bytes by this factor, and by this number of bytes in addition."""
-_NO_FILES = frozenset({errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EISDIR})
-"""Error numbers that mean that no regular file has this name, or no longer has it."""
 
 
 class TooManyPartsError(PersistentQueueError, ValueError):
@@ -415,7 +413,7 @@ def open_dense(disk: Disk, path: str) -> tuple[int, int]:
     try:
         fd = disk.open(path, READ, 0)
     except OSError as error:
-        if error.errno in _NO_FILES:  # something else has just taken its place
+        if is_no_plain_file(error):  # something else has just taken its place
             raise CorruptionError(path, 0, "a regular file", f"{error.strerror}") from error
         raise
     try:

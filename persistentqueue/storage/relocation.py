@@ -54,6 +54,7 @@ from ..system.disk import (
     sync_directory,
     sync_names,
 )
+from ..system.path_errors import OUT_OF_REACH
 from ..system.progress import Meter, Progress, StoppedError, metering
 from ..system.trust import need_regular, need_trusted
 from .layout import (
@@ -401,7 +402,7 @@ def _has_left(disk: Disk, places: Places, queue: str) -> bool:
         if (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino):
             return True
         place = read_record(disk, queue).place
-    except (FileNotFoundError, NotADirectoryError, PermissionError):  # there is none any more, or it is not ours
+    except OUT_OF_REACH:  # there is none any more, or it is not ours
         return True
     except PersistentQueueError:  # its record is damaged
         return False

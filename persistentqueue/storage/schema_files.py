@@ -45,6 +45,7 @@ from ..system.disk import (
     sync_directory,
     write_all,
 )
+from ..system.path_errors import ABSENT
 from ..system.trust import open_plain
 from .locations import NEW_SUFFIX, SCHEMAS_DIRECTORY, decode_fields, encode_fields
 
@@ -149,7 +150,7 @@ def _numbers(disk: Disk, directory: str) -> list[int]:
     """Return the numbers of the schemas of this queue, lowest first."""
     try:
         names = disk.listdir(join(directory, SCHEMAS_DIRECTORY))
-    except (FileNotFoundError, NotADirectoryError):
+    except ABSENT:
         return []
     return sorted(filter(None, map(parse_schema_name, names)))
 

@@ -19,6 +19,7 @@ import errno
 from collections.abc import Container
 
 from .disk import DIRECTORY, READ, Below, Disk, Root, StatResult, below
+from .path_errors import ABSENT
 
 
 class Roots:
@@ -92,7 +93,7 @@ class Roots:
     def _named(self, path: str) -> StatResult | None:
         try:
             return self._disk.lstat(path)
-        except (FileNotFoundError, NotADirectoryError):
+        except ABSENT:
             return None
 
     def _below(self, path: str) -> str:

@@ -38,6 +38,7 @@ from ..errors import (
     QueueNotFoundError,
     TooManyFilesError,
 )
+from .path_errors import ABSENT
 
 try:
     import fcntl
@@ -539,7 +540,7 @@ def _reach_by_name(call: Callable[..., T], path: str, *arguments: object) -> T:
 
 
 def _need_name(root: Root) -> None:
-    with root, suppress(FileNotFoundError, NotADirectoryError):
+    with root, suppress(*ABSENT):
         if root.is_found(os.stat(root.path)):
             return
     raise QueueNotFoundError(

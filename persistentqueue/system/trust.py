@@ -22,6 +22,7 @@ from stat import S_ISDIR, S_ISLNK, S_ISREG, S_ISVTX, S_IWOTH, filemode
 
 from ..errors import CorruptionError, UntrustedError
 from .disk import Disk, StatResult
+from .path_errors import ABSENT
 
 _ROOT = 0
 _ADVICE = (
@@ -65,7 +66,7 @@ def distrusted(disk: Disk, paths: Iterable[str]) -> Iterator[UntrustedError]:
     for path in paths:
         try:
             found = disk.lstat(path)
-        except (FileNotFoundError, NotADirectoryError):
+        except ABSENT:
             continue
         if user is not None and found.st_uid not in {user, _ROOT}:
             yield UntrustedError(path, f"an owner that is user {user} or root", f"user {found.st_uid}", _ADVICE)

@@ -26,6 +26,7 @@ from ..errors import (
 from ..interprocess.snapshot_view import View
 from ..misplaced_calls import MisplacedCalls
 from ..options import Options, Start, Unnamed, check_compaction, check_numbers, checked_truth, for_dead_letters
+from ..pickling import uncopyable_block
 from ..runtime.inspection import Stats
 from ..runtime.maintenance import Compacted, Maintained
 from ..runtime.memory_budget import MemoryBudget
@@ -39,7 +40,6 @@ from ..serving.protocol import (
 )
 from ..session import Session
 from ..system.disk import StrPath, after_fork_in_child, dirname
-from ..system.uncopyable import uncopyable_block
 from .link import Link, LinkLostError, milliseconds
 from .owner import Owner, Serving
 from .worker_session import WorkerSession

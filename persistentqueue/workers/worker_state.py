@@ -18,6 +18,7 @@ from ..core.items import Batch, checked_marker, checked_timeout
 from ..drawing.text import many
 from ..engine.transaction import SPILL_BYTES
 from ..errors import ClosedError, PersistentQueueError, SessionInUseError, UnflushedWarning
+from ..pickling import Uncopyable
 from ..runtime.multi_queue import require_neighbours
 from ..runtime.session_state import BUSY, FREE, TORN, check_joint
 from ..serving.errors import NotServedError, SessionLostError, decode_error
@@ -40,7 +41,6 @@ from ..serving.protocol import (
 )
 from ..serving.protocol import encode as encode_message
 from ..system.signal_shield import shielded
-from ..system.uncopyable import Uncopyable
 from .link import Link, LinkLostError, milliseconds
 
 

@@ -58,7 +58,7 @@ TABLE = (
     ),
     _folder(
         "system",
-        "progress disk event_log startup uncopyable wakeup directory_handles quota signal_shield call_guard "
+        "progress path_errors disk event_log startup wakeup directory_handles quota signal_shield call_guard "
         "bad_pages trust sockets",
     ),
     _folder("codecs", "enclosed_item __init__"),
@@ -124,6 +124,7 @@ FACES_MAY_IMPORT = {
     "persistentqueue.interprocess",
     "persistentqueue.misplaced_calls",
     "persistentqueue.options",
+    "persistentqueue.pickling",
     "persistentqueue.rows",
     "persistentqueue.rows.codec",
     "persistentqueue.rows.registry",
@@ -131,8 +132,8 @@ FACES_MAY_IMPORT = {
     "persistentqueue.storage.layout",
     "persistentqueue.storage.pool",
     "persistentqueue.system.disk",
+    "persistentqueue.system.path_errors",
     "persistentqueue.system.progress",
-    "persistentqueue.system.uncopyable",
     "persistentqueue.workers",
 }
 """Modules that a face may import: public names, the second interface, and internals that are declared for it here."""

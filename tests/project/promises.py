@@ -90,7 +90,8 @@ PROMISES = (
         "unit/engine/reader unit/engine/admission unit/engine/compaction unit/engine/compaction_faults "
         "unit/system/quota unit/storage/pool unit/runtime/memory_budget unit/runtime/maintenance durability/full_disk "
         "durability/large predecessors/kahadb_compaction predecessors/linearstore_pool misuse/inbox_limits "
-        "misuse/large_inboxes misuse/scarce_resources misuse/scarce_calls misuse/passing_errors",
+        "misuse/large_inboxes misuse/scarce_resources misuse/scarce_calls misuse/passing_errors "
+        "unit/system/path_errors",
         "random --style compacts --schedules 100000",
         "random --faults --schedules 100000",
     ),

@@ -1,0 +1,44 @@
+"""Errors of system calls: which of them say something of the thing at a path.
+
+A call that looks at a path may find nothing there, something that this user may not look into, or no plain file. Those
+are facts, and only the errors named here state them. Any other error may pass, such as a lack of descriptors or memory,
+or a network disk that times out. It states nothing, so the caller raises it. ``EIO`` is damage: see ``bad_pages``.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from ..errors import MemoryShortageError, PersistentQueueError
+
+ABSENT = (FileNotFoundError, NotADirectoryError)
+"""Classes of the errors of a path that names nothing."""
+OUT_OF_REACH = (*ABSENT, PermissionError)
+"""Classes of the errors of a path that names nothing, or something that this user may not look into."""
+
+_OUT_OF_REACH = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG})
+_NO_PLAIN_FILE = frozenset({errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV, errno.EMLINK})
+_NO_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EISDIR})
+
+
+def is_out_of_reach(error: OSError) -> bool:
+    """Return whether the error is of ``OUT_OF_REACH``, or that of links that lead nowhere, or of too long a path."""
+    return error.errno in _OUT_OF_REACH
+
+
+def may_pass(error: OSError | PersistentQueueError) -> bool:
+    """Return whether the same call may succeed later, so that the error says nothing of the path.
+
+    An error of the package says something, except that memory is short.
+    """
+    return isinstance(error, MemoryShortageError) or (isinstance(error, OSError) and not is_out_of_reach(error))
+
+
+def is_no_plain_file(error: OSError) -> bool:
+    """Return whether an opening has failed because something else than a plain file has the path."""
+    return error.errno in _NO_PLAIN_FILE
+
+
+def has_no_locks(error: OSError) -> bool:
+    """Return whether a lock of a directory has failed because its file system locks no directories."""
+    return error.errno in _NO_LOCKS

@@ -534,7 +534,7 @@ class QueueFullError(PersistentQueueError):
     queue is full. It also gets the error, once, for a published file that never fits.
 
     Attributes:
-        path: The directory of the queue. For ``min_free_bytes``, a directory on the file system that is full.
+        path: The directory of the queue, the published file, or for ``min_free_bytes`` a directory of the full disk.
         limit: The setting: ``max_items``, ``max_bytes``, ``max_disk_bytes`` or ``min_free_bytes``.
         most: The value of the setting.
         holds: The amount that the queue holds. For ``min_free_bytes``, the free bytes of the file system.
@@ -542,20 +542,22 @@ class QueueFullError(PersistentQueueError):
         lasting: True if no dequeue can help. The call then raises at once, even if the queue is set to wait for room.
     """
 
-    def __init__(self, path: str, limit: str, most: int, holds: int, asked: int, lasting: bool) -> None:
+    def __init__(
+        self, path: str, limit: str, most: int, holds: int, asked: int, lasting: bool, published: bool = False
+    ) -> None:
         self.path, self.limit, self.most = path, limit, most
         self.holds, self.asked, self.lasting = holds, asked, lasting
-        found, advice = f"the queue holds {holds}", "dequeue"
+        found, advice = f"the queue holds {holds}", "dequeue, then flush again"
         if limit == "min_free_bytes":
-            found, advice = f"the file system has {holds} free", "free space there"
+            found, advice = f"the file system has {holds} free", "free space there, then flush again"
+        elif published:
+            advice = f"this published file never fits, and those behind it wait: open the queue with a higher {limit}"
         elif lasting:
-            advice = "it never fits: flush less at once or raise the limit"
+            advice = "it never fits: flush less at once or raise the limit, then flush again"
         elif limit in {"max_items", "max_bytes"} and holds + asked <= most:
             found += ", and other flushes come before this one"
-        super().__init__(
-            f"{path}: {limit}={most} leaves no room for {asked} more, {found}; nothing was committed: {advice}, then "
-            "flush again"
-        )
+        text = f"{limit}={most} leaves no room for {asked} more, {found}; nothing was committed: {advice}"
+        super().__init__(f"{path}: {text}")
 
 
 class PrecedingFlushError(PersistentQueueError):

@@ -269,7 +269,9 @@ def _of_owner(sight: Sight) -> Iterator[Finding]:
         waits = f"{many(snapshot.published, 'transaction')} of other processes, {size_text(snapshot.inbox_bytes)}, "
         wait = "waits" if snapshot.published == 1 else "wait"
         if snapshot.is_owned is False:
-            yield Finding(False, f"{waits}{wait} in the inbox.", "The next opening adopts them.")
+            yield Finding(
+                False, f"{waits}{wait} in the inbox.", "The next opening adopts them; a limit may keep them out."
+            )
         else:
             yield Finding(
                 False,

@@ -204,7 +204,8 @@ class Adopter:
         if error is not None and self._told != transaction.published:
             path = self._inbox.path(transaction.published)
             self._told = transaction.published
-            self._inbox.tell(QueueFullError(path, error.limit, error.most, error.holds, error.asked, True))
+            full = QueueFullError(path, error.limit, error.most, error.holds, error.asked, True, published=True)
+            self._inbox.tell(full)
 
     def _commit(self, published: list[Transaction]) -> int:
         """Commit the transactions that the inbox has begun, as far as there is room; return how many."""

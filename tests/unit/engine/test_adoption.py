@@ -310,6 +310,26 @@ def test_a_frame_that_never_fits_is_told(open_queue: QueueFactory, directory: Pa
     assert len(drain(open_queue())) == 200
 
 
+def test_a_limit_that_is_lowered_below_a_published_file(open_queue: QueueFactory, directory: Path) -> None:
+    """The error about a published file over a lowered limit names what helps: neither a flush nor a dequeue does. With
+    a higher limit, the file is adopted, and so are those behind it."""
+    open_queue(max_items=9).close()
+    with Producer(directory) as producer:
+        producer.enqueue_many([b"a"] * 5)
+        producer.flush()
+        producer.enqueue(b"b")
+        producer.flush()
+    queue = open_queue(max_items=3)
+    with queue.session() as session:
+        with pytest.raises(QueueFullError) as caught:
+            session.dequeue()
+        assert str(caught.value).endswith("those behind it wait: open the queue with a higher max_items")
+        assert caught.value.lasting and "flush again" not in str(caught.value)
+        assert session.dequeue() is None
+    queue.close()
+    assert drain(open_queue(max_items=6)) == [b"a"] * 5 + [b"b"]
+
+
 # --- requests --------------------------------------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 
 from ..core.header import HEADER_BYTES
 from ..core.operations import SubscriptionClosed
@@ -31,6 +32,7 @@ from ..errors import (
     UntrustedError,
     naming_paths,
 )
+from ..storage.inbox_limits import check_limits
 from ..storage.layout import (
     DAMAGED_SUFFIX,
     bears,
@@ -164,7 +166,7 @@ def _check(disk: Disk, directory: str, meter: Meter = SILENT) -> CheckReport:
             problems.append(str(error))
             items -= live
     problems += _check_state(recovered.state)
-    problems += map(str, check_schemas(disk, directory))
+    problems += map(str, chain(check_schemas(disk, directory), check_limits(disk, directory)))
     in_doubt = recovered.prepared.prepare.coordinator if recovered.prepared is not None else ""
     leftovers = tuple(_leftovers(disk, places, recovered))
     if in_doubt:
@@ -389,7 +391,8 @@ def repair(
     that the log names are in the recorded location, or at ``data_path``. A ``queue.id`` that no queue records is set
     aside.
 
-    A damaged schema of typed rows is reported and stays as it is, since its number must not be given to another one.
+    A damaged schema of typed rows is reported and stays as it is, since its number must not be given to another one. A
+    damaged ``queue.limits`` is reported, too: the next opening that does not keep the limits writes it anew.
 
     Args:
         path: The directory that holds the queue.
@@ -474,15 +477,15 @@ def _repair(
     finally:
         store.close()
     report = _check(disk, directory, meter)  # without a key: checksums cover the encrypted bytes
-    schema_problems = [str(problem) for problem in check_schemas(disk, directory)]
-    if adopted and not set(report.problems).issubset(schema_problems):
+    lasting = [str(problem) for problem in chain(check_schemas(disk, directory), check_limits(disk, directory))]
+    if adopted and not set(report.problems).issubset(lasting):
         # The blocks of published files are not read before the adoption.
         with suppress(QueueLockedError):  # a process that has opened the queue meanwhile meets the damage
             again = _salvage_adopted(disk, directory, given, trust, meter)
             salvaged.problems += again.problems
             salvaged.lost += again.lost
             report = _check(disk, directory, meter)
-    found = (*mended.problems, *salvaged.problems, *inbox_problems, *schema_problems, *report.problems)
+    found = (*mended.problems, *salvaged.problems, *inbox_problems, *lasting, *report.problems)
     kept = [*mended.kept, *sorted(_damaged_files(disk, places) - before)]
     problems, lost = tuple(dict.fromkeys(found)), tuple(salvaged.lost)
     return RepairReport(problems, report.items, lost, salvaged.without_log, tuple(kept))

@@ -20,13 +20,13 @@ about to name it (see ``multi_writer``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ..core.block import most_block_bytes
 from ..core.header import HEADER_BYTES
-from ..errors import CorruptionError, QueueFullError, UnsupportedFormatError, unless_lacking
+from ..errors import CorruptionError, PersistentQueueError, QueueFullError, UnsupportedFormatError, unless_lacking
 from ..system.disk import Disk, dirname, join
 from .layout import names_in, sizes_in
 from .locations import LIMITS_NAME, Place, Places, read_fields, remove_file, write_fields
@@ -39,6 +39,7 @@ _RESERVED = 8
 """Divisor of ``max_disk_bytes``: this part is reserved for the log and its spare to grow."""
 _LOG_BYTES = "log_bytes"
 """The name of the recorded length of a log. Older versions did not record it."""
+_ADVICE = "producers and tools have no limit until the program of the queue opens it, which writes this file anew"
 _PART = 64
 """Divisor of the room that a look has found: a producer publishes this part of it before it looks again."""
 
@@ -78,8 +79,8 @@ def record_limits(disk: Disk, directory: str, settings: Mapping[str, Any]) -> No
     path = join(directory, LIMITS_NAME)
     with suppress(OSError):
         recorded: dict[str, int] | None = None
-        with suppress(OSError):  # then it is written, or removed, anyway
-            recorded = read_limits(disk, directory)
+        with suppress(OSError, CorruptionError, UnsupportedFormatError):  # then it is written, or removed, anyway
+            recorded = _read(disk, directory)
         if limits != recorded:
             if limits:
                 write_fields(disk, path, {"limits": limits}, 0o644)
@@ -92,14 +93,31 @@ def read_limits(disk: Disk, directory: str) -> dict[str, int]:
 
     A number that no option can be counts as not recorded: a person may have edited the file. Raises ``OSError``.
     """
-    lasting = (CorruptionError, UnsupportedFormatError, PermissionError)
-    with suppress(*lasting, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        fields = read_fields(disk, join(directory, LIMITS_NAME))
-        if fields is not None:
-            names = (*LIMITS, _LOG_BYTES)
-            found = {name: value for name, value in fields["limits"].items() if name in names and type(value) is int}
-            return {name: value for name, value in found.items() if 0 < value < 2**63}
+    with suppress(CorruptionError, UnsupportedFormatError, PermissionError):
+        return _read(disk, directory)
     return {}
+
+
+def check_limits(disk: Disk, directory: str) -> Iterator[PersistentQueueError]:
+    """Yield an error if the record of the limits cannot be read. Raises ``OSError``."""
+    try:
+        _read(disk, directory)
+    except (CorruptionError, UnsupportedFormatError) as problem:
+        yield problem
+    except PermissionError:  # of another user; producers of this one have no limits either
+        pass
+
+
+def _read(disk: Disk, directory: str) -> dict[str, int]:
+    """Return what ``read_limits`` does. Raises ``CorruptionError`` and ``UnsupportedFormatError``, too."""
+    path = join(directory, LIMITS_NAME)
+    try:
+        fields = read_fields(disk, path, _ADVICE) or {"limits": {}}
+        names = (*LIMITS, _LOG_BYTES)
+        found = {name: value for name, value in fields["limits"].items() if name in names and type(value) is int}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:  # a program of others wrote it
+        raise CorruptionError(path, 0, "limits", repr(error), _ADVICE) from None
+    return {name: value for name, value in found.items() if 0 < value < 2**63}
 
 
 def kept_limits(disk: Disk, directory: str) -> dict[str, Any]:

@@ -52,6 +52,7 @@ SHARED_POOL = ".pool"
 VERSION = 1
 _FILE_BYTES_MAX = 1024 * 1024
 _ID_BYTES = 16
+_ADVICE = "the queue opens without this file if the data directory of its segments is put into its own directory"
 
 
 class Place(NamedTuple):
@@ -189,8 +190,9 @@ def remove_file(disk: Disk, path: str) -> None:
             disk.unlink(name)
 
 
-def read_fields(disk: Disk, path: str) -> dict[str, Any] | None:
-    """Return the fields of one of the small files; None if it is missing. Raises ``CorruptionError``."""
+def read_fields(disk: Disk, path: str, advice: str = _ADVICE) -> dict[str, Any] | None:
+    """Return the fields of one of the small files; None if it is missing. Raises ``CorruptionError``, with the
+    advice."""
     try:
         fd = open_plain(disk, path, READ)
     except ABSENT:
@@ -203,7 +205,6 @@ def read_fields(disk: Disk, path: str) -> dict[str, Any] | None:
         data = read_all(disk, fd, _FILE_BYTES_MAX, 0)
     finally:
         disk.close(fd)
-    advice = "the queue opens without this file if the data directory of its segments is put into its own directory"
     return decode_fields(data, path, advice)
 
 

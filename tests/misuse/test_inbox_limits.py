@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import suppress
 from dataclasses import replace
@@ -16,6 +17,7 @@ from persistentqueue import (
     PersistentQueue,
     Producer,
     QueueFullError,
+    check,
     delete_queue,
     repair,
 )
@@ -321,3 +323,32 @@ def test_row_24_damaged_limits_are_none(open_queue: QueueFactory, directory: Pat
     queue = open_queue(max_items=5)
     assert read_limits(DISK, str(directory)) == {"max_items": 5, "log_bytes": Options().log_bytes}
     assert drain(queue) == [b"a", b"b"]
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize("text", [b"garbage", b"{}\n%08x\n" % crc32(b"{}")])
+def test_damaged_limits_are_a_problem(open_queue: QueueFactory, directory: Path, text: bytes) -> None:
+    """``check`` and ``repair`` report a record of the limits that cannot be read, with what helps: an opening, also one
+    without limits. Then no problem is left."""
+    limits: dict[str, int]
+    for limits in ({"max_items": 1}, {}):
+        open_queue(max_items=1).close()
+        (directory / "queue.limits").write_bytes(text)
+        (problem,) = check(directory).problems
+        assert "queue.limits: damaged" in problem and "until the program of the queue opens it" in problem
+        assert repair(directory).problems == (problem,)
+        open_queue(**limits).close()
+        assert read_limits(DISK, str(directory)).get("max_items") == limits.get("max_items")
+        assert check(directory).ok
+
+
+def test_limits_that_this_process_may_not_read(open_queue: QueueFactory, directory: Path) -> None:
+    """A record of the limits that this process may not read is no problem of the queue."""
+
+    def refusing(path: str, flags: int, mode: int) -> int:
+        if path.endswith("queue.limits"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return DISK.open(path, flags, mode)
+
+    open_queue(max_items=1).close()
+    assert call_on(replace(DISK, open=refusing), check, directory).ok

@@ -137,6 +137,8 @@ def explanation(error: BaseException, values: Mapping[str, Any]) -> str:
             return _no_subscription_text(error, values)
     if isinstance(error, WrongKeyError):
         return f"{error} (on the command line: --key {error.key_id}=FILE)"
+    if isinstance(error, MemoryError) and not str(error):  # Python's own, which has no words
+        return "this process has too little memory for the command: give it more, then run the command again"
     hint = next((each for kind, each in _HINTS.items() if isinstance(error, kind)), "")
     if isinstance(error, CorruptionError) and error.file.endswith(".seg"):
         hint += "; persistentqueue dump writes it to a file"  # of a damaged log no verb but repair reads anything

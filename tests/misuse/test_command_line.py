@@ -564,6 +564,21 @@ def test_row_03_an_unexpected_error_is_not_the_status_of_nothing(
     assert (out, json.loads(err)) == ("", {"error": {"type": "RuntimeError", "message": "odd"}})
 
 
+def test_too_little_memory_is_told_in_words(
+    open_queue: QueueFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    """An error of Python about memory, which has no words of its own, says what to do."""
+    open_queue("q").close()
+
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("persistentqueue.Session.dequeue_many", fail)
+    assert main(["get", str(tmp_path / "queues"), "q"]) == 2
+    expected = "MemoryError: this process has too little memory for the command: give it more, then run"
+    assert capfd.readouterr().err.startswith(expected)
+
+
 def test_row_03_an_ignored_interrupt_stays_ignored(open_queue: QueueFactory, tmp_path: Path) -> None:
     """A verb that was started with SIGINT ignored, as by ``nohup``, runs to its end."""
     open_queue("q").close()

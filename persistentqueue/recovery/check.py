@@ -486,7 +486,8 @@ def _repair(
             salvaged.lost += again.lost
             report = _check(disk, directory, meter)
     found = (*mended.problems, *salvaged.problems, *inbox_problems, *lasting, *report.problems)
-    kept = [*mended.kept, *sorted(_damaged_files(disk, places) - before)]
+    reused = {join(DATA_DIRECTORY, basename(copy)) for copy in salvaged.kept}
+    kept = [*mended.kept, *sorted(_damaged_files(disk, places) - before | reused)]
     problems, lost = tuple(dict.fromkeys(found)), tuple(salvaged.lost)
     return RepairReport(problems, report.items, lost, salvaged.without_log, tuple(kept))
 

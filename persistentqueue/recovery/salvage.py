@@ -31,7 +31,7 @@ from ..core.intervals import Intervals, Run
 from ..core.operations import Checkpoint, Compaction, Enqueue, ExtentRow, Operation, Prepare, SegmentCreated
 from ..core.state import Extent, State, StateError, Unfolding
 from ..errors import CorruptionError, InDoubtError
-from ..storage.layout import find_generations, keep_copy, names_in, set_aside
+from ..storage.layout import find_copy, find_generations, keep_copy, names_in, set_aside
 from ..storage.locations import DATA_DIRECTORY, LOG_DIRECTORY, Places
 from ..storage.log import log_name, parse_log_name
 from ..storage.log_reader import SALVAGE, Replay, decode_log, read_bytes
@@ -58,8 +58,15 @@ class Salvaged:
     copies: dict[str, str | None] = field(default_factory=dict)
     """Copies of segments, by the path of the segment. They were made before anything was written to it. None for a
     segment without a file."""
+    reused: set[str] = field(default_factory=set)
+    """Those of these copies that an earlier repair has made, which was cut short."""
     without_log: bool = False
     """Whether the log could not be used."""
+
+    @property
+    def kept(self) -> set[str]:
+        """The copies of damaged segments."""
+        return {copy for path in self.damaged if (copy := self.copies.get(path)) is not None}
 
 
 def salvage(disk: Disk, places: Places, decide: Decide, meter: Meter = SILENT) -> Salvaged:
@@ -97,14 +104,14 @@ def salvage(disk: Disk, places: Places, decide: Decide, meter: Meter = SILENT) -
         _read_blocks(disk, places, salvaged, meter)
     except StateError as contradiction:
         problems = [*salvaged.problems, f"the log contradicts itself: {contradiction}"]
-        replay, copies = salvaged.recovered.replay, salvaged.copies
+        replay, copies, reused = salvaged.recovered.replay, salvaged.copies, salvaged.reused
         log_bytes = replay.end + replay.torn_bytes
         salvaged = _salvage_segments(disk, places, replay.header.number, replay.file, log_bytes)
-        salvaged.problems, salvaged.copies = problems, copies
+        salvaged.problems, salvaged.copies, salvaged.reused = problems, copies, reused
         _read_blocks(disk, places, salvaged, meter)
     _mend(disk, places, salvaged)
     for path, copy in salvaged.copies.items():
-        if copy is not None and path not in salvaged.damaged:
+        if copy is not None and path not in salvaged.damaged and copy not in salvaged.reused:
             disk.unlink(copy)
     if salvaged.problems:
         # The log, even if it is sealed, and the files that nothing refers to must not be deleted: they may hold items
@@ -281,13 +288,21 @@ def _write_carried(disk: Disk, places: Places, salvaged: Salvaged, meter: Meter)
     segments = _segments(disk, places)
     recovered = salvaged.recovered
     for number in dict.fromkeys(operation.segment for operation in recovered.redo):
-        salvaged.copies[segments.path(number)] = keep_copy(disk, segments.path(number))
+        _keep(disk, salvaged, segments.path(number))
     try:
         segments.redo(recovered.state.segments, recovered.redo, not recovered.replay.synced, meter)
         segments.sync()
     finally:
         segments.close()
     recovered.redo = []
+
+
+def _keep(disk: Disk, salvaged: Salvaged, path: str) -> None:
+    """Keep a copy of the segment, before anything is written to it; one from a repair that was cut short will do."""
+    found = find_copy(disk, path)
+    if found is not None:
+        salvaged.reused.add(found)
+    salvaged.copies[path] = found or keep_copy(disk, path)
 
 
 def _mend(disk: Disk, places: Places, salvaged: Salvaged) -> None:
@@ -307,7 +322,7 @@ def _mend(disk: Disk, places: Places, salvaged: Salvaged) -> None:
             salvaged.damaged.add(path)
             headers.append(number)
     for path in sorted(salvaged.damaged - salvaged.copies.keys()):
-        salvaged.copies[path] = keep_copy(disk, path)
+        _keep(disk, salvaged, path)
     for number in headers:
         try:
             segments.redo_header(salvaged.recovered.state.segments[number])

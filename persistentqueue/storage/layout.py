@@ -40,11 +40,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from itertools import islice
+from functools import partial
+from itertools import count, islice, takewhile
 from stat import S_ISLNK, S_ISREG
 
 from ..errors import CorruptionError, DataPathError, ForeignQueueError, InvalidNameError, QueueNotFoundError
-from ..system.bad_pages import copy_around
+from ..system.bad_pages import copy_around, is_copy
 from ..system.disk import (
     READ,
     Disk,
@@ -371,6 +372,10 @@ def keep_copy(disk: Disk, path: str) -> str | None:
         has_bad_pages = copy_around(disk, path, copy)
     except FileNotFoundError:
         return None
+    except OSError:
+        with suppress(OSError):  # a part of a copy, which a full disk cannot take, is no evidence
+            disk.unlink(copy)
+        raise
     sync_directory(disk, dirname(path))
     return _exchange(disk, path, copy) if has_bad_pages else copy
 
@@ -391,16 +396,31 @@ def _exchange(disk: Disk, path: str, copy: str) -> str:
     return kept
 
 
+def find_copy(disk: Disk, path: str) -> str | None:
+    """Return the path of a copy that ``keep_copy`` has made of this file as it is now, durably; None if there is none.
+
+    A repair that was cut short leaves its copies, and those of the next one would be the same.
+    """
+    for copy in takewhile(partial(_has_name, disk), _damaged_names(path)):
+        with suppress(FileNotFoundError):  # there is no such file
+            if is_copy(disk, path, copy):
+                sync_directory(disk, dirname(path))
+                return copy
+    return None
+
+
 def _damaged_name(disk: Disk, path: str) -> str:
-    """Return a free name for a damaged file.
+    """Return a free name for a damaged file."""
+    return next(name for name in _damaged_names(path) if not _has_name(disk, name))
+
+
+def _damaged_names(path: str) -> Iterator[str]:
+    """Yield the names that a damaged file may get: the first one that is free.
 
     A directory may hold any number of files, so it is not listed, and few names are tried.
     """
-    damaged, number = f"{path}{DAMAGED_SUFFIX}", 1
-    while _has_name(disk, damaged):
-        number *= 2
-        damaged = f"{path}.{number}{DAMAGED_SUFFIX}"
-    return damaged
+    yield f"{path}{DAMAGED_SUFFIX}"
+    yield from (f"{path}.{1 << power}{DAMAGED_SUFFIX}" for power in count(1))
 
 
 def _has_name(disk: Disk, path: str) -> bool:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from dataclasses import replace
+from stat import S_ISREG
 
 from ..errors import CorruptionError
-from .disk import CREATE_NEW, PAGE_BYTES, READ, Disk, read_all, write_all
+from .disk import CREATE_NEW, PAGE_BYTES, READ, WRITE, Disk, read_all, write_all
 from .progress import SILENT, Meter
 
 _STEP_BYTES = 1024 * 1024
@@ -69,6 +70,33 @@ def copy_file(disk: Disk, source_path: str, target_path: str, meter: Meter = SIL
     finally:
         disk.close(source)
     return offset
+
+
+def is_copy(disk: Disk, path: str, other_path: str) -> bool:
+    """Return whether the other file is a copy of this one, and not another name of it; the copy is then durable.
+
+    A file with a page that cannot be read has no copy.
+    """
+    found, other = disk.lstat(path), disk.lstat(other_path)
+    if found.st_ino == other.st_ino or found.st_size != other.st_size or not S_ISREG(other.st_mode):
+        return False
+    source = disk.open(path, READ, 0)
+    try:
+        target = disk.open(other_path, WRITE, 0)
+        try:
+            for at in range(0, found.st_size, _STEP_BYTES):
+                if read_all(disk, source, _STEP_BYTES, at) != read_all(disk, target, _STEP_BYTES, at):
+                    return False
+            disk.fdatasync(target)
+        finally:
+            disk.close(target)
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+        return False
+    finally:
+        disk.close(source)
+    return True
 
 
 def copy_around(disk: Disk, source_path: str, target_path: str) -> bool:

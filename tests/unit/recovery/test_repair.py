@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -15,6 +21,7 @@ from persistentqueue import (
     CorruptionError,
     DataPathError,
     PersistentQueue,
+    PersistentQueueError,
     Producer,
     QueueLockedError,
     QueueNotFoundError,
@@ -334,6 +341,36 @@ def test_repair_that_is_cut_short(ending: str, offset: int, inline_bytes: int, l
         kept = [crashed.inodes[number] for name, number in crashed.names.items() if name.endswith(".damaged")]
         assert evidence in [bytes(inode.cache) for inode in kept]
     assert len(cut_short) >= 20
+
+
+def test_a_repair_that_fails_leaves_no_further_copies(path: Path, tmp_path: Path) -> None:
+    """A repair that a full disk has cut short at any call leaves no part of a copy. The next one uses the copies that
+    are there: it keeps as many files, and reports them all."""
+    for segment in segment_files(path)[:2]:
+        flip(segment, 300)
+    fails_at, calls = 0, count(1)
+
+    def failing(name: str) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            if next(calls) == fails_at:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return getattr(DISK, name)(*arguments)
+
+        return call
+
+    names = ("pwritev", "fallocate", "fdatasync", "fsync", "rename")
+    disk = replace(DISK, **{name: failing(name) for name in names})
+    expected = call_on(disk, repair, shutil.copytree(path, tmp_path / "0" / "queue")).kept
+    assert len([name for name in expected if name.startswith("data/")]) == 2
+    for fails_at in range(1, next(calls)):
+        calls, copy = count(1), shutil.copytree(path, tmp_path / str(fails_at) / "queue")
+        with suppress(OSError, PersistentQueueError):
+            call_on(disk, repair, copy)
+        sizes = {name.stat().st_size for name in copy.glob("data/*.damaged")}
+        assert sizes <= {each.stat().st_size for each in segment_files(copy)}
+        report = repair(copy)
+        assert report.kept == expected or not report.lost  # its new log was complete before
+        assert {str(name.relative_to(copy)) for name in copy.rglob("*.damaged")} == {*expected}
 
 
 def far(tmp_path: Path, name: str, *, adopted: bool) -> Path:

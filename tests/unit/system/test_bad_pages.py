@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from persistentqueue import CorruptionError, PersistentQueue, Producer, View, check, repair
-from persistentqueue.system.bad_pages import read_around, read_needed
+from persistentqueue.system.bad_pages import is_copy, read_around, read_needed
 from persistentqueue.system.disk import DISK, PAGE_BYTES, Disk
 from tests.support.disks import call_on, using_disk
 from tests.support.queues import crash, drain, log_file, put_each, segment_files, survivors
@@ -292,3 +292,21 @@ def test_reads_at_the_end_of_a_file(tmp_path: Path, bad: BadDisk) -> None:
                 read(bad.disk, fd, 4001, 96)
     finally:
         os.close(fd)
+
+
+def test_a_copy_is_recognized(tmp_path: Path, bad: BadDisk) -> None:
+    """A file of equal bytes is a copy, unless a page of it cannot be read. Another name, a link and any other bytes
+    are none. An error that is no damage is raised."""
+    file, copy, other, name, link = (tmp_path / each for each in ("file", "copy", "other", "name", "link"))
+    file.write_bytes(bytes(3 * 2**20))
+    copy.write_bytes(bytes(3 * 2**20))
+    other.write_bytes(bytes(3 * 2**20 - 1) + b"x")
+    name.hardlink_to(file)
+    link.symlink_to(copy)
+    found = [is_copy(bad.disk, str(file), str(each)) for each in (copy, other, name, link)]
+    assert found == [True, False, False, False]
+    bad.spoil(copy, 2**20)
+    assert not is_copy(bad.disk, str(file), str(copy))
+    bad.error = errno.ETIMEDOUT
+    with pytest.raises(OSError, match="timed out"):
+        is_copy(bad.disk, str(file), str(copy))

@@ -239,6 +239,22 @@ def test_it_fits_into_any_terminal(open_queue: QueueFactory, directory: Path, wi
     assert ("owner's memory" in picture) == (width > 136)
 
 
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_a_curve_is_one_line(open_queue: QueueFactory, directory: Path, width: int) -> None:
+    """A curve takes one line at any width. Its caption stands behind it, or below it on a narrow terminal."""
+    watched = Watched("orders", View(directory))
+    queue = open_queue()
+    for _ in range(2):
+        put(queue, b"x")
+        watched.look()
+    lines = drawn([watched], width).splitlines()
+    for name in ("in/s ", "out/s "):
+        (at,) = (at for at, line in enumerate(lines) if name in line and "│" in line)
+        curve, below = (line.strip("│ ").removeprefix(name).strip() for line in lines[at : at + 2])
+        assert "at most" in (curve if width == 120 else below)
+        assert len(curve.split("  ")[0]) == min(60, width - 20)
+
+
 def test_the_first_of_those_named_is_shown_at_large(tmp_path: Path) -> None:
     """The first named queue is shown in detail, or the longest queue if none was named."""
     for name, count in (("a", 1), ("b", 5)):

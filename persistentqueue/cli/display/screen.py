@@ -49,6 +49,8 @@ _REPEATED = 12
 """Most files of one class that are drawn one by one."""
 _MARGIN = 20
 """Columns of the terminal to the left and right of a picture."""
+_LEAST_STEPS = 10
+"""Least steps of a curve, on a terminal that is too narrow for more."""
 _BAR = 40
 _WORST = 3
 _OF_CONNECTION = (("process", 0), ("thread", 70), ("session", 0), ("held", 0), ("for", 0), ("now", 50), ("flushes", 90))
@@ -131,19 +133,17 @@ def _large(queue: Watched, sight: Sight, interval: float, width: int) -> Rendera
         depth.append(
             f": more than the owner's whole memory, {size_text(queue.resident_bytes)}, so most is on disk only"
         )
-    past = curves(sight.history, STEPS * interval, STEPS)
+    past = curves(sight.history, STEPS * interval, max(min(STEPS, width), _LEAST_STEPS))
     if past is not None:
-        span = f"  {max(past.depths):,} at most in the last {span_text(past.seconds)}"
-        depth.append("\n").append(sparkline(past.depths), "cyan").append(span, "dim")
+        most = f"{max(past.depths):,} at most in the last {span_text(past.seconds)}"
+        depth.append("\n").append(_curve(past.depths, "cyan", most, width))
     grid.add_row("backlog", depth)
     if past is not None:
-        for name, rates in (("in/s", past.in_per_second), ("out/s", past.out_per_second)):
-            line = Text(sparkline(rates), "green" if name == "in/s" else "magenta")
-            grid.add_row(name, line.append(f"  {rate_text(max(rates))} at most", "dim"))
+        for name, rates, colour in (("in/s", past.in_per_second, "green"), ("out/s", past.out_per_second, "magenta")):
+            grid.add_row(name, _curve(rates, colour, f"{rate_text(max(rates))} at most", width))
     if sight.ages:
-        curve = Text.assemble((sparkline(sight.ages), "yellow"))
-        curve.append(f"  from the first, {span_text(sight.ages[0])}, to the last, {span_text(sight.ages[-1])}", "dim")
-        grid.add_row("waiting", curve)
+        waits = f"from the first, {span_text(sight.ages[0])}, to the last, {span_text(sight.ages[-1])}"
+        grid.add_row("waiting", _curve(sight.ages, "yellow", waits, width))
     if sight.connections:
         grid.add_row("connections", _connections(sight.connections, width))
     grid.add_row("data files", _map(sight, width))
@@ -151,6 +151,12 @@ def _large(queue: Watched, sight: Sight, interval: float, width: int) -> Rendera
         grid.add_row("findings" if not at else "", _finding(finding))
     grid.add_row("disk", _disk(disk_parts(seen), seen.disk_bytes, width))
     return grid
+
+
+def _curve(values: Sequence[float], colour: str, caption: str, width: int) -> Text:
+    """Draw a curve, with its caption behind it, or below it if the two are wider than the picture."""
+    gap = "  " if len(values) + len(caption) + 2 <= width else "\n"
+    return Text.assemble((sparkline(values), colour), (f"{gap}{caption}", "dim"))
 
 
 def _connections(connections: Sequence[Connection], width: int) -> RenderableType:

@@ -211,8 +211,8 @@ def _line(item: ViewedItem) -> dict[str, object]:
 def check_(path: str, name: str | None, as_json: bool) -> int:
     """Read and check the whole queue, and report the problems.
 
-    If the queue is in use, a change that its owner makes meanwhile may be reported as a problem. Status 1: there are
-    problems.
+    If the queue is in use, changes of its owner can look like problems: then it is checked up to three times. Status 1:
+    there are problems.
 
     Disk: nothing is changed. Lock: not needed.
     """

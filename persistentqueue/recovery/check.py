@@ -2,7 +2,8 @@
 
 ``check`` reads the log in the way that recovery does. It then reads every block that holds an unconsumed item, and
 verifies the invariants of the state, which are listed in ``state``. It changes nothing and takes no lock. The queue
-may be open meanwhile: a change that the owner makes during the check shows, at worst, as a problem.
+may be open meanwhile. A change that the owner makes during the check can look like a problem, for instance a segment
+that is gone. So a check that finds problems in an owned queue begins again, and the last one counts.
 
 ``repair`` takes the lock and reads what is intact. ``salvage`` describes this, and what it writes to the segments after
 it has copied each of them. ``repair`` then begins a new generation of the log with what is left, in the way that a trim
@@ -57,6 +58,7 @@ from ..storage.locations import (
     Places,
     read_places,
 )
+from ..storage.lock import LOCK_NAME, is_held
 from ..storage.log import parse_log_name
 from ..storage.log_reader import SNAPSHOT, read_steadily
 from ..storage.publication import Part, is_published, parse_name, read_publication
@@ -71,6 +73,9 @@ from .location_repair import mend_places, set_stray_id_aside
 from .opening import UNKNOWN, asking, begin, take
 from .replay import Recovered, look_into_inbox, recover
 from .salvage import Salvaged, salvage
+
+_TRIES = 3
+"""Most inspections of a queue whose owner is at work."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +136,7 @@ def check(path: StrPath, name: str | None = None, *, progress: Progress = None) 
         OSError: A file cannot be read for another reason.
 
     The call only reads and takes no lock. Any number of threads and processes may call it, also while the queue is
-    open. Example::
+    open. If it finds problems then, it reads up to three times, since the owner's changes can look like them. Example::
 
         report = check("queues", "orders")
         for problem in report.problems:
@@ -139,7 +144,17 @@ def check(path: StrPath, name: str | None = None, *, progress: Progress = None) 
     """
     directory = queue_directory(path, name)
     with metering(progress, f"check {basename(directory)}") as meter, naming_paths():
-        return _check(current_disk(), abspath(directory), meter)
+        return _check_steadily(current_disk(), abspath(directory), meter)
+
+
+def _check_steadily(disk: Disk, directory: str, meter: Meter) -> CheckReport:
+    """Inspect the queue, and again while an owner may have made what looks like a problem. Raises as ``check`` does."""
+    report = _check(disk, directory, meter)
+    for _ in range(_TRIES - 1):
+        if report.ok or is_held(disk, join(directory, LOCK_NAME)) is False:
+            break
+        report = _check(disk, directory, meter)
+    return report
 
 
 def _check(disk: Disk, directory: str, meter: Meter = SILENT) -> CheckReport:

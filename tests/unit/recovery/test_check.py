@@ -21,8 +21,8 @@ from persistentqueue.recovery.check import _check_state
 from persistentqueue.storage.segment import Segment
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
-from tests.support.disks import using_disk
-from tests.support.queues import flip, put_each, segment_files
+from tests.support.disks import call_on, using_disk
+from tests.support.queues import drain, flip, put_each, segment_files
 from tests.unit.storage.test_log import forge_log
 
 SALT = 77
@@ -97,3 +97,28 @@ def test_deleted_meanwhile(open_queue: QueueFactory, directory: Path) -> None:
 
     with using_disk(replace(DISK, listdir=listdir)), pytest.raises(QueueNotFoundError, match="no queue here to check"):
         check(directory)
+
+
+@pytest.mark.damages
+def test_a_change_of_the_owner_is_no_problem(open_queue: QueueFactory, directory: Path) -> None:
+    """A segment that its owner deletes between the reading of the log and that of the segment is not missing. Damage
+    that stays is a problem, also of an open queue."""
+    queue = open_queue(segment_bytes=4096, inline_bytes=0)
+    put_each(queue, [b"%d" % number * 900 for number in range(20)])
+    first = segment_files(directory)[0]
+    consumed: list[list[bytes]] = []
+
+    def opened(path: str, flags: int, mode: int) -> int:
+        if path == str(first) and not consumed:
+            consumed.append(drain(queue)[:10])
+            queue.trim()
+            assert not first.exists()
+        return DISK.open(path, flags, mode)
+
+    report = call_on(replace(DISK, open=opened), check, directory)
+    assert consumed and report.problems == ()
+    put_each(queue, [b"damaged"])
+    (segment,) = (file for file in segment_files(directory) if b"damaged" in file.read_bytes())
+    flip(segment, segment.read_bytes().index(b"damaged"))
+    assert len(check(directory).problems) == 1
+    queue.close()

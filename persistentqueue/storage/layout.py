@@ -15,7 +15,7 @@
       schemas/<number>.schema     the schemas of typed rows, if there are any; see ``schema_files``
       data.path                   where the segments are, if they are elsewhere; see ``locations``
       deleted/                    what ``log`` is renamed to when the queue is being deleted
-      */*.damaged                 what could not be read, set aside
+      *.damaged, */*.damaged      what could not be read, set aside
 
     <data_path>/<name>/           the location of its segments, on other media; without a name, <data_path> itself
       queue.id                    the queue that the location belongs to; see ``locations``
@@ -455,6 +455,7 @@ def finish_deletion(disk: Disk, places: Places) -> Places:
     _sweep(disk, join(directory, SCHEMAS_DIRECTORY), parse_schema_file)
     remove_file(disk, join(directory, LIMITS_NAME))
     remove_file(disk, join(directory, PATH_NAME))
+    _remove_damaged(disk, directory, PATH_NAME)
     remove_file(disk, join(directory, SOCKET_NAME))  # of an owner that was killed
     # The log goes last, when the other files are gone durably: it tells the next opening what these files are.
     sync_directory(disk, directory)
@@ -497,6 +498,7 @@ def let_go(disk: Disk, place: Place) -> None:
     """Remove the id of a location that holds nothing of the queue any more, and that is recorded nowhere."""
     if bears(disk, place):
         remove_file(disk, join(place.path, ID_NAME))
+        _remove_damaged(disk, place.path, ID_NAME)
         sync_directory(disk, place.path)
 
 
@@ -516,6 +518,14 @@ def _sweep(disk: Disk, path: str, parse: Callable[[str], object]) -> None:
                 disk.unlink(join(path, entry))
     if not remove_directory(disk, path):
         sync_directory(disk, path)
+
+
+def _remove_damaged(disk: Disk, root: str, name: str) -> None:
+    """Remove what repairs have set aside of one of the small files; not durably."""
+    for entry in names_in(disk, root):
+        if entry != name and _DAMAGED.sub("", entry) == name:
+            with suppress(IsADirectoryError):  # not a file of the queue
+                disk.unlink(join(root, entry))
 
 
 def part_of_segment(name: str) -> bool:

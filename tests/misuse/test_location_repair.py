@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from persistentqueue import Producer, View, check, move_data, repair
+from persistentqueue import Producer, View, check, delete_queue, move_data, repair
 from persistentqueue.errors import CorruptionError, DataMissingError, DataPathError, QueueLockedError
 from tests.conftest import QueueFactory
 from tests.support.queues import crash, drain, flip, log_file, put
@@ -112,6 +112,21 @@ def test_row_23_both_are_lost(tmp_path: Path, directory: Path, open_queue: Queue
     (place / "queue.id").unlink()
     repair(directory.parent, "orders", data_path=tmp_path / "place")
     assert drain(open_queue()) == ITEMS
+
+
+def test_a_deletion_takes_what_a_repair_has_kept(
+    tmp_path: Path, directory: Path, open_queue: QueueFactory, place: Path
+) -> None:
+    """``delete_queue`` deletes the damaged ``data.path`` and ``queue.id`` that a repair has set aside, with the
+    directories. A directory of such a name stays."""
+    for file in (directory / "data.path", place / "queue.id"):
+        flip(file, 20)
+    report = repair(directory.parent, "orders", data_path=tmp_path / "place")
+    assert sorted(report.kept) == ["data.path.damaged", "queue.id.damaged"]
+    (directory / "data.path.2.damaged").mkdir()
+    delete_queue(directory.parent, "orders")
+    assert [*directory.iterdir()] == [directory / "data.path.2.damaged"]
+    assert not place.exists()
 
 
 def test_row_23_a_place_that_is_not_there(

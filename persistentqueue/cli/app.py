@@ -11,6 +11,7 @@ from typing import Any, TypedDict
 
 from persistentqueue import (
     CorruptionError,
+    DataMissingError,
     Encryption,
     NetworkDiskError,
     PersistentQueue,
@@ -43,6 +44,7 @@ _NOT_THERE = ": no queue here "
 """
 _HINTS: Mapping[type[Exception], str] = {
     CorruptionError: "persistentqueue repair keeps what is intact",
+    DataMissingError: "persistentqueue repair --data-path DIR",
     UntrustedError: "on the command line: --trust",
     NetworkDiskError: "on the command line: --network-disk",
 }
@@ -142,7 +144,7 @@ def explanation(error: BaseException, values: Mapping[str, Any]) -> str:
     hint = next((each for kind, each in _HINTS.items() if isinstance(error, kind)), "")
     if isinstance(error, CorruptionError) and error.file.endswith(".seg"):
         hint += "; persistentqueue dump writes it to a file"  # of a damaged log no verb but repair reads anything
-    return f"{error} ({hint})" if hint else str(error)
+    return f"{error} ({hint})" if hint and hint not in str(error) else str(error)
 
 
 def _locked_text(error: QueueLockedError, values: Mapping[str, Any]) -> str:

@@ -239,6 +239,15 @@ def test_the_path_of_an_unknown_subscription(path: Path) -> None:
         assert caught.value.path == str(path / "fan") and str(caught.value).startswith(f"{path / 'fan'}: ")
 
 
+def test_segments_at_another_path_are_named_to_repair(open_queue: QueueFactory, path: Path, tmp_path: Path) -> None:
+    """The error about segments that are not at their place has the command by which their new path is named."""
+    open_queue("q", data_path=tmp_path / "old").close()
+    (tmp_path / "old").rename(tmp_path / "new")
+    assert cli("get", path, "q").err.endswith("mounted now (persistentqueue repair --data-path DIR)\n")
+    assert cli("repair", path, "q", "--data-path", tmp_path / "new").status == 1
+    assert cli("get", path, "q").status == 1 and not cli("get", path, "q").err
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -150,7 +150,7 @@ def pool(
     """
     if size_bytes < file_bytes:
         raise UsageError(f"--bytes is {size_bytes}, less than one file with --file-bytes {file_bytes}: raise --bytes")
-    found = open_pool(path, named(name), shared=shared, max_bytes=size_bytes, create=action != SHOW)
+    found = open_pool(path, named(name), shared=shared, max_bytes=size_bytes, create=action == FILL)
     removed, made, deleted_bytes = [], [], 0
     if action == FILL:
         removed = found.clean()

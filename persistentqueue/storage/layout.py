@@ -44,7 +44,14 @@ from functools import partial
 from itertools import count, islice, takewhile
 from stat import S_ISLNK, S_ISREG
 
-from ..errors import CorruptionError, DataPathError, ForeignQueueError, InvalidNameError, QueueNotFoundError
+from ..errors import (
+    CorruptionError,
+    DataPathError,
+    ForeignQueueError,
+    InvalidNameError,
+    QueueNotFoundError,
+    naming_paths,
+)
 from ..system.bad_pages import copy_around, is_copy
 from ..system.disk import (
     READ,
@@ -239,12 +246,16 @@ def open_pool(path: StrPath, name: str | None, *, shared: bool, max_bytes: int, 
     """Return the pool of a queue, owned or not, or the one that the queues of ``path`` share.
 
     Its directory is made if it is missing, unless ``create`` is false. A pool of queues that share a ``data_path`` is
-    found by the name of one of them, or by that path. Raises ``QueueNotFoundError``, ``DataMissingError`` and
-    ``InvalidNameError``.
+    found by the name of one of them, or by that path. Raises ``QueueNotFoundError``, ``DataMissingError``,
+    ``InvalidNameError`` and, if no directory is made, ``UnusablePathError``.
     """
     disk = current_disk()
     if shared and name is None:
-        pool = join(abspath(queue_directory(path, None)), SHARED_POOL)
+        root = abspath(queue_directory(path, None))
+        if not create:
+            with naming_paths(root):  # a mistyped path is not taken for an empty pool
+                disk.listdir(root)
+        pool = join(root, SHARED_POOL)
     else:
         directory = abspath(queue_directory(path, name))
         if not find_generations(disk, directory):

@@ -533,6 +533,17 @@ def test_where_there_is_no_queue_there_is_no_pool(tmp_path: Path) -> None:
         open_pool(tmp_path, "nobody", shared=False, max_bytes=0)
 
 
+@pytest.mark.parametrize("action", ["show", "clear"])
+def test_a_mistyped_path_is_no_empty_pool(tmp_path: Path, capsys: pytest.CaptureFixture[str], action: str) -> None:
+    """``pool show`` and ``pool clear`` of a shared pool need a directory, and make none."""
+    (tmp_path / "file").write_bytes(b"")
+    for name, kind in (("none", "PathMissingError"), ("file", "PathNotADirectoryError")):
+        assert main(["pool", action, str(tmp_path / name), "--shared"]) == 2
+        assert capsys.readouterr().err.startswith(f"{kind}: {tmp_path / name}: ")
+    assert main(["pool", action, str(tmp_path), "--shared"]) == 0
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+
+
 @pytest.fixture(autouse=True)
 def no_half_made_files(tmp_path: Path) -> Iterator[None]:
     """Check after each test that no partial file is left in a pool."""

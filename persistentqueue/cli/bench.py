@@ -99,7 +99,11 @@ def measure(path: str, seconds: float, progress: Callable[[float], object] = str
     Its directory is deleted at the end; if the process is killed, the next measurement deletes it.
     """
     _sweep(path)
-    directory = tempfile.mkdtemp(prefix=_PREFIX, dir=path)
+    try:
+        directory = tempfile.mkdtemp(prefix=_PREFIX, dir=path)
+    except OSError as error:
+        advice = "name a directory on the disk to measure that this user may write to"
+        raise type(error)(f"{path}: no directory can be made here: {error.strerror}: {advice}") from None
     try:
         with _locked(directory):
             lane = Lane(os.path.join(directory, "bare"))

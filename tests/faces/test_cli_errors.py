@@ -179,6 +179,19 @@ def test_bench_needs_a_directory(tmp_path: Path) -> None:
     )
 
 
+def test_bench_names_the_directory_that_takes_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If ``bench`` cannot make its directory, the error has the path that was given, and no random name."""
+
+    def refuse(**asked: str) -> str:
+        raise PermissionError(errno.EACCES, "Permission denied", f"{asked}")
+
+    monkeypatch.setattr("tempfile.mkdtemp", refuse)
+    assert cli("bench", tmp_path).err == (
+        f"PermissionError: {tmp_path}: no directory can be made here: Permission denied: name a directory on the disk "
+        "to measure that this user may write to\n"
+    )
+
+
 # --- locks, subscriptions and keys ---------------------------------------------------------------------------------
 
 

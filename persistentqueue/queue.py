@@ -603,7 +603,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
         """Copy the live items of sparse segments to new segments, and delete the old ones.
 
         Sessions go on meanwhile. It takes room for at most one segment, and the log. On return, everything committed is
-        durable. Segments that are damaged, or that the device cannot read, stay unchanged.
+        durable. A segment stays if it is damaged, unreadable, or encrypted with a key that this queue was not given.
 
         Args:
             below: Share of live bytes below which a segment is sparse, 0 to 1. Default 0.3.

@@ -95,7 +95,8 @@ def compact(
 ) -> int:
     """Copy the live items of sparse data files to new ones, and free the sparse files.
 
-    An owner does this on its own, about a second after a commit. It may be cut short at any moment.
+    An owner does this on its own, about a second after a commit. It may be cut short at any moment. A file stays if it
+    is damaged, or encrypted with a key that was not given: name the new key first, then each old one.
 
     Disk: the queue's data files; it needs free space for one more. Lock: needed.
     """

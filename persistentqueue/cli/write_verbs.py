@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -438,9 +439,11 @@ def _move_items(
     tell_if_made: Callable[[], None],
 ) -> int:
     moved, most, (name, target) = 0, BATCH_ITEMS, names
-    with opened() as source, opened_target() as other, progress("move") as at:
+    with ExitStack() as stack:
+        source = stack.enter_context(opened())
+        total = min(count, len(source))  # raised before the target is made: the source has only subscriptions
+        other, at = stack.enter_context(opened_target()), stack.enter_context(progress("move"))
         tell_if_made()
-        total = min(count, len(source))
         while moved < count:
             items: list[bytes] = []
             try:

@@ -239,6 +239,7 @@ def test_the_names_of_subscriptions_are_told(open_queue: QueueFactory, path: Pat
         f"{fan} only subscriptions: this command takes none of their items: use persistentqueue get --subscription "
         "with one of: audit, bills\n"
     )
+    assert cli("move", path, "fan", "--to", "new").status == 2 and not (path / "new").exists()
 
 
 def test_the_path_of_an_unknown_subscription(path: Path) -> None:

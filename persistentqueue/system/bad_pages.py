@@ -12,7 +12,7 @@ from dataclasses import replace
 from stat import S_ISREG
 
 from ..errors import CorruptionError
-from .disk import CREATE_NEW, PAGE_BYTES, READ, WRITE, Disk, read_all, write_all
+from .disk import CREATE_NEW, PAGE_BYTES, READ, Disk, read_all, write_all
 from .progress import SILENT, Meter
 
 _STEP_BYTES = 1024 * 1024
@@ -75,14 +75,14 @@ def copy_file(disk: Disk, source_path: str, target_path: str, meter: Meter = SIL
 def is_copy(disk: Disk, path: str, other_path: str) -> bool:
     """Return whether the other file is a copy of this one, and not another name of it; the copy is then durable.
 
-    A file with a page that cannot be read has no copy.
+    A file that cannot be read, or not as a whole, is none.
     """
     found, other = disk.lstat(path), disk.lstat(other_path)
     if found.st_ino == other.st_ino or found.st_size != other.st_size or not S_ISREG(other.st_mode):
         return False
     source = disk.open(path, READ, 0)
     try:
-        target = disk.open(other_path, WRITE, 0)
+        target = disk.open(other_path, READ, 0)
         try:
             for at in range(0, found.st_size, _STEP_BYTES):
                 if read_all(disk, source, _STEP_BYTES, at) != read_all(disk, target, _STEP_BYTES, at):
@@ -91,7 +91,7 @@ def is_copy(disk: Disk, path: str, other_path: str) -> bool:
         finally:
             disk.close(target)
     except OSError as error:
-        if not is_unreadable(error):
+        if not (is_unreadable(error) or isinstance(error, PermissionError)):
             raise
         return False
     finally:

@@ -295,8 +295,8 @@ def test_reads_at_the_end_of_a_file(tmp_path: Path, bad: BadDisk) -> None:
 
 
 def test_a_copy_is_recognized(tmp_path: Path, bad: BadDisk) -> None:
-    """A file of equal bytes is a copy, unless a page of it cannot be read. Another name, a link and any other bytes
-    are none. An error that is no damage is raised."""
+    """A file of equal bytes is a copy, unless it cannot be read, or a page of it. Another name, a link and any other
+    bytes are none. An error that is no damage is raised."""
     file, copy, other, name, link = (tmp_path / each for each in ("file", "copy", "other", "name", "link"))
     file.write_bytes(bytes(3 * 2**20))
     copy.write_bytes(bytes(3 * 2**20))
@@ -306,6 +306,8 @@ def test_a_copy_is_recognized(tmp_path: Path, bad: BadDisk) -> None:
     found = [is_copy(bad.disk, str(file), str(each)) for each in (copy, other, name, link)]
     assert found == [True, False, False, False]
     bad.spoil(copy, 2**20)
+    assert not is_copy(bad.disk, str(file), str(copy))
+    bad.error = errno.EACCES
     assert not is_copy(bad.disk, str(file), str(copy))
     bad.error = errno.ETIMEDOUT
     with pytest.raises(OSError, match="timed out"):

@@ -178,12 +178,15 @@ def _names_in(values: Mapping[str, Any]) -> list[str]:
 def _no_queue_text(error: QueueNotFoundError, values: Mapping[str, Any]) -> str:
     """Return which queue is missing, and the names of those that exist. Raises ``UnusablePathError``."""
     path, names = values["path"], _names_in(values)
+    is_queue = holds_queue(current_disk(), path)
+    if names and values.get("name") == ".":  # the queue of dead letters lies beside the one at the path
+        path, names = (os.path.dirname(os.path.abspath(path)), names) if is_queue else (path, [])
+        is_queue = False
     if not os.path.isdir(path):
         problem, found = "there is no such directory", []
     else:
         problem, found = "there is no queue in this directory", list_queues(path)
     missing = [each for each in names if each not in found]
-    is_queue = holds_queue(current_disk(), path)
     listed = ", ".join(found[:_SHOWN]) + (", …" if len(found) > _SHOWN else "")
     if missing and found:
         what = ", ".join(map(repr, missing))

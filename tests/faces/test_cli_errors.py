@@ -87,6 +87,19 @@ def test_a_mistyped_name_is_answered_with_the_names_that_exist(queues: Path, wor
     assert sorted(each.name for each in queues.iterdir()) == ["mails", "orders"]
 
 
+def test_dead_letters_are_looked_for_beside_a_queue_without_a_name(queues: Path) -> None:
+    """With . as the name, ``requeue`` tells which queue is missing: the one at the path, or the one beside it."""
+    done = cli("requeue", queues / "orders", ".", "--from", "mial")
+    assert done.err == (
+        f"QueueNotFoundError: {queues}: there is no queue 'mial' in this directory; did you mean mails? "
+        "Its queues: mails, orders\n"
+    )
+    for dead_letter in ("mails", "mial"):
+        assert cli("requeue", queues, ".", "--from", dead_letter).err == (
+            f"QueueNotFoundError: {queues}: this directory is no queue itself: name one of its queues: mails, orders\n"
+        )
+
+
 def test_only_the_first_names_are_listed(path: Path) -> None:
     """The error for a missing queue lists ten names at most, and says if there are more."""
     for number in range(11):

@@ -26,7 +26,7 @@ from ..storage.layout import names_in, queue_directory
 from ..storage.publication import SUFFIX, Draft, Part, is_published, parse_name, read_publication, time_behind
 from ..system.disk import Disk, StrPath, abspath, current_disk, join, sync_directory
 from ..system.trust import need_regular
-from .producer import Versions, explained, find_inbox
+from .producer import Versions, explained, find_inbox, need_same_key
 
 PART_SECONDS_MAX = 6 * 86400.0
 """Maximum age of a part that can be published, in seconds. One day later the owner may sweep the part."""
@@ -54,7 +54,7 @@ class PartWriter:
         InboxAccessError: This process may not publish for this queue.
         CorruptionError: The queue's files that name its locations are damaged.
         MissingExtraError: A package that the compression or the encryption needs is not installed.
-        WrongKeyError: The encryption has no key.
+        WrongKeyError: The encryption has no key, or another one than the queue has under this id.
         TypeError: ``path``, ``name`` or ``encryption`` has the wrong type.
         ValueError: ``compression`` is not one of its values.
         OSError: The queue cannot be read for another reason.
@@ -77,6 +77,8 @@ class PartWriter:
         self._encode, self._envelope_bytes = envelopes.encoder(disk), envelopes.most_bytes
         self._directory = abspath(queue_directory(path, name))  # absolute: the process may change its working directory
         self._inbox = find_inbox(disk, self._directory)
+        if encryption is not None:
+            need_same_key(disk, self._directory, envelopes, encryption.key_id)
         self._bounds = Bounds(disk, self._directory)
         self._draft: Draft | None = None
         self._batch = Batch(SPILL_BYTES)

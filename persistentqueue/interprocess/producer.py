@@ -176,7 +176,7 @@ class Producer(Uncopyable, Generic[T]):
             except FileNotFoundError as error:
                 raise explained(error, self._directory, self._inbox, None, "", "make the producer again") from error
             if encryption is not None:
-                _need_same_key(disk, self._directory, envelopes, encryption.key_id)
+                need_same_key(disk, self._directory, envelopes, encryption.key_id)
         self._versions = Versions(disk, self._directory)
         self._bounds = Bounds(disk, self._directory)
 
@@ -511,7 +511,7 @@ class Producer(Uncopyable, Generic[T]):
         return self._time_ns
 
 
-def _need_same_key(disk: Disk, directory: str, envelopes: Envelopes, key_id: str) -> None:
+def need_same_key(disk: Disk, directory: str, envelopes: Envelopes, key_id: str) -> None:
     """Raise ``WrongKeyError`` if the first or the last item of the queue has another key under this id.
 
     An owner could not read the items that are published with it, and would deliver none behind them. Segments that this

@@ -612,10 +612,15 @@ def test_no_nonce_is_used_twice(open_queue: QueueFactory, directory: Path, monke
     assert items_of(open_queue(encryption=ONE))
 
 
+@pytest.mark.parametrize("kind", [Producer, PartWriter])
 @pytest.mark.parametrize("place", ["first", "last"])
-def test_a_producer_with_another_key_of_a_known_id(open_queue: QueueFactory, directory: Path, place: str) -> None:
-    """A producer whose key differs from the queue's of the same id is refused, and publishes nothing. A key of another
-    id is accepted, and so is any key where this user may not read the segments."""
+def test_a_producer_with_another_key_of_a_known_id(
+    open_queue: QueueFactory, directory: Path, place: str, kind: Callable[..., Any]
+) -> None:
+    """A producer, or the writer of a part, is refused if its key differs from the queue's of the same id.
+
+    A key of another id is accepted, and so is any key if this user may not read the segments.
+    """
     Producer(directory, encryption=OTHER).close()  # nothing tells the key yet
     with open_queue(encryption=ONE if place == "first" else TWO) as queue:
         put(queue, b"1")
@@ -628,9 +633,9 @@ def test_a_producer_with_another_key_of_a_known_id(open_queue: QueueFactory, dir
         return DISK.open(path, flags, mode)
 
     with pytest.raises(WrongKeyError, match="its checksum is correct"):
-        Producer(directory, encryption=OTHER)
-    Producer(directory, encryption=THREE).close()
-    call_on(replace(DISK, open=opened), Producer, directory, encryption=OTHER).close()
+        kind(directory, encryption=OTHER)
+    kind(directory, encryption=THREE)
+    call_on(replace(DISK, open=opened), kind, directory, encryption=OTHER)
     with Producer(directory, encryption=ONE) as producer:
         producer.enqueue(b"3")
         producer.flush()

@@ -37,7 +37,7 @@ from persistentqueue.storage.layout import queue_directory
 
 from .options import checked_marker
 from .payload import payloads
-from .progress import Report, reporting
+from .progress import Report, need_report, reporting
 from .sessions import is_connect
 from .stages import (
     BatchHandoff,
@@ -185,7 +185,8 @@ class StageHandoff:
             True if the stage was handed over; False if the marker was recorded before, and nothing was handed over.
 
         Raises:
-            TypeError: ``df`` is no DataFrame, or the marker is not a pair of str and int. Spark was not run.
+            TypeError: ``df`` is no DataFrame, the marker is not a pair of str and int, or ``progress`` is no function.
+                Spark was not run.
             ValueError: The name of the marker is empty, or its version is out of range. Spark was not run.
             FileNotFoundError: This process sees no file of what Spark has written: they share no file system.
             ResourceError: The queue has no resources for the manifest. Nothing was handed over, and the payload was
@@ -196,6 +197,7 @@ class StageHandoff:
         It also raises what Spark raises while it writes; then nothing was handed over, and the payload was removed.
         For other errors of ``Session.flush``, the next opening removes the payload, unless it was handed over.
         """
+        need_report(progress)
         return self._put(df, marker, progress)
 
     def _put(
@@ -300,9 +302,11 @@ class StageHandoff:
             PayloadLostError: A file of the payload is missing, or its size differs from the manifest. The stage was
                 released; see ``skip``.
             SubscriptionNotFoundError: There is no such subscription; or only subscriptions read the queue.
+            TypeError: ``progress`` is no function. Nothing was taken.
 
         It also raises what ``Session.flush`` raises when the block ends.
         """
+        need_report(progress)
         with self._consumer(subscription).session() as session:
             item = session.dequeue(timeout=timeout)
             if item is None:

@@ -33,6 +33,12 @@ class Progress(NamedTuple):
 Report = Callable[[Progress], None]
 
 
+def need_report(report: object, takes: str = "a Progress") -> None:
+    """Raise ``TypeError`` if ``report`` is neither None nor a function, which would get what ``takes`` describes."""
+    if report is not None and not callable(report):
+        raise TypeError(f"progress must be a function of {takes}, or None, not {report!r}")
+
+
 @contextmanager
 def reporting(spark: SparkSession, report: Report | None) -> Iterator[None]:
     """Report the progress of the jobs that this thread starts in the block, twice a second and once at its end.

@@ -8,6 +8,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -374,9 +375,21 @@ def test_a_stage_with_a_lost_input_is_told_how_to_set_it_aside(flow: Flow) -> No
 
 @pytest.mark.parametrize("progress", [True, "text", 1])
 def test_a_progress_that_is_no_function_is_refused(flow: Flow, progress: Any) -> None:
-    """``run`` refuses a ``progress`` that it cannot call before it opens a queue."""
+    """``run`` refuses a ``progress`` that it cannot call before it opens a queue; ``put`` and ``take`` before a wait
+    and before Spark."""
     with pytest.raises(TypeError, match="progress must be a function of a stage's name and a Progress, or None, not"):
         flow.make().run(until="drained", progress=progress)
+    words = "progress must be a function of a Progress, or None, not"
+    pipeline = flow.make()
+    pipeline.stage(source="a", target="b", name="echo")(echo)
+    with hand_off(flow, "h") as handoff:
+        for call in (partial(handoff.put, flow.rows(1)), partial(pipeline.put, "b", flow.rows(1))):
+            with pytest.raises(TypeError, match=words):
+                call(progress=progress)
+        for take_one in (partial(handoff.take, None), partial(pipeline.take, "b", None)):
+            with pytest.raises(TypeError, match=words):
+                take_one(progress=progress).__enter__()
+    assert (flow.spark.writes, flow.payloads()) == (0, {})
 
 
 def test_an_error_without_a_text_ends_the_run(flow: Flow) -> None:

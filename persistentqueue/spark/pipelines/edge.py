@@ -13,7 +13,7 @@ from persistentqueue import PersistentQueue, Subscription
 
 from ..handoff import Stage, StageHandoff
 from ..options import local_path
-from ..progress import Report
+from ..progress import Report, need_report
 from ..stages import Manifest
 from .graph import Marker, PipelineDefinitionError
 
@@ -136,6 +136,7 @@ class Edge(StageHandoff):
         self, timeout: float | None = 0.0, *, subscription: str | None = TAKER, progress: Report | None = None
     ) -> Iterator[Stage | None]:
         """Take the oldest DataFrame as ``StageHandoff.take``; start Spark only if one waits."""
+        need_report(progress)  # before the wait
         self.consumer(subscription or TAKER).wait(timeout)
         if self.waiting_count(subscription):
             self._spark = self._session()

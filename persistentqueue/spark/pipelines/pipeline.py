@@ -16,6 +16,7 @@ from persistentqueue.drawing.charts import curves
 
 from ..handoff import Stage
 from ..progress import Report as FrameReport
+from ..progress import need_report
 from ..stages import Manifest
 from .edge import TAKER, Edge
 from .graph import Delay, Graph, Marker, PipelineDefinitionError, StageDefinition
@@ -212,7 +213,7 @@ class Pipeline:
 
         Raises:
             PipelineDefinitionError: No stage names the edge.
-            TypeError: The marker is not a pair of str and int.
+            TypeError: The marker is not a pair of str and int, or ``progress`` is no function.
             ValueError: The marker is out of range.
 
         It also raises what ``StageHandoff.put`` raises. On return, the DataFrame is durable. For any thread.
@@ -240,6 +241,7 @@ class Pipeline:
         Raises:
             PipelineDefinitionError: No stage names the edge, or a stage takes from it.
             PayloadLostError: A file of the payload is missing, or its size is another one; see ``skip``.
+            TypeError: ``progress`` is no function. Nothing was taken.
 
         It also raises what ``StageHandoff.take`` raises. For any thread.
         """
@@ -381,8 +383,7 @@ class Pipeline:
         is_known = until is None or until == "drained" or callable(until)
         if not is_known and not (isinstance(until, int | float) and until >= 0):
             raise ValueError(f'until must be "drained", seconds from 0, a function or None, not {until!r}')
-        if progress is not None and not callable(progress):
-            raise TypeError(f"progress must be a function of a stage's name and a Progress, or None, not {progress!r}")
+        need_report(progress, "a stage's name and a Progress")
         return self._opened()[1].run(until, parallel, progress)
 
     def stop(self) -> None:

@@ -164,22 +164,50 @@ def test_a_hand_off_without_a_consumer_names_its_own_call(flow: Flow, name: str 
             assert found.value.subscription == (name or "")
 
 
-def test_the_log_has_the_first_line_of_an_error(flow: Flow, caplog: pytest.LogCaptureFixture) -> None:
-    """The log of a pipeline leaves out the stack trace of Java behind an error; the letter has it."""
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("[CODE] it failed\n\nJVM stacktrace:\norg.E\n\tat x.Y", "[CODE] it failed"),
+        (
+            "calling o1.parquet.\n: java.E: no disk\n\tat x.Y.<init>(Y.scala:1)\nCaused by: z",
+            "calling o1.parquet. : java.E: no disk",
+        ),
+        (
+            "in a worker:\nTraceback\n  File x\n    f()\n  File y\n    g()\nKeyError: 'k'",
+            "in a worker: … File y g() KeyError: 'k'",
+        ),
+    ],
+    ids=["code", "java", "python"],
+)
+def test_messages_have_the_text_of_an_error_in_a_line(
+    flow: Flow, caplog: pytest.LogCaptureFixture, text: str, line: str
+) -> None:
+    """The log of a pipeline and ``StageFailedError`` leave out the stack traces behind an error.
+
+    The cause of the error and the letter have the whole text.
+    """
 
     def fail(_: Any) -> None:
-        raise ValueError("the job failed\nJVM stacktrace:\nat org.apache")
+        raise ValueError(text)
 
-    pipeline = flow.make()
-    pipeline.stage(source="a", name="sink", max_attempts=2)(fail)
+    def make(most: int | None) -> Pipeline:
+        pipeline = flow.make()
+        pipeline.stage(source="a", name="sink", max_attempts=most)(fail)
+        return pipeline
+
+    pipeline = make(None)
     pipeline.put("a", flow.rows(1))
+    with pytest.raises(StageFailedError) as failed:
+        pipeline.run(until="drained")
+    assert str(failed.value).startswith(f"stage 'sink' failed, ValueError: {line}: nothing was consumed")
+    assert str(failed.value.__cause__) == text
+    pipeline = make(2)
     pipeline.run(until="drained")
-    messages = [record.getMessage() for record in caplog.records]
-    assert messages == [
-        "stage 'sink' failed at attempt 1 of 2, and runs again in 0.0 s: ValueError: the job failed",
-        "stage 'sink' gave up its inputs after 2 attempts: ValueError the job failed",
+    assert [record.getMessage() for record in caplog.records] == [
+        f"stage 'sink' failed at attempt 1 of 2, and runs again in 0.0 s: ValueError: {line}",
+        f"stage 'sink' gave up its inputs after 2 attempts: ValueError {line}",
     ]
-    assert pipeline.dead_letters("sink")[0].message.endswith("at org.apache")
+    assert pipeline.dead_letters("sink")[0].message == text
 
 
 # --- letters

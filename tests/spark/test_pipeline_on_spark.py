@@ -57,7 +57,7 @@ def test_stages_run_in_parallel_and_report_their_tasks(spark: SparkSession, tmp_
 
 
 def test_a_job_that_fails_names_its_stage(spark: SparkSession, tmp_path: Path) -> None:
-    """An error of Spark in the write of a result ends the run, names the stage, and leaves the input."""
+    """An error of Spark in the write of a result ends the run, names the stage in one line, and leaves the input."""
     pipeline = Pipeline(spark, tmp_path / "flow")
 
     @pipeline.stage(source="raw", target="wrong")
@@ -66,8 +66,9 @@ def test_a_job_that_fails_names_its_stage(spark: SparkSession, tmp_path: Path) -
 
     with pipeline:
         pipeline.put("raw", spark.range(1))
-        with pytest.raises(StageFailedError, match=r"stage 'work' failed.*the job ran"):
+        with pytest.raises(StageFailedError, match=r"stage 'work' failed.*the job ran") as failed:
             pipeline.run(until="drained")
+        assert "\n" not in str(failed.value) and "the job ran" in str(failed.value.__cause__)
         assert [(edge.name, edge.waiting) for edge in pipeline.stats().edges] == [("raw", 1), ("wrong", 0)]
     assert list((tmp_path / "flow" / "wrong+payload").iterdir()) == []
 

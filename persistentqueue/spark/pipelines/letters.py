@@ -6,6 +6,7 @@ A letter is the item of a queue of its stage. Its manifests keep the payloads of
 from __future__ import annotations
 
 import json
+import re
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,10 @@ from .graph import PipelineDefinitionError, StageDefinition
 
 _FORMAT = "persistentqueue stage letter 1"
 _TEXT_CHARACTERS_MAX = 16_000
+_JAVA = re.compile(r"\s*\n(?:\s+at [\w.$/<>]+\(|\s*JVM stacktrace:|\s*Driver stacktrace:).*", re.DOTALL)
+"""The stack traces of Java, which Spark adds behind the text of an error."""
+_END_LINES = 3
+"""Last lines of the text of an error that a brief one has: Spark ends the traceback of a task by the error in it."""
 
 
 class Input(NamedTuple):
@@ -107,9 +112,12 @@ def failure_of(run: str, error: Exception) -> Failure:
     return Failure(run, type(error).__name__, str(error)[:_TEXT_CHARACTERS_MAX], lines[-_TEXT_CHARACTERS_MAX:])
 
 
-def first_line(error: object) -> str:
-    """Return the first line of the text of an error. Spark adds a stack trace of Java behind it."""
-    return str(error).strip().partition("\n")[0]
+def brief(error: object) -> str:
+    """Return the text of an error in one line: its first and last lines, without the stack traces of Java."""
+    lines = [line.strip() for line in _JAVA.sub("", str(error)).splitlines() if line.strip()]
+    if len(lines) > 1 + _END_LINES:
+        lines[1:-_END_LINES] = ["…"]
+    return " ".join(lines)
 
 
 def decode_failure(item: bytes) -> Failure:

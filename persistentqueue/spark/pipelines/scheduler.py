@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 from persistentqueue import PersistentQueueError
 
 from ..progress import Progress
-from .letters import first_line
+from .letters import brief
 from .stage import FINAL, OpenStage
 from .store import AbandonedError, Permit, Store
 
@@ -35,7 +35,10 @@ _LOOK_SECONDS = 0.5
 
 
 class StageFailedError(PersistentQueueError, RuntimeError):
-    """A stage failed, and no other attempt follows. Its inputs still wait. The cause is the error of the stage.
+    """A stage failed, and no other attempt follows. Its inputs still wait.
+
+    ``__cause__`` is the error of the stage, with its whole text. The message has the text without the stack traces of
+    Java.
 
     With ``max_attempts``, the stage could not begin an attempt, or could not write the letter after the last one.
     """
@@ -44,8 +47,8 @@ class StageFailedError(PersistentQueueError, RuntimeError):
         self.stage = stage
         """Name of the stage."""
         super().__init__(
-            f"stage {stage!r} failed, {type(error).__name__}: {error}: nothing was consumed: correct it and run the "
-            "pipeline again; max_attempts= sets inputs aside that always fail"
+            f"stage {stage!r} failed, {type(error).__name__}: {brief(error)}: nothing was consumed: correct it and run "
+            "the pipeline again; max_attempts= sets inputs aside that always fail"
         )
 
 
@@ -277,7 +280,7 @@ def _judge(stage: OpenStage, error: Exception) -> tuple[BaseException | None, fl
         stage.definition.max_attempts,
         seconds,
         type(error).__name__,
-        first_line(error),
+        brief(error),
     )
     return None, time.monotonic() + seconds
 

@@ -49,7 +49,7 @@ from ..sessions import active
 from ..stages import Manifest
 from .edge import Edge
 from .graph import Marker, StageDefinition
-from .letters import Input, StageLetter, decode_inputs, failure_of, first_line, need_sources
+from .letters import Input, StageLetter, brief, decode_inputs, failure_of, need_sources
 from .store import AbandonedError, Permit, Store
 
 _RUNS, _ATTEMPTS, _EVERY = "persistentqueue.runs ", "persistentqueue.attempts ", "persistentqueue.every "
@@ -283,7 +283,7 @@ class OpenStage:
             self.name,
             most,
             failure.error,
-            first_line(failure.message),
+            brief(failure.message),
         )
 
     def _hold(self, work: _Work, sessions: Sequence[Session[bytes]]) -> tuple[Input, ...]:

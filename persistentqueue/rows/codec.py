@@ -233,7 +233,8 @@ def _python_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
             columns.append(python_values(column, name))
         except OverflowError as error:
             raise ValueError(
-                f"the column {name!r}: {error}: Python has the years 1 to 9999: use the format arrow"
+                f"the column {name!r}: {error}: Python has the years 1 to 9999: write these rows to another "
+                "queue, with the format arrow"
             ) from error
     return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
 

@@ -9,7 +9,8 @@ class SchemaMismatchError(PersistentQueueError, ValueError):
     """Rows do not fit the schema of the queue, and the schema cannot change in this way.
 
     Nothing was written. A later schema may only add columns that can be null. Change the rows as the message says, or
-    write them to another queue.
+    write them to another queue. A write that failed keeps the schema that it has registered: the message tells whether
+    the queue had an item since. If it had none, ``delete_queue`` makes room for another schema.
 
     Attributes:
         path: The directory of the queue.

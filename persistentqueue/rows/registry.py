@@ -108,7 +108,7 @@ class Registry:
                 )
             while True:
                 known = self.all()
-                found = _fitting(self.directory, known, format, schema)
+                found = self._fitting(known, format, schema)
                 if found.number <= len(known):
                     sync_schemas(self._disk, self.directory)
                     return found
@@ -123,13 +123,31 @@ class Registry:
                     self._known = (*known, found)
                     return found
 
-    def _count_items(self) -> int:
-        """Return the number of items that are not consumed, with those that wait in the inbox."""
+    def _fitting(self, known: tuple[Registered, ...], format_name: str, schema: Schema) -> Registered:
+        """Return what ``_fitting`` returns. Its error tells another way out of a queue that never had an item.
+
+        The schema may be that of a first write that has failed. It is kept: a process that has registered it, or found
+        it, may still publish rows of it.
+        """
+        try:
+            return _fitting(self.directory, known, format_name, schema)
+        except SchemaMismatchError as error:
+            if self._count_items(with_consumed=True):
+                raise
+            advice = (
+                "the queue has had no item: change the rows, or delete the queue by persistentqueue.delete_queue and "
+                "write them again"
+            )
+            raise SchemaMismatchError(self.directory, error.column, error.old, error.new, advice) from None
+
+    def _count_items(self, *, with_consumed: bool = False) -> int:
+        """Return the number of items that are not consumed, or of all, with those that wait in the inbox."""
         # The inbox first: files that the owner adopts meanwhile are then in the state.
         inbox = read_places(self._disk, self.directory).path(INBOX_DIRECTORY)
         published = [join(inbox, name) for name in names_in(self._disk, inbox) if is_published(name)]
         state = look(self._disk, self.directory)[1].state
-        return sum(map(self._count_published, published)) + state.next_sequence - state.gone_count
+        gone = 0 if with_consumed else state.gone_count
+        return sum(map(self._count_published, published)) + state.next_sequence - gone
 
     def _count_published(self, path: str) -> int:
         """Return the number of items in a published file; 0 if the owner has adopted it, or will set it aside."""

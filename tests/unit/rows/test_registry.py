@@ -18,6 +18,7 @@ from persistentqueue import (
     PersistentQueue,
     Producer,
     QueueNotFoundError,
+    delete_queue,
 )
 from persistentqueue.interprocess import request_subscription
 from persistentqueue.rows import SchemaMismatchError, SchemaNotFoundError
@@ -30,6 +31,7 @@ from tests.support.queues import drain, put
 
 ONE = schema_from_types({"id": "long", "name": "string"})
 TWO = schema_from_types({"id": "long", "name": "string", "more": "long"})
+OTHER = schema_from_types({"id": "string", "name": "string"})
 
 
 def test_a_schema_keeps_its_number(tmp_path: Path) -> None:
@@ -55,6 +57,31 @@ def test_a_queue_has_one_format(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="arrow, avro, json, not 'xml'"):
         registry.register("xml", ONE)
     assert len(registry.all()) == 1
+
+
+@pytest.mark.parametrize(("format_name", "schema"), [("avro", ONE), ("json", OTHER)], ids=["format", "column"])
+def test_a_schema_without_rows_tells_its_way_out(tmp_path: Path, format_name: str, schema: Schema) -> None:
+    """If the queue never had an item, the error for other rows advises to delete the queue, and that helps.
+
+    A write that has failed may have registered the schema. Once there was an item, also a consumed one or one that
+    waits in the inbox, the error advises another queue.
+    """
+    advice = r"the queue has had no item: .* delete the queue by persistentqueue\.delete_queue and write them again"
+    registry = Registry(tmp_path, "q")
+    registry.register("json", ONE)
+    with pytest.raises(SchemaMismatchError, match=advice) as found:
+        registry.register(format_name, schema)
+    assert (found.value.path, found.value.column) == (registry.directory, None if format_name == "avro" else "id")
+    delete_queue(tmp_path, "q")
+    registry.register(format_name, schema)
+    with Producer(tmp_path, "q") as producer:
+        producer.enqueue(b"{}")
+        producer.flush()
+    for _ in range(2):
+        with pytest.raises(SchemaMismatchError, match="or write these rows to another queue$"):
+            registry.register("json", TWO if format_name == "avro" else ONE)
+        with PersistentQueue(tmp_path, "q") as queue:
+            drain(queue)
 
 
 @pytest.mark.parametrize("is_adopted", [True, False], ids=["adopted", "published"])

@@ -55,6 +55,7 @@ from .stages import (
 LETTERS, AGAIN = ".letters", ".again"
 """Suffixes of the names of queues in which a pipeline keeps manifests of its edges: those of letters, and those of
 inputs that a stage takes again. The payloads of these manifests lie at the edges."""
+_LOCKED = "another job owns the hand-off, or the pipeline: wait for its end, or close it there"
 _SKIP = "call handoff.skip(error.manifest)"
 """Action that helps if a payload is lost, and cannot be restored."""
 
@@ -72,12 +73,11 @@ class PayloadLostError(CorruptionError):
         super().__init__(file, 0, expected, found, f"its manifest is kept: restore the file, or {way_out}")
 
 
-def open_queue(path: str | os.PathLike[str], name: str, options: Options) -> PersistentQueue:
+def open_queue(path: str | os.PathLike[str], name: str, options: Options, advice: str = _LOCKED) -> PersistentQueue:
     """Open a queue of a hand-off, or of a pipeline. Raises ``QueueLockedError`` with the advice for these."""
     try:
         return PersistentQueue(os.fspath(path), name, options=options)
     except QueueLockedError as error:
-        advice = "another job owns the hand-off, or the pipeline: wait for its end, or close it there"
         raise QueueLockedError(error.path, error.pid, error.host, error.since, advice) from None
 
 

@@ -133,13 +133,14 @@ def test_a_locked_hand_off_gets_advice_that_it_can_follow(flow: Flow) -> None:
     """The error of a hand-off, and of a pipeline, that is open elsewhere names no option that these do not have."""
     other = Pipeline(None, flow.root)
     other.stage(source="a", name="sink")(lambda _: None)
-    words = "another job owns the hand-off, or the pipeline: wait for its end, or close it there"
-    calls: list[tuple[str, Callable[[], object]]] = [
-        ("a", lambda: hand_off(flow, "a")),
-        ("a", other.stats),
-        ("sink.letters", other.stats),
+    owned = "another job owns the hand-off, or the pipeline: wait for its end, or close it there"
+    runs = "another job runs the pipeline: wait for its end, or close it there. If it is another pipeline in this"
+    calls: list[tuple[str, str, Callable[[], object]]] = [
+        ("a", owned, lambda: hand_off(flow, "a")),
+        ("a", owned, other.stats),
+        ("sink.letters", runs, other.stats),
     ]
-    for queue, call in calls:
+    for queue, words, call in calls:
         with PersistentQueue(flow.root, queue):
             with pytest.raises(QueueLockedError, match=words) as found:
                 call()
@@ -162,6 +163,37 @@ def test_a_hand_off_without_a_consumer_names_its_own_call(flow: Flow, name: str 
             with pytest.raises(SubscriptionNotFoundError, match=r"'report'.*handoff\.subscribe\(name\)") as found:
                 call()
             assert found.value.subscription == (name or "")
+
+
+@pytest.mark.parametrize("left", ["letter", "input", "input given back"])
+def test_another_pipeline_in_the_directory_is_named(flow: Flow, left: str) -> None:
+    """If another pipeline in the directory refuses the opening, the error says so, and that pipeline goes on."""
+    is_broken = True
+
+    def work(frame: Any) -> Any:
+        if is_broken:
+            raise ValueError
+        return frame
+
+    other, mine = Pipeline(flow.spark, flow.root), flow.make()  # type: ignore[arg-type]
+    other.stage(source="a", target="b", name="other", max_attempts=1)(work)
+    mine.stage(source="c", name="mine")(lambda _: None)
+    with other:
+        other.put("a", flow.rows(1))
+        if left != "input":
+            other.run(until="drained")
+            assert left == "letter" or other.requeue("other")
+        if left == "letter":
+            with pytest.raises(QueueLockedError, match=r"If it is another pipeline in this directory, .* its own$"):
+                mine.stats()
+            assert other.requeue("other")
+    if left != "letter":
+        with pytest.raises(PipelineDefinitionError, match=r"stage of another pipeline, .* a directory of its own$"):
+            mine.stats()
+    is_broken = False
+    with other:
+        other.run(until="drained")
+        assert take(other, "b") == [[1]]
 
 
 @pytest.mark.parametrize(

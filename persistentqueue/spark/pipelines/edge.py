@@ -77,7 +77,8 @@ class Edge(StageHandoff):
             if count and other not in forgotten and not (other == TAKER and readers):
                 raise PipelineDefinitionError(
                     f"edge {self.name!r} keeps {count} DataFrames for stage {other!r}, which does not take from it any "
-                    f"more: define the stage with this source again, or call pipeline.forget({other!r})"
+                    f"more: define the stage with this source again, or call pipeline.forget({other!r}). If it is a "
+                    "stage of another pipeline, give each pipeline a directory of its own"
                 )
         for reader in wanted:
             self.subscribe(reader)

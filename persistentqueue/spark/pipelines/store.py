@@ -31,6 +31,10 @@ from .letters import NO_FAILURE, Failure, Input, StageLetter, decode_failure, de
 Spark = SparkSession | Callable[[], SparkSession] | None
 _FAILURE = ".failure"
 """Suffix of the name of a stage's third queue, as ``LETTERS`` and ``AGAIN``. The name of an edge has no dot."""
+_LOCKED = (
+    "another job runs the pipeline: wait for its end, or close it there. If it is another pipeline in this directory, "
+    "give each pipeline a directory of its own"
+)
 
 
 class AbandonedError(Exception):
@@ -104,7 +108,8 @@ class Store:
                 if stage not in forgotten:
                     raise PipelineDefinitionError(
                         f"{len(queue)} inputs of requeue wait for stage {stage!r}, which the pipeline does not have: "
-                        f"define it again, or delete them by pipeline.forget({stage!r})"
+                        f"define it again, or delete them by pipeline.forget({stage!r}). If it is a stage of another "
+                        "pipeline, give each pipeline a directory of its own"
                     )
                 queue.clear()
 
@@ -233,7 +238,7 @@ class Store:
     def _queue(self, name: str) -> PersistentQueue[bytes]:
         with self._made:
             if name not in self._queues:
-                self._queues[name] = open_queue(self.path, name, Options(network_disk=self._network_disk))
+                self._queues[name] = open_queue(self.path, name, Options(network_disk=self._network_disk), _LOCKED)
             return self._queues[name]
 
 

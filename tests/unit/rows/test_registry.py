@@ -78,7 +78,7 @@ def test_a_schema_without_rows_tells_its_way_out(tmp_path: Path, format_name: st
         producer.enqueue(b"{}")
         producer.flush()
     for _ in range(2):
-        with pytest.raises(SchemaMismatchError, match="or write these rows to another queue$"):
+        with pytest.raises(SchemaMismatchError, match=r"or write these rows to another queue$"):
             registry.register("json", TWO if format_name == "avro" else ONE)
         with PersistentQueue(tmp_path, "q") as queue:
             drain(queue)

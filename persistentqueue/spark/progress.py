@@ -19,6 +19,9 @@ _LOOKS, _LOOK_SECONDS = 100, 0.01
 _GROUP = "spark.jobGroup.id"
 _INTERVAL, _OFTEN = "spark.connect.progress.reportInterval", "50ms"
 """The setting of a session for the time between two messages of the server; its default is longer than many jobs."""
+_changing = threading.Lock()
+_changed: dict[int, tuple[int, str | None]] = {}
+"""For each session whose setting is changed now: the number of blocks that need it, and the value before the first."""
 
 
 class Progress(NamedTuple):
@@ -149,15 +152,34 @@ def _messages(spark: Any) -> Iterator[Callable[[bool], Progress]]:
         counts = [count for stages in list(known.values()) for count in stages.values()]
         return Progress(sum(done for done, _ in counts), sum(total for _, total in counts))
 
-    before = spark.conf.get(_INTERVAL, None)
-    spark.conf.set(_INTERVAL, _OFTEN)
-    spark.registerProgressHandler(hear)
+    with _often(spark):
+        spark.registerProgressHandler(hear)
+        try:
+            yield progress
+        finally:
+            with suppress(Exception):  # the block may have stopped Spark
+                spark.removeProgressHandler(hear)
+
+
+@contextmanager
+def _often(spark: Any) -> Iterator[None]:
+    """Let the server send messages often, until the last of the blocks ends that run at the same time in a session."""
+    with _changing:
+        blocks, before = _changed.get(id(spark), (0, None))
+        if not blocks:
+            before = spark.conf.get(_INTERVAL, None)
+            spark.conf.set(_INTERVAL, _OFTEN)
+        _changed[id(spark)] = blocks + 1, before
     try:
-        yield progress
+        yield
     finally:
-        with suppress(Exception):  # the block may have stopped Spark
-            spark.removeProgressHandler(hear)
-            if before is None:
-                spark.conf.unset(_INTERVAL)
+        with _changing:
+            blocks, before = _changed.pop(id(spark))
+            if blocks > 1:
+                _changed[id(spark)] = blocks - 1, before
             else:
-                spark.conf.set(_INTERVAL, before)
+                with suppress(Exception):  # the block may have stopped Spark
+                    if before is None:
+                        spark.conf.unset(_INTERVAL)
+                    else:
+                        spark.conf.set(_INTERVAL, before)

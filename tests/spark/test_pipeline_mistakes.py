@@ -7,7 +7,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -515,6 +515,44 @@ def test_an_error_of_progress_ends_the_run(flow: Flow, tasks: Progress) -> None:
     assert (waiting(pipeline), pipeline.dead_letters("work")) == ({"a": 2, "b": 1}, [])
     assert pipeline.run(until="drained")
     assert (take(pipeline, "b"), pipeline.dead_letters("work")) == ([[0], [1], [2]], [])
+
+
+class ConnectSession:
+    """A session of Spark Connect that has settings, and tells nothing of its jobs."""
+
+    __module__ = "pyspark.sql.connect.session"
+
+    def __init__(self, interval: str | None) -> None:
+        self.settings = {} if interval is None else {"spark.connect.progress.reportInterval": interval}
+        self.handlers: list[object] = []
+        self.registerProgressHandler, self.removeProgressHandler = self.handlers.append, self.handlers.remove
+
+    @property
+    def conf(self) -> ConnectSession:
+        return self
+
+    def get(self, name: str, default: str | None) -> str | None:
+        return self.settings.get(name, default)
+
+    def set(self, name: str, value: str) -> None:
+        self.settings[name] = value
+
+    def unset(self, name: str) -> None:
+        del self.settings[name]
+
+
+@pytest.mark.parametrize("interval", [None, "70ms"])
+def test_stages_at_the_same_time_leave_the_settings_as_they_are(interval: str | None) -> None:
+    """Of several blocks that report in one session of Spark Connect, the last one restores its setting."""
+    spark: Any = ConnectSession(interval)
+    settings = dict(spark.settings)
+    blocks = [ExitStack(), ExitStack()]
+    for block in blocks:
+        block.enter_context(progress_room.reporting(spark, lambda _: None))
+    blocks[0].close()
+    assert list(spark.settings.values()) == ["50ms"]
+    blocks[1].close()
+    assert (spark.settings, spark.handlers) == (settings, [])
 
 
 class Stoppable(StandIn):

@@ -348,7 +348,7 @@ def test_an_input_that_ends_the_process_becomes_a_letter(flow: Flow, monkeypatch
     assert pipeline.run(until="drained")
     (letter,) = pipeline.dead_letters("work")
     assert (letter.error, letter.attempts, letter.traceback) == ("", 2, "")
-    assert "the process ended, or was killed, at each attempt" in letter.message
+    assert "each attempt ended the process or was interrupted" in letter.message
     assert pipeline.requeue("work") == 1
     assert pipeline.run(until="drained")
     assert take(pipeline, "b") == [[1]]

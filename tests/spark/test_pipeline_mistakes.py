@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,7 +15,15 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import DiskFullError, PersistentQueue, Producer, QueueLockedError, SubscriptionNotFoundError
+from persistentqueue import (
+    ClosedError,
+    DiskFullError,
+    PersistentQueue,
+    Producer,
+    QueueLockedError,
+    SubscriptionNotFoundError,
+    list_queues,
+)
 from persistentqueue.spark import (
     NotAStageError,
     PayloadLostError,
@@ -474,6 +483,48 @@ def test_an_error_without_a_text_ends_the_run(flow: Flow) -> None:
     assert [each.state for each in pipeline.stats().stages] == ["failed"]
     assert pipeline.run(until="drained")
     assert take(pipeline, "b") == [[1]]
+
+
+def test_a_stage_of_an_interrupted_run_outlives_its_pipeline(flow: Flow, caplog: pytest.LogCaptureFixture) -> None:
+    """A stage that fails behind the interrupted run, and the end of its pipeline, opens and records nothing.
+
+    So the pipeline can be opened again, and takes the input.
+    """
+    pipeline, calls, may_end = flow.make(), [], threading.Event()
+
+    @pipeline.stage(source="a", target="b", max_attempts=2)
+    def work(frame: Any) -> Any:
+        calls.append(frame.values)
+        if len(calls) == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+            while "ends after the running stages" not in caplog.text:  # the first one is handled
+                assert not may_end.wait(0.01)
+            os.kill(os.getpid(), signal.SIGINT)
+            assert may_end.wait(60)
+            raise KeyError("too late")
+        return frame
+
+    with pytest.raises(KeyboardInterrupt), pipeline:
+        pipeline.put("a", flow.rows(1))
+        pipeline.run(until="drained")
+    caplog.clear()
+    may_end.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("pipeline "):
+            thread.join(60)
+    assert pipeline.run(until="drained")
+    assert (calls, take(pipeline, "b"), caplog.messages) == ([[1], [1]], [[1]], [])
+
+
+def test_a_closed_store_opens_no_queue(flow: Flow) -> None:
+    """A thread that gives inputs up behind the end of the pipeline gets ``ClosedError``, and leaves no queue open."""
+    pipeline = flow.make()
+    pipeline.stage(source="a", target="b", name="work", max_attempts=1)(echo)
+    store = pipeline._opened()[0]
+    pipeline.close()
+    with pytest.raises(ClosedError, match="flow: the pipeline was closed"):
+        store.letters("work")
+    assert list_queues(flow.root) == ["a", "b"]
 
 
 @pytest.fixture

@@ -46,8 +46,8 @@ class StageLetter:
     inputs: tuple[Input, ...]
     """One DataFrame of each source; none for a stage without a source."""
     error: str
-    """Name of the type of the last error; empty if none was recorded: the process ended at each attempt, or the disk
-    was full."""
+    """Name of the type of the last error; empty if none was recorded: each attempt was interrupted or ended the
+    process, or the disk was full."""
     message: str
     """Text of the last error. If it has more than 16,000 characters, its end is cut."""
     traceback: str
@@ -101,7 +101,7 @@ class Failure(NamedTuple):
 NO_FAILURE = Failure(
     "",
     "",
-    "no error was recorded: the process ended, or was killed, at each attempt, or the disk was too full for the record",
+    "no error was recorded: each attempt ended the process or was interrupted, or the disk was too full for the record",
     "",
 )
 

@@ -154,10 +154,11 @@ class OpenStage:
             raise
         except Exception as error:
             assert number is not None
-            self.failures, self.error = number, error
             most = self.definition.max_attempts
-            if most is not None:
-                self._store.record(self.name, failure_of(work.run, error))
+            with self._store.committing(permit):  # the error of an abandoned run does not count
+                self.failures, self.error = number, error
+                if most is not None:
+                    self._store.record(self.name, failure_of(work.run, error))
             if most is None or number < most:
                 self.may_retry = most is not None
                 raise

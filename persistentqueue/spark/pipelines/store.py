@@ -11,6 +11,7 @@ from threading import Lock
 from pyspark.sql import SparkSession
 
 from persistentqueue import (
+    ClosedError,
     CorruptionError,
     MissingExtraError,
     Options,
@@ -77,6 +78,7 @@ class Store:
         self._starting = Lock()
         self._commits = Lock()
         self._made = Lock()
+        self._is_closed = False
         self._queues: dict[str, PersistentQueue[bytes]] = {}
         """Queues of stages beside the edges, by name; also those of stages that the pipeline lacks."""
         self.edges: dict[str, Edge] = {}
@@ -123,7 +125,12 @@ class Store:
                 edge.connect((), forgotten)
 
     def close(self) -> None:
-        """Close all queues. A second call does nothing."""
+        """Close all queues. A second call does nothing.
+
+        A stage of an interrupted run may go on behind it, and may open none: nothing would close that queue.
+        """
+        with self._made:
+            self._is_closed = True
         with ExitStack() as closing:
             for edge in self.edges.values():
                 closing.callback(edge.close)
@@ -238,6 +245,8 @@ class Store:
     def _queue(self, name: str) -> PersistentQueue[bytes]:
         with self._made:
             if name not in self._queues:
+                if self._is_closed:
+                    raise ClosedError(f"{self.path}: the pipeline was closed: call the method of the pipeline again")
                 self._queues[name] = open_queue(self.path, name, Options(network_disk=self._network_disk), _LOCKED)
             return self._queues[name]
 

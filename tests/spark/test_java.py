@@ -125,7 +125,8 @@ spark.stop()
 
 def test_a_spark_as_it_is_installed(tmp_path: Path) -> None:
     """With its own home, Spark's Pythons import PySpark from a zip file: queues and stages work as in other tests."""
-    own = {"SPARK_HOME", "JDK_JAVA_OPTIONS"}
+    # The last one is of PySpark: a session of Spark Connect sets it, and a child could start no other session with it.
+    own = {"SPARK_HOME", "JDK_JAVA_OPTIONS", "SPARK_CONNECT_MODE_ENABLED"}
     environ = {key: value for key, value in os.environ.items() if key not in own} | {"PYTHONPATH": SOURCES}
     command = [sys.executable, "-W", "error", "-c", AS_INSTALLED]
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)

@@ -314,7 +314,7 @@ class StageHandoff:
                 return
             manifest = self._decode(item)
             self._require_payload(manifest, self._way_out)
-            spark = self._spark or SparkSession.active()
+            spark = self._reader()
             stage = Stage(self._read(manifest, spark), manifest)
             with reporting(spark, progress):
                 yield stage
@@ -497,6 +497,10 @@ class StageHandoff:
         # These options override the session's settings, because a stage is taken as a whole or not at all.
         reader = spark.read.options(ignoreCorruptFiles=False, ignoreMissingFiles=False)
         return reader.schema(schema).parquet(*addresses)
+
+    def _reader(self) -> SparkSession:
+        """Return the session that reads a stage. It is called when there is one, so that a look starts no Spark."""
+        return self._spark or SparkSession.active()
 
     def _needed(self) -> set[str]:
         """Return the payloads that any consumer has still to take, or is taking."""

@@ -8,9 +8,11 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -37,6 +39,7 @@ from persistentqueue.spark import progress as progress_room
 from persistentqueue.spark.pipelines.store import Store
 from persistentqueue.spark.stages import decode
 from tests.support.pipelines import Flow, StandIn, echo, take, waiting
+from tests.support.queues import wait_for
 
 
 @pytest.fixture
@@ -525,6 +528,30 @@ def test_a_closed_store_opens_no_queue(flow: Flow) -> None:
     with pytest.raises(ClosedError, match="flow: the pipeline was closed"):
         store.letters("work")
     assert list_queues(flow.root) == ["a", "b"]
+
+
+def test_several_threads_wait_for_a_last_edge(flow: Flow) -> None:
+    """Each thread that waits in ``take`` gets a DataFrame within its timeout, however many others wait."""
+    pipeline, threads = flow.make(), 8
+    pipeline.stage(source="a", target="b", name="echo")(echo)
+    pipeline.stats()
+    taken: SimpleQueue[Any] = SimpleQueue()
+    waiters = pipeline._opened()[0].edges["b"].queue._open()._waiters
+
+    def wait() -> None:
+        with pipeline.take("b", 60) as stage:
+            taken.put(stage and stage.df.collect())
+
+    with ThreadPoolExecutor(threads) as pool:
+        calls = [pool.submit(wait) for _ in range(threads)]
+        found = []
+        for number in range(threads):
+            wait_for(lambda left=threads - number: waiters.count == left)  # type: ignore[misc]
+            pipeline.put("b", flow.rows(number))
+            found.append(taken.get(timeout=60))
+        for call in calls:
+            call.result(60)
+    assert found == [[(number,)] for number in range(threads)]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from persistentqueue import PersistentQueue, Subscription
 
 from ..handoff import Stage, StageHandoff
 from ..options import local_path
-from ..progress import Report, need_report
+from ..progress import Report
 from ..stages import Manifest
 from .graph import Marker, PipelineDefinitionError
 
@@ -136,17 +136,16 @@ class Edge(StageHandoff):
     def take(
         self, timeout: float | None = 0.0, *, subscription: str | None = TAKER, progress: Report | None = None
     ) -> Iterator[Stage | None]:
-        """Take the oldest DataFrame as ``StageHandoff.take``; start Spark only if one waits."""
-        need_report(progress)  # before the wait
-        self.consumer(subscription or TAKER).wait(timeout)
-        if self.waiting_count(subscription):
-            self._spark = self._session()
-        with super().take(subscription=subscription, progress=progress) as stage:
+        """Take the oldest DataFrame as ``StageHandoff.take``, by default for ``Pipeline.take``."""
+        with super().take(timeout, subscription=subscription, progress=progress) as stage:
             yield stage
 
     def is_needed(self, manifest: Manifest) -> bool:
         """Return whether a consumer, or a letter, needs the payload."""
         return manifest.directory in self._needed()
+
+    def _reader(self) -> SparkSession:
+        return self._session()
 
     def remove(self, manifest: Manifest) -> None:
         """Delete a payload. One that stays is an orphan, which the next opening sweeps."""

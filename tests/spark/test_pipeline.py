@@ -162,6 +162,34 @@ def test_a_queue_of_another_program_is_no_edge(flow: Flow) -> None:
         assert len(list(handoff.waiting())) == 1
 
 
+@pytest.mark.parametrize(("path", "error"), [("", ValueError), (None, TypeError), (b"flow", TypeError)])
+def test_a_wrong_path_is_refused(path: Any, error: type[Exception]) -> None:
+    """A path that is empty or none is refused by its name, before anything is defined."""
+    with pytest.raises(error, match="path"):
+        Pipeline(None, path)
+
+
+@pytest.mark.parametrize("root", [None, "payloads"])
+def test_a_relative_path_is_that_of_the_definition(
+    flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: str | None
+) -> None:
+    """A pipeline stays at the paths that it had when it was made, if the process changes its working directory."""
+    monkeypatch.chdir(tmp_path)
+    pipeline = Pipeline(flow.spark, "flow", root)  # type: ignore[arg-type]
+    pipeline.stage(source="a", target="b", name="work", max_attempts=1)(lambda _: None.no_frame)  # type: ignore[attr-defined]
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    for _ in range(2):
+        with pipeline:
+            pipeline.put("a", flow.rows(1))
+            pipeline.run(until="drained")
+        monkeypatch.chdir(tmp_path)
+    with pipeline:
+        assert len(pipeline.dead_letters("work")) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted({"elsewhere", "flow", root or "flow"})
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
 # --- runs
 
 

@@ -13,8 +13,10 @@ from pyspark.sql import DataFrame
 
 from persistentqueue.core.items import checked_count
 from persistentqueue.drawing.charts import curves
+from persistentqueue.storage.layout import queue_directory
 
 from ..handoff import Stage
+from ..options import local_path
 from ..progress import Report as FrameReport
 from ..progress import need_report
 from ..stages import Manifest
@@ -64,6 +66,10 @@ class Pipeline:
             queue.
         network_disk: Whether ``path`` may be on a network file system, as for ``PersistentQueue``. Default: False.
             Payloads may always be there.
+
+    Raises:
+        TypeError: ``path`` is not text and no path object.
+        ValueError: ``path`` is empty, or contains a NUL character.
     """
 
     def __init__(
@@ -75,8 +81,10 @@ class Pipeline:
         network_disk: bool = False,
     ) -> None:
         self._spark = spark
-        self._path = os.fspath(path)
-        self._payload_root, self._network_disk = payload_root, network_disk
+        # Absolute paths, because the process may change its working directory.
+        self._path = os.path.abspath(queue_directory(path, None))
+        root = local_path(os.fspath(payload_root)) if payload_root else None
+        self._payload_root, self._network_disk = payload_root if root is None else os.path.abspath(root), network_disk
         self._graph = Graph()
         self._forgotten: list[str] = []
         self._opening = RLock()

@@ -156,7 +156,7 @@ class StageHandoff:
         self._path, self._name = os.path.abspath(path), name
         options = Options(fan_out=fan_out, dead_letter=dead_letter, network_disk=network_disk)
         self._queue, self._network_disk = open_queue(path, name, options), network_disk
-        self._buries, self._shares_root = dead_letter is not None, payload_root is not None
+        self._dead_letter, self._shares_root = dead_letter, payload_root is not None
         self._id = self._queue.identity[:16]
         try:
             self._may_have_letters = self._has_letters()
@@ -367,7 +367,7 @@ class StageHandoff:
             lost, is_own = self._damage(manifest) is not None, self._is_own(manifest.directory)
             if lost and is_own and not self._queue.subscriptions():
                 self._payloads.set_aside(manifest.directory)  # before the commit: a sweep would remove it after a crash
-            if self._buries:
+            if self._dead_letter is not None:
                 session.reject(item, reason, retry=False)
             session.flush()
         if is_own and not self._is_needed(manifest.directory):
@@ -511,7 +511,7 @@ class StageHandoff:
 
         This queue feeds no stage while it is open here, so none begins to need one later.
         """
-        return any(name.endswith((LETTERS, AGAIN)) for name in os.listdir(self._path))
+        return any(name.endswith((LETTERS, AGAIN)) for name in os.listdir(self._path) if name != self._dead_letter)
 
     def _is_own(self, directory: str) -> bool:
         """Return whether no other queue can need a payload.

@@ -126,6 +126,17 @@ def test_a_hand_off_that_cannot_look_for_letters_deletes_nothing(flow: Flow, mon
     hand_off(flow, "raw").close()
 
 
+def test_dead_letters_of_a_hand_off_are_no_letters_of_a_pipeline(flow: Flow) -> None:
+    """A hand-off whose dead letters have a name as those of a pipeline deletes the payloads that it has taken."""
+    for _ in range(2):
+        with hand_off(flow, "h", fan_out=True, dead_letter="h.letters") as handoff:
+            handoff.subscribe("reader")
+            handoff.put(flow.rows(1))
+            with handoff.take(subscription="reader") as stage:
+                assert stage is not None
+    assert flow.payloads() == {}
+
+
 def test_a_hand_off_beside_a_pipeline_deletes_what_it_has_taken(flow: Flow) -> None:
     """Letters in the directory do not let a hand-off without subscriptions keep the payloads that it takes."""
     pipeline = with_letters(flow)

@@ -228,13 +228,6 @@ def check_compaction(below: Any, bytes_per_second: Any) -> None:
         raise ValueError(f"bytes_per_second must be more than 0, got {bytes_per_second}")
 
 
-def checked_truth(name: str, value: object) -> bool:
-    """Return the value of an argument that is True or False. Raises ``TypeError``, with its name, for any other."""
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, not {value!r}")
-    return value
-
-
 def chosen_options(options: Options | None, arguments: Mapping[str, Any]) -> Options:
     """Return the options with the keyword arguments in the place of their fields. Raises ``TypeError`` for an unknown
     argument, and the errors of ``Options``."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 
 from .codecs import BYTES, Codec, T, checked_codec, decode_each
 from .core.encryption import Envelopes
-from .core.items import checked_count, checked_name, checked_session_name, checked_text, checked_timeout
+from .core.items import checked_count, checked_name, checked_session_name, checked_text, checked_timeout, checked_truth
 from .engine.context import Settings
 from .engine.reader import Reader
 from .engine.segment_use import SegmentUse
@@ -30,7 +30,6 @@ from .options import (
     Unnamed,
     check_compaction,
     check_numbers,
-    checked_truth,
     chosen_options,
     for_dead_letters,
     settings_of,

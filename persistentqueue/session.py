@@ -20,6 +20,7 @@ from .core.items import (
     checked_held,
     checked_marker,
     checked_timeout,
+    checked_truth,
     chunks,
     too_large,
 )
@@ -500,7 +501,7 @@ class Session(SessionState[T]):
                 flush is committed: close the queue and open it again.
             ValueError: If the timeout is negative or not a number, or above 0 without ``full="block"``, or if the
                 marker is out of range. Or with ``wait=False`` in a transaction over several queues.
-            TypeError: If the marker is not a tuple of a string and an integer.
+            TypeError: If the marker is not a tuple of a string and an integer, or ``wait`` is not True or False.
             ClosedError: If the session or its queue is closed.
             SessionInUseError: If another call of the session is under way.
             ReentrantUseError: If the call interrupts another call of the same queue in the same thread.
@@ -531,7 +532,7 @@ class Session(SessionState[T]):
         """
         if self._together is not None:
             return self._together.flush(self, marker, timeout, wait)
-        if not wait:
+        if wait is not True and not checked_truth("wait", wait):
             return self._begin_flush(marker, timeout)
         if self._busy:
             self._begin()

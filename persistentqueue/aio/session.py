@@ -14,7 +14,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar, overload
 import persistentqueue
 from persistentqueue import CodecError, PersistentQueueError, Ticket, UnflushedWarning
 from persistentqueue.codecs import T
-from persistentqueue.core.items import checked_count, checked_timeout, chunks
+from persistentqueue.core.items import checked_count, checked_timeout, checked_truth, chunks
 from persistentqueue.pickling import Uncopyable
 
 from .flush_batcher import Marker
@@ -233,7 +233,7 @@ class Session(Uncopyable, Generic[T]):
             False if the marker was reached before, otherwise True. With ``wait=False`` a ticket with that result.
 
         Raises:
-            TypeError, ValueError: ``marker`` or ``timeout`` is not valid.
+            TypeError, ValueError: ``marker``, ``timeout`` or ``wait`` is not valid.
             QueueFullError, ResourceError: There is no room. Nothing was committed, and the session keeps its
                 operations.
             PrecedingFlushError: An earlier flush with ``wait=False`` failed: roll the session back.
@@ -242,7 +242,7 @@ class Session(Uncopyable, Generic[T]):
         """
         with self._using():
             # Tickets may wait for room that flushes of other tasks make: nothing else waits in a thread meanwhile.
-            if wait:
+            if checked_truth("wait", wait):
                 await self._all_ended()
                 return await over(self._host.flush(self._core, marker, timeout))
             return await self._begin_flush(marker, timeout)

@@ -210,7 +210,7 @@ class ConnectedSession(Uncopyable, Generic[T]):
             False if the marker was reached before, otherwise True. With ``wait=False`` a ticket with that result.
 
         Raises:
-            TypeError, ValueError: ``marker`` or ``timeout`` is not valid.
+            TypeError, ValueError: ``marker``, ``timeout`` or ``wait`` is not valid.
             QueueFullError, ResourceError: There is no room. Nothing was committed, and the session keeps its
                 operations.
             OutcomeUnknownError: The owner ended, and no later one knows the outcome.

@@ -27,7 +27,7 @@ from persistentqueue import (
     TooManyFilesError,
     codecs,
 )
-from persistentqueue.core.items import need_several
+from persistentqueue.core.items import NotHeldError, need_several
 from persistentqueue.options import OptionArguments, Options, Unnamed, chosen_options, counts_deliveries
 from persistentqueue.system.disk import StrPath, abspath, after_fork_in_child
 from persistentqueue.workers import SharedQueue, connect_options
@@ -212,7 +212,6 @@ class Queue(UncopyableFace, queue.Queue[T]):
         hooks = type(self)._get, type(self)._qsize
         self._takes_first = self._is_shared and hooks == (Queue._get, Queue._qsize)
         """Whether ``get`` takes an item without a look at the size of the queue."""
-        self._lifecycle = Lifecycle()
         self._maxsize = maxsize
         self._session: Session[T] | None = None
         """Session of the put or get that holds the mutex, for the hooks."""
@@ -233,7 +232,7 @@ class Queue(UncopyableFace, queue.Queue[T]):
         """Number of threads that wait for several places at once."""
         self._tasks: OrderedDict[_Task, None] = OrderedDict()
         self._own = threading.local()
-        self._lifecycle.undone = 0
+        self._lifecycle = Lifecycle()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Return what makes a shared queue again in another process. Raises ``TypeError`` for any other queue."""
@@ -430,7 +429,7 @@ class Queue(UncopyableFace, queue.Queue[T]):
             except (SessionLostError, HoldLostError):
                 self._lose(task)
                 raise
-            except ValueError as error:
+            except NotHeldError as error:
                 failure = error
             else:
                 task.rejected += 1

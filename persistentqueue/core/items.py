@@ -33,6 +33,15 @@ _LONGEST_SECONDS = 1e9
 """Longest wait, in seconds: 31 years."""
 
 
+class NotHeldError(ValueError):
+    """The session of a ``reject`` holds no such item. Another session may hold it."""
+
+    def __init__(
+        self, text: str = "the session holds no such item, or has rejected all of them: pass an item that it holds"
+    ) -> None:
+        super().__init__(text)
+
+
 def chunks(items: Iterable[Any]) -> Iterator[list[Any]]:
     """Yield a list or a tuple as a whole, and any other iterable in parts. Raises the ``TypeError`` of
     ``need_several``."""
@@ -96,6 +105,13 @@ def checked_timeout(timeout: float | None) -> float | None:
     if not is_possible:
         raise ValueError(f"timeout must be None or at least 0 seconds, got {timeout}")
     return float(min(timeout, _LONGEST_SECONDS))  # a Decimal cannot be added to a time
+
+
+def checked_truth(name: str, value: object) -> bool:
+    """Return the value of an argument that is True or False. Raises ``TypeError``, with its name, for any other."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, not {value!r}")
+    return value
 
 
 def as_bytes(item: Buffer) -> bytes:

@@ -36,6 +36,7 @@ from typing import NamedTuple
 
 from ..core.dead_letter import DeadLetter
 from ..core.intervals import Intervals, Run, join_runs, last_of, within, without
+from ..core.items import NotHeldError
 from ..core.operations import Delayed, Delivered
 from ..drawing.text import many
 from ..engine.reader import CountedAvailability, CountedReader, Reader
@@ -275,7 +276,7 @@ class Trial:
         runs = chain(within(transaction.runs, behind, end), within(transaction.runs, 0, behind))
         found = first_meant((each for each in reader.read(runs) if each[0] not in self._rejections), matches)
         if found is None:
-            raise ValueError("the session holds no such item, or has rejected all of them: pass an item that it holds")
+            raise NotHeldError
         sequence, item = found
         if seconds is None:
             times = retries.times(reader.counted, sequence)

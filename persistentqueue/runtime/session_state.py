@@ -18,7 +18,7 @@ from ..codecs import Codec, T
 from ..core.availability import Taken
 from ..core.encryption import UNOPENED
 from ..core.intervals import Intervals, Run, append_run, last_of, within
-from ..core.items import checked_held, checked_marker, checked_timeout
+from ..core.items import checked_held, checked_marker, checked_timeout, checked_truth
 from ..core.page_cache import ITEM_OVERHEAD_BYTES
 from ..drawing.text import many
 from ..engine.reader import Reader
@@ -446,8 +446,9 @@ class _JointFlush:
 
 
 def check_joint(timeout: float | None, wait: bool) -> None:
-    """Raise ``ValueError`` for arguments of ``flush`` that a transaction over several queues cannot have."""
-    if not wait:
+    """Raise ``ValueError`` or ``TypeError`` for arguments of ``flush`` that a transaction over several queues cannot
+    have."""
+    if not checked_truth("wait", wait):
         raise ValueError("a transaction over several queues has no tickets: flush it with wait=True")
     if checked_timeout(timeout):
         raise ValueError(

@@ -312,10 +312,7 @@ class Service:
         if len(items[0]) > ITEM_BYTES_MAX:
             uncount(session, len(items))
             session.put_back(len(items))
-            raise ItemTooLargeError(
-                f"{self._queue.directory}: the next item has {len(items[0])} bytes, and a worker gets at most "
-                f"{ITEM_BYTES_MAX}: dequeue it in the process that owns the queue"
-            )
+            raise self._too_large(items[0], "dequeue")
         # If the next take can only raise, the worker returns these items first, as a dequeue of the owner does.
         more = following is not None and len(following) <= ITEM_BYTES_MAX
         if client.hold_seconds is not None and client.expires == inf:
@@ -397,7 +394,15 @@ class Service:
             reader = self._queue.of_all() if message.which else _reader(self._queue, client)
             client.browsing = self._queue.browse(reader)
         _, items = next(client.browsing, (0, []))
+        if items and len(largest := max(items, key=len)) > ITEM_BYTES_MAX:
+            raise self._too_large(largest, "browse")
         client.answer(call, Taken(0, items))
+
+    def _too_large(self, item: bytes, verb: str) -> ItemTooLargeError:
+        return ItemTooLargeError(
+            f"{self._queue.directory}: the next item has {len(item)} bytes, and a worker gets at most "
+            f"{ITEM_BYTES_MAX}: {verb} it in the process that owns the queue"
+        )
 
     def _call(self, client: Client, call: int, message: Call) -> None:
         name, arguments = str(message.fields.get("call")), message.fields.get("arguments")

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Generic, NamedTuple, cast
 
 from ..codecs import BYTES, Codec, T, checked_codec, decode_each
-from ..core.items import checked_count, checked_name, checked_session_name, checked_text, checked_timeout
+from ..core.items import checked_count, checked_name, checked_session_name, checked_text, checked_timeout, checked_truth
 from ..engine.context import Settings
 from ..engine.segment_use import SegmentUse
 from ..errors import (
@@ -25,7 +25,7 @@ from ..errors import (
 )
 from ..interprocess.snapshot_view import View
 from ..misplaced_calls import MisplacedCalls
-from ..options import Options, Start, Unnamed, check_compaction, check_numbers, checked_truth, for_dead_letters
+from ..options import Options, Start, Unnamed, check_compaction, check_numbers, for_dead_letters
 from ..pickling import uncopyable_block
 from ..runtime.inspection import Stats
 from ..runtime.maintenance import Compacted, Maintained

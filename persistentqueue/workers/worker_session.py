@@ -9,13 +9,25 @@ from types import TracebackType
 from typing import Any, Literal, overload
 
 from ..codecs import BYTES, ON_HOLD, T, encode
-from ..core.items import are_bytes, as_bytes, checked_count, checked_held, checked_timeout, chunks
+from ..core.items import (
+    NotHeldError,
+    are_bytes,
+    as_bytes,
+    checked_count,
+    checked_held,
+    checked_timeout,
+    checked_truth,
+    chunks,
+)
 from ..errors import CodecError, ItemTooLargeError, PersistentQueueError, UnflushedWarning
 from ..runtime.pipeline import Ticket, done
 from ..runtime.retries import checked_delay, checked_reason, first_meant
 from ..runtime.session_state import FREE, decode_held, rank_of
 from ..serving.protocol import ITEM_BYTES_MAX, Reject
 from .worker_state import WorkerState
+
+_TEXT_CHARACTERS_MAX = 10_000
+"""Most characters of an error's text that the owner gets: a dead letter has fewer."""
 
 
 class WorkerSession(WorkerState[T]):
@@ -55,8 +67,8 @@ class WorkerSession(WorkerState[T]):
         unflushed = kind is None and not self._is_closed and self.has_work
         try:
             if isinstance(error, Exception) and self._counts and self._held and self._link is not None:
-                with suppress(PersistentQueueError):  # the user must see the error of the block, not this one
-                    self._simply("give_up", error=type(error).__name__, text=str(error))
+                with suppress(Exception):  # the user must see the error of the block, not this one
+                    self._simply("give_up", error=type(error).__name__, text=str(error)[:_TEXT_CHARACTERS_MAX])
         finally:
             self.close()
         if unflushed:
@@ -107,7 +119,7 @@ class WorkerSession(WorkerState[T]):
 
     def dequeue_many(self, max_items: int, timeout: float | None = 0.0) -> list[T]:
         """Hold up to ``max_items`` ready items and return them, in order. As ``Session.dequeue_many``."""
-        most = checked_count("max_items", max_items)
+        most, timeout = checked_count("max_items", max_items), checked_timeout(timeout)
         data = self._take(most, timeout) if most else []
         return data if self._codec is BYTES else self._decoded(data)  # type: ignore[return-value]
 
@@ -183,8 +195,9 @@ class WorkerSession(WorkerState[T]):
         """
         if self._together is not None:
             return self._together.flush(self, marker, timeout, wait)
+        waits = checked_truth("wait", wait)
         committed = self._flush(marker, checked_timeout(timeout))
-        return committed if wait else done(committed)
+        return committed if waits else done(committed)
 
     def reject(self, item: Any, reason: str = "", *, retry: bool = True, delay_seconds: float | None = None) -> None:
         """Mark a held item as failed, as ``Session.reject`` does. Raises its errors."""
@@ -193,11 +206,11 @@ class WorkerSession(WorkerState[T]):
             if isinstance(item, CodecError):
                 reason, item = reason or item.problem, item.item
             its_reason = checked_reason(reason).encode(errors="surrogatepass")  # from the name of a file
+            delay = b"" if delay_seconds is None else repr(float(checked_delay(delay_seconds))).encode()
             numbered = ((at, raw) for at, raw in enumerate(self._raw) if raw is not None)
             at, raw = first_meant(numbered, lambda _, raw: rank_of(self._codec, raw, item)) or (-1, b"")
             if at < 0 and self._counts:
-                raise ValueError("the session holds no such item, or has rejected it: pass an item that it holds")
-            delay = b"" if delay_seconds is None else repr(float(checked_delay(delay_seconds))).encode()
+                raise NotHeldError
             self._end(self._ask(Reject(int(bool(retry)), (raw, its_reason, delay))))
             self._raw[at] = None
             self._busy = FREE

@@ -236,6 +236,7 @@ class WorkerState(Uncopyable, Generic[T]):
                 name, version = checked_marker(marker)
                 mark = encode_message(Mark(version, name), 0)
             elif not self.has_work:
+                self._roll_back()  # the items ahead
                 self._busy = FREE
                 return True
             while True:

@@ -198,9 +198,10 @@ def test_a_hold_that_is_over(queue: Queue[Any]) -> None:
 
 
 def test_a_fork_has_a_queue_of_its_own(queue: Queue[Any]) -> None:
-    """A forked child puts and gets. It has got no items, and its parent keeps what it has got."""
+    """A forked child puts and gets. It has got no items, and its parent keeps what it has got, and its shutdown."""
     queue.put_many([1, 2])
     assert queue.get() == 1
+    queue.shutdown()
     child = os.fork()
     if not child:  # pragma: no cover - another process
         signal.alarm(60)
@@ -336,6 +337,27 @@ def test_rejected_items(tmp_path: Path) -> None:
             assert queue.persistent.requeue() == 1
             assert get_and_end(queue) == "bad"
         assert len(owner) == 0
+
+
+@pytest.mark.parametrize("is_shared", [False, True], ids=["alone", "shared"])
+def test_a_rejection_that_is_wrong_is_named(tmp_path: Path, is_shared: bool) -> None:
+    """The error of ``reject`` tells what is wrong, whatever else was got; then the item can be rejected."""
+    with Queue[Any](tmp_path, shared=is_shared, retry_delay_seconds=0.01) as queue:
+        for item in "abc":
+            queue.put(item)
+            queue.get()
+        for item, arguments, match in (
+            ("b", {"retry": False}, "retry=False needs a dead-letter queue"),
+            ("b", {"delay_seconds": -1}, "a delay must be from 0"),
+            ("d", {}, "holds no such item"),
+        ):
+            with pytest.raises(ValueError, match=match):
+                queue.reject(item, **arguments)
+        queue.reject("b")
+        assert get_and_end(queue) == "b"
+        for _ in "ac":
+            queue.task_done()
+        queue.join()
 
 
 def test_a_rejection_after_the_owner_was_killed(start: Start, tmp_path: Path) -> None:

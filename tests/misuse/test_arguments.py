@@ -190,6 +190,20 @@ def test_a_name_is_text(tmp_path: Path, call: str, what: str, name: Any) -> None
     assert answers == [f"TypeError: {what}, not {name!r}"] * 4
 
 
+@pytest.mark.parametrize("wait", [0, 1, None, "x"], ids=repr)
+def test_a_flush_waits_or_does_not(tmp_path: Path, wait: Any) -> None:
+    """``wait`` of a flush is True or False: a number could be meant as seconds."""
+    answers = asyncio.run(_answers_of_queues(tmp_path, lambda queue: queue.session().flush(wait=wait)))
+    assert answers == [f"TypeError: wait must be True or False, not {wait!r}"] * 4
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_timeout_is_checked_for_any_number_of_items(tmp_path: Path, count: int) -> None:
+    """Each interface refuses a negative timeout, also of a dequeue of no items."""
+    answers = asyncio.run(_answers_of_queues(tmp_path, lambda queue: queue.session().dequeue_many(count, -1)))
+    assert answers == ["ValueError: timeout must be None or at least 0 seconds, got -1"] * 4
+
+
 def test_a_session_of_a_subscription_has_a_name_of_text(tmp_path: Path) -> None:
     """A session of a subscription is refused if its name is no text, also if it is false like no name."""
 

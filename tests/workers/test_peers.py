@@ -221,6 +221,17 @@ def test_item_that_is_too_long_for_a_worker(queue: PersistentQueue, shared: Shar
     assert drain(queue) == [long, b"later"]
 
 
+def test_item_that_is_too_long_to_be_browsed(queue: PersistentQueue, shared: SharedQueue[bytes]) -> None:
+    """A worker that browses gets the items before such an item, then ``ItemTooLargeError`` with its length."""
+    long = bytes(ITEM_BYTES_MAX + 1)
+    put(queue, b"short", long)
+    items = shared.browse()
+    assert next(items) == b"short"
+    with pytest.raises(ItemTooLargeError, match=f"has {len(long)} bytes.*: browse it in the process that owns"):
+        next(items)
+    assert drain(queue) == [b"short", long]
+
+
 def _service(queue: PersistentQueue) -> service.Service:
     server = queue._server
     assert server is not None

@@ -105,6 +105,21 @@ def test_items_that_were_not_asked_for_stay(served: Serve) -> None:
         assert drained(queue) == [b"8"]
 
 
+def test_a_flush_of_nothing_releases_what_was_brought(served: Serve) -> None:
+    """A flush without any work releases the items that an earlier flush has brought, as each flush does."""
+    queue, join = served()
+    put(queue, b"1", b"2")
+    with join(prefetch=True) as shared, shared.session() as session:
+        assert session.dequeue() == b"1"
+        session.flush()
+        assert queue.peek() == []
+        assert session.flush() is True
+        assert queue.peek() == [b"2"]
+        assert session.dequeue() == b"2"
+        session.flush()
+    assert len(queue) == 0
+
+
 def test_queues_that_count_attempts_bring_nothing_ahead(served: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """A delivery is counted when an item is dequeued, so nothing is delivered before."""
     queue, join = served(max_attempts=2, dead_letter="failed")

@@ -485,8 +485,9 @@ def test_rejections_are_checked_as_those_of_the_owner(served: Serve) -> None:
         assert session.dequeue() == b"bad"
         with pytest.raises(TypeError, match=r"a reason must be text, not ValueError\('bad'\): pass repr\(error\)"):
             session.reject(b"bad", ValueError("bad"))  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match="a delay must be a number of seconds, not '1'"):
-            session.reject(b"bad", delay_seconds="1")  # type: ignore[arg-type]
+        for item in (b"bad", b"other"):
+            with pytest.raises(TypeError, match="a delay must be a number of seconds, not '1'"):
+                session.reject(item, delay_seconds="1")  # type: ignore[arg-type]
         session.reject(b"bad", "no such file: \udcff", retry=False)
         session.flush()
         with shared.dead_letters as dead:
@@ -515,6 +516,28 @@ def test_attempts_and_dead_letters(served: Serve, tmp_path: Path) -> None:
             (b"bad", "RuntimeError: broken"),
             (b"worse", "no use"),
         ]
+
+
+class _Wordless(Exception):  # noqa: N818 - its text is what fails
+    def __str__(self) -> str:
+        raise LookupError("no words")
+
+
+@pytest.mark.parametrize("error", [RuntimeError("long " * 2_000_000), _Wordless()], ids=["long", "wordless"])
+def test_any_error_of_a_block_comes_out(served: Serve, error: Exception) -> None:
+    """An error that leaves a block comes out as it is, also if no message can hold its text, or it has none. The item
+    of a last attempt is a dead letter, at the latest when the next session asks for it."""
+    queue, join = served(max_attempts=1, dead_letter="dead")
+    put(queue, b"bad")
+    with join(max_attempts=1, dead_letter="dead") as shared:
+        with pytest.raises(type(error)) as raised, shared.session() as session:
+            assert session.dequeue() == b"bad"
+            raise error
+        assert raised.value is error
+        with shared.session() as session:
+            assert session.dequeue() is None
+        with shared.dead_letters as dead:
+            assert [DeadLetter.decode(letter).item for letter in drained(dead)] == [b"bad"]
 
 
 def test_a_hold_has_an_end(served: Serve) -> None:

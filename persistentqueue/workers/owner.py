@@ -20,6 +20,7 @@ from ..errors import (
     QueueLockedError,
     QueueNotFoundError,
     ResourceError,
+    SubscriptionNotFoundError,
     naming_paths,
     unless_lacking,
 )
@@ -310,20 +311,24 @@ class Owner(Generic[T]):
     def call_owner(self, call: str, **arguments: Any) -> Any:
         """Make a call through the socket, also if this process is the owner. Raises ``ReentrantUseError``."""
         since_seconds = self.disk.monotonic()
+        is_repeated = False
 
         def ask() -> Any:
             """Ask owners until one of them answers."""
-            nonlocal since_seconds
+            nonlocal since_seconds, is_repeated
             while True:
                 try:
                     answer = self._ask(Call({"call": call, "arguments": arguments}), since_seconds)
                 except LinkLostError:
                     if call in _ONCE:
                         raise OutcomeUnknownError(self.directory, f"which was to {call} the queue") from None
-                    since_seconds = self.disk.monotonic()
+                    since_seconds, is_repeated = self.disk.monotonic(), True
                     continue
                 if isinstance(answer, Failed):
-                    raise decode_error(answer.fields)
+                    error = decode_error(answer.fields)
+                    if is_repeated and call == "unsubscribe" and isinstance(error, SubscriptionNotFoundError):
+                        return None  # the owner that has ended has removed it
+                    raise error
                 assert isinstance(answer, Result)
                 return decode_value(answer.fields.get("result"))
 

@@ -1359,3 +1359,23 @@ def test_a_call_that_must_not_be_repeated_is_not_repeated(served: Serve, monkeyp
         with pytest.raises(OutcomeUnknownError, match="clear"):
             shared.clear()
         assert shared.clear() == 1
+
+
+def test_a_subscription_is_removed_once(served: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the owner ends when it has removed a subscription, ``unsubscribe`` returns; a further call finds none."""
+    _, join = served()
+    call = Link.call
+
+    def lost_once(link: Link, message: Message, *before: bytes) -> Message:
+        answer = call(link, message, *before)
+        if isinstance(message, Call):
+            monkeypatch.setattr(Link, "call", call)
+            raise link._lost()
+        return answer
+
+    with join() as shared:
+        shared.subscribe("mails")
+        monkeypatch.setattr(Link, "call", lost_once)
+        shared.unsubscribe("mails")
+        with pytest.raises(SubscriptionNotFoundError):
+            shared.unsubscribe("mails")

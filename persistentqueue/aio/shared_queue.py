@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
+import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -169,7 +170,9 @@ class ConnectedQueue(MisplacedCalls, Uncopyable, Generic[T]):
         """The synchronous queue."""
         self._calls = Worker(THREAD_NAME)
         self._closing = Closing()
-        self._sessions: set[ConnectedSession[T]] = set()
+        self._sessions = weakref.WeakSet[ConnectedSession[T]]()
+        self._threads = weakref.WeakSet[Worker]()
+        """Threads of the sessions. That of a session that was dropped is here until it ends."""
         self._graves: ConnectedQueue[bytes] | None = None
         """The dead-letter queue, once it was asked for."""
 
@@ -229,8 +232,10 @@ class ConnectedQueue(MisplacedCalls, Uncopyable, Generic[T]):
             core: The synchronous session.
         """
         assert isinstance(core, WorkerSession)  # the core has no local sessions
-        session = ConnectedSession(core, self._sessions.discard)
+        thread = Worker(THREAD_NAME)
+        session = ConnectedSession(core, self._sessions.discard, thread)
         self._sessions.add(session)
+        self._threads.add(thread)
         return session
 
     @asynccontextmanager
@@ -484,8 +489,13 @@ class ConnectedQueue(MisplacedCalls, Uncopyable, Generic[T]):
             stack.push_async_callback(apart, THREAD_NAME, self.core.close)
             if self._graves is not None:
                 stack.push_async_callback(self._graves._closing.once, partial(self._graves._close, lost))
+            stack.push_async_callback(self._end_threads)
             for session in list(self._sessions):
                 stack.push_async_callback(session.leave)
+
+    async def _end_threads(self) -> None:
+        for thread in list(self._threads):
+            await thread.ended()
 
 
 class ConnectedSubscription(Uncopyable, Generic[T]):

@@ -43,14 +43,15 @@ class ConnectedSession(Uncopyable, Generic[T]):
     Args:
         core: The synchronous session.
         forget: Called when the session is closed.
+        thread: The thread for the calls of the session.
     """
 
     _elsewhere = "get another one from queue.session()"
 
-    def __init__(self, core: WorkerSession[T], forget: Callable[[ConnectedSession[T]], object]) -> None:
+    def __init__(self, core: WorkerSession[T], forget: Callable[[ConnectedSession[T]], object], thread: Worker) -> None:
         self._core = core
         self._forget = forget
-        self._thread = Worker(THREAD_NAME)
+        self._thread = thread
         self._is_busy = False
         self._is_taking = False
         """True while a dequeue is under way."""

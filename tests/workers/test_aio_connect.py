@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +19,7 @@ from persistentqueue import (
     CodecError,
     DeadLetter,
     HoldLostError,
+    PersistentQueue,
     QueueFullError,
     SessionInUseError,
     SessionLostError,
@@ -32,6 +35,7 @@ from persistentqueue.serving import calls
 from persistentqueue.workers import SharedQueue, WorkerSession
 
 from ..conftest import QueueFactory
+from ..support.limits import SECONDS
 from .test_prefetch import calls_of
 
 
@@ -102,7 +106,8 @@ def test_connect_is_awaited_or_is_a_block(tmp_path: Path) -> None:
         assert queue.closed
         with pytest.warns(UnflushedWarning) as caught:
             async with aio.connect(tmp_path, "q") as queue:
-                await queue.session().enqueue(b"z")
+                session = queue.session()
+                await session.enqueue(b"z")
         assert [each.filename for each in caught] == [__file__]
         for queue in (
             await aio.connect(tmp_path, "q"),
@@ -136,11 +141,13 @@ def test_a_close_that_loses_items_warns(tmp_path: Path) -> None:
         assert [each.filename for each in caught] == [__file__] * 2
         with pytest.raises(KeyError):
             async with await aio.connect(tmp_path, "q") as queue:
-                await queue.session().enqueue(b"z")
+                session = queue.session()
+                await session.enqueue(b"z")
                 raise KeyError
         with pytest.warns(UnflushedWarning) as caught:
             async with await aio.connect(tmp_path, "q") as queue:
-                await queue.session().enqueue(b"z")
+                session = queue.session()
+                await session.enqueue(b"z")
         assert [each.filename for each in caught] == [__file__]
         async with await aio.connect(tmp_path, "q") as queue:
             assert await queue.size() == 2
@@ -164,6 +171,26 @@ def test_a_block_without_a_flush_warns_and_rolls_back(tmp_path: Path) -> None:
                     raise RuntimeError("stop")
             assert session.closed
             assert await queue.size() == 1
+
+    asyncio.run(main())
+
+
+def test_a_session_that_is_dropped_releases_its_items(tmp_path: Path) -> None:
+    """A session that is garbage-collected ends its connection: what it held is ready again, though the queue is
+    open."""
+
+    async def main() -> None:
+        with PersistentQueue(tmp_path, "q", serve=True) as owner:
+            async with aio.connect(tmp_path, "q", serve="never") as queue:
+                async with queue.transaction() as session:
+                    await session.enqueue(b"1")
+                session = queue.session()
+                assert await session.dequeue() == b"1"
+                dropped = weakref.ref(session)
+                del session
+                gc.collect()
+                assert dropped() is None
+                assert owner.wait(SECONDS)
 
     asyncio.run(main())
 

@@ -21,6 +21,16 @@ _GIVE_UP_SECONDS = 0.01
 """Time between two attempts to end the wait of a call that its thread has not begun yet, in seconds."""
 
 
+def landable(error: BaseException) -> BaseException:
+    """Return the error in the form that a future takes: a ``StopIteration`` becomes a ``RuntimeError``, as it does when
+    it leaves a coroutine. A ``retry_delay_seconds`` that calls ``next`` may raise it."""
+    if not isinstance(error, StopIteration):
+        return error
+    found = RuntimeError(f"a call of the queue raised {error!r}: let what the queue calls raise another error")
+    found.__cause__ = error
+    return found
+
+
 class Landing(asyncio.Future[T]):
     """The result of a call in a thread, which cannot be cancelled.
 
@@ -34,7 +44,7 @@ class Landing(asyncio.Future[T]):
     def land(self, found: T | BaseException) -> None:
         """Set the result, or the exception."""
         if isinstance(found, BaseException):
-            self.set_exception(found)
+            self.set_exception(landable(found))
         else:
             self.set_result(found)
 

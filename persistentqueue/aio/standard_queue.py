@@ -46,7 +46,7 @@ from persistentqueue.system.disk import StrPath, after_fork_in_child, fspath
 
 from ..faces.lifecycle import Lifecycle, T, oldest
 from ..faces.refusals import UncopyableFace, need_maxsize
-from .futures import Closing, Landing, Worker, launch, over, tell
+from .futures import Closing, Landing, Worker, landable, launch, over, tell
 from .opening import LoopBound, not_open, prepare
 from .persistent_queue import OptionArguments, adopted
 from .persistent_queue import PersistentQueue as AioPersistentQueue
@@ -778,7 +778,7 @@ def _raise(waiters: deque[asyncio.Future[None]], error: BaseException, most: flo
     while waiters and most:
         waiter = waiters.popleft()
         if not waiter.done():
-            waiter.set_exception(error)
+            waiter.set_exception(landable(error))
             most -= 1
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -293,6 +294,40 @@ def test_a_rejected_item_comes_again_and_then_becomes_a_dead_letter(place: Path)
             assert await drain(queue) == [b"bad"]
             dead = queue.dead_letters
         assert dead.closed and queue.closed
+
+    run(main())
+
+
+@pytest.mark.parametrize("kind", ["session", "queue"])
+def test_a_function_of_delays_that_ends_ends_no_loop(place: Path, kind: str) -> None:
+    """A ``retry_delay_seconds`` that raises ``StopIteration`` makes the call raise ``RuntimeError``, and never hang.
+    The next call has its effect."""
+    delays: Iterator[float] = iter(())
+
+    async def main() -> None:
+        nonlocal delays
+        settings: Any = {"codec": codecs.JSON, "retry_delay_seconds": lambda _: next(delays)}
+        if kind == "queue":
+            async with aio.Queue(place / "jobs", **settings) as queue:
+                await queue.put("job")
+                job = await queue.get()
+                with pytest.raises(RuntimeError, match=r"raised StopIteration\(\)") as raised:
+                    await queue.reject(job)
+                delays = repeat(0.0)
+                await queue.reject(job)
+                assert await queue.get() == "job"
+        else:
+            async with aio.PersistentQueue(place, "jobs", **settings) as jobs, jobs.session() as session:
+                await put(jobs, "job")
+                assert await session.dequeue() == "job"
+                with pytest.raises(RuntimeError, match=r"raised StopIteration\(\)") as raised:
+                    await session.reject("job")
+                delays = repeat(0.0)
+                await session.reject("job")
+                await session.flush()
+                assert await session.dequeue(None) == "job"
+                await session.flush()
+        assert isinstance(raised.value.__cause__, StopIteration)
 
     run(main())
 

@@ -299,6 +299,8 @@ class SubscriptionNotFoundError(PersistentQueueError, LookupError):
     def __init__(self, path: str, subscription: str, others: Sequence[str] = (), owner: str = "queue") -> None:
         there = f"existing: {', '.join(map(repr, others))}" if others else "it may have been removed"
         what = f"the queue has no subscription {subscription!r}; {there}: create one with {owner}.subscribe(name)"
+        if subscription in others:
+            what = f"the subscription {subscription!r} was removed; another has its name: call {owner}.subscribe(name)"
         plain = f"only subscriptions read it{f' ({there})' if others else ''}: call {owner}.subscribe(name)"
         super().__init__(f"{path}: {what if subscription else f'the queue was made with fan_out, so {plain}'}")
         self.path, self.subscription = path, subscription

@@ -119,8 +119,7 @@ class WorkerSession(WorkerState[T]):
 
     def dequeue_many(self, max_items: int, timeout: float | None = 0.0) -> list[T]:
         """Hold up to ``max_items`` ready items and return them, in order. As ``Session.dequeue_many``."""
-        most, timeout = checked_count("max_items", max_items), checked_timeout(timeout)
-        data = self._take(most, timeout) if most else []
+        data = self._take(checked_count("max_items", max_items), timeout)
         return data if self._codec is BYTES else self._decoded(data)  # type: ignore[return-value]
 
     def dequeue_cached(self, max_items: int) -> list[T]:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from persistentqueue import (
+    ClosedError,
     CodecError,
     DeadLetter,
     MemoryBudget,
@@ -202,6 +203,23 @@ def test_a_timeout_is_checked_for_any_number_of_items(tmp_path: Path, count: int
     """Each interface refuses a negative timeout, also of a dequeue of no items."""
     answers = asyncio.run(_answers_of_queues(tmp_path, lambda queue: queue.session().dequeue_many(count, -1)))
     assert answers == ["ValueError: timeout must be None or at least 0 seconds, got -1"] * 4
+
+
+def test_a_closed_session_takes_nothing(tmp_path: Path) -> None:
+    """Each interface refuses a dequeue of a session that is closed, also of no items."""
+
+    async def ask(queue: Any) -> Any:
+        session = queue.session()
+        closing = session.close()
+        if isawaitable(closing):
+            await closing
+        try:
+            answer = session.dequeue_many(0)
+            return await answer if isawaitable(answer) else answer
+        except ClosedError:
+            return "nothing: it is closed"
+
+    assert asyncio.run(_answers_of_queues(tmp_path, ask)) == ["took nothing: it is closed"] * 4
 
 
 def test_a_session_of_a_subscription_has_a_name_of_text(tmp_path: Path) -> None:

@@ -459,6 +459,23 @@ def test_a_removed_subscription_is_not_made_again(tmp_path: Path, owns: bool) ->
         assert (removed.removed, queue.subscriptions(), len(removed)) == (True, [], 0)
 
 
+@pytest.mark.parametrize("is_far", [False, True], ids=["owner", "worker"])
+def test_a_session_of_a_removed_subscription_does_not_get_a_new_one(served: Serve, is_far: bool) -> None:
+    """A session stays with its subscription: when another one has the name, its error says so."""
+    owner, join = served()
+    with join() as shared:
+        queue: Any = shared if is_far else owner
+        with queue.subscribe("mails").session() as session:
+            assert session.dequeue() is None
+            queue.unsubscribe("mails")
+            with queue.subscribe("mails").session() as later:
+                put(owner, b"1")
+                with pytest.raises(SubscriptionNotFoundError, match="was removed; another has its name: call"):
+                    session.dequeue()
+                assert later.dequeue() == b"1"
+                later.flush()
+
+
 def test_a_wait_of_a_removed_subscription_ends(served: Serve) -> None:
     """A wait ends at once with True if the subscription was removed, before the call or meanwhile: the next dequeue
     raises that."""

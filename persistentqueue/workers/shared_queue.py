@@ -435,7 +435,8 @@ class SharedQueue(MisplacedCalls, Generic[T]):
         """Roll back the sessions of this process. If it owns the queue, close it: another process takes over.
 
         Everything committed is durable on return. Any thread may call it; closing again does nothing, but waits for
-        another thread that is closing the queue. A session with enqueued items that it has not flushed causes an
+        another thread that is closing the queue. A ``flush`` of another thread that has begun tells its outcome, but
+        waits for no more room. A session with enqueued items that it has not flushed causes an
         ``UnflushedWarning``.
 
         Raises:

@@ -17,11 +17,11 @@ from ..codecs import Codec, T
 from ..core.items import Batch, checked_marker, checked_timeout
 from ..drawing.text import many
 from ..engine.transaction import SPILL_BYTES
-from ..errors import ClosedError, PersistentQueueError, SessionInUseError, UnflushedWarning
+from ..errors import ClosedError, PersistentQueueError, QueueFullError, SessionInUseError, UnflushedWarning
 from ..pickling import Uncopyable
 from ..runtime.multi_queue import require_neighbours
 from ..runtime.session_state import BUSY, FREE, TORN, check_joint
-from ..serving.errors import NotServedError, SessionLostError, decode_error
+from ..serving.errors import NotServedError, OutcomeUnknownError, SessionLostError, decode_error
 from ..serving.protocol import (
     FOR_EVER,
     Ahead,
@@ -229,6 +229,17 @@ class WorkerState(Uncopyable, Generic[T]):
     # --- the end of a transaction ------------------------------------------------------------------------------------
 
     def _flush(self, marker: tuple[str, int] | None, timeout: float | None) -> bool:
+        """Flush this session alone. A flush that has begun ends, also if the queue is closed meanwhile."""
+        try:
+            return self._flush_begun(marker, timeout)
+        except QueueFullError:
+            if self._is_closed:  # which has ended the wait for room
+                raise ClosedError(self._why_closed) from None
+            raise
+        finally:
+            self._leave()
+
+    def _flush_begun(self, marker: tuple[str, int] | None, timeout: float | None) -> bool:
         self._begin()
         try:
             mark = b""
@@ -246,6 +257,7 @@ class WorkerState(Uncopyable, Generic[T]):
                 # No call in these two steps, so no interruption in between.
                 self._number = number
                 self._doubt = True
+                self._need_open()
                 try:
                     answer = link.call(Flush(number, milliseconds(timeout), self._batch.items), before)
                 except LinkLostError:
@@ -299,6 +311,8 @@ class WorkerState(Uncopyable, Generic[T]):
         while self._doubt:
             try:
                 answer = self._connect().call(Outcome(self._number))
+            except ClosedError:
+                raise OutcomeUnknownError(self._path, "and this process has closed the queue") from None
             except LinkLostError:
                 self._link = None
                 continue
@@ -342,8 +356,23 @@ class WorkerState(Uncopyable, Generic[T]):
         loss = self.loss()
         self._is_closed, self._why_closed, link = True, why_closed or self._why_closed, self._link
         if link is not None:
-            link.cut()
+            if self._busy and self._doubt:  # a flush: it ends, so that its caller learns whether it was committed
+                link.wait_no_more()
+            else:
+                link.cut()
         return loss
+
+    def _leave(self) -> None:
+        """End the connection if the session was ended during its flush, which ``end`` has left to it."""
+        link = self._link
+        if self._is_closed and not self._busy and link is not None:
+            link.part()
+
+    def _need_open(self) -> None:
+        """Raise ``ClosedError`` if the session was ended before its flush was in doubt: ``end`` did not cut it then."""
+        if self._is_closed:
+            self._doubt = False
+            raise ClosedError(self._why_closed)
 
     def loss(self) -> str | None:
         """Return the text of a warning if the close of the queue loses something that no call tells; else None.
@@ -529,6 +558,7 @@ class _JointFlush:
         # No call in these two steps, so no interruption in between.
         self.under_way = busy
         first._doubt = True
+        first._need_open()
         try:
             answer = link.call(Call({"call": "flush_jointly", "arguments": {"parts": parts, "marker": marker}}))
         except LinkLostError:
@@ -583,6 +613,7 @@ class _JointFlush:
 def _end_all(sessions: Sequence[WorkerState[Any]]) -> None:
     for session in sessions:
         session._end_badly()
+        session._leave()
 
 
 def flush_together(sessions: Sequence[WorkerState[Any]]) -> None:

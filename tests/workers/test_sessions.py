@@ -1007,6 +1007,106 @@ def test_a_connect_that_fails_as_the_owner_leaves_nothing_open(
     PersistentQueue(tmp_path, "q").close()
 
 
+def closing_in(
+    monkeypatch: pytest.MonkeyPatch, queue: SharedQueue[Any], kind: type[Message], *, ends: bool = False
+) -> None:
+    """Let the queue be closed when its session makes the next call of this kind; then its owner may have ended."""
+    call = Link.call
+
+    def close_first(link: Link, message: Message, *before: bytes) -> Message:
+        if not isinstance(message, kind):
+            return call(link, message, *before)
+        monkeypatch.setattr(Link, "call", call)
+        queue.close()
+        if ends:
+            raise link._lost()
+        return call(link, message, *before)
+
+    monkeypatch.setattr(Link, "call", close_first)
+
+
+def test_a_flush_tells_its_outcome_when_its_queue_is_closed(served: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flush that has begun when another thread closes the queue ends, and returns True. Its connection ends, too."""
+    owner, join = served()
+    shared = join()
+    session = shared.session()
+    session.enqueue(b"1")
+    closing_in(monkeypatch, shared, Flush)
+    assert session.flush() is True
+    with pytest.raises(ClosedError, match="the queue is closed"):
+        session.flush()
+    assert drained(owner) == [b"1"]
+    wait_for(lambda: not owner.connections())
+
+
+def test_a_queue_that_is_closed_just_before_a_flush_commits_nothing(
+    served: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the queue is closed before the flush is sent, ``ClosedError`` is true: nothing is committed."""
+    owner, join = served()
+    shared = join()
+    session = shared.session()
+    session.enqueue(b"1")
+
+    def close_before(_session: WorkerSession[Any]) -> bytes:
+        shared.close()
+        return b""
+
+    monkeypatch.setattr(WorkerSession, "_asked_ahead", close_before)
+    with pytest.raises(ClosedError, match="the queue is closed"):
+        session.flush()
+    wait_for(lambda: not owner.connections())
+    assert len(owner) == 0
+
+
+def test_a_flush_of_a_closed_queue_whose_owner_ends_is_unknown(served: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the owner ends as well, no later call can learn the outcome: the error says so."""
+    _, join = served()
+    shared = join()
+    session = shared.session()
+    session.enqueue(b"1")
+    closing_in(monkeypatch, shared, Flush, ends=True)
+    with pytest.raises(OutcomeUnknownError, match="and this process has closed the queue"):
+        session.flush()
+
+
+def test_a_flush_that_waits_for_room_ends_with_its_queue(served: Serve) -> None:
+    """The close of the queue ends the wait of a flush for room with ``ClosedError``, and nothing of it is committed."""
+    owner, join = served(max_items=1, full="block")
+    put(owner, b"1")
+    shared = join(max_items=1, full="block")
+    session = shared.session()
+    session.enqueue(b"2")
+    with ThreadPoolExecutor(1) as pool:
+        flushing = pool.submit(session.flush)
+        server_ = owner._server
+        assert server_ is not None
+        assert server_._service is not None
+        blocked = server_._service._blocked
+        wait_for(lambda: bool(blocked))
+        shared.close()
+        with pytest.raises(ClosedError, match="the queue is closed"):
+            flushing.result(SECONDS)
+    wait_for(lambda: not owner.connections())
+    assert drained(owner) == [b"1"]
+
+
+def test_a_flush_of_two_queues_tells_its_outcome_when_one_is_closed(
+    served: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flush over two queues that has begun when one of them is closed ends, and commits in both."""
+    first, join = served(name="a")
+    second, join_second = served(name="b")
+    a, b = join(), join_second()
+    with pytest.raises(ClosedError), transaction(a, b) as (one, other):
+        one.enqueue(b"1")
+        other.enqueue(b"2")
+        closing_in(monkeypatch, a, Call)
+        assert one.flush() is True  # that of the end of the block finds a closed queue
+    assert (drained(first), drained(second)) == ([b"1"], [b"2"])
+    wait_for(lambda: not first.connections())
+
+
 def test_a_close_that_was_interrupted_is_finished(served: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the end of a server is interrupted, the next ``close`` finishes it, and no descriptor stays open."""
     queue, _ = served()

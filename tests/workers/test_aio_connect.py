@@ -176,8 +176,7 @@ def test_a_block_without_a_flush_warns_and_rolls_back(tmp_path: Path) -> None:
 
 
 def test_a_session_that_is_dropped_releases_its_items(tmp_path: Path) -> None:
-    """A session that is garbage-collected ends its connection: what it held is ready again, though the queue is
-    open."""
+    """A session that is garbage-collected ends its connection: its items are ready again, though the queue is open."""
 
     async def main() -> None:
         with PersistentQueue(tmp_path, "q", serve=True) as owner:

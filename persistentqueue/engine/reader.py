@@ -28,11 +28,10 @@ from ..core.encryption import UNOPENED
 from ..core.intervals import Run
 from ..core.operations import ExtentRow
 from ..core.page_cache import Page, Pages
-from ..core.state import State, StateError
+from ..core.state import StateError
 from ..errors import ClosedError, CorruptionError, MemoryShortageError
 from ..storage.segment import NO_BOUND, Ahead, Loaded, Segment
 from ..storage.segment_files import Segments
-from ..system.disk import Disk
 from ..system.signal_shield import Shielded, call_once
 from .context import Context
 
@@ -190,7 +189,7 @@ class Reader:
                 except StateError:
                     continue  # the item was consumed meanwhile, so that it is not ready any more
                 except UnreadableError as unreadable:
-                    self._set_aside(unreadable)
+                    shielded(partial(self._set_aside, unreadable))
                     raise unreadable.damage from unreadable.damage.__cause__
             at = first - page.first
             items = page.items[at : at + count]
@@ -330,9 +329,11 @@ _NS = 10**9
 class CountedAvailability(Availability):
     """The items that a subscription may hand out now, in a queue that counts delivery attempts."""
 
-    def __init__(self, disk: Disk, state: State, number: int) -> None:
+    def __init__(self, context: Context, number: int) -> None:
+        disk, state = context.disk, context.state
         super().__init__(state, number)
         self._disk = disk
+        self._shielded = context.guards.shielded
         self._due: list[tuple[float, int, int]] = []
         """Heap of the delayed runs: when each is due, by the monotonic clock, its first sequence, and its count."""
         attempts, now_ns = state.attempts.get(number), disk.time_ns()
@@ -384,6 +385,11 @@ class CountedAvailability(Availability):
         heappush(self._due, (self._disk.monotonic() + seconds, first, count))
 
     def _see_what_is_due(self) -> None:
+        if self._due and self._due[0][0] <= self._disk.monotonic():
+            self._shielded(self._return_due)
+
+    def _return_due(self) -> None:
+        """Make the delayed runs ready that are due. An interruption would lose a run that is out of the heap."""
         while self._due and self._due[0][0] <= self._disk.monotonic():
             _, first, count = heappop(self._due)
             self.delayed.remove(first, count)

@@ -108,7 +108,7 @@ class Subscriptions:
     def _consumer(self, number: int) -> Reader:
         if not self._context.settings.counts_attempts:
             return self._reader(Availability(self._state, number))
-        ready = CountedAvailability(self._context.disk, self._state, number)
+        ready = CountedAvailability(self._context, number)
         return CountedReader(self._context, ready, self._segments, self.pages)
 
     def _reader(self, ready: Availability) -> Reader:

@@ -24,7 +24,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from types import CodeType, FrameType
@@ -33,7 +33,7 @@ from unittest.mock import patch
 
 import persistentqueue
 from persistentqueue import PersistentQueue, Producer, Session, transaction
-from persistentqueue.errors import PersistentQueueError, QueueFullError
+from persistentqueue.errors import CorruptionError, PersistentQueueError, QueueFullError
 from persistentqueue.runtime.maintenance import Maintenance
 from persistentqueue.runtime.pipeline import pipelines_of
 from persistentqueue.runtime.session_state import SessionParts
@@ -186,11 +186,19 @@ class World:
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     block: object = None
     """A block that stays open, since its end would close the sessions."""
+    seconds: float = 0.0
+    """Time of the monotonic clock."""
+    damaged: bytes | None = None
+    """Bytes that are read wrong, wherever they are; None if the device is sound."""
 
     @property
     def disk(self) -> Disk:
         """Disk of the machine."""
-        return self.machine.disk
+        return replace(self.machine.disk, monotonic=lambda: self.seconds, pread=self._pread)
+
+    def _pread(self, fd: int, length_bytes: int, offset: int) -> bytes:
+        data = self.machine.disk.pread(fd, length_bytes, offset)
+        return data if self.damaged is None else data.replace(self.damaged, bytes(len(self.damaged)))
 
     def open(self, name: str, *items: bytes, **settings: Any) -> PersistentQueue[Any]:
         """Open a queue that holds these items."""
@@ -419,6 +427,31 @@ def _look(world: World, method: str) -> Case:
     return Case(call, call, [{"q": _MANY}])
 
 
+def _set_aside(world: World, method: str) -> Case:
+    """Make a call that meets a damaged block."""
+    world.open("q", A, B)
+    with world.queues["q"].transaction() as session:
+        session.enqueue(C)
+    queue = world.again("q")
+    session = world.session("q")
+    world.damaged = A
+
+    def call() -> None:
+        with suppress(CorruptionError):
+            if method == "browse":
+                list(queue.browse())
+            else:
+                session.dequeue()
+
+    def again() -> None:
+        call()
+        session.rollback()
+        assert (queue.peek(9), queue.stats().damaged) == ([C], 2), (queue.peek(9), queue.stats().damaged)
+        world.damaged = None
+
+    return Case(call, again, [{"q": [A, B, C]}])
+
+
 def _subscriptions(world: World, method: str) -> Case:
     queue = world.open("q", A, B)
     if method == "unsubscribe":
@@ -523,6 +556,27 @@ def _delay(world: World, end: str) -> Case:
             session.rollback()
 
     return Case(getattr(session, end), again, [{"q": _MANY[:6]}])
+
+
+def _due(world: World, method: str) -> Case:
+    """Make a call that is the first one to see that the delay of some items is over."""
+    queue = world.open("q", *_MANY[:6], retry_delay_seconds=60.0)
+    session = world.session("q")
+    assert len(session.dequeue_many(3)) == 3
+    session.rollback()
+    world.seconds = 100.0
+    calls: dict[str, Callable[[], object]] = {
+        "dequeue": session.dequeue,
+        "len": lambda: len(queue),
+        "wait": partial(queue.wait, 0.0),
+    }
+
+    def again() -> None:
+        session.close()
+        world.seconds = 200.0
+        assert queue.peek(9) == _MANY[:6], queue.peek(9)
+
+    return Case(calls[method], again, [{"q": _MANY[:6]}])
 
 
 def _reject(world: World, delay_seconds: float, dead_letter: str | None) -> Case:
@@ -639,6 +693,8 @@ SCENARIOS: dict[str, Scenario] = {
     "stats": partial(_look, method="stats"),
     "explain": partial(_look, method="explain"),
     "len": partial(_look, method="len"),
+    "browse a damaged block": partial(_set_aside, method="browse"),
+    "dequeue a damaged block": partial(_set_aside, method="dequeue"),
     "subscribe": partial(_subscriptions, method="subscribe"),
     "unsubscribe": partial(_subscriptions, method="unsubscribe"),
     "open": partial(_open, is_clean=True),
@@ -651,6 +707,9 @@ SCENARIOS: dict[str, Scenario] = {
     "bury": partial(_retries, what="flush"),
     "rollback with a delay": partial(_delay, end="rollback"),
     "close with a delay": partial(_delay, end="close"),
+    "dequeue behind a delay": partial(_due, method="dequeue"),
+    "len behind a delay": partial(_due, method="len"),
+    "wait behind a delay": partial(_due, method="wait"),
     "reject": partial(_reject, delay_seconds=0.0, dead_letter=None),
     "reject with a delay": partial(_reject, delay_seconds=3600.0, dead_letter=None),
     "reject and bury": partial(_reject, delay_seconds=3600.0, dead_letter="dead"),

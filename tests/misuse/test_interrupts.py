@@ -10,7 +10,18 @@ from tests.crash.signals import run_signals
 pytestmark = pytest.mark.filterwarnings("ignore::persistentqueue.UnflushedWarning")  # interrupted work is dropped
 
 
-@pytest.mark.parametrize("name", ["dequeue, and go on", "dequeue many from disk", "transaction", "put back", "open"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "dequeue, and go on",
+        "dequeue many from disk",
+        "transaction",
+        "put back",
+        "open",
+        "len behind a delay",
+        "browse a damaged block",
+    ],
+)
 def test_row_03_interrupted_everywhere_nothing_is_on_hold(name: str) -> None:
     """A call that is interrupted at any place where CPython looks for signals leaves no item held, and no lock."""
     report = run_places(name)

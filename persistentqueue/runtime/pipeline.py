@@ -46,11 +46,11 @@ _get_ident = threading.get_ident
 
 
 def _lock_of(ticket: Ticket) -> threading.Condition:
-    """Return the lock of a ticket. It is made at its first use, with the other parts of a ``Future`` for threads that
-    wait: most flushes have ended before.
+    """Return the lock of a ticket. It is made at its first use, with the other parts of a ``Future``, by a callback or
+    by ``concurrent.futures.wait``: most flushes have ended before.
 
-    The first thread that waits and the thread that ends the flush both try to set ``_lock``, by one call of C code. If
-    the latter is first, it sets ``_END``: no thread has to be woken.
+    The first thread that uses it and the thread that ends the flush both try to set ``_lock``, by one call of C code.
+    If the latter is first, it sets ``_END``: nothing has to be called.
     """
     parts = ticket.__dict__
     lock = parts.get("_lock")
@@ -87,7 +87,7 @@ class Ticket(Uncopyable, Future[bool]):
 
     def done(self) -> bool:
         """Return whether the flush has ended, well or badly. For any thread."""
-        return self._state == "FINISHED"
+        return self._state == "FINISHED" or self.__dict__.get("_lock") is _END
 
     def result(self, timeout: float | None = None) -> bool:
         """Wait until the flush has ended, and return True, or False if its marker had reached the version before.
@@ -101,9 +101,13 @@ class Ticket(Uncopyable, Future[bool]):
 
         The flush is durable on return. For any thread.
         """
-        if self._state == "FINISHED" and self._exception is None:
+        error = self.exception(timeout)
+        if error is None:
             return bool(self._result)
-        return super().result(timeout)
+        try:
+            raise error
+        finally:
+            del error, self  # no cycle of the error, its traceback, and this frame
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait until the flush has ended, and return its error; None if it has ended well.
@@ -116,7 +120,9 @@ class Ticket(Uncopyable, Future[bool]):
 
         A flush that has ended well is durable on return. For any thread.
         """
-        return self._exception if self._state == "FINISHED" else super().exception(timeout)
+        if not self.wait(timeout):
+            raise TimeoutError
+        return self._exception
 
     def cancel(self) -> bool:
         """Return False: a flush cannot be withdrawn.
@@ -136,11 +142,28 @@ class Ticket(Uncopyable, Future[bool]):
 
         If the flush has ended well, it is durable. For any thread.
         """
+        if self.done():
+            return True
+        # Not by the condition of a ``Future``: an interruption may leave it locked, and the end would wait for ever.
+        turn = threading.Lock()
+        turn.acquire()
+        turns: list[threading.Lock] = self.__dict__.setdefault("_turns", [])
+        turns.append(turn)
         try:
-            self.exception(timeout)
-        except TimeoutError:
-            return False
-        return True
+            if not self.done():  # else ``_tell`` may have passed by before it could see the lock
+                turn.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
+        finally:
+            turns.remove(turn)
+        return self.done()
+
+    def _tell(self) -> None:
+        """Wake the threads that wait, once: the flush has ended."""
+        for turn in tuple(self.__dict__.get("_turns", ())):  # a copy: threads whose time is over leave meanwhile
+            turn.release()
+
+    def _invoke_callbacks(self) -> None:
+        self._tell()  # first: a callback may take long
+        super()._invoke_callbacks()  # type: ignore[misc]
 
     def add_done_callback(self, fn: Callable[[Future[bool]], object]) -> None:
         """Call ``fn`` with the ticket when the flush has ended; at once and in this thread if it has ended already.
@@ -168,7 +191,7 @@ class Ticket(Uncopyable, Future[bool]):
 
     def abandon(self, reason: str) -> None:
         """Fail with ``ClosedError`` unless the flush has ended; only for a forked child, which has one thread."""
-        has_ended = self.done() or self.__dict__.get("_lock") is _END
+        has_ended = self.done()
         result, error = self._result, self._exception
         self.__dict__.clear()  # the parent's thread may have held the lock: the ticket gets another one
         if not has_ended:
@@ -208,6 +231,7 @@ def _ends_unseen(ticket: Ticket, kind: str, outcome: object) -> bool:
     if parts.setdefault("_lock", _END) is not _END:
         return False
     parts["_state"] = "FINISHED"
+    ticket._tell()
     return True
 
 

@@ -266,6 +266,15 @@ def _hand_over(world: World, given: int, **settings: Any) -> Case:
     return Case(call, session.flush, [{"q": [A, *[B] * given, C]}])
 
 
+def _wait_for_a_ticket(world: World) -> Case:
+    """Wait for a flush that was handed over. Its end waits for no lock that an interrupted wait has kept."""
+    queue = world.open("q", A)
+    session = world.session("q")
+    session.enqueue(B)
+    ticket = session.flush(wait=False)
+    return Case(ticket.result, queue.sync, [{"q": [A, B]}])
+
+
 def _dequeue(world: World, count: int, is_cold: bool = False, **settings: Any) -> Case:
     world.open("q", *_MANY, **settings)
     if is_cold:
@@ -671,6 +680,7 @@ SCENARIOS: dict[str, Scenario] = {
     "flush without sync": partial(_flush, items=[B], sync=False),
     "flush by a pipeline": partial(_hand_over, given=0),
     "flush by a pipeline that runs": partial(_hand_over, given=1),
+    "wait for a ticket": _wait_for_a_ticket,
     "dequeue": partial(_dequeue, count=1),
     "dequeue many": partial(_dequeue, count=50),
     "dequeue from disk": partial(_dequeue, count=1, is_cold=True),

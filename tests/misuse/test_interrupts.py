@@ -28,7 +28,9 @@ def test_row_03_interrupted_everywhere_nothing_is_on_hold(name: str) -> None:
     assert report.interruptions >= 10
 
 
-@pytest.mark.parametrize("name", ["flush one item", "flush with a marker", "consume one", "wait for room"])
+@pytest.mark.parametrize(
+    "name", ["flush one item", "flush with a marker", "consume one", "wait for room", "wait for a ticket"]
+)
 def test_row_04_interrupted_everywhere_a_flush_is_finished_or_undone(name: str) -> None:
     """A flush that is interrupted at any place where CPython looks for signals is finished or undone, and the queue is
     not broken."""

@@ -133,6 +133,26 @@ def test_no_end_is_missed(way: str) -> None:
         ending.join()
 
 
+def test_threads_that_wait_go_on_before_the_callbacks() -> None:
+    """A callback may wait for a thread that waits for the ticket."""
+    ticket = Ticket()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(ticket.result, SECONDS)
+        ticket.add_done_callback(lambda _: waiting.result(SECONDS))
+        end_well(ticket)
+        assert waiting.done() and waiting.result(0.0)
+
+
+def test_a_lost_lock_of_a_future_keeps_no_thread_from_the_end() -> None:
+    """An interruption of a thread that waits for the lock of a ``Future`` may leave it locked. So ``result`` and
+    ``wait`` of a ticket do not take it."""
+    ticket = Ticket()
+    assert not ticket.wait(0.0)
+    with pytest.raises(TimeoutError):
+        ticket.result(0.0)
+    assert "_lock" not in vars(ticket)
+
+
 def test_an_outcome_never_changes() -> None:
     """A second end raises ``InvalidStateError``, whether or not a thread has waited."""
     for looks in (False, True):

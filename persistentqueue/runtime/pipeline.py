@@ -498,6 +498,18 @@ class Pipeline:
         room, self._room = self._room, None
         if room is not None:
             room.release()
+        try:
+            self._commit_all(batch)
+        except BaseException as error:  # for lack of memory, perhaps: no thread may wait for ever
+            self._failure = self._failure or error
+            for each in batch:
+                if not each.ticket.done():
+                    self._fail(each, error)
+        self._under_way = ()
+        for waiter in waiters:
+            waiter.release()
+
+    def _commit_all(self, batch: Sequence[Handed]) -> None:
         lots = deque(_lots(batch))
         while lots:
             lot = lots.popleft()
@@ -509,46 +521,55 @@ class Pipeline:
                 self._commit_alone(lot[0])
             elif not self._commit_merged(lot):
                 lots.extendleft([each] for each in reversed(lot))
-        self._under_way = ()
-        for waiter in waiters:
-            waiter.release()
 
     def _commit_merged(self, lot: Sequence[Handed]) -> bool:
         """Commit these flushes as one transaction. Return False if it was refused: then nothing was committed."""
-        merged = Transaction(lot[0].transaction.ready)
-        for each in lot:
-            merged.items += each.transaction.items
-            merged.cost_bytes += each.transaction.cost_bytes
-            join_runs(merged.runs, each.transaction.runs)
         try:
-            if not merged.is_empty:
-                self._committing.commit(merged, 0.0)
-        except BaseException as error:
-            if isinstance(error, PersistentQueueError) and not isinstance(error, BrokenQueueError):
-                return False
+            merged = _merged(lot)
+        except MemoryError:
+            return False
+        error = self._commit(merged, 0.0)
+        if isinstance(error, PersistentQueueError) and not isinstance(error, BrokenQueueError):
+            return False
+        if error is not None:
             self._failure = error  # of each of them it is unknown whether it is durable
             for each in lot:
                 self._fail(each, error)
-        else:
-            for each in lot:
-                each.transaction.settled = True
-                _succeed(each.ticket, True)
+            return True
+        for each in lot:
+            each.transaction.settled = True
+        for each in lot:
+            _succeed(each.ticket, True)
         return True
 
     def _commit_alone(self, handed: Handed) -> None:
         transaction = self._current = handed.transaction
         try:
-            if not transaction.is_empty:
-                self._committing.commit(transaction, handed.timeout_seconds if self._may_wait else 0.0)
+            error = self._commit(transaction, handed.timeout_seconds if self._may_wait else 0.0)
             if transaction.skipped:
                 self._committing.drop(transaction)
-        except BaseException as error:
+        except BaseException as failure:
+            error = failure
+        self._current = None
+        if error is None:
+            _succeed(handed.ticket, not transaction.skipped)
+        else:
             self._failure = error
             self._fail(handed, error)
-        else:
-            _succeed(handed.ticket, not transaction.skipped)
-        finally:
-            self._current = None
+
+    def _commit(self, transaction: Transaction, timeout_seconds: float | None) -> BaseException | None:
+        """Commit the transaction; return the error if it may not be committed.
+
+        An error behind the commit is only logged: the flush is durable, and the session must not repeat it.
+        """
+        try:
+            if not transaction.is_empty:
+                self._committing.commit(transaction, timeout_seconds)
+        except BaseException as error:
+            if not transaction.settled:
+                return error
+            LOGGER.exception("%s: an error behind a flush, which is durable: the next flushes go on", self.directory)
+        return None
 
     def _fail(self, handed: Handed, error: BaseException) -> None:
         self._failed.append(handed.transaction)
@@ -558,6 +579,16 @@ class Pipeline:
         error = PrecedingFlushError(self.directory, failure)
         error.__cause__ = failure
         return error
+
+
+def _merged(lot: Sequence[Handed]) -> Transaction:
+    """Return one transaction with everything that these transactions enqueue and consume."""
+    merged = Transaction(lot[0].transaction.ready)
+    for each in lot:
+        merged.items += each.transaction.items
+        merged.cost_bytes += each.transaction.cost_bytes
+        join_runs(merged.runs, each.transaction.runs)
+    return merged
 
 
 def _take(entries: list[T]) -> list[T]:

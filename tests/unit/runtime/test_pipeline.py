@@ -88,6 +88,41 @@ def test_an_unknown_outcome_is_that_of_all_that_were_merged(error: BaseException
     assert isinstance(behind.exception(0.0), PrecedingFlushError) and queue.commits == []
 
 
+def test_an_error_behind_a_commit_is_none_of_its_flushes(caplog: pytest.LogCaptureFixture) -> None:
+    """If a commit raises when it is durable, the tickets end well, and nothing that it has consumed is released."""
+    queue = NotedQueue()
+
+    def commit(transaction: Transaction, timeout_seconds: float | None) -> None:
+        queue.commit(transaction, timeout_seconds)
+        transaction.settled = True
+        raise MemoryError
+
+    queue.pipeline._committing = queue.pipeline._committing._replace(commit=commit)
+    tickets = [queue.give(b"a"), queue.give(b"b"), queue.give(b"c", marker=("m", 1))]
+    queue.pipeline.run_once()
+    assert all(each.result(0.0) for each in tickets) and queue.commits == [[b"a", b"b"], [b"c"]]
+    queue.pipeline.release()
+    assert queue.discarded == [] and "an error behind a flush, which is durable" in caplog.text
+
+
+@pytest.mark.parametrize(("name", "kinds"), [("join_runs", [type(None)] * 2), ("_lots", [MemoryError] * 2)])
+def test_a_lack_of_memory_leaves_no_thread_waiting(
+    monkeypatch: pytest.MonkeyPatch, name: str, kinds: list[type]
+) -> None:
+    """If memory is too short to merge flushes, they are committed one by one. For any other step each flush fails."""
+    queue = NotedQueue()
+
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(pipeline, name, fail)
+    tickets, done = [queue.give(b"a"), queue.give(b"b")], threading.Lock()
+    done.acquire()
+    queue.pipeline._waiters.append(done)
+    queue.pipeline.run_once()
+    assert not done.locked() and [type(each.exception(0.0)) for each in tickets] == kinds
+
+
 def test_flushes_of_nothing_write_nothing() -> None:
     """A flush of nothing is done in its turn, and nothing is committed for it."""
     queue = NotedQueue()

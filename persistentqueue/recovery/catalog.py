@@ -26,6 +26,7 @@ from ..storage.lock import LOCK_NAME, Lock
 from ..storage.log import parse_log_name
 from ..storage.relocation import own_location
 from ..system.disk import Disk, StrPath, abspath, current_disk, dirname, join, sync_directory
+from ..system.signal_shield import shielded
 from ..system.trust import need_trusted
 from .in_doubt import find_unsettled
 
@@ -97,12 +98,12 @@ def _delete_queue(disk: Disk, directory: str, name: str | None, lock_timeout: fl
     if not trust:
         need_trusted(disk, believed(disk, directory))
     lock = Lock(disk, join(directory, LOCK_NAME))
-    try:
-        lock.acquire(lock_timeout)
-    except FileNotFoundError:  # another process has deleted the queue and its directory in the meantime
-        raise no_queue(disk, directory, "to delete") from None
-    disk = lock.disk
-    try:
+    try:  # with the lock in it: an interruption may come when it is taken
+        try:
+            lock.acquire(lock_timeout)
+        except FileNotFoundError:  # another process has deleted the queue and its directory in the meantime
+            raise no_queue(disk, directory, "to delete") from None
+        disk = lock.disk
         places = read_places(disk, directory)
         found = find_generations(disk, directory, places)  # again: the queue may have been deleted during the wait
         had_begun = _has_begun(disk, directory)
@@ -123,8 +124,10 @@ def _delete_queue(disk: Disk, directory: str, name: str | None, lock_timeout: fl
             remove_directory(disk, directory)
             with suppress(FileNotFoundError):  # the directory, or its parent, was renamed: the old name needs no sync
                 sync_directory(disk, dirname(directory) or ".")
-    finally:
         lock.release()
+    except BaseException:  # also an interruption of that step, which then does the rest
+        shielded(lock.release)
+        raise
     if not found and not had_begun:
         raise no_queue(disk, directory, "to delete")
 

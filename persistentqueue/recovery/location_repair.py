@@ -35,6 +35,7 @@ from ..storage.log_reader import STRICT, named_segments, read_newest
 from ..storage.relocation import hold_location, need_data
 from ..storage.segment import find_salt, segment_name
 from ..system.disk import Disk, abspath, basename, join
+from ..system.signal_shield import shielded
 
 _COPIED_BYTES_MAX = 1024 * 1024
 """Maximum length of a file that is copied. A longer file is not the queue's, and may consist of holes."""
@@ -66,11 +67,14 @@ def mend_places(disk: Disk, directory: str, data_path: str | None) -> Mended:
     else:
         return Mended()
     lock = Lock(disk, join(directory, LOCK_NAME))
-    lock.acquire(0.0)
-    try:
-        return Mended((str(problem),), tuple(_mend(disk, directory, data_path, problem, lock)))
-    finally:
+    try:  # with the lock in it: an interruption may come when it is taken
+        lock.acquire(0.0)
+        mended = Mended((str(problem),), tuple(_mend(disk, directory, data_path, problem, lock)))
         lock.release()
+    except BaseException:  # also an interruption of that step, which then does the rest
+        shielded(lock.release)
+        raise
+    return mended
 
 
 def _mend(

@@ -71,6 +71,7 @@ from ..system.disk import (
 )
 from ..system.event_log import LOGGER
 from ..system.progress import SILENT, Meter
+from ..system.signal_shield import shielded
 from ..system.trust import need_trusted
 from .in_doubt import Decide, ask, find_copy, forget_settled
 from .mounts import need_local
@@ -204,13 +205,13 @@ def take(
         if needs_name:
             need_name(disk, directory)
         lock = Lock(disk, join(directory, LOCK_NAME))
-        while True:
-            make_directory(disk, directory)
-            _need_trusted(disk, settings, directory, data_path)
-            with suppress(FileNotFoundError):  # the queue was being deleted, and its directory with it
-                lock.acquire(lock_timeout_seconds)
-                break
-        try:
+        try:  # with the lock in it: an interruption may come when it is taken
+            while True:
+                make_directory(disk, directory)
+                _need_trusted(disk, settings, directory, data_path)
+                with suppress(FileNotFoundError):  # the queue was being deleted, and its directory with it
+                    lock.acquire(lock_timeout_seconds)
+                    break
             own = lock.disk
             _need_trusted(own, settings, directory, None)  # again: under the lock no other process replaces it
             places = open_places(own, directory, data_path, lock)
@@ -221,7 +222,7 @@ def take(
                 settings = replace(settings, **kept_limits(own, directory))
             yield Taken(disk, directory, settings, data_path, lock, places)
         except BaseException:
-            lock.release()
+            shielded(lock.release)
             raise
 
 

@@ -190,8 +190,11 @@ class Lock:
 
     def free_locations(self) -> None:
         """Free the locked locations."""
-        while self._locations:
-            self._disk.close(self._locations.popitem()[1])
+        for root in tuple(self._locations):
+            fd = self._locations[root]
+            # No call between these steps, so no interruption leaves a location locked that is not known any more.
+            del self._locations[root]
+            self._disk.close(fd)
 
     def _locks(self, fd: int) -> bool:
         """Lock this directory; return False if another owner has locked it."""

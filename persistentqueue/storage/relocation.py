@@ -56,6 +56,7 @@ from ..system.disk import (
 )
 from ..system.path_errors import OUT_OF_REACH
 from ..system.progress import Meter, Progress, StoppedError, metering
+from ..system.signal_shield import shielded
 from ..system.trust import need_regular, need_trusted
 from .layout import (
     DELETED_DIRECTORY,
@@ -203,12 +204,12 @@ def _move_data(
         roots = (directory,) if target == OWN.path else (directory, target)
         need_trusted(disk, chain.from_iterable(believed(disk, root) for root in roots))
     lock = Lock(disk, join(directory, LOCK_NAME))
-    try:
-        lock.acquire(lock_timeout)
-    except FileNotFoundError:  # it was deleted meanwhile, with its directory
-        raise no_queue(disk, directory, "to move") from None
-    disk = lock.disk
-    try:
+    try:  # with the lock in it: an interruption may come when it is taken
+        try:
+            lock.acquire(lock_timeout)
+        except FileNotFoundError:  # it was deleted meanwhile, with its directory
+            raise no_queue(disk, directory, "to move") from None
+        disk = lock.disk
         places = read_places(disk, directory)
         if not find_generations(disk, directory, places):
             raise no_queue(disk, directory, "to move")
@@ -225,9 +226,12 @@ def _move_data(
                 with suppress(OSError):
                     disk.rmdir(source)
         left = tuple(places.root_of(other) for other in places.others)
-        return Moved(source, places.data_root, files, copied_bytes, left)
-    finally:
+        moved = Moved(source, places.data_root, files, copied_bytes, left)
         lock.release()
+    except BaseException:  # also an interruption of that step, which then does the rest
+        shielded(lock.release)
+        raise
+    return moved
 
 
 def open_places(disk: Disk, directory: str, data_path: str | None, lock: Lock) -> Places:

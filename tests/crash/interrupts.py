@@ -502,6 +502,37 @@ def _close(world: World) -> Case:
     return Case(queue.close, again, [{"q": _MANY}])
 
 
+def _delete(world: World) -> Case:
+    """Delete a queue. Its lock is free then, so that the rest of it can be opened."""
+    world.open("q", *_MANY).close()
+    del world.queues["q"]
+
+    def call() -> None:
+        with suppress(persistentqueue.QueueNotFoundError):
+            call_on(world.disk, persistentqueue.delete_queue, PATH, "q")
+
+    def again() -> None:
+        call()
+        world.open("q")
+
+    return Case(call, again, [{"q": []}])
+
+
+def _move(world: World) -> Case:
+    """Move the segments of a queue. All locks are free then, so that the move can be made again."""
+    world.open("q", *_MANY).close()
+    del world.queues["q"]
+
+    def call() -> None:
+        call_on(world.disk, persistentqueue.move_data, PATH, "q", data_path="/media")
+
+    def again() -> None:
+        call()
+        world.open("q")
+
+    return Case(call, again, [{"q": _MANY}])
+
+
 def _wait(world: World, what: str) -> Case:
     if what == "dequeue":
         queue = world.open("q")
@@ -710,6 +741,8 @@ SCENARIOS: dict[str, Scenario] = {
     "open": partial(_open, is_clean=True),
     "recover": partial(_open, is_clean=False),
     "close": _close,
+    "delete": _delete,
+    "move": _move,
     "wait for an item": partial(_wait, what="dequeue"),
     "wait for room": partial(_wait, what="flush"),
     "flush all": _flush_all,

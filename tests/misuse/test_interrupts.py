@@ -18,6 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::persistentqueue.UnflushedWarnin
         "transaction",
         "put back",
         "open",
+        "delete",
         "len behind a delay",
         "browse a damaged block",
     ],

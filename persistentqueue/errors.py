@@ -503,31 +503,6 @@ class OutOfMemoryError(ResourceError, MemoryError):
     errnos = frozenset({_errno.ENOMEM})
 
 
-def lacking(error: OSError, path: str, purpose: str, advice: str = "then flush again") -> ResourceError | None:
-    """Return the error for the missing resource that ``error`` reports; None if ``error`` reports something else.
-
-    ``error`` was raised before anything was committed. ``path`` is the file or directory of the failed call, and
-    ``purpose`` says what the call was for, such as "to open the queue". ``advice`` says what to do once the resource is
-    there.
-    """
-    for kind in (DiskFullError, TooManyFilesError, OutOfMemoryError):
-        if error.errno in kind.errnos:
-            return kind(path, error.errno, f"{kind.lacks} {purpose}", advice)
-    return None
-
-
-@contextmanager
-def unless_lacking(path: str, purpose: str, advice: str = "then flush again") -> Iterator[None]:
-    """Raise the ``ResourceError`` that ``lacking`` returns for an ``OSError`` of the block."""
-    try:
-        yield
-    except OSError as error:
-        lack = lacking(error, path, purpose, advice)
-        if lack is None:
-            raise
-        raise lack from error
-
-
 class QueueFullError(PersistentQueueError):
     """A limit leaves no room for the items that a transaction enqueues.
 

@@ -35,8 +35,9 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Protocol
 
-from ..errors import QueueFullError, unless_lacking
+from ..errors import QueueFullError
 from ..storage.publication import Request
+from ..system.path_errors import unless_lacking
 from ..system.quota import OverLimitError
 from .admission import Limits
 from .commit import Committer

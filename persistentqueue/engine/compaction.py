@@ -46,11 +46,12 @@ from ..core.encryption import UNOPENED
 from ..core.header import HEADER_BYTES
 from ..core.operations import Compaction, ExtentRow, Move, Operation, SegmentCreated
 from ..core.state import SegmentInfo, State
-from ..errors import CorruptionError, unless_lacking
+from ..errors import CorruptionError
 from ..storage.segment import Ahead, Segment
 from ..storage.segment_files import SEGMENT_BYTES_FIRST, Segments
 from ..system.bad_pages import is_unreadable
 from ..system.disk import NO_SPACE, sync_directory
+from ..system.path_errors import unless_lacking
 from .context import Context
 from .subscriptions import Subscriptions
 

@@ -34,8 +34,6 @@ from ..errors import (
     ResourceError,
     SubscriptionNotFoundError,
     TooManyFilesError,
-    lacking,
-    unless_lacking,
 )
 from ..measuring.stalls import stalled
 from ..storage.locations import DATA_DIRECTORY, LOG_DIRECTORY, Places
@@ -46,6 +44,7 @@ from ..storage.pool import Pool
 from ..storage.segment_files import SEGMENT_BYTES_FIRST, Segments
 from ..system.disk import NO_SPACE, Disk, StatResult, basename
 from ..system.event_log import LOGGER
+from ..system.path_errors import lacking, unless_lacking
 from ..system.quota import OverLimitError, Quota
 from ..system.signal_shield import T, is_interruption
 from .admission import Limits

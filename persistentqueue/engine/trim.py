@@ -32,7 +32,7 @@ from functools import partial
 from ..core.frame import DOUBTED, FRAME_HEADER_BYTES, SEALED, SYNCED
 from ..core.header import Header
 from ..core.operations import Operation, Resolution, SegmentRow, encode_transaction
-from ..errors import BrokenQueueError, lacking
+from ..errors import BrokenQueueError
 from ..measuring.stalls import stalled
 from ..storage.layout import delete_file, set_aside
 from ..storage.locations import DATA_DIRECTORY, LOG_DIRECTORY
@@ -41,6 +41,7 @@ from ..storage.log_reader import Replay
 from ..storage.pool import Spare
 from ..storage.segment_files import Segments
 from ..system.disk import NO_SPACE, join, sync_directory
+from ..system.path_errors import lacking
 from .admission import Limits
 from .context import Context
 from .subscriptions import Subscriptions

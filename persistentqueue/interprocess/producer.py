@@ -30,9 +30,7 @@ from ..errors import (
     UnflushedWarning,
     UnsupportedFormatError,
     WrongKeyError,
-    lacking,
     naming_paths,
-    unless_lacking,
 )
 from ..options import Unnamed
 from ..pickling import Uncopyable
@@ -46,6 +44,7 @@ from ..storage.lock import LOCK_NAME, is_held
 from ..storage.publication import Draft, is_published, read_publication, time_behind
 from ..storage.relocation import need_data, need_own_location
 from ..system.disk import LACKING, Disk, StrPath, abspath, current_disk, dirname, join, sync_directory
+from ..system.path_errors import lacking, unless_lacking
 from ..system.trust import need_trusted
 from .snapshot_view import view_of
 from .splits import Onlooker

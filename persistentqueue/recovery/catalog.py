@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from ..errors import InDoubtError, naming_paths, unless_lacking
+from ..errors import InDoubtError, naming_paths
 from ..storage.layout import (
     DELETED_DIRECTORY,
     believed,
@@ -26,6 +26,7 @@ from ..storage.lock import LOCK_NAME, Lock
 from ..storage.log import parse_log_name
 from ..storage.relocation import own_location
 from ..system.disk import Disk, StrPath, abspath, current_disk, dirname, join, sync_directory
+from ..system.path_errors import unless_lacking
 from ..system.signal_shield import shielded
 from ..system.trust import need_trusted
 from .in_doubt import find_unsettled

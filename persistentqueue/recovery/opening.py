@@ -35,14 +35,7 @@ from ..core.state import State
 from ..engine.context import UNGUARDED, Guards, Settings
 from ..engine.inbox import LOOK_NAMES
 from ..engine.store import RecoveryReport, Store
-from ..errors import (
-    BrokenQueueError,
-    CopiedQueueError,
-    CorruptionError,
-    QueueLockedError,
-    ResourceError,
-    unless_lacking,
-)
+from ..errors import BrokenQueueError, CopiedQueueError, CorruptionError, QueueLockedError, ResourceError
 from ..storage.inbox_limits import kept_limits, record_limits
 from ..storage.layout import (
     believed,
@@ -70,6 +63,7 @@ from ..system.disk import (
     sync_names,
 )
 from ..system.event_log import LOGGER
+from ..system.path_errors import unless_lacking
 from ..system.progress import SILENT, Meter
 from ..system.signal_shield import shielded
 from ..system.trust import need_trusted

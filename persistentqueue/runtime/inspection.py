@@ -22,7 +22,7 @@ from ..engine.context import Settings
 from ..engine.reader import Reader
 from ..engine.segment_use import Hold, SegmentUse, explain
 from ..engine.store import RecoveryReport
-from ..errors import CorruptionError, MemoryShortageError, MissingExtraError, WrongKeyError, unless_lacking
+from ..errors import CorruptionError, MemoryShortageError, MissingExtraError, WrongKeyError
 from ..measuring.metrics import (
     Counts,
     Histogram,
@@ -41,6 +41,7 @@ from ..storage.publication import is_published
 from ..storage.segment import segment_name
 from ..system.call_guard import outermost
 from ..system.disk import Disk, basename
+from ..system.path_errors import unless_lacking
 from ..system.progress import Progress, watched
 from .space import SpaceKeeper
 

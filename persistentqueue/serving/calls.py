@@ -7,13 +7,14 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from ..engine.reader import Reader
-from ..errors import PersistentQueueError, SessionInUseError, unless_lacking
+from ..errors import PersistentQueueError, SessionInUseError
 from ..options import Options, counts_deliveries, relied_on
 from ..runtime.open_queue import OpenQueue
 from ..runtime.session_state import flush_jointly
 from ..session import Session
 from ..storage.inbox_limits import LIMITS
 from ..system.disk import current_disk
+from ..system.path_errors import unless_lacking
 from .protocol import VERSION
 from .server import Server, server_of
 from .service import Served, session_for

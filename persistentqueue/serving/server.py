@@ -22,10 +22,11 @@ from contextlib import suppress
 from functools import partial
 from math import inf
 
-from ..errors import PersistentQueueError, lacking
+from ..errors import PersistentQueueError
 from ..storage.layout import SOCKET_NAME
 from ..system.disk import after_fork_in_child, join
 from ..system.event_log import LOGGER
+from ..system.path_errors import lacking
 from ..system.sockets import Socket, is_believed, listen, spare
 from ..system.wakeup import POLL_SECONDS, Wakeup
 from .client import Client

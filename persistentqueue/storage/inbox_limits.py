@@ -26,8 +26,9 @@ from typing import Any, NamedTuple
 
 from ..core.block import most_block_bytes
 from ..core.header import HEADER_BYTES
-from ..errors import CorruptionError, PersistentQueueError, QueueFullError, UnsupportedFormatError, unless_lacking
+from ..errors import CorruptionError, PersistentQueueError, QueueFullError, UnsupportedFormatError
 from ..system.disk import Disk, dirname, join
+from ..system.path_errors import unless_lacking
 from .layout import names_in, sizes_in
 from .locations import LIMITS_NAME, Place, Places, read_fields, remove_file, write_fields
 from .publication import is_published, read_publication

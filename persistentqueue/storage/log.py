@@ -26,8 +26,8 @@ from contextlib import ExitStack
 
 from ..core.frame import END, FRAME_HEADER_BYTES, LOG_MAGIC, SEALED, SYNCED, Frame, encode_frame
 from ..core.header import HEADER_BYTES, Header, encode_header
-from ..errors import unless_lacking
 from ..system.disk import DSYNC, PAGE_BYTES, Disk, dirname, names_of, page_memory, read_all, write_all
+from ..system.path_errors import unless_lacking
 
 SUFFIX = ".log"
 _NAME = re.compile(r"([0-9]{12}|[1-9][0-9]{12,18})\.log")

@@ -26,7 +26,6 @@ from contextlib import suppress
 from stat import S_ISREG, filemode
 from typing import NamedTuple
 
-from ..errors import unless_lacking
 from ..system.disk import (
     CREATE,
     CREATE_NEW,
@@ -39,6 +38,7 @@ from ..system.disk import (
     write_zeros,
 )
 from ..system.event_log import LOGGER
+from ..system.path_errors import unless_lacking
 from ..system.quota import OverLimitError, Quota
 
 SIZE_BYTES_MAX = 10**12 - 1

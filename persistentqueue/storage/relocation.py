@@ -37,7 +37,6 @@ from ..errors import (
     DataPathError,
     InvalidNameError,
     PersistentQueueError,
-    lacking,
     naming_paths,
 )
 from ..system.bad_pages import copy_file
@@ -54,7 +53,7 @@ from ..system.disk import (
     sync_directory,
     sync_names,
 )
-from ..system.path_errors import OUT_OF_REACH
+from ..system.path_errors import OUT_OF_REACH, lacking
 from ..system.progress import Meter, Progress, StoppedError, metering
 from ..system.signal_shield import shielded
 from ..system.trust import need_regular, need_trusted

@@ -21,10 +21,11 @@ from ..core.encryption import PLAIN, Envelopes
 from ..core.header import HEADER_BYTES
 from ..core.operations import Enqueue, SegmentCreated
 from ..core.state import SegmentInfo
-from ..errors import CorruptionError, lacking, unless_lacking
+from ..errors import CorruptionError
 from ..measuring.stalls import Note, stalled, unnoted
 from ..system.disk import LACKING, NO_FILES, NO_SPACE, Disk, join, names_of, unlink_in_steps, wipe_file
 from ..system.event_log import Damage
+from ..system.path_errors import lacking, unless_lacking
 from ..system.progress import SILENT, Meter
 from ..system.signal_shield import Shielded, call_once
 from ..system.trust import need_regular

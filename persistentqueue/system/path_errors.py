@@ -1,15 +1,25 @@
-"""Errors of system calls: which of them say something of the thing at a path.
+"""Errors of system calls: which of them say something of the thing at a path, and which ones name a missing resource.
 
 A call that looks at a path may find nothing there, something that this user may not look into, or no plain file. Those
 are facts, and only the errors named here state them. Any other error may pass, such as a lack of descriptors or memory,
-or a network disk that times out. It states nothing, so the caller raises it. ``EIO`` is damage: see ``bad_pages``.
+or a network disk that times out. It states nothing, so the caller raises it. A lack of a resource gets a class of its
+own, which says what to free. ``EIO`` is damage: see ``bad_pages``.
 """
 
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from ..errors import MemoryShortageError, PersistentQueueError
+from ..errors import (
+    DiskFullError,
+    MemoryShortageError,
+    OutOfMemoryError,
+    PersistentQueueError,
+    ResourceError,
+    TooManyFilesError,
+)
 
 ABSENT = (FileNotFoundError, NotADirectoryError)
 """Classes of the errors of a path that names nothing."""
@@ -42,3 +52,28 @@ def is_no_plain_file(error: OSError) -> bool:
 def has_no_locks(error: OSError) -> bool:
     """Return whether a lock of a directory has failed because its file system locks no directories."""
     return error.errno in _NO_LOCKS
+
+
+def lacking(error: OSError, path: str, purpose: str, advice: str = "then flush again") -> ResourceError | None:
+    """Return the error for the missing resource that ``error`` reports; None if ``error`` reports something else.
+
+    ``error`` was raised before anything was committed. ``path`` is the file or directory of the failed call, and
+    ``purpose`` says what the call was for, such as "to open the queue". ``advice`` says what to do once the resource is
+    there.
+    """
+    for kind in (DiskFullError, TooManyFilesError, OutOfMemoryError):
+        if error.errno in kind.errnos:
+            return kind(path, error.errno, f"{kind.lacks} {purpose}", advice)
+    return None
+
+
+@contextmanager
+def unless_lacking(path: str, purpose: str, advice: str = "then flush again") -> Iterator[None]:
+    """Raise the ``ResourceError`` that ``lacking`` returns for an ``OSError`` of the block."""
+    try:
+        yield
+    except OSError as error:
+        lack = lacking(error, path, purpose, advice)
+        if lack is None:
+            raise
+        raise lack from error

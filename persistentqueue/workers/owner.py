@@ -22,7 +22,6 @@ from ..errors import (
     ResourceError,
     SubscriptionNotFoundError,
     naming_paths,
-    unless_lacking,
 )
 from ..interprocess.snapshot_view import View
 from ..options import Options, Unnamed, without_effect
@@ -40,6 +39,7 @@ from ..storage.layout import SOCKET_NAME, holds_queue, queue_directory
 from ..subscription import Subscription
 from ..system.call_guard import CallGuard
 from ..system.disk import CURRENT_DISK, StrPath, abspath, current_disk
+from ..system.path_errors import unless_lacking
 from .link import Link, LinkLostError
 
 Serving = Literal["auto", "never"]

@@ -26,9 +26,9 @@ from persistentqueue import (
     check,
     delete_queue,
 )
-from persistentqueue.errors import lacking
 from persistentqueue.storage.log_reader import decode_log
 from persistentqueue.system.disk import DSYNC, Buffers, Disk
+from persistentqueue.system.path_errors import lacking
 from tests.conftest import QueueFactory
 from tests.crash.disk import SimulatedDisk
 from tests.support.disks import call_on

@@ -153,7 +153,9 @@ def _check_steadily(disk: Disk, directory: str, meter: Meter) -> CheckReport:
     for _ in range(_TRIES - 1):
         if report.ok or is_held(disk, join(directory, LOCK_NAME)) is False:
             break
-        report = _check(disk, directory, meter)
+        before, report = report, _check(disk, directory, meter)
+        if report.problems == before.problems:  # damage: the owner changes other files each time
+            break
     return report
 
 

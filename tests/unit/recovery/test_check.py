@@ -102,7 +102,7 @@ def test_deleted_meanwhile(open_queue: QueueFactory, directory: Path) -> None:
 @pytest.mark.damages
 def test_a_change_of_the_owner_is_no_problem(open_queue: QueueFactory, directory: Path) -> None:
     """A segment that its owner deletes between the reading of the log and that of the segment is not missing. Damage
-    that stays is a problem, also of an open queue."""
+    that stays is a problem, also of an open queue, and is read twice."""
     queue = open_queue(segment_bytes=4096, inline_bytes=0)
     put_each(queue, [b"%d" % number * 900 for number in range(20)])
     first = segment_files(directory)[0]
@@ -120,5 +120,12 @@ def test_a_change_of_the_owner_is_no_problem(open_queue: QueueFactory, directory
     put_each(queue, [b"damaged"])
     (segment,) = (file for file in segment_files(directory) if b"damaged" in file.read_bytes())
     flip(segment, segment.read_bytes().index(b"damaged"))
-    assert len(check(directory).problems) == 1
+    reads: list[str] = []
+
+    def counted(path: str, flags: int, mode: int) -> int:
+        reads.append(path)
+        return DISK.open(path, flags, mode)
+
+    assert len(call_on(replace(DISK, open=counted), check, directory).problems) == 1
+    assert reads.count(str(segment)) == 2
     queue.close()

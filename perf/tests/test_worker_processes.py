@@ -96,7 +96,7 @@ def test_lines_of_all_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(rates, "measure", lambda *_: {})
     forms = (ABSENT, ABSENT._replace(is_apart=True), ABSENT._replace(name="ours, prefetch", is_apart=True))
     lines = list(rates.rows(tmp_path, 1, 0.02, forms))
-    assert len(lines) == len({line.what for line in lines}) == 6 + 2 + 4
+    assert len(lines) == len({line.what for line in lines}) == 6 + 3 + 4
 
 
 def test_wake_ups_of_processes(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ class Work(NamedTuple):
 
 def works(forms: Forms = (OURS, OURS_SERVED, OURS_AHEAD)) -> list[Work]:
     """Return the works, with these forms of the queue: the owner works too, it only serves, and workers prefetch."""
-    ours, served, ahead = forms
+    _, served, ahead = forms
     return [
         Work(
             f"{PROCESSES} processes, one item of 100 B per flush",
@@ -74,7 +74,7 @@ def works(forms: Forms = (OURS, OURS_SERVED, OURS_AHEAD)) -> list[Work]:
             f"{PROCESSES} processes, 100 items of 100 B per flush",
             100,
             PROCESSES,
-            (ours, served),
+            forms,
             (SQLITE, REDIS, FLOOR),  # the others have no transaction over many items
             {"in and out in turn": {SQLITE.name: 5.0}},
         ),

@@ -123,6 +123,36 @@ def test_a_lack_of_memory_leaves_no_thread_waiting(
     assert not done.locked() and [type(each.exception(0.0)) for each in tickets] == kinds
 
 
+def test_an_error_behind_a_few_flushes_changes_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the thread of a session finds no memory to go on, the flushes that it has committed have ended well."""
+    queue = NotedQueue()
+
+    def fail(*_: object) -> bool:
+        raise MemoryError
+
+    monkeypatch.setattr(Pipeline, "_commit_merged", fail)
+    first, *others = queue.give(b"a", timeout=1.0), queue.give(b"b"), queue.give(b"c")
+    queue.pipeline.run_once()
+    assert first.result(0.0) and [type(each.exception(0.0)) for each in others] == [MemoryError] * 2
+    assert [each.items for each in queue.pipeline.left()] == [[b"b"], [b"c"]]
+
+
+def test_an_error_of_a_skipped_transaction_ends_its_ticket() -> None:
+    """If what a skipped transaction holds cannot be released, its ticket has that error."""
+    queue = NotedQueue()
+
+    def skip(transaction: Transaction, _: float | None) -> None:
+        transaction.skipped = True
+
+    def fail(_: Transaction) -> None:
+        raise MemoryError
+
+    queue.pipeline._committing = queue.pipeline._committing._replace(commit=skip, drop=fail)
+    ticket = queue.give(b"a", marker=("m", 1))
+    queue.pipeline.run_once()
+    assert isinstance(ticket.exception(0.0), MemoryError)
+
+
 def test_flushes_of_nothing_write_nothing() -> None:
     """A flush of nothing is done in its turn, and nothing is committed for it."""
     queue = NotedQueue()

@@ -133,6 +133,18 @@ def test_no_end_is_missed(way: str) -> None:
         ending.join()
 
 
+def test_an_end_while_a_thread_begins_to_wait_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the flush ends between the look of a thread and its wait, the thread does not wait."""
+    ticket, lock = Ticket(), threading.Lock
+
+    def end_and_lock() -> object:
+        end_well(ticket)
+        return lock()
+
+    monkeypatch.setattr(threading, "Lock", end_and_lock)
+    assert ticket.wait(SECONDS)
+
+
 def test_threads_that_wait_go_on_before_the_callbacks() -> None:
     """A callback may wait for a thread that waits for the ticket."""
     ticket = Ticket()

@@ -405,6 +405,7 @@ def test_an_item_that_no_message_can_hold_stays(bench: Bench) -> None:
         assert peer.ask(Take(3, 0)) == Taken(0, [b"small"])  # with more to come, the worker would lose it to the error
         assert peer.error(Take(3, 0)) == "ItemTooLargeError"
         assert waiting.error(Take(1, FOR_EVER)) == "ItemTooLargeError"
+        assert peer.error(Browse(0)) == "ItemTooLargeError"
         assert peer.ask(Flush(1, FOR_EVER, [])) == DONE
     assert bench.queue.peek(3) == [b"too large", b"next"]
 

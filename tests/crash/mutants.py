@@ -151,7 +151,7 @@ MUTANTS = (
     Mutant("what is taken from the pool keeps its old header", "storage/segment", "            segment.write_header()\n        except", "            segment.dirty = True\n            if not recycled:\n                segment.write_header()\n        except", "recycles"),
     Mutant("a segment goes to the pool before its checkpoint is durable", "engine/trim", "        number = self._last_frame if old is None else old.number\n", "        number = self._last_frame if old is None else old.number\n        for n in drained:\n            self._segments._pool.give(self._segments.path(n))\n", "recycles"),
     # --- segments elsewhere
-    Mutant("what was copied to another place is not synced", "system/bad_pages", "            disk.fdatasync(target)\n", "            pass\n", "moves"),
+    Mutant("what was copied to another place is not synced", "system/bad_pages", "                meter.advance(len(data))\n            disk.fdatasync(target)\n", "                meter.advance(len(data))\n", "moves"),
     Mutant("the names of what was copied are not synced", "storage/relocation", "    sync_directory(disk, target)\n", "    pass\n", "moves"),
     Mutant("the old place is swept before the switch", "storage/relocation", "        moved = _switched(", "        sweep_place(disk, places.data_root)\n        moved = _switched(", "moves"),
     Mutant("what a move has left is swept before its switch is durable", "storage/relocation", "    sync_directory(disk, places.directory)\n    kept", "    kept", "moves", 40011),

@@ -457,13 +457,13 @@ class Queue(UncopyableFace, queue.Queue[T]):
         except (SessionLostError, HoldLostError):
             with self.mutex:
                 task.left = 1
-                self._putting -= task.rejected
+                self._end_commit(task.rejected)
                 self._lose(task)
             raise
         except BaseException:
             with self.mutex:
                 task.left = 1
-                self._putting -= task.rejected
+                self._end_commit(task.rejected)
                 self._places -= task.rejected
                 self._tasks[task] = None
                 self._tasks.move_to_end(task, last=False)
@@ -472,7 +472,7 @@ class Queue(UncopyableFace, queue.Queue[T]):
         with self.mutex:
             self._own_tasks().pop(task, None)
             self._release(task.session)
-            self._putting -= task.rejected
+            self._end_commit(task.rejected)
             self._count_places_anew()
             self._done(1)
 
@@ -487,7 +487,8 @@ class Queue(UncopyableFace, queue.Queue[T]):
         """Refuse further items, and end ``get`` when the queue is empty.
 
         Calls that wait raise ``ShutDown``. A ``put`` that is already committing succeeds, unless it waits for room with
-        ``full="block"``. No item is consumed. Items that were got can still be done, and ``join`` waits for them.
+        ``full="block"``; ``get`` waits for its item. No item is consumed. Items that were got can still be done, and
+        ``join`` waits for them.
 
         Args:
             immediate: Whether ``get`` ends at once. Then this object counts the queue as empty. Default False.
@@ -570,7 +571,7 @@ class Queue(UncopyableFace, queue.Queue[T]):
         finally:
             with self.mutex:
                 self._committing.discard(session)
-                self._putting -= count
+                self._end_commit(count)
                 self._count_places_anew()
                 if is_in:
                     self._release(session)
@@ -673,6 +674,12 @@ class Queue(UncopyableFace, queue.Queue[T]):
         if not self._lifecycle.undone and not self._putting:
             self.all_tasks_done.notify_all()
 
+    def _end_commit(self, count: int) -> None:
+        """Count these items as committed or refused. After a shutdown, ``get`` may have waited for the last of them."""
+        self._putting -= count
+        if self._has_ended():
+            self._persistent.wake()
+
     def _count_places_anew(self) -> None:
         """Wake the threads that wait for a place if nothing is being committed, so that they can count the places.
 
@@ -726,8 +733,8 @@ class Queue(UncopyableFace, queue.Queue[T]):
     def _wait_for_item(self, block: bool, deadline: float | None) -> None:
         """Wait for an item, also of other processes. The mutex is released while it waits."""
         while not self._qsize() or (self._counts and not len(self._consumer)):
-            left = 0.0 if self._is_over() else _left(block, deadline)
-            if not self._lifecycle.is_drained and self._is_there(left):
+            left = _left(block, deadline)
+            if not self._lifecycle.is_drained and self._is_there(0.0 if self._is_over() else left):
                 return
             if self._is_over():
                 raise ShutDown
@@ -736,14 +743,18 @@ class Queue(UncopyableFace, queue.Queue[T]):
 
     def _is_over(self) -> bool:
         """Return whether the queue was shut down and has no more items, not even delayed ones."""
-        return self.is_shutdown and not (self._counts and self._qsize())
+        return self._has_ended() and not self._qsize()
+
+    def _has_ended(self) -> bool:
+        """Return whether the queue was shut down, and no item is being committed that ``get`` would have to return."""
+        return self._lifecycle.is_drained or (self.is_shutdown and not self._putting)
 
     def _is_there(self, timeout: float | None) -> bool:
-        was_shutdown = self.is_shutdown
+        had_ended = self._has_ended()
         self.mutex.release()
         try:
             return self._consumer.wait(
-                timeout, stop=lambda: self._lifecycle.is_drained or self.is_shutdown != was_shutdown
+                timeout, stop=lambda: self._lifecycle.is_drained or self._has_ended() != had_ended
             )
         finally:
             self.mutex.acquire()

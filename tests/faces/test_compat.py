@@ -581,6 +581,35 @@ def test_shutdown_wakes_all(opened: OpenFace) -> None:
     assert isinstance(putting.answer(), ShutDown)
 
 
+def test_shutdown_waits_for_a_put_that_commits(tmp_path: Path) -> None:
+    """After ``shutdown``, a ``get`` returns the item of a put that was committing. Then it raises ``ShutDown``."""
+    gate = Gate()
+    with call_on(replace(DISK, failpoint=gate.failpoint), Queue[int], tmp_path / "queue") as queue:
+        getters = [Waiting(get_and_end, queue) for _ in range(2)]
+        wait_for(lambda: queue.persistent._open_queue._waiters.count == 2)  # type: ignore[union-attr]
+        gate.armed = True
+        putting = Waiting(queue.put, 1)
+        assert gate.reached.wait(60)
+        queue.shutdown()
+        gate.go_on.set()
+        assert putting.answer() is None
+        answers = [getter.answer() for getter in getters]
+        assert 1 in answers and any(isinstance(answer, ShutDown) for answer in answers)
+        queue.join()
+
+
+def test_shutdown_waits_for_no_put_that_is_refused(opened: OpenFace) -> None:
+    """A ``get`` that waits for the item of a committing put raises ``ShutDown`` if that put gets an error."""
+    queue = opened(max_items=1, full="block")
+    queue.put(0)
+    assert queue.get() == 0
+    putter, getter = Waiting(queue.put, 1), Waiting(queue.get)
+    wait_for(lambda: queue.persistent.stats().waiting == 1 and is_waiting(queue))
+    queue.shutdown()
+    assert isinstance(putter.answer(), ShutDown)
+    assert isinstance(getter.answer(), ShutDown)
+
+
 def test_shutdown_ends_a_put_that_waits_for_room(opened: OpenFace) -> None:
     """A put that waits for room of the persistent queue raises ``ShutDown``. Its item is not in the queue."""
     queue = opened(max_items=1, full="block")

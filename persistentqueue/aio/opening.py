@@ -49,6 +49,11 @@ class LoopBound:
         return loop
 
 
+def closed(path: str) -> ClosedError:
+    """Return the error of a call of a queue that is closed, or that a task is closing."""
+    return ClosedError(f"{path}: the queue is closed: open it again")
+
+
 def not_open(path: str) -> ClosedError:
     """Return the error of a call that needs an open queue."""
     return ClosedError(f"{path}: the queue is not open: open it by async with or await queue.open()")

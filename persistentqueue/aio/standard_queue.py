@@ -47,7 +47,7 @@ from persistentqueue.system.disk import StrPath, after_fork_in_child, fspath
 from ..faces.lifecycle import Lifecycle, T, oldest
 from ..faces.refusals import UncopyableFace, need_maxsize
 from .futures import Closing, Landing, Worker, landable, launch, over, tell
-from .opening import LoopBound, not_open, prepare
+from .opening import LoopBound, closed, not_open, prepare
 from .persistent_queue import OptionArguments, adopted
 from .persistent_queue import PersistentQueue as AioPersistentQueue
 from .standard_queue_worker import Entry, Errand, Found, Opened, Work, opened, reject, work_on
@@ -220,8 +220,8 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
     async def close(self) -> None:
         """Flush, and close the queue; items that are not done are ready again at the next opening.
 
-        Tasks that wait get ``ClosedError``. The queue is closed also if the call is cancelled or raises. Closing again
-        does nothing, but waits for another task that is closing the queue.
+        Tasks that wait get ``ClosedError``, and so does each ``put`` and ``get`` from now on. The queue is closed also
+        if the call is cancelled or raises. Closing again does nothing, but waits for another task that is closing it.
 
         Raises:
             ResourceError, QueueFullError, BrokenQueueError: A put or a ``task_done`` could not be made durable, or the
@@ -236,9 +236,11 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
         error: BaseException | None = None
         try:
             await self.flush()
+            while self._done or self._errands:  # of tasks that have run since this flush ended
+                await self.flush()
         except (Exception, asyncio.CancelledError) as failed:
             error = failed
-        self._fail(ClosedError(f"{self._path}: the queue is closed: open it again"))
+        self._fail(closed(self._path))
         closing = launch(asyncio.get_running_loop(), self._worker.submit, core.close)
         try:
             await over(closing)
@@ -506,20 +508,22 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
         self._count()
         self._arm()
 
-    def _check(self) -> None:
+    def _check(self, is_new: bool = False) -> None:
         if self._failure is not None:
             raise self._failure
+        if is_new and self._closing.is_under_way:  # the last flush may not see what begins now
+            raise closed(self._path)
         if self._core is None:
             raise not_open(self._path)
         self._here()
 
     def _check_put(self) -> None:
-        self._check()
+        self._check(is_new=True)
         if self._lifecycle.is_shutdown:
             raise QueueShutDown
 
     def _check_get(self) -> None:
-        self._check()
+        self._check(is_new=True)
         if self._lifecycle.is_shutdown and not self.qsize():
             raise QueueShutDown
 
@@ -744,13 +748,9 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
     def _watch(self) -> None:
         """Start a thread that waits for items of other processes, while a task waits for an item."""
         if not self._is_watching and self._failure is None and self._opened is not None:
-            self._is_watching = True
             waiting = partial(_wait, asyncio.get_running_loop(), self._watched, self._opened, self._getters)
-            try:
-                self._watcher.submit(waiting)
-            except RuntimeError:
-                self._is_watching = False
-                raise
+            self._watcher.submit(waiting)
+            self._is_watching = True
 
     def _watched(self, is_there: bool) -> None:
         self._is_watching = False

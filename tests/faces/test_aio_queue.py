@@ -82,6 +82,32 @@ def test_what_was_put_survives(place: Path) -> None:
     assert stored(place) == []
 
 
+def test_what_comes_during_a_close_is_refused_or_durable(place: Path) -> None:
+    """While a task closes the queue, ``put_nowait`` and ``get`` of another one are refused: no item is lost. What is
+    done meanwhile is consumed."""
+
+    async def main() -> None:
+        queue = await aio.Queue[int](place).open()
+        await queue.put(0)
+        assert await queue.get() == 0
+
+        async def work() -> None:
+            await queue.put(1)  # ends in the round of the loop in which the flush of close() ends
+            queue.task_done()
+            with pytest.raises(ClosedError, match="the queue is closed"):
+                queue.put_nowait(2)
+            with pytest.raises(ClosedError, match="the queue is closed"):
+                await queue.get()
+
+        working = asyncio.create_task(work())
+        await asyncio.sleep(0)
+        await queue.close()
+        await working
+
+    run(main())
+    assert stored(place) == [b"1"]
+
+
 def test_puts_of_many_tasks_share_syncs(place: Path) -> None:
     """A hundred tasks that put at the same time share a few groups."""
 

@@ -44,13 +44,13 @@ from persistentqueue import (
 from persistentqueue.options import Options, chosen_options, counts_deliveries
 from persistentqueue.system.disk import StrPath, after_fork_in_child, fspath
 
-from ..faces.lifecycle import Lifecycle, T, oldest
+from ..faces.lifecycle import Lifecycle, T
 from ..faces.refusals import UncopyableFace, need_maxsize
 from .futures import Closing, Landing, Worker, landable, launch, over, tell
 from .opening import LoopBound, closed, not_open, prepare
 from .persistent_queue import OptionArguments, adopted
 from .persistent_queue import PersistentQueue as AioPersistentQueue
-from .standard_queue_worker import Entry, Errand, Found, Opened, Work, opened, reject, work_on
+from .standard_queue_worker import Entry, Errand, Found, Got, Opened, Work, opened, reject, work_on
 
 if sys.version_info >= (3, 13):
     from asyncio import QueueShutDown
@@ -100,8 +100,9 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
     - ``put`` waits for a slot only, and not for room of a limit such as ``max_items``, also with ``full="block"``.
     - A ``put`` that is cancelled while it waits for a slot has put nothing. If it is cancelled later, the item is in
       the queue.
-    - ``get`` returns the first item, which is on hold until ``task_done``. ``task_done`` applies to the items in the
-      order in which they were got. It is durable soon, like ``put_nowait``.
+    - ``get`` returns the first item, which is on hold until ``task_done``. ``task_done`` is for the oldest item that
+      the calling task has got. If it has none, it is for the oldest item of all tasks. It is durable soon, like
+      ``put_nowait``. Up to Python 3.11, ``asyncio.wait_for`` runs ``get`` in a task of its own.
     - Items that were got and are not done come back when the queue is opened again, after a crash as after ``close``.
       They are at the front, in their old order.
     - For ``join``, all items that the queue has when it is opened are unfinished, and so are items of other processes,
@@ -158,8 +159,7 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
         super().__init__(maxsize)
 
     def _reset(self) -> None:
-        self._got: deque[Entry] = deque()
-        """Entries that were got and are not done, in this order."""
+        self._got = Got()
         self._unsaved: list[Entry] = []
         self._fresh: deque[Entry] = deque()
         """Entries that are saved and not yet on hold, in the order of the persistent queue."""
@@ -351,13 +351,15 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
         return self.get_nowait()
 
     def task_done(self) -> None:
-        """Mark the first item that was got and is not done as done. It is durably consumed soon (see ``flush``).
+        """Mark the oldest item that this task has got as done; if it has none, the oldest one of all tasks.
+
+        The item is durably consumed soon (see ``flush``).
 
         Raises:
             ValueError: Every item that was got is done already.
         """
-        entry = oldest(self._got)
-        self._got.popleft()
+        entry = self._got.first()
+        self._got.remove(entry)
         entry.is_done = True
         self._lifecycle.undone -= 1
         self._count()
@@ -489,7 +491,7 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
         entry = self._queue.popleft()
         self._at_hand_bytes -= len(entry.data)
         entry.is_got = True
-        self._got.append(entry)
+        self._got.add(entry)
         self._lifecycle.undone += 1
         if self._lifecycle.is_shutdown:
             self._count()  # this may have been the last item
@@ -665,7 +667,7 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
         """Give the results of errands to the tasks that await them. A rejected item is done with."""
         for errand, each in zip(errands, found, strict=True):
             if errand.entry is not None and isinstance(each, BaseException):
-                self._got.appendleft(errand.entry)
+                self._got.add_first(errand.entry)
             elif errand.entry is not None:
                 self._lifecycle.undone -= 1
             errand.landing.land(each)

@@ -6,10 +6,12 @@ saved in parts, as far as there is room. ``standard_queue`` starts the work, and
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from persistentqueue import (
     CodecError,
@@ -21,6 +23,7 @@ from persistentqueue import (
     codecs,
 )
 
+from ..faces.lifecycle import oldest
 from ..faces.refusals import Consumer, consumer_of
 from .futures import Landing
 
@@ -34,7 +37,7 @@ class Entry:
     Raises ``MissingExtraError`` and ``WrongKeyError``. It keeps any other error of the codec.
     """
 
-    __slots__ = ("data", "error", "hold", "is_at_hand", "is_done", "is_got", "item", "saved")
+    __slots__ = ("data", "error", "hold", "is_at_hand", "is_done", "is_got", "item", "own", "saved")
 
     def __init__(self, data: bytes, codec: codecs.Codec[Any], hold: Session[bytes] | None = None) -> None:
         self.data = data
@@ -45,6 +48,8 @@ class Entry:
         self.item: Any = None
         self.is_at_hand = True
         self.is_got = self.is_done = False
+        self.own: OrderedDict[Entry, None] | None = None
+        """Entries that the task has which got this one; see ``Got``."""
         self.saved: Landing[None] | None = None
         """Future that the ``put`` of this item awaits, if any."""
         try:
@@ -67,6 +72,57 @@ class Entry:
     def is_meant(self, item: object) -> bool:
         """Return whether it has been got, and this is an equal item, or its error."""
         return self.hold is not None and bool(self.item == item if self.error is None else self.error is item)
+
+
+class Got:
+    """The entries that were got and are not done, oldest first, and the task that has got each of them.
+
+    For the tasks of one event loop. Outside a task, an entry belongs to no task.
+    """
+
+    def __init__(self) -> None:
+        self._all: OrderedDict[Entry, None] = OrderedDict()
+        self._of_task: WeakKeyDictionary[asyncio.Task[Any], OrderedDict[Entry, None]] = WeakKeyDictionary()
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._all)
+
+    def add(self, entry: Entry) -> None:
+        """Add an entry that the running task has got."""
+        self._all[entry] = None
+        if (task := _running_task()) is not None:
+            entry.own = self._of_task.setdefault(task, OrderedDict())
+            entry.own[entry] = None
+
+    def add_first(self, entry: Entry) -> None:
+        """Add an entry that was removed: it is the oldest one now."""
+        for entries in (self._all, entry.own):
+            if entries is not None:
+                entries[entry] = None
+                entries.move_to_end(entry, last=False)
+
+    def first(self) -> Entry:
+        """Return the oldest entry of the running task, or else of all. Raises ``ValueError`` if there is none."""
+        task = _running_task()
+        own = self._of_task.get(task) if task is not None else None
+        return oldest(own or self._all)
+
+    def remove(self, entry: Entry) -> None:
+        """Remove an entry: it is done, or it is being rejected."""
+        del self._all[entry]
+        if entry.own is not None:
+            del entry.own[entry]
+
+
+def _running_task() -> asyncio.Task[Any] | None:
+    """Return the task that runs; None outside a task, with or without an event loop."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
 
 
 class Errand(NamedTuple):

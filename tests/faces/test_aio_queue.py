@@ -83,8 +83,8 @@ def test_what_was_put_survives(place: Path) -> None:
 
 
 def test_what_comes_during_a_close_is_refused_or_durable(place: Path) -> None:
-    """While a task closes the queue, ``put_nowait`` and ``get`` of another one are refused: no item is lost. What is
-    done meanwhile is consumed."""
+    """While a task closes the queue, ``put_nowait`` and ``get`` of another one are refused: no item is lost. An item
+    that is done meanwhile is consumed."""
 
     async def main() -> None:
         queue = await aio.Queue[int](place).open()
@@ -106,6 +106,37 @@ def test_what_comes_during_a_close_is_refused_or_durable(place: Path) -> None:
 
     run(main())
     assert stored(place) == [b"1"]
+
+
+def test_task_done_is_for_the_item_of_the_task(place: Path) -> None:
+    """``task_done`` of a task consumes the oldest item that it has got itself, and keeps the items of slower tasks. A
+    task that has got none consumes the oldest item of all."""
+
+    async def main() -> None:
+        queue = await aio.Queue[int](place).open()
+        for n in range(4):
+            await queue.put(n)
+        assert await queue.get() == 0
+
+        async def work() -> None:
+            assert [await queue.get(), await queue.get()] == [1, 2]
+            queue.task_done()
+
+        async def help_out() -> None:
+            queue.task_done()
+
+        await asyncio.create_task(work())
+        await queue.flush()
+        assert queue._core is not None
+        assert [item.data for item in queue._core.view().browse()] == [b"0", b"2", b"3"]
+        await asyncio.create_task(help_out())
+        queue.task_done()  # this task has none any more: the oldest one is of the task that has ended
+        with pytest.raises(ValueError, match="too many times"):
+            queue.task_done()
+        await queue.close()
+
+    run(main())
+    assert stored(place) == [b"3"]
 
 
 def test_puts_of_many_tasks_share_syncs(place: Path) -> None:

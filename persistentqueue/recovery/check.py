@@ -486,13 +486,13 @@ def _repair(
             _remove_plain_consumer(directory, salvaged.recovered.state)
         next_sequence = salvaged.recovered.state.next_sequence
         store = begin(taken, salvaged.recovered, meter=meter)
-    try:
-        if renew or fan_out:
-            store.trim()  # writes what was changed to the log, also after a clean close
-        inbox_problems = [str(problem) for problem in store.inbox.damage]
-        adopted = store.state.next_sequence > next_sequence
-    finally:
-        store.close()
+        try:  # with the lock still in the hands of ``take``: an interruption may come between these two steps
+            if renew or fan_out:
+                store.trim()  # writes what was changed to the log, also after a clean close
+            inbox_problems = [str(problem) for problem in store.inbox.damage]
+            adopted = store.state.next_sequence > next_sequence
+        finally:
+            store.close()
     report = _check(disk, directory, meter)  # without a key: checksums cover the encrypted bytes
     lasting = [str(problem) for problem in chain(check_schemas(disk, directory), check_limits(disk, directory))]
     if adopted and not set(report.problems).issubset(lasting):

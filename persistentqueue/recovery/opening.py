@@ -316,11 +316,11 @@ def _recover_other(disk: Disk, others: Others, trust: bool, directory: str) -> b
         with take(disk, directory, settings, create=False) as taken:
             recovered = _recover(taken, asking(disk, directory, others, trust))
             store = begin(taken, recovered, adopts=False)
+            others.tell(directory, store.recovery)
+            with suppress(ResourceError, BrokenQueueError):  # its log is durable already
+                store.close()
     except QueueLockedError:
         return False
-    others.tell(directory, store.recovery)
-    with suppress(ResourceError, BrokenQueueError):  # its log is durable already
-        store.close()
     return True
 
 

@@ -533,6 +533,21 @@ def _move(world: World) -> Case:
     return Case(call, again, [{"q": _MANY}])
 
 
+def _repair(world: World) -> Case:
+    """Repair a queue that its owner has left without a close. Its lock is free then, so that it can be made again."""
+    world.open("q", *_MANY)._open().disown("killed")
+    del world.queues["q"]
+
+    def call() -> None:
+        call_on(world.disk, persistentqueue.repair, PATH, "q")
+
+    def again() -> None:
+        call()
+        world.open("q")
+
+    return Case(call, again, [{"q": _MANY}])
+
+
 def _wait(world: World, what: str) -> Case:
     if what == "dequeue":
         queue = world.open("q")
@@ -743,6 +758,7 @@ SCENARIOS: dict[str, Scenario] = {
     "close": _close,
     "delete": _delete,
     "move": _move,
+    "repair": _repair,
     "wait for an item": partial(_wait, what="dequeue"),
     "wait for room": partial(_wait, what="flush"),
     "flush all": _flush_all,

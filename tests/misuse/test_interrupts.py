@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.crash.interrupts import run_places
+from tests.crash.interrupts import SCENARIOS, interrupt, run_places
 from tests.crash.signals import run_signals
 
 pytestmark = pytest.mark.filterwarnings("ignore::persistentqueue.UnflushedWarning")  # interrupted work is dropped
@@ -37,6 +37,16 @@ def test_row_04_interrupted_everywhere_a_flush_is_finished_or_undone(name: str) 
     not broken."""
     report = run_places(name)
     assert report.interruptions >= 10
+
+
+def test_row_03_a_repair_that_is_interrupted_beside_its_lock_frees_it() -> None:
+    """A repair that is interrupted where it takes its lock, or hands it over, leaves the queue free to be opened."""
+    scenario = SCENARIOS["repair"]
+    seen = interrupt(scenario, None)
+    places = [place for place in seen if place.code.co_name in {"take", "_repair"}]
+    assert len(places) > 40
+    for place in places:
+        interrupt(scenario, (place, 1))
 
 
 def test_rows_03_and_04_real_signals() -> None:

@@ -344,7 +344,10 @@ class SharedQueue(MisplacedCalls, Generic[T]):
 
     def peek(self, n: int = 1) -> list[T]:
         """Return the first ready items, in order, without holding or consuming them; see ``PersistentQueue.peek``."""
-        return list(islice(self.browse(), checked_count("n", n)))
+        most = checked_count("n", n)
+        if not most:
+            self.sizes()  # an iterator of which nothing is taken asks no owner, which may refuse the call
+        return list(islice(self.browse(), most))
 
     def sizes(self) -> Sizes:
         """Return the numbers of items that no session holds, and of those that are not consumed.

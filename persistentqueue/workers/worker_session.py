@@ -23,11 +23,13 @@ from ..errors import CodecError, ItemTooLargeError, PersistentQueueError, Unflus
 from ..runtime.pipeline import Ticket, done
 from ..runtime.retries import checked_delay, checked_reason, first_meant
 from ..runtime.session_state import FREE, decode_held, rank_of
-from ..serving.protocol import ITEM_BYTES_MAX, Reject
+from ..serving.protocol import ITEM_BYTES_MAX, MESSAGE_BYTES_MAX, Reject
 from .worker_state import WorkerState
 
 _TEXT_CHARACTERS_MAX = 10_000
 """Most characters of an error's text that the owner gets: a dead letter has fewer."""
+_REJECTION_BYTES_MAX = MESSAGE_BYTES_MAX - 100
+"""Most bytes of an item and the reason of its rejection: the message also holds their lengths and a delay."""
 
 
 class WorkerSession(WorkerState[T]):
@@ -199,7 +201,10 @@ class WorkerSession(WorkerState[T]):
         return committed if waits else done(committed)
 
     def reject(self, item: Any, reason: str = "", *, retry: bool = True, delay_seconds: float | None = None) -> None:
-        """Mark a held item as failed, as ``Session.reject`` does. Raises its errors."""
+        """Mark a held item as failed, as ``Session.reject`` does. Raises its errors.
+
+        Raises ``ItemTooLargeError`` if the item and the reason together exceed 64 MiB - 100 bytes.
+        """
         self._begin()
         try:
             if isinstance(item, CodecError):
@@ -210,6 +215,7 @@ class WorkerSession(WorkerState[T]):
             at, raw = first_meant(numbered, lambda _, raw: rank_of(self._codec, raw, item)) or (-1, b"")
             if at < 0 and self._counts:
                 raise NotHeldError
+            _need_sendable(raw, its_reason)
             self._end(self._ask(Reject(int(bool(retry)), (raw, its_reason, delay))))
             self._raw[at] = None
             self._busy = FREE
@@ -254,3 +260,12 @@ class WorkerSession(WorkerState[T]):
             if link is not None:
                 link.part()
             self._busy = FREE
+
+
+def _need_sendable(item: bytes, reason: bytes) -> None:
+    """Raise ``ItemTooLargeError`` if a message has no room for the item and the reason of its rejection."""
+    if len(item) + len(reason) > _REJECTION_BYTES_MAX:
+        raise ItemTooLargeError(
+            f"an item of {len(item)} bytes and a reason of {len(reason)} bytes exceed the maximum of a worker, "
+            f"{_REJECTION_BYTES_MAX} bytes together: pass a shorter reason"
+        )

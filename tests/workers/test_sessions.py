@@ -48,7 +48,7 @@ from persistentqueue import (
 from persistentqueue.options import Options
 from persistentqueue.runtime import session_state
 from persistentqueue.serving import calls, server
-from persistentqueue.serving.protocol import ITEM_BYTES_MAX, Call, Flush, Message
+from persistentqueue.serving.protocol import ITEM_BYTES_MAX, MESSAGE_BYTES_MAX, Call, Flush, Message
 from persistentqueue.storage.layout import SOCKET_NAME
 from persistentqueue.system.disk import CURRENT_DISK, DISK
 from persistentqueue.workers import SharedQueue, WorkerSession, connect_options
@@ -510,6 +510,32 @@ def test_rejections_are_checked_as_those_of_the_owner(served: Serve) -> None:
         with shared.dead_letters as dead:
             (letter,) = map(DeadLetter.decode, drained(dead))
         assert letter.reason == "no such file: \udcff"
+
+
+def test_a_peek_at_nothing_is_refused_as_any_other(served: Serve) -> None:
+    """``peek(0)`` returns no items, and raises what ``peek(1)`` raises of a queue with ``fan_out``, or a closed one."""
+    queue, join = served(fan_out=True)
+    shared = join()
+    for each in (shared, queue):
+        with pytest.raises(SubscriptionNotFoundError):
+            each.peek(0)
+        each.close()
+        with pytest.raises(ClosedError):
+            each.peek(0)
+
+
+def test_a_reason_that_no_message_holds_is_refused(served: Serve) -> None:
+    """A long reason of a large item raises ``ItemTooLargeError``. The session goes on, and a shorter reason does."""
+    queue, join = served(dead_letter="dead")
+    put(queue, bytes(ITEM_BYTES_MAX))
+    with join() as shared, shared.session() as session:
+        item = session.dequeue()
+        for size in (ITEM_BYTES_MAX, MESSAGE_BYTES_MAX - 99 - ITEM_BYTES_MAX):
+            with pytest.raises(ItemTooLargeError, match=f"a reason of {size} bytes .* pass a shorter reason"):
+                session.reject(item, "r" * size, retry=False)
+        session.reject(item, "r" * (size - 1), retry=False, delay_seconds=1.7976931348623157e-308)
+        session.flush()
+    assert (len(queue), len(queue.dead_letters)) == (0, 1)
 
 
 def test_attempts_and_dead_letters(served: Serve, tmp_path: Path) -> None:

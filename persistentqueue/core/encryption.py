@@ -300,11 +300,7 @@ class _Encoder:
     def __init__(self, source: RandomSource, compresses: bool, key_id: str, key: bytes, purpose: bytes) -> None:
         self._source = source
         self._purpose = purpose
-        self._compress: Callable[[bytes], bytes] | None = None
-        if compresses:
-            import zstandard
-
-            self._compress = zstandard.ZstdCompressor(level=_LEVEL).compress
+        self._compress = _compressor() if compresses else None
         self._key_id = key_id
         self._key = key
         self._pid = -1
@@ -351,6 +347,22 @@ class _Encoder:
             self._cipher.encrypt(_nonce(counter + number), content[at : at + PIECE_BYTES], data)
             for number, at in enumerate(pieces)
         )
+
+
+def _compressor() -> Callable[[bytes], bytes]:
+    """Return a function that compresses. It raises ``MemoryError`` for the error of zstd, whose memory is too short."""
+    import zstandard
+
+    compress = zstandard.ZstdCompressor(level=_LEVEL).compress
+
+    def compressed(data: bytes) -> bytes:
+        """Return the data, compressed."""
+        try:
+            return compress(data)
+        except zstandard.ZstdError as error:
+            raise MemoryError(f"zstd cannot compress {len(data)} bytes: {error}") from error
+
+    return compressed
 
 
 def _derive(key: bytes, salt: bytes, purpose: bytes) -> AESGCM:

@@ -35,6 +35,7 @@ from ..core.operations import Decision, Operation, Prepare
 from ..errors import QueueNotFoundError
 from ..system.disk import Disk, join
 from ..system.path_errors import ABSENT
+from ..system.signal_shield import is_interruption
 from .commit import Written
 from .store import Store
 from .transaction import Transaction
@@ -134,6 +135,17 @@ def _admits(part: Part) -> bool:
 
 def _write_ahead(disk: Disk, parts: Sequence[Part]) -> list[_Half]:
     """Do step 1. If there is no room, return an empty list, and one of the transactions has its ``error`` set."""
+    halves: list[_Half] = []
+    try:
+        halves = _write_parts(disk, parts)
+    finally:
+        if not halves:  # also in the queues that had room: a later commit of the same session must find no blocks
+            for part in parts:
+                part.store.committer.take_back([part.transaction])
+    return halves
+
+
+def _write_parts(disk: Disk, parts: Sequence[Part]) -> list[_Half]:
     name, (coordinator, *participants) = disk.urandom(_NAME_BYTES), parts
     queues = tuple(part.store.state.identity for part in participants)
     decision = Decision(name, tuple(part.name for part in participants), queues if all(queues) else ())
@@ -163,7 +175,8 @@ def _write_part(part: Part, before: Sequence[Operation] = (), behind: Sequence[O
             return None
         return store.make_frame(group, inline, before, behind)
     except BaseException as error:
-        store.doubt(error)
+        if not is_interruption(error):  # a lack of memory says nothing of the disk, and nothing was prepared
+            store.doubt(error)
         raise
 
 

@@ -826,6 +826,36 @@ def test_libraries_are_imported_by_who_needs_them() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_a_compression_without_memory_raises_memory_error(
+    open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If zstd gets no memory, ``flush`` raises ``MemoryError``, and the session can flush its items later."""
+    zstandard = pytest.importorskip("zstandard")
+    compressor, is_short = zstandard.ZstdCompressor(), [True]
+
+    class Short:
+        """A compressor that has no memory for its first call."""
+
+        def __init__(self, level: int) -> None:
+            pass
+
+        def compress(self, data: bytes) -> bytes:
+            if is_short.pop():
+                raise zstandard.ZstdError("cannot compress: Allocation error : not enough memory")
+            compressed: bytes = compressor.compress(data)
+            return compressed
+
+    monkeypatch.setattr(zstandard, "ZstdCompressor", Short)
+    queue = open_queue(compression="zstd")
+    with queue.session() as session:
+        session.enqueue(TEXT)
+        with pytest.raises(MemoryError, match=r"zstd cannot compress .* not enough memory"):
+            session.flush()
+        is_short.append(False)
+        session.flush()
+    assert drain(queue) == [TEXT]
+
+
 def test_only_one_room_imports_the_libraries() -> None:
     """Only one module of the package imports ``zstandard`` and ``cryptography``."""
     rooms = Path(persistentqueue.__file__).parent.rglob("*.py")

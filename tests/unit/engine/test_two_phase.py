@@ -588,18 +588,33 @@ def test_blocks_that_cannot_be_made_durable(open_queue: QueueFactory) -> None:
     assert contents(a, b) == [[b"2"], [b"1"]]
 
 
-def test_interrupted_while_blocks_are_written(open_queue: QueueFactory) -> None:
-    """An interruption while blocks are synced breaks that queue, as in any commit. In the other queue nothing is
-    committed."""
-    a, b = open_queue("a", disk=failing("commit.2 sync blocks", KeyboardInterrupt(), 2)), open_queue("b")
-    put(a, b"1")
-    with pytest.raises(KeyboardInterrupt):
-        move(a, b)
-    with pytest.raises(BrokenQueueError):
-        put(a, b"no")
+@pytest.mark.parametrize("step", ["commit.1 write blocks", "commit.2 sync blocks"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError()], ids=["interrupt", "memory"])
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_interrupted_while_blocks_are_written(
+    open_queue: QueueFactory, step: str, error: BaseException, name: str
+) -> None:
+    """An interruption, or a lack of memory, while blocks are written breaks no queue, as in any commit. The sessions
+    keep their operations."""
+    armed = [False]
+
+    def failpoint(reached: str) -> None:
+        if armed[0] and reached == step:
+            armed[0] = False
+            raise error
+
+    disk = replace(DISK, failpoint=failpoint)
+    a, b = (open_queue(each, disk=disk if each == name else DISK) for each in "ab")
+    put(a, b"1", b"2")
+    with transaction(a, b) as (source, target):
+        target.enqueue(source.dequeue() or b"")
+        source.enqueue(b"3")
+        armed[0] = True
+        with pytest.raises(type(error)):
+            source.flush()
+        assert contents(a, b) == [[b"2"], []]
     put(b, b"yes")
-    a.close()
-    assert contents(open_queue("a"), b) == [[b"1"], [b"yes"]]
+    assert contents(a, b) == [[b"2", b"3"], [b"1", b"yes"]]
 
 
 def test_interrupted_before_it_knows(open_queue: QueueFactory) -> None:

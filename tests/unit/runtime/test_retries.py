@@ -21,6 +21,7 @@ from persistentqueue import (
     ClosedError,
     CorruptionError,
     DeadLetter,
+    DiskFullError,
     PersistentQueue,
     QueueFullError,
     Session,
@@ -679,6 +680,35 @@ def test_rejected_in_a_transaction_over_several(open_queue: QueueFactory) -> Non
         assert dead._transaction.items == [b"more"]
         raise QueueFullError("", "max_items", 1, 1, 1, False)
     assert len(queue.dead_letters) == 3  # the item has used up its attempts
+
+
+def test_a_letter_that_found_no_room_in_another_queue_is_never_committed(open_queue: QueueFactory) -> None:
+    """A dead letter goes with its transaction, also if its queue has written it before another queue failed.
+
+    The session of the dead-letter queue goes on, and its next flush commits its own work alone.
+    """
+    is_full = [False]
+
+    def fallocate(*arguments: int) -> None:
+        if is_full[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        DISK.fallocate(*arguments)
+
+    queue, other = open_queue(**DEAD), open_queue("other", inline_bytes=0, disk=replace(DISK, fallocate=fallocate))
+    put(queue, b"a")
+    put(queue.dead_letters, b"by hand")
+    with transaction(queue, other, queue.dead_letters) as (source, target, dead):
+        assert dead.dequeue() == b"by hand"
+        assert source.dequeue() == b"a"
+        source.reject(b"a", "bad", retry=False)
+        target.enqueue(b"no room")
+        is_full[0] = True
+        with pytest.raises(DiskFullError):
+            dead.flush()
+        source.rollback()
+        target.rollback()
+        assert dead.flush(marker=("done", 1)) is True
+    assert (list(queue.browse()), list(queue.dead_letters.browse())) == ([b"a"], [])
 
 
 def test_rejected_by_a_typed_session(open_queue: QueueFactory) -> None:

@@ -243,8 +243,8 @@ class Store:
             self.committer.spill_blocks(transaction)
         except OSError as error:
             raise self.break_off(error) from error
-        except BaseException as error:
-            self.fail(error)
+        except BaseException:  # a lack of memory, which says nothing of the disk: the items are still in memory
+            self.committer.take_back([transaction])
             raise
         if transaction.error is not None:
             failure, transaction.error = transaction.error, None

@@ -12,6 +12,8 @@ from persistentqueue import (
     BrokenQueueError,
 )
 from persistentqueue import session as session_module
+from persistentqueue.engine.transaction import SPILL_BYTES
+from persistentqueue.storage.segment_files import Segments
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
 from tests.support.queues import crash, drain, put, segment_files
@@ -60,3 +62,21 @@ def test_spill_that_breaks(open_queue: QueueFactory) -> None:
         failing[0] = True
         with pytest.raises(BrokenQueueError):
             session.enqueue(b"y")
+
+
+def test_a_spill_without_memory_breaks_nothing(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If memory is too short to spill, ``enqueue_many`` raises ``MemoryError``. The items before it can be flushed."""
+    queue = open_queue()
+    stage = Segments.stage
+    with queue.session() as session:
+        session.enqueue(b"first")
+
+        def fail(*_: object) -> None:
+            raise MemoryError
+
+        monkeypatch.setattr(Segments, "stage", fail)
+        with pytest.raises(MemoryError):
+            session.enqueue_many([bytes(SPILL_BYTES)] * 2)
+        monkeypatch.setattr(Segments, "stage", stage)
+        session.flush()
+    assert drain(queue)[0] == b"first"

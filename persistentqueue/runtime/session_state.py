@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from itertools import repeat
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from ..codecs import Codec, T
 from ..core.availability import Taken
@@ -504,10 +505,21 @@ def joint_flush(sessions: Sequence[SessionState[Any]]) -> _JointFlush:
     return _JointFlush(sessions)
 
 
-def exclusively(sessions: Sequence[SessionState[Any]], call: Callable[[], R]) -> R:
+class _Exclusive(Protocol):
+    """A session of any kind, with the flag that lets one call at a time use it."""
+
+    _busy: int
+
+    def _begin(self) -> None: ...
+
+    def _end_badly(self) -> None: ...
+
+
+def exclusively(sessions: Sequence[_Exclusive], call: Callable[[], R]) -> R:
     """Make the call while the sessions refuse other calls. Raises ``SessionInUseError`` if a session is in another
     call."""
-    taken: list[SessionState[Any]] = []
+    taken: list[_Exclusive] = []
+    tear = map(setattr, taken, repeat("_busy"), repeat(TORN))  # when it is consumed
     try:
         for session in sessions:
             if session._busy:
@@ -518,13 +530,14 @@ def exclusively(sessions: Sequence[SessionState[Any]], call: Callable[[], R]) ->
         result = call()
         _end_all(taken)
     except BaseException:
+        any(tear)  # one call of C code: if the shield is interrupted before it begins, the next calls clean up
         shielded(partial(_end_all, taken))
         raise
     else:
         return result
 
 
-def _end_all(sessions: Iterable[SessionState[Any]]) -> None:
+def _end_all(sessions: Iterable[_Exclusive]) -> None:
     for session in sessions:
         session._end_badly()
 

@@ -22,7 +22,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -36,7 +36,7 @@ from persistentqueue import PersistentQueue, Producer, Session, transaction
 from persistentqueue.errors import CorruptionError, PersistentQueueError, QueueFullError
 from persistentqueue.runtime.maintenance import Maintenance
 from persistentqueue.runtime.pipeline import pipelines_of
-from persistentqueue.runtime.session_state import SessionParts
+from persistentqueue.runtime.session_state import BUSY, TORN, SessionParts
 from persistentqueue.system import signal_shield
 from persistentqueue.system.disk import Disk
 from persistentqueue.system.signal_shield import end_helper, is_postponing
@@ -52,7 +52,7 @@ _SHIELD = str(signal_shield.__file__)
 _TESTS = str(Path(__file__).parent)
 _LOOKING = ("CALL", "JUMP_BACKWARD", "POP_JUMP_BACKWARD", "RESUME", "JUMP_ABSOLUTE")
 """Prefixes of the names of instructions after which CPython checks for signals."""
-_SMALL: dict[str, Any] = {"segment_bytes": 64 * 1024, "log_bytes": 64 * 1024}
+SMALL: dict[str, Any] = {"segment_bytes": 64 * 1024, "log_bytes": 64 * 1024}
 PATH = "/queues"
 PARTS = 32
 """Number of parts into which the places of all scenarios are divided."""
@@ -202,7 +202,7 @@ class World:
 
     def open(self, name: str, *items: bytes, **settings: Any) -> PersistentQueue[Any]:
         """Open a queue that holds these items."""
-        self.settings[name] = _SMALL | settings
+        self.settings[name] = SMALL | settings
         queue = self.queues[name] = call_on(self.disk, PersistentQueue, PATH, name, **self.settings[name])
         if items:
             with queue.transaction() as session:
@@ -231,9 +231,11 @@ class Case(NamedTuple):
 
 
 Scenario = Callable[[World], Case]
+Interrupt = Callable[[Any, "tuple[Place, int] | None"], dict[Place, int]]
+"""Runs a scenario, interrupted at a target, and returns the places that it reached."""
 A, B, C = b"a" * 30, b"b" * 40, b"c" * 50
-_MANY = [b"%6d" % number for number in range(400)]
-_LARGE = [b"%06d" % number * 2000 for number in range(40)]
+MANY = [b"%6d" % number for number in range(400)]
+LARGE = [b"%06d" % number * 2000 for number in range(40)]
 
 
 def _flush(world: World, items: list[bytes], marker: tuple[str, int] | None = None, **settings: Any) -> Case:
@@ -276,7 +278,7 @@ def _wait_for_a_ticket(world: World) -> Case:
 
 
 def _dequeue(world: World, count: int, is_cold: bool = False, **settings: Any) -> Case:
-    world.open("q", *_MANY, **settings)
+    world.open("q", *MANY, **settings)
     if is_cold:
         world.again("q")
     session = world.session("q")
@@ -290,26 +292,26 @@ def _dequeue(world: World, count: int, is_cold: bool = False, **settings: Any) -
     def again() -> None:
         session.rollback()
         taken = [session.dequeue()] if count == 1 else session.dequeue_many(count)
-        assert taken == _MANY[: len(taken)] and taken, taken
+        assert taken == MANY[: len(taken)] and taken, taken
         session.flush()
-        rest = world.queues["q"].peek(len(_MANY))
-        assert [*taken, *rest] == _MANY
+        rest = world.queues["q"].peek(len(MANY))
+        assert [*taken, *rest] == MANY
         with world.queues["q"].transaction() as other:
-            assert other.dequeue_many(len(_MANY)) == rest
+            assert other.dequeue_many(len(MANY)) == rest
 
     return Case(call, again, [{"q": []}])
 
 
 def _consume(world: World, count: int, **settings: Any) -> Case:
-    world.open("q", *_MANY, **settings)
+    world.open("q", *MANY, **settings)
     session = world.session("q")
     session.dequeue_many(count)
-    return Case(session.flush, session.flush, [{"q": _MANY[count:]}])
+    return Case(session.flush, session.flush, [{"q": MANY[count:]}])
 
 
 def _go_on_behind_a_dequeue(world: World) -> Case:
     """Continue with the session and flush it: an item that the caller did not get is not consumed."""
-    world.open("q", *_MANY[:9])
+    world.open("q", *MANY[:9])
     session = world.session("q")
     got: list[bytes] = []
 
@@ -323,7 +325,7 @@ def _go_on_behind_a_dequeue(world: World) -> Case:
         session.flush()
         rest = world.queues["q"].peek(9)
         # An interruption between the return of ``dequeue`` and the next step loses an item of the caller.
-        assert [*got, *rest] == _MANY[:9], (got, rest)
+        assert [*got, *rest] == MANY[:9], (got, rest)
         with world.queues["q"].transaction() as other:
             other.dequeue_many(9)
 
@@ -346,8 +348,29 @@ def _several(world: World) -> Case:
     return Case(call, again, [{"a": [], "b": [A, B]}])
 
 
+def _refuse_several(world: World) -> Case:
+    """Flush a transaction over two queues, one of which has no room for its item."""
+    source, target = world.open("a", A), world.open("b", B, max_items=1)
+    block: Any = transaction(source, target)
+    out, into = block.__enter__()
+    world.block = block
+    world.sessions += [out, into]
+    assert out.dequeue() == A
+    into.enqueue(A)
+
+    def call() -> None:
+        with suppress(QueueFullError):
+            out.flush()
+
+    def again() -> None:
+        assert (out.dequeue(), into.dequeue()) == (None, B)
+        out.flush()
+
+    return Case(call, again, [{"a": [], "b": [A]}])
+
+
 def _rollback(world: World, end: str) -> Case:
-    world.open("q", *_MANY)
+    world.open("q", *MANY)
     session = world.session("q")
     session.dequeue_many(7)
     session.enqueue(C)
@@ -356,11 +379,11 @@ def _rollback(world: World, end: str) -> Case:
         with suppress(persistentqueue.ClosedError):
             session.rollback()
 
-    return Case(getattr(session, end), again, [{"q": _MANY}])
+    return Case(getattr(session, end), again, [{"q": MANY}])
 
 
 def _put_back(world: World) -> Case:
-    world.open("q", *_MANY[:9])
+    world.open("q", *MANY[:9])
     session = world.session("q")
     session.dequeue_many(5)
 
@@ -369,7 +392,7 @@ def _put_back(world: World) -> Case:
         assert 2 <= held <= 5, held
         session.rollback()
 
-    return Case(lambda: session.put_back(3), again, [{"q": _MANY[:9]}])
+    return Case(lambda: session.put_back(3), again, [{"q": MANY[:9]}])
 
 
 def _spill(world: World) -> Case:
@@ -379,10 +402,10 @@ def _spill(world: World) -> Case:
 
     def again() -> None:
         session.rollback()
-        session.enqueue_many(_LARGE)
+        session.enqueue_many(LARGE)
         session.flush()
 
-    return Case(lambda: session.enqueue_many(_LARGE), again, [{"q": [A, *_LARGE]}])
+    return Case(lambda: session.enqueue_many(LARGE), again, [{"q": [A, *LARGE]}])
 
 
 def _enqueue(world: World) -> Case:
@@ -407,24 +430,24 @@ def _enqueue(world: World) -> Case:
 
 
 def _housekeeping(world: World, method: str) -> Case:
-    queue = world.open("q", *_LARGE)
+    queue = world.open("q", *LARGE)
     with queue.session() as session:
-        for _ in range(len(_LARGE) // 2):
+        for _ in range(len(LARGE) // 2):
             session.dequeue()
             session.put_back()
             session.dequeue_many(1)
         session.flush()
     call = getattr(queue, method)
-    return Case(call, call, [{"q": _LARGE[len(_LARGE) // 2 :]}])
+    return Case(call, call, [{"q": LARGE[len(LARGE) // 2 :]}])
 
 
 def _clear(world: World) -> Case:
-    queue = world.open("q", *_MANY)
+    queue = world.open("q", *MANY)
     return Case(queue.clear, queue.clear, [{"q": []}])
 
 
 def _look(world: World, method: str) -> Case:
-    queue = world.open("q", *_MANY)
+    queue = world.open("q", *MANY)
     queue = world.again("q")
     call = {
         "peek": lambda: queue.peek(50),
@@ -433,7 +456,7 @@ def _look(world: World, method: str) -> Case:
         "explain": queue.explain,
         "len": lambda: len(queue),
     }[method]
-    return Case(call, call, [{"q": _MANY}])
+    return Case(call, call, [{"q": MANY}])
 
 
 def _set_aside(world: World, method: str) -> Case:
@@ -478,7 +501,7 @@ def _subscriptions(world: World, method: str) -> Case:
 
 
 def _open(world: World, is_clean: bool) -> Case:
-    queue = world.open("q", *_MANY)
+    queue = world.open("q", *MANY)
     if is_clean:
         queue.close()
     else:
@@ -487,24 +510,24 @@ def _open(world: World, is_clean: bool) -> Case:
 
     def call() -> None:
         if "q" not in world.queues:
-            world.queues["q"] = call_on(world.disk, PersistentQueue, PATH, "q", **_SMALL)
+            world.queues["q"] = call_on(world.disk, PersistentQueue, PATH, "q", **SMALL)
 
-    return Case(call, call, [{"q": _MANY}])
+    return Case(call, call, [{"q": MANY}])
 
 
 def _close(world: World) -> Case:
-    queue = world.open("q", *_MANY)
+    queue = world.open("q", *MANY)
 
     def again() -> None:
         queue.close()
-        world.queues["q"] = call_on(world.disk, PersistentQueue, PATH, "q", **_SMALL)
+        world.queues["q"] = call_on(world.disk, PersistentQueue, PATH, "q", **SMALL)
 
-    return Case(queue.close, again, [{"q": _MANY}])
+    return Case(queue.close, again, [{"q": MANY}])
 
 
 def _delete(world: World) -> Case:
     """Delete a queue. Its lock is free then, so that the rest of it can be opened."""
-    world.open("q", *_MANY).close()
+    world.open("q", *MANY).close()
     del world.queues["q"]
 
     def call() -> None:
@@ -520,7 +543,7 @@ def _delete(world: World) -> Case:
 
 def _move(world: World) -> Case:
     """Move the segments of a queue. All locks are free then, so that the move can be made again."""
-    world.open("q", *_MANY).close()
+    world.open("q", *MANY).close()
     del world.queues["q"]
 
     def call() -> None:
@@ -530,7 +553,7 @@ def _move(world: World) -> Case:
         call()
         world.open("q")
 
-    return Case(call, again, [{"q": _MANY}])
+    return Case(call, again, [{"q": MANY}])
 
 
 def _repair(world: World) -> Case:
@@ -602,7 +625,7 @@ def _retries(world: World, what: str) -> Case:
 
 def _delay(world: World, end: str) -> Case:
     """End a session whose items are ready again much later."""
-    world.open("q", *_MANY[:6], retry_delay_seconds=3600.0)
+    world.open("q", *MANY[:6], retry_delay_seconds=3600.0)
     session = world.session("q")
     assert len(session.dequeue_many(4)) == 4
 
@@ -610,12 +633,12 @@ def _delay(world: World, end: str) -> Case:
         with suppress(persistentqueue.ClosedError):
             session.rollback()
 
-    return Case(getattr(session, end), again, [{"q": _MANY[:6]}])
+    return Case(getattr(session, end), again, [{"q": MANY[:6]}])
 
 
 def _due(world: World, method: str) -> Case:
     """Make a call that is the first one to see that the delay of some items is over."""
-    queue = world.open("q", *_MANY[:6], retry_delay_seconds=60.0)
+    queue = world.open("q", *MANY[:6], retry_delay_seconds=60.0)
     session = world.session("q")
     assert len(session.dequeue_many(3)) == 3
     session.rollback()
@@ -629,22 +652,22 @@ def _due(world: World, method: str) -> Case:
     def again() -> None:
         session.close()
         world.seconds = 200.0
-        assert queue.peek(9) == _MANY[:6], queue.peek(9)
+        assert queue.peek(9) == MANY[:6], queue.peek(9)
 
-    return Case(calls[method], again, [{"q": _MANY[:6]}])
+    return Case(calls[method], again, [{"q": MANY[:6]}])
 
 
 def _reject(world: World, delay_seconds: float, dead_letter: str | None) -> Case:
     """Flush a session that has rejected some of its items."""
     delays: Any = {"retry_delay_seconds": lambda _: delay_seconds}
-    queue = world.open("q", *_MANY[:6], **delays, dead_letter=dead_letter)
+    queue = world.open("q", *MANY[:6], **delays, dead_letter=dead_letter)
     session = world.session("q")
     assert len(session.dequeue_many(4)) == 4
-    session.reject(_MANY[0])
-    session.reject(_MANY[2])
+    session.reject(MANY[0])
+    session.reject(MANY[2])
     if dead_letter is not None:
         world.queues[dead_letter] = queue.dead_letters
-        session.reject(_MANY[3], retry=False)
+        session.reject(MANY[3], retry=False)
     session.enqueue(C)
 
     def again() -> None:
@@ -652,7 +675,7 @@ def _reject(world: World, delay_seconds: float, dead_letter: str | None) -> Case
         assert dead_letter is None or len(queue.dead_letters) == 1, len(queue.dead_letters)
         assert len(queue) == (3 if delay_seconds else 5), len(queue)
 
-    return Case(session.flush, again, [{"q": [_MANY[0], _MANY[2], *_MANY[4:6], C]}])
+    return Case(session.flush, again, [{"q": [MANY[0], MANY[2], *MANY[4:6], C]}])
 
 
 def _fail(world: World) -> Case:
@@ -718,10 +741,10 @@ def _requeue(world: World) -> Case:
 SCENARIOS: dict[str, Scenario] = {
     "enqueue": _enqueue,
     "flush one item": partial(_flush, items=[B]),
-    "flush many items": partial(_flush, items=_MANY),
-    "flush large items": partial(_flush, items=_LARGE, inline_bytes=4096),
+    "flush many items": partial(_flush, items=MANY),
+    "flush large items": partial(_flush, items=LARGE, inline_bytes=4096),
     "flush with a marker": partial(_flush, items=[B], marker=("m", 3)),
-    "flush into a full log": partial(_flush, items=_LARGE[:5], log_bytes=64 * 1024),
+    "flush into a full log": partial(_flush, items=LARGE[:5], log_bytes=64 * 1024),
     "flush with limits": partial(_flush, items=[B, C], max_items=100, max_bytes=10**6),
     "flush without sync": partial(_flush, items=[B], sync=False),
     "flush by a pipeline": partial(_hand_over, given=0),
@@ -736,6 +759,7 @@ SCENARIOS: dict[str, Scenario] = {
     "consume one": partial(_consume, count=1),
     "consume many": partial(_consume, count=300),
     "transaction": _several,
+    "transaction that is refused": _refuse_several,
     "rollback": partial(_rollback, end="rollback"),
     "close a session": partial(_rollback, end="close"),
     "put back": _put_back,
@@ -783,7 +807,8 @@ SCENARIOS: dict[str, Scenario] = {
 # --- interrupting a scenario -----------------------------------------------------------------------------------------
 
 
-def _require(condition: object, what: str) -> None:
+def require(condition: object, what: str) -> None:
+    """Raise ``ViolationError`` with this text unless the condition is true."""
     if not condition:
         raise ViolationError(what)
 
@@ -804,22 +829,23 @@ def require_idle(queue: PersistentQueue[Any], sessions: Sequence[Session[Any]]) 
         "compacting": group._compacting,
     }
     for name, lock in locks.items():
-        _require(not lock.locked(), f"the lock {name!r} is taken")
-    _require(not group.inside.keys() - {0}, "a thread seems to be in a call")
-    _require(line.leader is None and len(line) == 0, "a thread seems to stand in the line")
+        require(not lock.locked(), f"the lock {name!r} is taken")
+    require(not group.inside.keys() - {0}, "a thread seems to be in a call")
+    require(line.leader is None and len(line) == 0, "a thread seems to stand in the line")
     if queue.closed:
         return
-    _require(group._waiters.count == 0 and not group._room_waiters.taken, "a thread seems to wait")
-    _require(group._store.broken is None, f"the queue is broken: {group._store.broken!r}")
+    require(group._waiters.count == 0 and not group._room_waiters.taken, "a thread seems to wait")
+    require(group._store.broken is None, f"the queue is broken: {group._store.broken!r}")
     given = 0
     for session in sessions:
         work = session._transaction
         if session._open_queue is group and work is not None:
-            _require(session._busy == 0, "a session is in a call")
+            require(session._busy != BUSY, "a session is in a call")
             holds = sum(run[1] for run in session._runs_of(work))
-            _require(holds == work.given, "a session holds what its caller was not given")
-            given += work.given
-    _require(queue.stats().held == given, f"{queue.stats().held} items on hold, {given} of them given to a session")
+            is_torn = session._busy == TORN  # the next call of the session cleans up
+            require(is_torn or holds == work.given, "a session holds what its caller was not given")
+            given += holds
+    require(queue.stats().held == given, f"{queue.stats().held} items on hold, {given} of them given to a session")
 
 
 def await_idle(queue: PersistentQueue[Any], sessions: Sequence[Session[Any]]) -> None:
@@ -836,8 +862,9 @@ def await_idle(queue: PersistentQueue[Any], sessions: Sequence[Session[Any]]) ->
             return
 
 
-def _drain(disk: Disk, name: str) -> list[bytes]:
-    with call_on(disk, PersistentQueue[bytes], PATH, name, **_SMALL) as queue:
+def drained(disk: Disk, name: str) -> list[bytes]:
+    """Open the queue on this disk, and return all its items."""
+    with call_on(disk, PersistentQueue[bytes], PATH, name, **SMALL) as queue:
         return list(queue.browse_all())
 
 
@@ -858,9 +885,9 @@ def _interrupt(world: World, scenario: Scenario, target: tuple[Place, int] | Non
     try:
         tracer.run(case.call)
     except KeyboardInterrupt:
-        _require(tracer.has_raised, "an interruption that nobody raised")
+        require(tracer.has_raised, "an interruption that nobody raised")
     else:
-        _require(not tracer.has_raised, "the interruption did not come out")
+        require(not tracer.has_raised, "the interruption did not come out")
     if target is not None and not tracer.has_raised:
         return tracer.seen  # this time the call did not reach the place
     for queue in world.queues.values():
@@ -870,15 +897,15 @@ def _interrupt(world: World, scenario: Scenario, target: tuple[Place, int] | Non
     for session in world.sessions:
         session.close()
     held = {name: list(queue.browse_all()) for name, queue in world.queues.items() if name in case.may_hold[0]}
-    _require(held in case.may_hold, f"the queues hold {held}")
+    require(held in case.may_hold, f"the queues hold {held}")
     # The power goes: an acknowledged flush is durable, even if it was interrupted.
     is_durable = all(each.get("sync", True) for each in world.settings.values())
     machine = world.machine.cut_power(lambda n: n - 1)
     for queue in world.queues.values():
         queue.close()
     for disk in (world.disk, *([machine.disk] if is_durable else [])):
-        found = {name: _drain(disk, name) for name in held}
-        _require(found == held, f"after a reopening the queues hold {found}")
+        found = {name: drained(disk, name) for name in held}
+        require(found == held, f"after a reopening the queues hold {found}")
     return tracer.seen
 
 
@@ -892,15 +919,21 @@ class Report(NamedTuple):
 
 
 def run_places(only: str = "", part: int = 0, parts: int = 1) -> Report:
+    """Interrupt the scenarios with ``only`` in their names at each place. Raises ``ViolationError``."""
+    return run_scenarios(SCENARIOS, interrupt, only, part, parts)
+
+
+def run_scenarios(scenarios: Mapping[str, Any], run: Interrupt, only: str, part: int, parts: int) -> Report:
     """Interrupt the scenarios with ``only`` in their names at each place: the first time that they reach it, and the
-    last.
+    last. ``run`` runs one of them.
 
     Raises ``ViolationError`` with the scenario and the place.
     """
     receive_signals()
+    chosen = {name: scenario for name, scenario in scenarios.items() if only in name}
     # Maintenance runs in a thread of its own, which would change the places of each run.
     with patch.object(Maintenance, "maintain_soon", lambda _: None):
-        return _run_places(only, part, parts)
+        return _run_places(chosen, run, part, parts)
 
 
 @contextmanager
@@ -914,21 +947,20 @@ def _handlers_of(name: str) -> Iterator[None]:
         signal.signal(signal.SIGUSR2, before)
 
 
-def _run_places(only: str, part: int, parts: int) -> Report:
+def _run_places(chosen: Mapping[str, Any], run: Interrupt, part: int, parts: int) -> Report:
     began, places, done = time.monotonic(), 0, 0
-    chosen = {name: scenario for name, scenario in SCENARIOS.items() if only in name}
     for turn, handlers in enumerate(("Python", "the program")):
         with _handlers_of(handlers):
             for name, scenario in chosen.items():
-                interrupt(scenario, None)  # imports and objects of the first run do not count
-                seen = interrupt(scenario, None)
+                run(scenario, None)  # imports and objects of the first run do not count
+                seen = run(scenario, None)
                 for number, (place, count) in enumerate(seen.items()):
                     if number % (2 * parts) != 2 * part + turn:
                         continue
                     places += 1
                     for nth in {1, count}:
                         try:
-                            interrupt(scenario, (place, nth))
+                            run(scenario, (place, nth))
                         except Exception as error:
                             where = f"{name!r} with the handlers of {handlers}, interrupted at {place}, time {nth}"
                             raise ViolationError(f"{where}: {error!r}") from error

@@ -85,8 +85,11 @@ class Link:
     def settle(self) -> tuple[Message, Message] | None:
         """Finish a call that was interrupted; return its message and its answer, or None if it was never made.
 
-        A wait for an item or for room ends at once. Call ``end`` when the answer was taken. Raises ``LinkLostError``.
+        A wait for an item or for room ends at once. Call ``end`` when the answer was taken. Raises ``LinkLostError``,
+        also if the interruption came while that error was made.
         """
+        if self.is_lost:
+            raise LinkLostError
         going = self.going
         if going is None:
             return None
@@ -165,6 +168,8 @@ class Link:
                 raise self._lost() from error
 
     def _lost(self) -> LinkLostError:
+        # No call in these two steps: a call whose answer never comes is not taken for one that was not sent.
+        self.is_lost = True
         self.going = None
         self.close()
         return LinkLostError()

@@ -386,8 +386,8 @@ class SharedQueue(MisplacedCalls, Generic[T]):
         while True:
             seconds = None if deadline is None else max(deadline - now(), 0.0)
             link, _ = self._owner.reach(hello)
-            self._waiting.add(link)
             try:
+                self._waiting.add(link)
                 if stop():
                     return False
                 self._owner.check()

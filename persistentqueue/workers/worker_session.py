@@ -22,7 +22,7 @@ from ..core.items import (
 from ..errors import CodecError, ItemTooLargeError, PersistentQueueError, UnflushedWarning
 from ..runtime.pipeline import Ticket, done
 from ..runtime.retries import checked_delay, checked_reason, first_meant
-from ..runtime.session_state import FREE, decode_held, rank_of
+from ..runtime.session_state import BUSY, FREE, decode_held, rank_of
 from ..serving.protocol import ITEM_BYTES_MAX, MESSAGE_BYTES_MAX, Reject
 from .worker_state import WorkerState
 
@@ -66,8 +66,9 @@ class WorkerSession(WorkerState[T]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        unflushed = kind is None and not self._is_closed and self.has_work
+        unflushed = False
         try:
+            unflushed = kind is None and not self._is_closed and self.has_work
             if isinstance(error, Exception) and self._counts and self._held and self._link is not None:
                 with suppress(Exception):  # the user must see the error of the block, not this one
                     self._simply("give_up", error=type(error).__name__, text=str(error)[:_TEXT_CHARACTERS_MAX])
@@ -102,8 +103,11 @@ class WorkerSession(WorkerState[T]):
                 f"an item of {largest} bytes exceeds the maximum of a worker, {ITEM_BYTES_MAX} bytes: split it, or "
                 "enqueue it in the process that owns the queue"
             )
-        self._begin()
+        if self._busy:
+            self._begin()
+        self._busy = BUSY
         try:
+            self._resume()
             self._batch.extend(items, self._put)
             self._busy = FREE
         except BaseException:
@@ -114,14 +118,38 @@ class WorkerSession(WorkerState[T]):
 
     def dequeue(self, timeout: float | None = 0.0) -> T | None:
         """Hold the first ready item and return it; None if there is none in time. As ``Session.dequeue``."""
-        items = self._take(1, timeout)
+        timeout = checked_timeout(timeout)
+        if self._busy:
+            self._begin()
+        self._busy = BUSY
+        try:
+            items = self._take(1, timeout)
+            count = len(items)
+            # No call from here on, so no interruption: the item that was taken reaches the caller.
+            self._given += count
+            self._busy = FREE
+        except BaseException:
+            self._end_badly()
+            raise
         if not items:
             return None
         return items[0] if self._codec is BYTES else self._decoded(items)[0]  # type: ignore[return-value]
 
     def dequeue_many(self, max_items: int, timeout: float | None = 0.0) -> list[T]:
         """Hold up to ``max_items`` ready items and return them, in order. As ``Session.dequeue_many``."""
-        data = self._take(checked_count("max_items", max_items), timeout)
+        max_items, timeout = checked_count("max_items", max_items), checked_timeout(timeout)
+        if self._busy:
+            self._begin()
+        self._busy = BUSY
+        try:
+            data = self._take(max_items, timeout)
+            count = len(data)
+            # No call from here on, so no interruption: the items that were taken reach the caller.
+            self._given += count
+            self._busy = FREE
+        except BaseException:
+            self._end_badly()
+            raise
         return data if self._codec is BYTES else self._decoded(data)  # type: ignore[return-value]
 
     def dequeue_cached(self, max_items: int) -> list[T]:
@@ -145,8 +173,11 @@ class WorkerSession(WorkerState[T]):
 
     def put_back(self, count: int = 1) -> None:
         """Release the items that were dequeued last, as ``Session.put_back`` does."""
-        self._begin()
+        if self._busy:
+            self._begin()
+        self._busy = BUSY
         try:
+            self._resume()
             self._give_back(checked_held(count, self._held), self._ask)
             self._busy = FREE
         except BaseException:
@@ -205,8 +236,11 @@ class WorkerSession(WorkerState[T]):
 
         Raises ``ItemTooLargeError`` if the item and the reason together exceed 64 MiB - 100 bytes.
         """
-        self._begin()
+        if self._busy:
+            self._begin()
+        self._busy = BUSY
         try:
+            self._resume()
             if isinstance(item, CodecError):
                 reason, item = reason or item.problem, item.item
             its_reason = checked_reason(reason).encode(errors="surrogatepass")  # from the name of a file
@@ -235,8 +269,11 @@ class WorkerSession(WorkerState[T]):
 
     def rollback(self) -> None:
         """Drop what was enqueued and release what was dequeued since the last flush, as ``Session.rollback`` does."""
-        self._begin(is_last=True)
+        if self._busy:
+            self._begin()
+        self._busy = BUSY
         try:
+            self._resume(is_last=True)
             self._roll_back()
             self._busy = FREE
         except BaseException:
@@ -252,14 +289,16 @@ class WorkerSession(WorkerState[T]):
         """Roll back what was not flushed, and end the session. Closing again does nothing."""
         if self._is_closed:
             return
-        self._begin(is_last=True)
+        if self._busy:
+            self._begin()
+        self._busy = BUSY
         try:
+            self._resume(is_last=True)
             self._roll_back()
         finally:
-            self._is_closed, link, self._link = True, self._link, None
+            self._is_closed, link, self._link, self._busy = True, self._link, None, FREE
             if link is not None:
                 link.part()
-            self._busy = FREE
 
 
 def _need_sendable(item: bytes, reason: bytes) -> None:

@@ -14,13 +14,13 @@ from functools import partial
 from typing import Any, Generic
 
 from ..codecs import Codec, T
-from ..core.items import Batch, checked_marker, checked_timeout
+from ..core.items import Batch, checked_marker
 from ..drawing.text import many
 from ..engine.transaction import SPILL_BYTES
 from ..errors import ClosedError, PersistentQueueError, QueueFullError, SessionInUseError, UnflushedWarning
 from ..pickling import Uncopyable
 from ..runtime.multi_queue import require_neighbours
-from ..runtime.session_state import BUSY, FREE, TORN, check_joint
+from ..runtime.session_state import BUSY, FREE, TORN, check_joint, exclusively
 from ..serving.errors import NotServedError, OutcomeUnknownError, SessionLostError, decode_error
 from ..serving.protocol import (
     FOR_EVER,
@@ -40,7 +40,6 @@ from ..serving.protocol import (
     Taken,
 )
 from ..serving.protocol import encode as encode_message
-from ..system.signal_shield import shielded
 from .link import Link, LinkLostError, milliseconds
 
 
@@ -95,7 +94,6 @@ class WorkerState(Uncopyable, Generic[T]):
         self._prefetches = prefetches
         self._link: Link | None = None
         self._busy = FREE
-        self._is_closed = False
         self._why_closed = f"{path}: the session is closed: get another one from queue.session()"
         self._batch = Batch(SPILL_BYTES)
         self._held = 0
@@ -107,6 +105,7 @@ class WorkerState(Uncopyable, Generic[T]):
         behind those of ``_held``, unless the link is lost."""
         self._has_put = False
         """True if the session at the owner has items that are not flushed."""
+        self._is_closed = False  # behind what ``__del__`` reads: an interruption here leaves a session without it
         self._raw: list[bytes | None] = []
         """The held items, if the queue counts attempts, for ``reject``; None in place of an item that is rejected."""
         self._counts = False
@@ -163,41 +162,33 @@ class WorkerState(Uncopyable, Generic[T]):
         link.going = None
 
     def _take(self, max_items: int, timeout: float | None) -> list[bytes]:
-        timeout = checked_timeout(timeout)
+        """Hold items and return them. They go back unless the caller notes them in ``_given``, without a call in
+        between."""
         deadline = None if timeout is None else self._now() + timeout
-        self._begin()
-        try:
-            items: list[bytes] = []
-            more = 1
-            if self._ahead and self._link is not None:
-                items, rest = self._ahead[:max_items], self._ahead[max_items:]
-                deadline, count = 0.0, len(items)
-                # No call in these two steps, so no interruption in between.
-                self._ahead = rest
-                self._held += count
-            while more and len(items) < max_items:
-                answer = self._ask_to_take(max_items - len(items), deadline)
-                if not isinstance(answer, Taken):
-                    self._end(answer)
-                    break
-                taken, more = list(answer.items), answer.more
-                deadline, count, link = 0.0, len(taken), self._link
-                if self._counts:
-                    self._raw += taken
-                items += taken
-                # No call from here on, so no interruption: the items are counted, and the answer is forgotten.
-                self._held += count
-                if link is not None:
-                    link.going = None
-            count = len(items)
-            # No call from here on, so no interruption: the items that were taken reach the caller.
-            self._given += count
-            self._busy = FREE
-        except BaseException:
-            self._end_badly()
-            raise
-        else:
-            return items
+        self._resume()
+        items: list[bytes] = []
+        more = 1
+        if self._ahead and self._link is not None:
+            items, rest = self._ahead[:max_items], self._ahead[max_items:]
+            deadline, count = 0.0, len(items)
+            # No call in these two steps, so no interruption in between.
+            self._ahead = rest
+            self._held += count
+        while more and len(items) < max_items:
+            answer = self._ask_to_take(max_items - len(items), deadline)
+            if not isinstance(answer, Taken):
+                self._end(answer)
+                break
+            taken, more = list(answer.items), answer.more
+            deadline, count, link = 0.0, len(taken), self._link
+            if self._counts:
+                self._raw += taken
+            items += taken
+            # No call from here on, so no interruption: the items are counted, and the answer is forgotten.
+            self._held += count
+            if link is not None:
+                link.going = None
+        return items
 
     def _ask_to_take(self, most: int, deadline: float | None) -> Message:
         """Ask for items until the deadline, also if the owner ends meanwhile."""
@@ -240,8 +231,11 @@ class WorkerState(Uncopyable, Generic[T]):
             self._leave()
 
     def _flush_begun(self, marker: tuple[str, int] | None, timeout: float | None) -> bool:
-        self._begin()
+        if self._busy:
+            self._begin()
+        self._busy = BUSY
         try:
+            self._resume()
             mark = b""
             if marker is not None:
                 name, version = checked_marker(marker)
@@ -302,32 +296,41 @@ class WorkerState(Uncopyable, Generic[T]):
             return True
         return isinstance(answer, Done) and bool(answer.value)
 
-    def _learn(self) -> bool:
+    def _learn(self, others: Sequence[WorkerState[Any]] = ()) -> bool:
         """Ask the next owner whether the last flush was committed; return True if it was, and begin anew.
 
-        Otherwise the flush may be repeated if all of its items are still here. Raises ``SessionLostError`` if not, and
-        ``OutcomeUnknownError``.
+        ``others`` were flushed together with this session, and begin anew as well. Otherwise the flush may be repeated
+        if all of its items are still here. Raises ``SessionLostError`` if not, and ``OutcomeUnknownError``.
+
+        If this is interrupted, there is still no connection, so that the next call asks again.
         """
         while self._doubt:
             try:
-                answer = self._connect().call(Outcome(self._number))
+                link, counts = self._attached()
             except ClosedError:
                 raise OutcomeUnknownError(self._path, "and this process has closed the queue") from None
             except LinkLostError:
-                self._link = None
                 continue
             except NotServedError as error:
                 raise NotServedError(error.path, error.pid, in_doubt=True) from None
-            if isinstance(answer, Failed):
-                self._clear()
-                self._end(answer)
-            if isinstance(answer, Done) and answer.value:
-                self._clear()
+            try:
+                answer = link.call(Outcome(self._number))
+                link.end()
+                is_committed = isinstance(answer, Done) and bool(answer.value)
+                if is_committed or isinstance(answer, Failed):
+                    for each in (*others, self):
+                        each._clear()
+                self._doubt = False
+                self._need_whole()
+                self._use(link, counts)
+            except LinkLostError:
+                continue
+            except BaseException:
+                link.close()
+                raise
+            if is_committed or isinstance(answer, Failed):
                 self._end(answer)
                 return True
-            self._doubt = False
-            self._end(answer)
-        self._need_whole()
         return False
 
     def _roll_back(self) -> None:
@@ -385,11 +388,10 @@ class WorkerState(Uncopyable, Generic[T]):
 
     # --- calls -------------------------------------------------------------------------------------------------------
 
-    def _begin(self, is_last: bool = False) -> None:
-        """Begin a call: clean up after an interrupted one, and learn the outcome of a flush.
+    def _begin(self) -> None:
+        """Clean up after an interrupted call. Raises ``SessionInUseError`` if another call is under way.
 
-        Raises ``SessionInUseError``, ``ClosedError``, and ``SessionLostError`` if the session has lost what it held.
-        ``is_last`` says that the call ends the transaction anyway.
+        As in ``SessionState``, a call then marks the session as ``BUSY`` without a call in between.
         """
         if self._busy == TORN:
             self._end_badly()
@@ -398,20 +400,23 @@ class WorkerState(Uncopyable, Generic[T]):
                 "the session is in the middle of another call, made by another thread or by the code that this call "
                 "interrupts; nothing was done: use one session for each thread"
             )
+
+    def _resume(self, is_last: bool = False) -> None:
+        """Learn the outcome of an earlier flush, before anything else in a call.
+
+        Raises ``ClosedError``, and ``SessionLostError`` if the session has lost what it held. ``is_last`` says that the
+        call ends the transaction anyway.
+        """
         if self._is_closed and not is_last:
             raise ClosedError(self._why_closed)
-        self._busy = BUSY
-        try:
-            if self._together is not None and self._together.under_way:
-                with suppress(*((PersistentQueueError,) if is_last else ())):
-                    self._together.resolve()
-            if self._link is None and not is_last:
-                if self._doubt:
-                    self._learn()
-                self._need_whole()
-        except BaseException:
-            self._busy = FREE
-            raise
+        joint = self._together
+        if joint is not None:
+            with suppress(*((PersistentQueueError,) if is_last else ())):
+                joint.resolve()
+        if self._link is None and not is_last:
+            if self._doubt:
+                self._learn()
+            self._need_whole()
 
     def _end_badly(self) -> None:
         """Clean up after a call that raised. If this is interrupted, the next call of the session does it first."""
@@ -422,6 +427,7 @@ class WorkerState(Uncopyable, Generic[T]):
                 settled = link.settle()
                 if settled is not None:
                     self._settle(*settled)
+                self._doubt = False  # the outcome of a flush was noted, or the flush was not sent
                 if self._held > self._given and self._link is not None:
                     self._give_back(self._held - self._given, self._link.call)
         except LinkLostError:
@@ -469,8 +475,11 @@ class WorkerState(Uncopyable, Generic[T]):
             raise decode_error(answer.fields)
 
     def _simply(self, name: str, **arguments: Any) -> None:
-        self._begin()
+        if self._busy:
+            self._begin()
+        self._busy = BUSY
         try:
+            self._resume()
             self._end(self._ask(Call({"call": name, "arguments": arguments})))
             self._busy = FREE
         except BaseException:
@@ -481,16 +490,25 @@ class WorkerState(Uncopyable, Generic[T]):
         return self._link or self._connect()
 
     def _connect(self) -> Link:
-        if self._is_closed:
-            raise ClosedError(self._why_closed)
-        link, counts = self._attach(self._id)
-        # No call in these steps, so no interruption in between. An earlier owner has released what it held.
-        self._link, self._counts = link, counts
-        self._ahead = []
+        link, counts = self._attached()
+        self._use(link, counts)
         if self.closed:  # meanwhile, by a thread that has found no connection to end
             link.close()
             raise ClosedError(self._why_closed)
         return link
+
+    def _attached(self) -> tuple[Link, bool]:
+        """Connect to the present owner; return the link, and whether attempts are counted. Raises ``ClosedError``."""
+        if self._is_closed:
+            raise ClosedError(self._why_closed)
+        return self._attach(self._id)
+
+    def _use(self, link: Link, counts: bool) -> None:
+        """Use this connection. Its owner knows all that the session has there: an interruption finds all or nothing
+        noted."""
+        # No call in these steps, so no interruption in between. An earlier owner has released what it held.
+        self._link, self._counts = link, counts
+        self._ahead = []
 
     def _lose(self) -> None:
         """Note that the owner has ended. Raises ``SessionLostError`` if it had anything of this session."""
@@ -510,11 +528,21 @@ class WorkerState(Uncopyable, Generic[T]):
                 self._lose()
 
     def _need_whole(self) -> None:
-        """Begin anew and raise ``SessionLostError`` if the owner that has ended had anything of this session."""
+        """Begin anew and raise ``SessionLostError`` if the owner that has ended had anything of this session.
+
+        The sessions that are flushed together with this one begin anew at their next call.
+        """
         if self._held or self._has_put:
             held = many(self._held, "item") if self._held else "the enqueued items"
-            self._clear()
-            raise SessionLostError(self._path, f"which held {held} for this session")
+            error = SessionLostError(self._path, f"which held {held} for this session")
+            joint = self._together
+            self._batch.clear()
+            # No call from here on: an interruption finds the loss to be told, or its error on the way.
+            if joint is not None:
+                joint.is_lost = True
+            self._raw, self._ahead, self._held, self._given = [], [], 0, 0
+            self._has_put = self._doubt = False
+            raise error
 
 
 class _JointFlush:
@@ -529,23 +557,27 @@ class _JointFlush:
         self._sessions = sessions
         self.under_way: list[WorkerState[Any]] = []
         """Sessions of a flush whose outcome is not noted, that which made the call first; empty if there is none."""
+        self.is_lost = False
+        """True if a session has lost what it held, and the others have not begun anew."""
 
     def flush(self, asked: WorkerState[Any], marker: tuple[str, int] | None, timeout: float | None, wait: bool) -> bool:
         """Flush all sessions, as ``WorkerSession.flush`` does for one; ``asked`` is the session with the marker."""
         check_joint(timeout, wait)
         marker = None if marker is None else checked_marker(marker)
-        begun: list[WorkerState[Any]] = []
         try:
-            for session in self._sessions:
-                session._begin()
-                begun.append(session)
-            return self._flush(asked, marker)
-        except SessionLostError:  # one of them has lost what it held, so nothing of the others is worth anything
-            for session in begun:
-                session._roll_back()
-            raise
+            return exclusively(self._sessions, partial(self._flush_begun, asked, marker))
         finally:
-            shielded(partial(_end_all, begun))
+            for session in self._sessions:
+                session._leave()
+
+    def _flush_begun(self, asked: WorkerState[Any], marker: tuple[str, int] | None) -> bool:
+        for session in self._sessions:
+            session._resume()
+        try:
+            return self._flush(asked, marker)
+        finally:
+            if self.is_lost:
+                self._drop()
 
     def _flush(self, asked: WorkerState[Any], marker: tuple[str, int] | None) -> bool:
         busy = [each for each in self._sessions if each.has_work or (each is asked and marker is not None)]
@@ -589,31 +621,32 @@ class _JointFlush:
         Raises ``SessionLostError`` if not, and the session that made the call had anything at the owner that has ended.
         All sessions then begin anew.
         """
-        try:
-            committed = self.under_way[0]._learn()
-        except SessionLostError:
-            for each in self.under_way:
-                each._roll_back()
-            self.under_way = []
-            raise
-        for each in self.under_way if committed else ():
-            each._clear()
+        first, *others = self.under_way
+        committed = first._learn(others)
         self.under_way = []
         return committed
 
     def resolve(self) -> None:
-        """Note the outcome of a flush that was interrupted, before a further call of any of its sessions."""
-        first = self.under_way[0]
-        if first._busy == TORN:
-            first._end_badly()
-        if self.under_way and first._link is None:
-            self.learn()
+        """Note what an interrupted or failed call has left, before a further call of any of the sessions: the outcome
+        of a flush, or a loss. Raises the errors of ``learn``."""
+        first = self.under_way[0] if self.under_way else None
+        if first is not None:
+            if first._busy == TORN:
+                first._end_badly()
+            if self.under_way and first._link is None and first._doubt:
+                self.learn()
+            self.under_way = []
+        if self.is_lost:
+            self._drop()
 
-
-def _end_all(sessions: Sequence[WorkerState[Any]]) -> None:
-    for session in sessions:
-        session._end_badly()
-        session._leave()
+    def _drop(self) -> None:
+        """Let all sessions begin anew: one has lost what it held, so nothing of the others may be committed."""
+        self.under_way = []
+        for session in self._sessions:
+            if session._busy == TORN:
+                session._end_badly()
+            session._roll_back()
+        self.is_lost = False
 
 
 def flush_together(sessions: Sequence[WorkerState[Any]]) -> None:

@@ -30,6 +30,7 @@ from .several import SEVERAL, SeveralExplorer
 from .signals import run_signals
 from .syscalls import SyscallsUnavailable, run_injections
 from .worker_cuts import run_worker_cuts
+from .worker_interrupts import run_worker_places
 from .worker_kills import run_workers
 from .workers import WORKERS, WorkersExplorer
 
@@ -184,11 +185,12 @@ def misuse(options: argparse.Namespace) -> None:
 def interrupt(options: argparse.Namespace) -> None:
     """Interrupt every scenario at each place, then send signals at random moments; stop at the first violation."""
     if not options.signals_only:
-        with ProcessPoolExecutor(options.jobs) as pool:
-            share = partial(run_places, options.only, parts=PARTS)
-            reports = list(pool.map(share, range(options.seed % options.parts, PARTS, options.parts)))
-        places, done = (sum(each[at] for each in reports) for at in (1, 2))
-        print(f"{reports[0].scenarios} scenarios, {places} places, {done} interruptions, 0 violations", flush=True)
+        for run in (run_places, run_worker_places):
+            with ProcessPoolExecutor(options.jobs) as pool:
+                share = partial(run, options.only, parts=PARTS)
+                reports = list(pool.map(share, range(options.seed % options.parts, PARTS, options.parts)))
+            places, done = (sum(each[at] for each in reports) for at in (1, 2))
+            print(f"{reports[0].scenarios} scenarios, {places} places, {done} interruptions, 0 violations", flush=True)
     if options.count:
         print(run_signals(options.count, options.seed))
 

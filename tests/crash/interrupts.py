@@ -558,7 +558,7 @@ def _move(world: World) -> Case:
 
 def _repair(world: World) -> Case:
     """Repair a queue that its owner has left without a close. Its lock is free then, so that it can be made again."""
-    world.open("q", *_MANY)._open().disown("killed")
+    world.open("q", *MANY)._open().disown("killed")
     del world.queues["q"]
 
     def call() -> None:
@@ -568,7 +568,7 @@ def _repair(world: World) -> Case:
         call()
         world.open("q")
 
-    return Case(call, again, [{"q": _MANY}])
+    return Case(call, again, [{"q": MANY}])
 
 
 def _wait(world: World, what: str) -> Case:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.crash.interrupts import SCENARIOS, interrupt, run_places
 from tests.crash.signals import run_signals
+from tests.crash.worker_interrupts import run_worker_places
 
 pytestmark = pytest.mark.filterwarnings("ignore::persistentqueue.UnflushedWarning")  # interrupted work is dropped
 
@@ -47,6 +48,32 @@ def test_row_03_a_repair_that_is_interrupted_beside_its_lock_frees_it() -> None:
     assert len(places) > 40
     for place in places:
         interrupt(scenario, (place, 1))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "worker: flush in as the owner dies after it",
+        "worker: flush as the owner dies before it",
+        "worker: flush both",
+        "worker: dequeue many",
+        "worker: close a session",
+        "worker: put back",
+        "worker: wait",
+        "worker: joint flush as the owner dies after it",
+    ],
+)
+def test_rows_03_and_04_interrupted_workers(name: str) -> None:
+    """A call of a worker that is interrupted anywhere is finished or undone, also as the owner of the queue dies. The
+    session works on, and nothing is on hold after its close."""
+    report = run_worker_places(name, part=0, parts=4)
+    assert report.interruptions >= 10
+
+
+def test_row_04_a_refused_transaction_is_interrupted() -> None:
+    """A flush of a transaction over two queues that one queue refuses, and that is interrupted, leaves no session in
+    use."""
+    assert run_places("transaction that is refused", part=0, parts=4).interruptions >= 10
 
 
 def test_rows_03_and_04_real_signals() -> None:

@@ -542,7 +542,10 @@ class WorkerState(Uncopyable, Generic[T]):
                 joint.is_lost = True
             self._raw, self._ahead, self._held, self._given = [], [], 0, 0
             self._has_put = self._doubt = False
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # no cycle of the error, its traceback, and this frame, which would keep the connection
 
 
 class _JointFlush:

@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -45,6 +46,7 @@ from persistentqueue import (
     delete_queue,
     transaction,
 )
+from persistentqueue.codecs import BYTES
 from persistentqueue.options import Options
 from persistentqueue.runtime import session_state
 from persistentqueue.serving import calls, server
@@ -162,6 +164,21 @@ def test_the_end_of_a_connection_rolls_back_at_once(served: Serve) -> None:
             session.dequeue()
         assert session.dequeue() is None
         session.close()
+
+
+def test_a_session_that_has_lost_its_items_is_freed_at_once() -> None:
+    """The error of a session that has lost what it held keeps no session: its connection ends when it is dropped."""
+    session = WorkerSession("/q", "name", BYTES, b"", lambda _: pytest.fail("no connection"), float, False)
+    session._held = 1
+    there = weakref.ref(session)
+    gc.disable()
+    try:
+        with pytest.raises(SessionLostError) as caught:
+            session._need_whole()
+        del caught, session
+        assert there() is None
+    finally:
+        gc.enable()
 
 
 def test_a_block_that_raises_rolls_back_without_a_warning(served: Serve) -> None:

@@ -70,6 +70,11 @@ def test_rows_03_and_04_interrupted_workers(name: str) -> None:
     assert report.interruptions >= 10
 
 
+def test_row_04_a_worker_learns_the_outcome_of_an_interrupted_flush() -> None:
+    """A flush of a worker is committed once, wherever it is interrupted as its owner dies behind the commit."""
+    assert run_worker_places("worker: flush as the owner dies after it").interruptions >= 10
+
+
 def test_row_04_a_refused_transaction_is_interrupted() -> None:
     """A flush of a transaction over two queues that one queue refuses, and that is interrupted, leaves no session in
     use."""

@@ -61,6 +61,7 @@ class WorkerState(Uncopyable, Generic[T]):
         "_id",
         "_is_closed",
         "_link",
+        "_mark",
         "_now",
         "_number",
         "_path",
@@ -113,6 +114,8 @@ class WorkerState(Uncopyable, Generic[T]):
         """Number of the last flush."""
         self._doubt = False
         """True if it is unknown whether the last flush was committed: its answer has not come."""
+        self._mark = b""
+        """Message with the marker of the last flush; empty if it had none."""
         self._together: _JointFlush | None = None
         """Flushes this session with the sessions of other queues; None if it belongs to no such transaction."""
 
@@ -235,12 +238,12 @@ class WorkerState(Uncopyable, Generic[T]):
             self._begin()
         self._busy = BUSY
         try:
-            self._resume()
+            has_learned = self._resume()
             mark = b""
             if marker is not None:
                 name, version = checked_marker(marker)
                 mark = encode_message(Mark(version, name), 0)
-            elif not self.has_work:
+            if not self.has_work and (not mark or (has_learned and mark == self._mark)):
                 self._roll_back()  # the items ahead
                 self._busy = FREE
                 return True
@@ -248,8 +251,9 @@ class WorkerState(Uncopyable, Generic[T]):
                 link = self._reached()
                 before = mark + self._asked_ahead()
                 number = self._number + 1
-                # No call in these two steps, so no interruption in between.
+                # No call in these steps, so no interruption in between.
                 self._number = number
+                self._mark = mark
                 self._doubt = True
                 self._need_open()
                 try:
@@ -401,22 +405,23 @@ class WorkerState(Uncopyable, Generic[T]):
                 "interrupts; nothing was done: use one session for each thread"
             )
 
-    def _resume(self, is_last: bool = False) -> None:
-        """Learn the outcome of an earlier flush, before anything else in a call.
+    def _resume(self, is_last: bool = False) -> bool:
+        """Learn the outcome of an earlier flush, before anything else in a call; return whether that is committed.
 
         Raises ``ClosedError``, and ``SessionLostError`` if the session has lost what it held. ``is_last`` says that the
         call ends the transaction anyway.
         """
         if self._is_closed and not is_last:
             raise ClosedError(self._why_closed)
-        joint = self._together
+        joint, has_learned = self._together, False
         if joint is not None:
             with suppress(*((PersistentQueueError,) if is_last else ())):
-                joint.resolve()
+                has_learned = joint.resolve()
         if self._link is None and not is_last:
             if self._doubt:
-                self._learn()
+                has_learned = self._learn()
             self._need_whole()
+        return has_learned
 
     def _end_badly(self) -> None:
         """Clean up after a call that raised. If this is interrupted, the next call of the session does it first."""
@@ -562,6 +567,8 @@ class _JointFlush:
         """Sessions of a flush whose outcome is not noted, that which made the call first; empty if there is none."""
         self.is_lost = False
         """True if a session has lost what it held, and the others have not begun anew."""
+        self._marker: tuple[str, int] | None = None
+        """Marker of the last flush, which was for the session that made the call."""
 
     def flush(self, asked: WorkerState[Any], marker: tuple[str, int] | None, timeout: float | None, wait: bool) -> bool:
         """Flush all sessions, as ``WorkerSession.flush`` does for one; ``asked`` is the session with the marker."""
@@ -574,8 +581,11 @@ class _JointFlush:
                 session._leave()
 
     def _flush_begun(self, asked: WorkerState[Any], marker: tuple[str, int] | None) -> bool:
+        under_way, has_learned = self.under_way[:1], False
         for session in self._sessions:
-            session._resume()
+            has_learned |= session._resume()
+        if has_learned and marker is not None and (under_way, self._marker) == ([asked], marker):
+            return True  # the same flush again, and it is committed
         try:
             return self._flush(asked, marker)
         finally:
@@ -590,8 +600,9 @@ class _JointFlush:
         busy = [first, *(each for each in busy if each is not first)]
         parts = [each._part() for each in busy]
         link = first._reached()
-        # No call in these two steps, so no interruption in between.
+        # No call in these steps, so no interruption in between.
         self.under_way = busy
+        self._marker = marker
         first._doubt = True
         first._need_open()
         try:
@@ -629,18 +640,20 @@ class _JointFlush:
         self.under_way = []
         return committed
 
-    def resolve(self) -> None:
+    def resolve(self) -> bool:
         """Note what an interrupted or failed call has left, before a further call of any of the sessions: the outcome
-        of a flush, or a loss. Raises the errors of ``learn``."""
-        first = self.under_way[0] if self.under_way else None
+        of a flush, or a loss. Return whether that outcome was asked for, and is committed. Raises the errors of
+        ``learn``."""
+        first, committed = (self.under_way[0] if self.under_way else None), False
         if first is not None:
             if first._busy == TORN:
                 first._end_badly()
             if self.under_way and first._link is None and first._doubt:
-                self.learn()
+                committed = self.learn()
             self.under_way = []
         if self.is_lost:
             self._drop()
+        return committed
 
     def _drop(self) -> None:
         """Let all sessions begin anew: one has lost what it held, so nothing of the others may be committed."""

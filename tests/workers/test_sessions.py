@@ -950,9 +950,14 @@ def test_a_failed_sync_hands_the_queue_over(tmp_path: Path) -> None:
         assert drained(first) == [b"after"]
 
 
+@pytest.mark.parametrize("marker", [None, ("m", 1)])
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_a_flush_without_a_next_owner_is_in_doubt(
-    served: Serve, open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch, is_committed: bool
+    served: Serve,
+    open_queue: QueueFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    is_committed: bool,
+    marker: tuple[str, int] | None,
 ) -> None:
     """If the owner ends during a flush and none follows, the error says so; the next flush commits once in any case."""
     queue, join = served()
@@ -971,14 +976,50 @@ def test_a_flush_without_a_next_owner_is_in_doubt(
         session.enqueue(b"once")
         monkeypatch.setattr(Link, "call", lose)
         with pytest.raises(NotServedError, match="call flush") as found:
-            session.flush()
+            session.flush(marker)
         assert found.value.in_doubt
         with pytest.raises(NotServedError, match=r"command persistentqueue serve$") as found:
             len(shared)
         assert not found.value.in_doubt
         queue = open_queue(serve=True)
-        assert session.flush() is True
+        assert session.flush(marker) is True
         assert queue.peek(9) == [b"once"]
+        if marker is not None:
+            assert [session.flush(each) for each in (marker, ("m", 2))] == [False, True]
+
+
+@pytest.mark.parametrize("again", [("m", 1), ("m", 2), ("other", 1)])
+def test_a_joint_flush_without_a_next_owner_is_in_doubt(
+    served: Serve,
+    open_queue: QueueFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    again: tuple[str, int],
+) -> None:
+    """If no owner follows that can tell the outcome, ``flush`` of any session tells it later. A marker of its own is
+    recorded then."""
+    source, join_source = served(name="source")
+    target, join_target = served(name="target")
+    call = Link.call
+
+    def lose(link: Link, message: Message, *before: bytes) -> Message:
+        answer = call(link, message, *before)
+        if not (isinstance(message, Call) and message.fields["call"] == "flush_jointly"):
+            return answer
+        monkeypatch.setattr(Link, "call", call)
+        source.close()
+        target.close()
+        raise link._lost()
+
+    with join_source() as a, join_target() as b, transaction(a, b) as (taking, putting):
+        taking.enqueue(b"1")
+        putting.enqueue(b"2")
+        monkeypatch.setattr(Link, "call", lose)
+        with pytest.raises(NotServedError, match="call flush"):
+            putting.flush(marker=("m", 1))
+        source, target = open_queue("source", serve=True), open_queue("target", serve=True)
+        assert putting.flush(marker=again) is True
+        assert putting.flush(marker=again) is False
+        assert (source.peek(9), target.peek(9), target.marker(again[0])) == ([b"1"], [b"2"], again[1])
 
 
 def test_a_queue_that_is_closed_while_a_session_connects(served: Serve) -> None:

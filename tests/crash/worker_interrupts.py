@@ -45,23 +45,8 @@ from tests.support.disks import call_on
 
 from . import network
 from .disk import SimulatedDisk
-from .interrupts import (
-    LARGE,
-    MANY,
-    PATH,
-    SMALL,
-    A,
-    B,
-    C,
-    Case,
-    Interrupt,
-    Place,
-    Report,
-    Tracer,
-    drained,
-    require,
-    run_scenarios,
-)
+from .interrupts import Interrupt, Place, Report, Tracer, drained, require, run_scenarios
+from .scenarios import LARGE, MANY, PATH, SMALL, A, B, C, Case, refuse_several, several
 
 _STEPS_MAX = 5000
 """Steps in a row without a message, from which on a worker waits for ever."""
@@ -531,23 +516,6 @@ def _close(world: WorkerWorld) -> Case:
     return Case(queue.close, again, [{"q": [A, B]}])
 
 
-def _several(world: WorkerWorld) -> Case:
-    """Move an item from one queue to another, in a block."""
-    source, target = world.open("a", A, B), world.open("b")
-
-    def call() -> None:
-        with transaction(source, target) as (out, into):
-            item = out.dequeue()
-            assert item is not None
-            into.enqueue(item)
-
-    def again() -> None:
-        while len(source):
-            call()
-
-    return Case(call, again, [{"a": [], "b": [A, B]}])
-
-
 def _block(world: WorkerWorld, fails: bool) -> Case:
     """Consume items in a block that is one transaction, or that raises."""
     queue = world.open("q", *MANY[:4], **_COUNTED)
@@ -577,27 +545,6 @@ def _extend(world: WorkerWorld) -> Case:
         session.flush()
 
     return Case(session.extend, again, [{"q": MANY[2:4]}])
-
-
-def _refuse_several(world: WorkerWorld) -> Case:
-    """Flush a transaction over two queues, one of which has no room for its item."""
-    source, target = world.open("a", A), world.open("b", B, max_items=1)
-    block: Any = transaction(source, target)
-    out, into = block.__enter__()
-    world.block = block
-    world.sessions += [out, into]
-    assert out.dequeue() == A
-    into.enqueue(A)
-
-    def call() -> None:
-        with suppress(QueueFullError):
-            out.flush()
-
-    def again() -> None:
-        assert (out.dequeue(), into.dequeue()) == (None, B)
-        out.flush()
-
-    return Case(call, again, [{"a": [], "b": [A]}])
 
 
 def _standard(world: WorkerWorld, method: str) -> Case:
@@ -711,8 +658,8 @@ SCENARIOS: dict[str, Scenario] = {
     "worker: unsubscribe": partial(_subscriptions, method="unsubscribe"),
     "worker: connect": _connect,
     "worker: close the queue": _close,
-    "worker: transaction": _several,
-    "worker: transaction that is refused": _refuse_several,
+    "worker: transaction": several,
+    "worker: transaction that is refused": refuse_several,
     **{
         f"worker: {name} of the standard queue": partial(_standard, method=name)
         for name in ("put", "get", "task_done", "qsize")

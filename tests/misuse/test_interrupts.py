@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.crash.interrupts import SCENARIOS, interrupt, run_places
+from tests.crash.interrupts import interrupt, run_places
+from tests.crash.scenarios import SCENARIOS
 from tests.crash.signals import run_signals
 from tests.crash.worker_interrupts import run_worker_places
 

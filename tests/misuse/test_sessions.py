@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import signal
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -31,7 +30,9 @@ from persistentqueue.core.state import State, StateError
 from persistentqueue.errors import PersistentQueueError
 from persistentqueue.system.disk import DISK, PORTABLE, Disk
 from tests.conftest import QueueFactory
-from tests.crash.interrupts import SCENARIOS, Interruption, require_idle
+from tests.crash import scenarios
+from tests.crash.interrupts import Interruption
+from tests.crash.scenarios import SCENARIOS
 from tests.support.queues import drain, put, wait_for
 
 SECONDS = 60.0
@@ -447,7 +448,7 @@ def test_row_05_a_log_handler_that_uses_the_queue(
 
 def test_the_scenarios_are_of_all_calls() -> None:
     """A scenario of the campaign interrupts each public method of a session or a queue that does work."""
-    source = Path(sys.modules[require_idle.__module__].__file__ or "").read_text()
+    source = Path(scenarios.__file__).read_text(encoding="utf-8")
     for name in ("enqueue", "enqueue_many", "dequeue", "dequeue_many", "flush", "rollback", "put_back", "reject"):
         assert hasattr(Session, name)
         assert f"session.{name}" in source or f'"{name}"' in source, name

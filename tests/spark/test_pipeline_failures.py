@@ -36,7 +36,7 @@ from persistentqueue.spark.pipelines.stage import OpenStage
 from persistentqueue.spark.pipelines.store import Store
 from persistentqueue.system.disk import DISK
 from tests.support.disks import using_disk
-from tests.support.pipelines import Flow, echo, noted, take, waiting
+from tests.support.pipelines import Flow, echo, interrupt_twice, noted, take, waiting
 from tests.support.queues import put
 
 
@@ -571,11 +571,7 @@ def test_a_second_ctrl_c_ends_at_once(flow: Flow, caplog: pytest.LogCaptureFixtu
     @pipeline.stage(source="a", target="b")
     def work(frame: Any) -> Any:
         if not ended.is_set():
-            os.kill(os.getpid(), signal.SIGINT)
-            while "ends after the running stages" not in caplog.text:  # the first one is handled
-                assert not ended.wait(0.01)
-            os.kill(os.getpid(), signal.SIGINT)
-            assert ended.wait(60)
+            interrupt_twice(caplog, ended)
         return frame
 
     pipeline.put("a", flow.rows(1))
@@ -603,11 +599,7 @@ def test_a_run_behind_an_interrupted_one(flow: Flow, caplog: pytest.LogCaptureFi
     def work(frame: Any) -> Any:
         calls.append(frame.values)
         if len(calls) == 1:
-            os.kill(os.getpid(), signal.SIGINT)
-            while "ends after the running stages" not in caplog.text:  # the first one is handled
-                assert not may_end.wait(0.01)
-            os.kill(os.getpid(), signal.SIGINT)
-            assert may_end.wait(60)
+            interrupt_twice(caplog, may_end)
             if fails:
                 raise FlawError("too late")
         return frame

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -38,7 +37,7 @@ from persistentqueue.spark import (
 from persistentqueue.spark import progress as progress_room
 from persistentqueue.spark.pipelines.store import Store
 from persistentqueue.spark.stages import decode
-from tests.support.pipelines import Flow, StandIn, echo, take, waiting
+from tests.support.pipelines import Flow, StandIn, echo, interrupt_twice, take, waiting
 from tests.support.queues import wait_for
 
 
@@ -510,11 +509,7 @@ def test_a_stage_of_an_interrupted_run_outlives_its_pipeline(flow: Flow, caplog:
     def work(frame: Any) -> Any:
         calls.append(frame.values)
         if len(calls) == 1:
-            os.kill(os.getpid(), signal.SIGINT)
-            while "ends after the running stages" not in caplog.text:  # the first one is handled
-                assert not may_end.wait(0.01)
-            os.kill(os.getpid(), signal.SIGINT)
-            assert may_end.wait(60)
+            interrupt_twice(caplog, may_end)
             raise KeyError("too late")
         return frame
 

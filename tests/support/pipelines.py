@@ -5,12 +5,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pyarrow
 import pyarrow.parquet
+import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField, StructType
 
@@ -180,3 +184,13 @@ def noted(notes: list[Any], note: Any, frame: Any = None) -> Any:
 def echo(frame: Any) -> Any:
     """Return the DataFrame: the stage that does nothing."""
     return frame
+
+
+def interrupt_twice(caplog: pytest.LogCaptureFixture, may_end: threading.Event) -> None:
+    """Interrupt the run of the stage that calls this, and again when the first signal is handled, so that the run ends
+    at once. Then wait until ``may_end`` is set: the stage outlives its run."""
+    os.kill(os.getpid(), signal.SIGINT)
+    while "ends after the running stages" not in caplog.text:
+        assert not may_end.wait(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
+    assert may_end.wait(60)

@@ -109,7 +109,7 @@ class Registry:
                 )
             while True:
                 known = self.all()
-                found = self._fitting(known, format, schema)
+                found = self._match(known, format, schema)
                 if found.number <= len(known):
                     sync_schemas(self._disk, self.directory)
                     return found
@@ -124,8 +124,8 @@ class Registry:
                     self._known = (*known, found)
                     return found
 
-    def _fitting(self, known: tuple[Registered, ...], format_name: str, schema: Schema) -> Registered:
-        """Return what ``_fitting`` returns. Its error tells another way out of a queue that never had an item.
+    def _match(self, known: tuple[Registered, ...], format_name: str, schema: Schema) -> Registered:
+        """Return what ``_fitting`` returns. For a queue that has had no item, its error tells another way out.
 
         The schema may be that of a first write that has failed. It is kept: a process that has registered it, or found
         it, may still publish rows of it.

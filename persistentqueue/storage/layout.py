@@ -426,7 +426,7 @@ def _damaged_name(disk: Disk, path: str) -> str:
 
 
 def _damaged_names(path: str) -> Iterator[str]:
-    """Yield the names that a damaged file may get: the first one that is free.
+    """Yield the names that a damaged file may get. It gets the first of them that is free.
 
     A directory may hold any number of files, so it is not listed, and few names are tried.
     """

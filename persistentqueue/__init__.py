@@ -34,7 +34,7 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
   users. ``progress``, ``path_errors``, ``disk``, ``event_log``, ``startup``, ``wakeup``, ``directory_handles``,
   ``quota``, ``signal_shield``, ``call_guard``, ``bad_pages``, ``trust``, ``sockets``.
 - ``codecs/`` Codecs: the conversion between the objects of a typed queue and the bytes that the queue stores.
-  ``enclosed_item``.
+  ``enclosed_item``, ``held_items``.
 - ``storage/`` One module for each kind of file: segments, the log, the pool of empty files, the lock, and published
   files. ``inbox_access``, ``locations``, ``schema_files``, ``lock``, ``log``, ``log_reader``, ``pool``, ``segment``,
   ``publication``, ``segment_files``, ``layout``, ``inbox_limits``, ``relocation``.

@@ -42,8 +42,8 @@ from .runtime.memory_budget import MemoryBudget
 from .runtime.multi_queue import introduce, require_neighbours
 from .runtime.open_queue import OpenQueue, OpenStore
 from .runtime.retries import Retries, requeue, require_fitting
-from .runtime.session_state import SessionParts, consume_ready, held_seconds, hold_of, losses
-from .session import Session, flush_all
+from .runtime.session_state import SessionParts, flush_all, held_seconds, hold_of, losses
+from .session import Session
 from .storage.layout import place_path, queue_directory
 from .subscription import Subscription
 from .system.disk import StrPath, abspath, after_fork_in_child, basename, current_disk, dirname, fspath
@@ -528,7 +528,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
             ResourceError: Nothing was consumed. Call again after the system has room.
             BrokenQueueError: It is unknown whether the items were consumed. Open the queue again.
         """
-        return consume_ready(self._open())
+        return self._open().consume_ready()
 
     @property
     def dead_letters(self) -> PersistentQueue[bytes]:

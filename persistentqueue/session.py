@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
-from threading import get_ident
 from types import TracebackType
 from typing import Any, Literal, overload
 
-from .codecs import ON_HOLD, T
+from .codecs import T
 from .core.availability import LANE_ITEMS
 from .core.block import ITEM_BYTES_MAX
 from .core.items import (
@@ -25,11 +24,9 @@ from .core.items import (
     too_large,
 )
 from .core.page_cache import ITEM_OVERHEAD_BYTES
-from .engine.transaction import Transaction
-from .errors import CodecError, PersistentQueueError, PrecedingFlushError, UnflushedWarning
-from .runtime.open_queue import OpenQueue
+from .errors import CodecError, PrecedingFlushError, UnflushedWarning
 from .runtime.pipeline import Ticket, done
-from .runtime.session_state import BUSY, FREE, SessionState, exclusively, fail_held, require_no_handlers
+from .runtime.session_state import BUSY, FREE, SessionState, fail_held, require_no_handlers
 
 
 class Session(SessionState[T]):
@@ -206,7 +203,7 @@ class Session(SessionState[T]):
                 self._busy = FREE
 
     def dequeue(self, timeout: float | None = 0.0) -> T | None:
-        """Hold the first ready item and return it.
+        """Hold the first ready item and return it, decoded by the codec of the queue, if any.
 
         Waiting uses no processor time. It ends at once when a flush or a rollback of another session makes an item
         ready.
@@ -220,16 +217,18 @@ class Session(SessionState[T]):
             timeout: Seconds to wait for an item, at least 0. The default 0 does not wait; None waits for ever.
 
         Returns:
-            The item; None if no item became ready within the timeout.
+            The item; None if no item became ready within the timeout. If items may be None themselves, call
+            ``dequeue_many(1)``.
 
         Raises:
             ValueError: If the timeout is negative or not a number.
+            CodecError: If the codec cannot decode the item. The item is on hold all the same.
             CorruptionError: If a block is damaged. It is raised once for each such block, and its items are set aside.
                 The next call continues behind them.
             MemoryShortageError: If a block takes more memory than the process may have. It is raised once for each such
                 block, and its items are set aside until the queue is opened again.
-            WrongKeyError: If the key that a block needs was not given. The items stay ready.
-            MissingExtraError: If an optional package that a block needs is not installed. The items stay ready.
+            WrongKeyError: If the key that a block or an item needs was not given. The items stay ready.
+            MissingExtraError: If an optional package that they need is not installed. The items stay ready.
             ResourceError: If the operating system lacks something that the call needs, such as file descriptors. The
                 items stay ready.
             OSError: If the device cannot be read. The items stay ready.
@@ -253,11 +252,8 @@ class Session(SessionState[T]):
         self._busy = BUSY
         try:
             transaction, open_queue = self._transaction, self._open_queue
-            if transaction is None or not open_queue.is_usable:
-                transaction = self._open()
-            inside = open_queue.inside
-            if inside and (0 in inside or get_ident() in inside):
-                open_queue.check_outermost()
+            if transaction is None or not open_queue.is_usable or open_queue.inside:
+                transaction = self._open_outermost()
             item: Any = None
             taken = self._taken
             if self._lane and len(taken) < LANE_ITEMS:
@@ -267,31 +263,35 @@ class Session(SessionState[T]):
                     require_no_handlers(error)
                 else:
                     item = taken[-1][1]
-            if item is None:
-                item = self._take_first(transaction, timeout)
-                if item is None:
-                    self._busy = FREE
-                    return None
+            if item is None and (item := self._take_first(transaction, timeout)) is None:
+                self._busy = FREE
+                return None
             if not transaction.since_seconds:
                 transaction.since_seconds = open_queue.now()
+            if self._codec is not None:
+                item = self._decoded([item])[0]
             # No call from here on, so no interruption: the item that was taken reaches the caller.
             transaction.given += 1
             self._busy = FREE
+        except CodecError:  # the caller gets it in place of the item, which stays on hold
+            transaction.given += 1  # type: ignore[union-attr]  # it is there when an item is decoded
+            self._busy = FREE
+            raise
         except BaseException:
             self._end_badly()
             raise
         else:
-            return item  # type: ignore[no-any-return]  # bytes, since there is no codec
+            return item  # type: ignore[no-any-return]
 
     def dequeue_many(self, max_items: int, timeout: float | None = 0.0) -> list[T]:
-        """Hold up to ``max_items`` ready items and return them, in order.
+        """Hold up to ``max_items`` ready items and return them, in order, decoded by the codec of the queue, if any.
 
         The call waits for the first item only. The rules of ``dequeue`` about waiting and about the last delivery
         attempt apply.
 
         In a queue that counts delivery attempts, an item that was delivered before and not consumed comes alone. A list
         ends before such an item, so a bad item does not fail the others. A list also ends before an item that cannot be
-        read; the next call raises the error.
+        read or decoded; the next call raises the error.
 
         Args:
             max_items: Highest number of items to return, at least 0. With 0 the list is empty.
@@ -303,12 +303,13 @@ class Session(SessionState[T]):
         Raises:
             TypeError: If ``max_items`` is not an integer.
             ValueError: If the timeout is negative or not a number, or if ``max_items`` is negative.
+            CodecError: If the codec cannot decode the first item. That item is on hold all the same, and no other one.
             CorruptionError: If a block is damaged. It is raised once for each such block, and its items are set aside.
                 The next call continues behind them.
             MemoryShortageError: If a block takes more memory than the process may have. It is raised once for each such
                 block, and its items are set aside until the queue is opened again.
-            WrongKeyError: If the key that a block needs was not given. The items stay ready.
-            MissingExtraError: If an optional package that a block needs is not installed. The items stay ready.
+            WrongKeyError: If the key that a block or an item needs was not given. The items stay ready.
+            MissingExtraError: If an optional package that they need is not installed. The items stay ready.
             ResourceError: If the operating system lacks something that the call needs, such as file descriptors. The
                 items stay ready.
             OSError: If the device cannot be read. The items stay ready.
@@ -334,12 +335,18 @@ class Session(SessionState[T]):
         try:
             transaction = self._open()
             items: list[Any] = self._take(transaction, max_items, timeout) if max_items else []
-            count = len(items)
             if items and not transaction.since_seconds:
                 transaction.since_seconds = self._open_queue.now()
+            if self._codec is not None:
+                items = self._decoded(items)
+            count = len(items)
             # No call from here on, so no interruption: the items that were taken reach the caller.
             transaction.given += count
             self._busy = FREE
+        except CodecError:  # the caller gets it in place of the first item, which stays on hold
+            transaction.given += 1
+            self._busy = FREE
+            raise
         except BaseException:
             self._end_badly()
             raise
@@ -373,7 +380,7 @@ class Session(SessionState[T]):
             self._busy = FREE
 
     def dequeue_cached(self, max_items: int) -> list[T]:
-        """Hold up to ``max_items`` ready items that are in memory and return them, in order.
+        """Hold up to ``max_items`` ready items that are in memory and return them, in order, decoded as by ``dequeue``.
 
         The call reads no file and does not look for published files. It never waits for a disk, so an event loop may
         make it. In a queue that counts delivery attempts the list is always empty, because each delivery must be logged
@@ -387,6 +394,8 @@ class Session(SessionState[T]):
 
         Raises:
             TypeError, ValueError: If ``max_items`` is no whole number, or negative.
+            CodecError: If the codec cannot decode the first item. That item is on hold all the same, and no other one.
+            WrongKeyError, MissingExtraError: If the codec lacks a key or a package for the first item. It stays ready.
             SubscriptionNotFoundError: If the queue has only named subscriptions.
             ClosedError: If the session or its queue is closed.
             BrokenQueueError: If a sync or a write of the log has failed before: close the queue and open it again.
@@ -404,12 +413,18 @@ class Session(SessionState[T]):
         try:
             transaction, reader = self._open(), self._consumer()
             items: list[Any] = self._open_queue.around(partial(reader.take_cached, max_items, transaction.runs))
-            count = len(items)
             if items and not transaction.since_seconds:
                 transaction.since_seconds = self._open_queue.now()
+            if self._codec is not None:
+                items = self._decoded(items)
+            count = len(items)
             # No call from here on, so no interruption: the items that were taken reach the caller.
             transaction.given += count
             self._busy = FREE
+        except CodecError:  # the caller gets it in place of the first item, which stays on hold
+            transaction.given += 1
+            self._busy = FREE
+            raise
         except BaseException:
             self._end_badly()
             raise
@@ -649,19 +664,6 @@ class Session(SessionState[T]):
             reason = reason or item.problem
         self._trial.reject(transaction, self._consumer(), self._meaning(item), reason, retry, delay_seconds)
 
-    def _undecodable(self, codec: object, data: bytes, reason: Exception) -> CodecError:
-        """Return the error for the item that was dequeued last and that its codec refuses, and count it in the
-        statistics.
-
-        The error has the bytes, the directory of the queue, and the sequence of the item if it is known. ``reason`` is
-        what the codec has raised. Raises ``ReentrantUseError``.
-        """
-        transaction, open_queue, last = self._transaction, self._open_queue, self._taken[-1:]
-        open_queue.count_undecodable()
-        runs = transaction.runs if transaction is not None else []
-        sequence = last[0][0] if last else sum(runs[-1]) - 1 if runs else None
-        return CodecError("decode", codec, data, reason, open_queue.directory, sequence, ON_HOLD)
-
     def extend(self) -> None:
         """Do nothing: in the process that owns the queue, a session holds its items for as long as it lives.
 
@@ -726,72 +728,3 @@ class Session(SessionState[T]):
                 raise pipeline.failure
         finally:
             self._busy = FREE
-
-
-def flush_all(
-    open_queue: OpenQueue,
-    sessions: Sequence[Session[Any]],
-    markers: Sequence[tuple[str, int] | None],
-    origins: Sequence[tuple[bytes, int]] = (),
-) -> list[bool | Exception]:
-    """Flush the sessions as ``PersistentQueue.flush_all`` promises; ``origins`` are those of workers' flushes."""
-    _require_apart(open_queue, sessions)
-    return exclusively(sessions, partial(_flush_all, open_queue, sessions, markers, origins))
-
-
-def _flush_all(
-    open_queue: OpenQueue,
-    sessions: Sequence[Session[Any]],
-    markers: Sequence[tuple[str, int] | None],
-    origins: Sequence[tuple[bytes, int]],
-) -> list[bool | Exception]:
-    found: list[bool | Exception] = [True] * len(sessions)
-    works: dict[int, Transaction] = {}
-    for number, session in enumerate(sessions):
-        marker = markers[number] if markers else None
-        if origins and session._transaction is not None:
-            session._transaction.origin = origins[number]
-        try:
-            if session._trial is not None and session._trial.rejects:  # dead letters go to another queue
-                session._busy = FREE
-                found[number] = session.flush(marker, 0.0)
-                session._busy = BUSY
-                continue
-            work = _work_of(session, marker)
-        except (PersistentQueueError, TypeError, ValueError) as error:
-            found[number] = error
-        else:
-            if not work.is_empty:
-                works[number] = work
-    try:
-        open_queue.commit_all(list(works.values()))
-    except PersistentQueueError as error:
-        for work in works.values():
-            work.error = work.error or error
-    finally:  # also after an interruption: settled sessions begin anew, the others keep their operations
-        for number, work in works.items():
-            failure, work.error = work.error, None
-            if work.settled:
-                found[number] = sessions[number]._finish(work)
-            elif isinstance(failure, Exception):
-                found[number] = failure
-    return found
-
-
-def _work_of(session: Session[Any], marker: tuple[str, int] | None) -> Transaction:
-    """Return the transaction of the session, with this marker, behind all that was handed over."""
-    if session._pipeline is not None:
-        session._pipeline.settle()
-    work = session._open()
-    work.marker = None if marker is None else checked_marker(marker)
-    return work
-
-
-def _require_apart(open_queue: OpenQueue, sessions: Sequence[Session[Any]]) -> None:
-    """Raise ``ValueError`` unless these are different sessions of this queue alone."""
-    if len(set(map(id, sessions))) < len(sessions):
-        raise ValueError("flush_all got the same session twice: pass each session once")
-    if any(session._open_queue is not open_queue for session in sessions):
-        raise ValueError("flush_all got a session of another queue: pass only sessions of this queue")
-    if any(session._together is not None for session in sessions):
-        raise ValueError("flush_all got a session of a transaction over several queues: call flush() of that session")

@@ -1,4 +1,4 @@
-"""The class ``TypedSession``: a session of a queue with a codec. It encodes what goes in and decodes what comes out."""
+"""The class ``TypedSession``: a session of a queue with a codec. It encodes items that its caller enqueues."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .codecs import Codec, T, encode
+from .codecs.held_items import rank_of
 from .core.items import need_several
-from .runtime.session_state import SessionParts, decode_held, rank_of
+from .runtime.session_state import SessionParts
 from .session import Session
 
 
@@ -26,11 +27,13 @@ class TypedSession(Session[T]):
     Durability and threads: as ``Session`` describes.
     """
 
-    __slots__ = ("_codec",)
+    __slots__ = ()
+
+    _codec: Codec[T]
 
     def __init__(self, _codec: Codec[T], _parts: SessionParts) -> None:
-        self._codec = _codec
         super().__init__(_parts)
+        self._codec = _codec
 
     def enqueue(self, item: Any) -> None:
         """Encode an item and buffer it until the next flush.
@@ -76,67 +79,3 @@ class TypedSession(Session[T]):
     def _matches(self, raw: bytes, item: object) -> int:
         """Return how well ``item`` matches the stored bytes, or the item that the codec makes of them."""
         return rank_of(self._codec, raw, item)
-
-    def dequeue(self, timeout: float | None = 0.0) -> T | None:
-        """Hold the first ready item and return it decoded.
-
-        If items may be None, call ``dequeue_many(1)``: its result tells such an item from no item.
-
-        Args:
-            timeout: Seconds to wait for an item, at least 0. The default 0 does not wait; None waits for ever.
-
-        Returns:
-            The decoded item; None if no item became ready within the timeout.
-
-        Raises:
-            CodecError: If the codec cannot decode the item. The item is on hold all the same.
-
-        The errors of ``Session.dequeue`` can occur as well. The item stays on hold until ``flush`` consumes it durably,
-        or ``rollback`` releases it. For one thread at a time.
-        """
-        data: Any = super().dequeue(timeout)
-        return None if data is None else self._decoded([data])[0]
-
-    def dequeue_many(self, max_items: int, timeout: float | None = 0.0) -> list[T]:
-        """Hold up to ``max_items`` ready items and return them decoded, in order.
-
-        If the codec cannot decode an item, the call returns the items before it. The next call then holds that item
-        alone and raises its error.
-
-        Args:
-            max_items: Highest number of items to return, at least 0. With 0 the list is empty.
-            timeout: Seconds to wait for the first item, at least 0. The default 0 does not wait; None waits for ever.
-
-        Returns:
-            The decoded items; an empty list if no item became ready within the timeout.
-
-        Raises:
-            CodecError: If the codec cannot decode the first item. That item is on hold all the same, and no other one.
-
-        The errors of ``Session.dequeue_many`` can occur as well. The items stay on hold until ``flush`` consumes them
-        durably, or ``rollback`` releases them. For one thread at a time.
-        """
-        return self._decoded(super().dequeue_many(max_items, timeout))
-
-    def dequeue_cached(self, max_items: int) -> list[T]:
-        """Hold up to ``max_items`` ready items that are in memory and return them decoded, in order.
-
-        If the codec cannot decode an item, the call returns the items before it. The next call then holds that item
-        alone and raises its error.
-
-        Args:
-            max_items: Highest number of items to return, at least 0.
-
-        Returns:
-            The decoded items. The list is empty if there is no ready item, or if the first ready item is not in memory.
-
-        Raises:
-            CodecError: If the codec cannot decode the first item. That item is on hold all the same, and no other one.
-
-        The errors of ``Session.dequeue_cached`` can occur as well. The items stay on hold until ``flush`` consumes them
-        durably, or ``rollback`` releases them. For one thread at a time.
-        """
-        return self._decoded(super().dequeue_cached(max_items))
-
-    def _decoded(self, data: list[Any]) -> list[T]:
-        return decode_held(self._codec, data, self._give_back, self._undecodable, self._return_unopened)

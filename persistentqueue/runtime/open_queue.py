@@ -615,6 +615,21 @@ class OpenQueue(ClosableQueue):
         if wrote:
             self._room_waiters.tell()
 
+    def consume_ready(self) -> int:
+        """Consume all ready items of the plain queue in one transaction; return their number. Raises the errors of
+        ``PersistentQueue.clear``."""
+        ready = self.need_plain().ready
+        transaction = Transaction(ready)
+        try:
+            self.look(lambda: ready.hold(len(ready), transaction.runs))
+            count = sum(run[1] for run in transaction.runs)
+            if count:
+                self.commit(transaction)
+        except BaseException:
+            self.discard(transaction)
+            raise
+        return count
+
     def put_back(self, transaction: Transaction, count: int) -> None:
         """Release the last ``count`` sequences that the transaction holds, and wake threads that wait for an item."""
         if count > 0 and self.closed is None and transaction.ready is not None and not transaction.is_invalid:

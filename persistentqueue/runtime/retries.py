@@ -34,6 +34,7 @@ from datetime import datetime, timezone
 from itertools import chain
 from typing import NamedTuple
 
+from ..codecs.held_items import first_meant
 from ..core.dead_letter import DeadLetter
 from ..core.intervals import Intervals, Run, join_runs, last_of, within, without
 from ..core.items import NotHeldError
@@ -52,8 +53,6 @@ Take = Callable[[Reader, int, float | None, list[Run]], list[bytes]]
 """A call with the arguments and the effect of ``OpenQueue.take``."""
 DELAY_SECONDS_MAX = 10 * 366 * 86_400.0
 """Ten years, in seconds. The log counts nanoseconds and has room for more."""
-OTHER, EQUAL, ALIKE = 0, 1, 2
-"""Ranks of a held item beside the one that a caller passes: another one; an equal one; one of equal types, too."""
 _BATCH_ITEMS = 256
 """Number of dead letters that are moved back at a time."""
 _NS = 10**9
@@ -68,19 +67,6 @@ class Rejection(NamedTuple):
     reason: str
     retry: bool
     delay_seconds: float
-
-
-def first_meant(held: Iterable[tuple[int, bytes]], matches: Callable[[int, bytes], int]) -> tuple[int, bytes] | None:
-    """Return the number and the bytes of the first held item that ``matches`` ranks ``ALIKE``, else of the first one
-    that it ranks ``EQUAL``; None if it ranks all of them ``OTHER``."""
-    found = None
-    for number, raw in held:
-        rank = matches(number, raw)
-        if rank == ALIKE:
-            return number, raw
-        if rank == EQUAL and found is None:
-            found = number, raw
-    return found
 
 
 class Retries:

@@ -10,14 +10,13 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import repeat
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from ..codecs import Codec, T
+from ..codecs import ON_HOLD, Codec, T
+from ..codecs.held_items import ALIKE, OTHER, decode_held
 from ..core.availability import Taken
-from ..core.encryption import UNOPENED
 from ..core.intervals import Intervals, Run, append_run, last_of, within
 from ..core.items import checked_held, checked_marker, checked_timeout, checked_truth
 from ..core.page_cache import ITEM_OVERHEAD_BYTES
@@ -31,7 +30,7 @@ from ..system.signal_shield import shielded
 from .multi_queue import introduce, require_neighbours
 from .open_queue import OpenQueue
 from .pipeline import Committing, Handed, Pipeline, Ticket, done
-from .retries import ALIKE, EQUAL, OTHER, Retries, Take, Trial, commit_tried
+from .retries import Retries, Take, Trial, commit_tried
 
 R = TypeVar("R")
 FREE, BUSY, TORN = 0, 1, 2
@@ -65,6 +64,7 @@ class SessionState(Uncopyable, Generic[T]):
     __slots__ = (
         "__weakref__",
         "_busy",
+        "_codec",
         "_commit",
         "_discard",
         "_lane",
@@ -94,6 +94,8 @@ class SessionState(Uncopyable, Generic[T]):
         self._takes: Iterator[None] = map(self._taken.append, iter(self._lane.popleft, None))
         """Each ``next`` moves one item from the lane to ``_taken``. That is one call of C code, so an interruption
         finds the item in one of the two."""
+        self._codec: Codec[T] | None = None
+        """Codec that decodes items before their caller gets them; None if they stay bytes."""
         self._queue = _parts.queue
         self.name = _parts.name
         """Name of the session in ``PersistentQueue.explain``."""
@@ -202,7 +204,7 @@ class SessionState(Uncopyable, Generic[T]):
                 if self._taken:
                     self._note(transaction)
                 if transaction.runs:
-                    self._open_queue.put_back(transaction, sum(run[1] for run in transaction.runs) - transaction.given)
+                    self._release(transaction, sum(run[1] for run in transaction.runs) - transaction.given)
         self._busy = FREE
 
     def _roll_back(self, following: Transaction | None) -> None:
@@ -365,6 +367,24 @@ class SessionState(Uncopyable, Generic[T]):
         ready = self._consumer().ready
         return self._open_queue.look(lambda: 0 if ready.is_closed else len(ready) + len(ready.delayed))
 
+    def _decoded(self, data: list[bytes]) -> list[T]:
+        """Return the items that were just put on hold, decoded, as ``decode_held`` describes."""
+        assert self._codec is not None
+        return decode_held(self._codec, data, self._give_back, self._undecodable, partial(uncount, self))
+
+    def _undecodable(self, codec: object, data: bytes, reason: Exception) -> CodecError:
+        """Return the error for the item that was dequeued last and that its codec refuses, and count it in the
+        statistics.
+
+        The error has the bytes, the directory of the queue, and the sequence of the item if it is known. ``reason`` is
+        what the codec has raised. Raises ``ReentrantUseError``.
+        """
+        transaction, open_queue, last = self._transaction, self._open_queue, self._taken[-1:]
+        open_queue.count_undecodable()
+        runs = transaction.runs if transaction is not None else []
+        sequence = last[0][0] if last else sum(runs[-1]) - 1 if runs else None
+        return CodecError("decode", codec, data, reason, open_queue.directory, sequence, ON_HOLD)
+
     def _give_back(self, count: int) -> None:
         """Release the last ``count`` items that were dequeued, to the front of the queue."""
         transaction = self._transaction
@@ -372,22 +392,34 @@ class SessionState(Uncopyable, Generic[T]):
             self._note(transaction)
             if self._trial is not None:
                 self._trial.forget(last_of(transaction.runs, count))
-            # Now lower than the count in ``runs``: however this ends, the surplus is released.
-            transaction.given -= count
-            self._open_queue.put_back(transaction, count)
-            if not transaction.runs and not transaction.pieces:
-                transaction.since_seconds = 0.0
+            # If the caller has got them, now lower than the count in ``runs``: however this ends, they are released.
+            transaction.given = min(transaction.given, sum(run[1] for run in transaction.runs) - count)
+            self._release(transaction, count)
 
     def _return_unopened(self, count: int) -> None:
         """Release the last ``count`` items, which the codec cannot open for now: no delivery attempt is counted."""
         uncount(self, count)
         self._give_back(count)
 
+    def _release(self, transaction: Transaction, count: int) -> None:
+        self._open_queue.put_back(transaction, count)
+        if not transaction.runs and not transaction.pieces:
+            transaction.since_seconds = 0.0
+
     def _new(self) -> Transaction:
         return Transaction(self._reader.ready if self._reader is not None else None)
 
     def _consumer(self) -> Reader:
         return self._reader or self._open_queue.need_plain()
+
+    def _open_outermost(self) -> Transaction:
+        """Return the transaction. Raises the errors of ``_open``, and ``ReentrantUseError`` in another call of the
+        queue."""
+        transaction, open_queue = self._transaction, self._open_queue
+        if transaction is None or not open_queue.is_usable:
+            transaction = self._open()
+        open_queue.check_outermost()
+        return transaction
 
     def _open(self) -> Transaction:
         """Return the transaction, after ``_note``. Raises ``ClosedError`` and ``BrokenQueueError``."""
@@ -455,6 +487,74 @@ def check_joint(timeout: float | None, wait: bool) -> None:
         raise ValueError(
             f"a transaction over several queues never waits for room, got timeout={timeout}: pass 0 or None"
         )
+
+
+def flush_all(
+    open_queue: OpenQueue,
+    sessions: Sequence[SessionState[Any]],
+    markers: Sequence[tuple[str, int] | None],
+    origins: Sequence[tuple[bytes, int]] = (),
+) -> list[bool | Exception]:
+    """Flush the sessions as ``PersistentQueue.flush_all`` promises; ``origins`` are those of workers' flushes."""
+    _require_apart(open_queue, sessions)
+    return exclusively(sessions, partial(_flush_all, open_queue, sessions, markers, origins))
+
+
+def _flush_all(
+    open_queue: OpenQueue,
+    sessions: Sequence[SessionState[Any]],
+    markers: Sequence[tuple[str, int] | None],
+    origins: Sequence[tuple[bytes, int]],
+) -> list[bool | Exception]:
+    found: list[bool | Exception] = [True] * len(sessions)
+    works: dict[int, Transaction] = {}
+    for number, session in enumerate(sessions):
+        marker = markers[number] if markers else None
+        if origins and session._transaction is not None:
+            session._transaction.origin = origins[number]
+        try:
+            work = _work_of(session, marker)
+            if session._trial is not None and session._trial.rejects:  # dead letters go to another queue
+                session._commit(work, 0.0)
+                found[number] = session._finish(work)
+                continue
+        except (PersistentQueueError, TypeError, ValueError) as error:
+            found[number] = error
+        else:
+            if not work.is_empty:
+                works[number] = work
+    try:
+        open_queue.commit_all(list(works.values()))
+    except PersistentQueueError as error:
+        for work in works.values():
+            work.error = work.error or error
+    finally:  # also after an interruption: settled sessions begin anew, the others keep their operations
+        for number, work in works.items():
+            failure, work.error = work.error, None
+            if work.settled:
+                found[number] = sessions[number]._finish(work)
+            elif isinstance(failure, Exception):
+                found[number] = failure
+    return found
+
+
+def _work_of(session: SessionState[Any], marker: tuple[str, int] | None) -> Transaction:
+    """Return the transaction of the session, with this marker, behind all that was handed over."""
+    if session._pipeline is not None:
+        session._pipeline.settle()
+    work = session._open()
+    work.marker = None if marker is None else checked_marker(marker)
+    return work
+
+
+def _require_apart(open_queue: OpenQueue, sessions: Sequence[SessionState[Any]]) -> None:
+    """Raise ``ValueError`` unless these are different sessions of this queue alone."""
+    if len(set(map(id, sessions))) < len(sessions):
+        raise ValueError("flush_all got the same session twice: pass each session once")
+    if any(session._open_queue is not open_queue for session in sessions):
+        raise ValueError("flush_all got a session of another queue: pass only sessions of this queue")
+    if any(session._together is not None for session in sessions):
+        raise ValueError("flush_all got a session of a transaction over several queues: call flush() of that session")
 
 
 def flush_jointly(
@@ -682,83 +782,6 @@ def held_seconds(session: SessionState[Any]) -> float:
         return 0.0
     since_seconds = transaction.since_seconds
     return session._open_queue.now() - since_seconds if since_seconds else 0.0
-
-
-def consume_ready(open_queue: OpenQueue) -> int:
-    """Consume all ready items of the plain queue in one transaction; return their number. Raises the errors of
-    ``PersistentQueue.clear``."""
-    ready = open_queue.need_plain().ready
-    transaction = Transaction(ready)
-    try:
-        open_queue.look(lambda: ready.hold(len(ready), transaction.runs))
-        count = sum(run[1] for run in transaction.runs)
-        if count:
-            open_queue.commit(transaction)
-    except BaseException:
-        open_queue.discard(transaction)
-        raise
-    return count
-
-
-def decode_held(
-    codec: Codec[R],
-    data: list[bytes],
-    give_back: Callable[[int], object],
-    undecodable: Callable[[Codec[R], bytes, Exception], CodecError],
-    return_unopened: Callable[[int], object],
-) -> list[R]:
-    """Return the items that a session has just put on hold, decoded, up to the first that cannot be decoded.
-
-    That one and those behind it are released by ``give_back``, which takes their number. If it is the first, it stays
-    on hold alone, and the error that ``undecodable`` returns is raised. An interruption releases all of them.
-
-    An item for which the codec has no key or no package is not a bad one. It and those behind it are released by
-    ``return_unopened``. If it is the first, the error of the codec is raised.
-    """
-    items: list[R] = []
-    for each in data:
-        try:
-            items.append(codec.decode(each))
-        except UNOPENED:
-            return_unopened(len(data) - len(items))
-            if items:
-                return items
-            raise
-        except Exception as error:
-            give_back(len(data) - max(len(items), 1))
-            if items:
-                return items
-            raise undecodable(codec, each, error) from error
-        except BaseException:  # interrupted: the caller did not get any of the items
-            give_back(len(data))
-            raise
-    return items
-
-
-def rank_of(codec: Codec[Any], raw: bytes, item: object) -> int:
-    """Return how well ``item`` matches these stored bytes, or the item that the codec makes of them.
-
-    1, 1.0 and True are equal, and different items. The session keeps no references that could tell them apart.
-    """
-    if raw == item:
-        return ALIKE
-    with suppress(Exception):  # bytes that cannot be decoded or compared are another item
-        decoded = codec.decode(raw)
-        if _are_alike(decoded, item):
-            return ALIKE
-        return EQUAL if decoded == item else OTHER
-    return OTHER
-
-
-def _are_alike(one: object, other: object) -> bool:
-    """Return whether the objects are equal and of equal types, also inside of them. NaN is like NaN."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(_are_alike, one, other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_are_alike(value, other[key]) for key, value in one.items())
-    return bool(one == other or (one != one and other != other))  # noqa: PLR0124 - NaN
 
 
 def require_no_handlers(error: IndexError) -> None:

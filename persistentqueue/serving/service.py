@@ -36,13 +36,14 @@ from ..runtime.session_state import (
     counts_attempts,
     dequeue_by,
     fail_held,
+    flush_all,
     flush_at_once,
     holds,
     put_at_once,
     reader_of,
     uncount,
 )
-from ..session import Session, flush_all
+from ..session import Session
 from ..system.event_log import LOGGER
 from .client import Client
 from .errors import HoldLostError, OutcomeUnknownError, RefusedError, encode_error

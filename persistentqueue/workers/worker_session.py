@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Literal, overload
 
 from ..codecs import BYTES, ON_HOLD, T, encode
+from ..codecs.held_items import decode_held, first_meant, rank_of
 from ..core.items import (
     NotHeldError,
     are_bytes,
@@ -19,10 +20,10 @@ from ..core.items import (
     checked_truth,
     chunks,
 )
-from ..errors import CodecError, ItemTooLargeError, PersistentQueueError, UnflushedWarning
+from ..errors import CodecError, ItemTooLargeError, UnflushedWarning
 from ..runtime.pipeline import Ticket, done
-from ..runtime.retries import checked_delay, checked_reason, first_meant
-from ..runtime.session_state import BUSY, FREE, decode_held, rank_of
+from ..runtime.retries import checked_delay, checked_reason
+from ..runtime.session_state import BUSY, FREE
 from ..serving.protocol import ITEM_BYTES_MAX, MESSAGE_BYTES_MAX, Reject
 from .worker_state import WorkerState
 
@@ -123,17 +124,21 @@ class WorkerSession(WorkerState[T]):
             self._begin()
         self._busy = BUSY
         try:
-            items = self._take(1, timeout)
+            items: list[Any] = self._take(1, timeout)
+            if self._codec is not BYTES:
+                items = self._decoded(items)
             count = len(items)
             # No call from here on, so no interruption: the item that was taken reaches the caller.
             self._given += count
             self._busy = FREE
+        except CodecError:  # the caller gets it in place of the item, which stays on hold
+            self._given += 1
+            self._busy = FREE
+            raise
         except BaseException:
             self._end_badly()
             raise
-        if not items:
-            return None
-        return items[0] if self._codec is BYTES else self._decoded(items)[0]  # type: ignore[return-value]
+        return items[0] if items else None
 
     def dequeue_many(self, max_items: int, timeout: float | None = 0.0) -> list[T]:
         """Hold up to ``max_items`` ready items and return them, in order. As ``Session.dequeue_many``."""
@@ -142,33 +147,42 @@ class WorkerSession(WorkerState[T]):
             self._begin()
         self._busy = BUSY
         try:
-            data = self._take(max_items, timeout)
-            count = len(data)
+            items: list[Any] = self._take(max_items, timeout)
+            if self._codec is not BYTES:
+                items = self._decoded(items)
+            count = len(items)
             # No call from here on, so no interruption: the items that were taken reach the caller.
             self._given += count
             self._busy = FREE
+        except CodecError:  # the caller gets it in place of the first item, which stays on hold
+            self._given += 1
+            self._busy = FREE
+            raise
         except BaseException:
             self._end_badly()
             raise
-        return data if self._codec is BYTES else self._decoded(data)  # type: ignore[return-value]
+        else:
+            return items
 
     def dequeue_cached(self, max_items: int) -> list[T]:
         """Hold up to ``max_items`` ready items and return them, without a wait."""
         return self.dequeue_many(max_items)
 
     def _decoded(self, data: list[bytes]) -> list[T]:
-        return decode_held(self._codec, data, self.put_back, self._undecodable, self._return_unopened)
+        """Return the items that were just put on hold, decoded, as ``decode_held`` describes."""
+        return decode_held(self._codec, data, self._release, self._undecodable, self._uncount)
 
-    def _return_unopened(self, count: int) -> None:
-        """Release the last items, which the codec cannot open for now: no delivery attempt is counted."""
+    def _release(self, count: int) -> None:
+        self._give_back(count, self._ask)
+
+    def _uncount(self, count: int) -> None:
+        """Take back the last delivery of the last ``count`` items that the session holds."""
         if self._counts:
-            self._simply("uncount", count=count)
-        self.put_back(count)
+            self._call("uncount", count=count)
 
     def _undecodable(self, codec: object, data: bytes, reason: Exception) -> CodecError:
         """Return the error for an item that the codec refuses, and count it at the owner."""
-        with suppress(PersistentQueueError):  # of the count; the error of the codec comes first
-            self._simply("count_undecodable")
+        self._call("count_undecodable")
         return CodecError("decode", codec, data, reason, self._path, advice=ON_HOLD)
 
     def put_back(self, count: int = 1) -> None:
@@ -178,7 +192,7 @@ class WorkerSession(WorkerState[T]):
         self._busy = BUSY
         try:
             self._resume()
-            self._give_back(checked_held(count, self._held), self._ask)
+            self._release(checked_held(count, self._held))
             self._busy = FREE
         except BaseException:
             self._end_badly()

@@ -479,13 +479,16 @@ class WorkerState(Uncopyable, Generic[T]):
         if isinstance(answer, Failed):
             raise decode_error(answer.fields)
 
+    def _call(self, name: str, **arguments: Any) -> None:
+        self._end(self._ask(Call({"call": name, "arguments": arguments})))
+
     def _simply(self, name: str, **arguments: Any) -> None:
         if self._busy:
             self._begin()
         self._busy = BUSY
         try:
             self._resume()
-            self._end(self._ask(Call({"call": name, "arguments": arguments})))
+            self._call(name, **arguments)
             self._busy = FREE
         except BaseException:
             self._end_badly()

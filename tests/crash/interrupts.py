@@ -12,7 +12,7 @@ After each interruption, only its exception came out. The queue object still wor
 held that no caller was given. Then the call is made again. After that, and after a reopening and a power cut, the
 queue holds exactly the expected items.
 
-The scenarios are in ``scenarios``, and those of workers in ``worker_interrupts``. Interruptions at random moments, by
+The scenarios are in ``scenarios``, and those of workers in ``worker_scenarios``. Interruptions at random moments, by
 real signals, are in ``signals``.
 """
 

@@ -228,7 +228,9 @@ MUTANTS = (
     # --- interruptions
     Mutant("half a change of the state stays", "engine/commit", "        self._rebuild()\n", "        pass\n", f"{INTERRUPTS}::test_row_04_interrupted_everywhere_a_flush_is_finished_or_undone"),
     Mutant("a frame that was interrupted is not written again", "storage/log", "        if self.number == before:\n", "        if False:\n", f"{INTERRUPTS}::test_row_04_interrupted_everywhere_a_flush_is_finished_or_undone"),
-    Mutant("what was taken and not returned stays on hold", "runtime/session_state", "                self._open_queue.put_back(transaction, sum(run[1] for run in transaction.runs) - transaction.given)\n", "                pass\n", f"{INTERRUPTS}::test_row_03_interrupted_everywhere_nothing_is_on_hold"),
+    Mutant("what was taken and not returned stays on hold", "runtime/session_state", "                    self._release(transaction, sum(run[1] for run in transaction.runs) - transaction.given)\n", "                    pass\n", f"{INTERRUPTS}::test_row_03_interrupted_everywhere_nothing_is_on_hold"),
+    Mutant("an item counts as given before it is decoded", "session", "            if self._codec is not None:\n                item = self._decoded([item])[0]\n", "            transaction.given += 1\n            if self._codec is not None:\n                item = self._decoded([item])[0]\n            transaction.given -= 1\n", f"{INTERRUPTS}::test_row_03_interrupted_everywhere_nothing_is_on_hold"),
+    Mutant("a bad item that its caller got is given back later", "workers/worker_session", "stays on hold\n            self._given += 1\n            self._busy = FREE\n            raise\n        except BaseException:\n            self._end_badly()\n            raise\n        return items[0]", "stays on hold\n            self._busy = FREE\n            raise\n        except BaseException:\n            self._end_badly()\n            raise\n        return items[0]", f"{INTERRUPTS}::test_rows_03_and_04_interrupted_workers"),
     Mutant("who is interrupted keeps the place of a waiter", "runtime/waiting", "            shielded(partial(self._leave, place, passes=True))\n", "            pass\n", f"{SESSIONS}::test_row_03_a_waiting_consumer_is_interrupted"),
     Mutant("a handler of the program raises in the middle", "system/signal_shield", "    return _HARMLESS.issuperset(map(id, map(_handler_of, _OTHERS)))\n", "    return True\n", f"{SHIELD}::test_with_a_handler_of_the_program_another_thread_makes_the_call"),
     Mutant("a postponed signal is forgotten", "system/signal_shield", "        if postponed.has_come:\n", "        if False:\n", f"{SHIELD}::test_ctrl_c_is_postponed"),
@@ -265,7 +267,7 @@ MUTANTS = (
     Mutant("an item may be larger than a block can say", "core/items", "    if view.nbytes > ITEM_BYTES_MAX:\n        raise too_large(view.nbytes)\n", "", "misuse"),
     Mutant("a session is for any number of threads", "runtime/session_state", "        if self._busy:\n            raise SessionInUseError(", "        if False:\n            raise SessionInUseError(", "misuse"),
     Mutant("a marker may be of any type", "core/items", "    if not isinstance(name, str) or not isinstance(version, int):", "    if False:", "misuse"),
-    Mutant("what a codec refuses is held with all behind it", "runtime/session_state", "            give_back(len(data) - max(len(items), 1))\n", "            pass\n", "misuse"),
+    Mutant("what a codec refuses is held with all behind it", "codecs/held_items", "                give_back(len(data) - 1)\n", "                pass\n", "misuse"),
     Mutant("a transaction is over anything", "transactions", "        if not (isinstance(queue, PersistentQueue | Subscription) or _is_shared(queue)):", "        if False:", "misuse"),
     # --- directories that are renamed
     Mutant("an owner goes by the name of its directory", "recovery/opening", "store = Store(own, places", "store = Store(disk, places", "renames"),

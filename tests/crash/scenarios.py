@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import persistentqueue
 from persistentqueue import PersistentQueue, Producer, Session, transaction
-from persistentqueue.errors import CorruptionError, QueueFullError
+from persistentqueue.errors import CodecError, CorruptionError, QueueFullError, WrongKeyError
 from persistentqueue.runtime.session_state import SessionParts
 from persistentqueue.system.disk import Disk
 from tests.support.disks import call_on
@@ -49,7 +49,7 @@ class World:
         data = self.machine.disk.pread(fd, length_bytes, offset)
         return data if self.damaged is None else data.replace(self.damaged, bytes(len(self.damaged)))
 
-    def open(self, name: str, *items: bytes, **settings: Any) -> PersistentQueue[Any]:
+    def open(self, name: str, *items: Any, **settings: Any) -> PersistentQueue[Any]:
         """Open a queue that holds these items."""
         self.settings[name] = SMALL | settings
         queue = self.queues[name] = call_on(self.disk, PersistentQueue, PATH, name, **self.settings[name])
@@ -187,6 +187,56 @@ def _go_on_behind_a_dequeue(world: World) -> Case:
             other.dequeue_many(9)
 
     return Case(call, again, [{"q": []}])
+
+
+class Numbers:
+    """A codec of numbers. It cannot decode 3, and has no key for 5."""
+
+    def encode(self, item: int) -> bytes:
+        return b"%d" % item
+
+    def decode(self, data: bytes) -> int:
+        if data == b"5":
+            raise WrongKeyError("5", "needs another key")
+        if data == b"3":
+            raise ValueError("3 is bad")
+        return int(data)
+
+
+COUNTED: dict[str, Any] = {"max_attempts": 99, "dead_letter": "dead"}
+RAW = [b"%d" % number for number in range(9)]
+
+
+def take_numbers(session: Any, count: int, got: list[bytes]) -> None:
+    """Dequeue all numbers before 5, and note what the caller got. It gets a bad item as an error."""
+    while len(got) < 5:
+        try:
+            numbers = [session.dequeue()] if count == 1 else session.dequeue_many(count)
+        except CodecError as error:
+            got.append(cast(bytes, error.item))
+        else:
+            assert numbers
+            got += [b"%d" % number for number in numbers]
+    with suppress(WrongKeyError):
+        session.dequeue_many(count)
+
+
+def _dequeue_numbers(world: World, count: int, **settings: Any) -> Case:
+    """Dequeue with a codec, and go on: an item that the caller did not get is not consumed."""
+    world.open("q", *range(9), codec=Numbers(), **settings)
+    session = world.session("q")
+    got: list[bytes] = []
+
+    def again() -> None:
+        session.flush()
+        session.close()
+        del world.settings["q"]["codec"]
+        queue = world.again("q")
+        rest = list(queue.browse_all())
+        assert [*got, *rest] == RAW, (got, rest)
+        queue.clear()
+
+    return Case(partial(take_numbers, session, count, got), again, [{"q": []}])
 
 
 def several(world: AnyWorld) -> Case:
@@ -614,6 +664,10 @@ SCENARIOS: dict[str, Scenario] = {
     "dequeue many from disk": partial(_dequeue, count=300, is_cold=True),
     "dequeue without memory": partial(_dequeue, count=9, memory_bytes=0),
     "dequeue, and go on": _go_on_behind_a_dequeue,
+    "dequeue with a codec, and go on": partial(_dequeue_numbers, count=1),
+    "dequeue many with a codec, and go on": partial(_dequeue_numbers, count=2),
+    "dequeue with a codec and attempts, and go on": partial(_dequeue_numbers, count=1, **COUNTED),
+    "dequeue many with a codec and attempts, and go on": partial(_dequeue_numbers, count=2, **COUNTED),
     "consume one": partial(_consume, count=1),
     "consume many": partial(_consume, count=300),
     "transaction": several,

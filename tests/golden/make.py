@@ -32,8 +32,7 @@ from persistentqueue import Encryption, PersistentQueue, Producer, Session, tran
 from persistentqueue.interprocess.consumer_requests import request_subscription
 from persistentqueue.interprocess.multi_writer import PartWriter, publish_parts
 from persistentqueue.runtime.maintenance import Maintenance
-from persistentqueue.runtime.session_state import SessionParts
-from persistentqueue.session import flush_all
+from persistentqueue.runtime.session_state import SessionParts, flush_all
 from persistentqueue.storage.log_reader import decode_log
 from persistentqueue.system.disk import DISK, Disk
 from tests.support.disks import call_on

@@ -16,6 +16,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::persistentqueue.UnflushedWarnin
     "name",
     [
         "dequeue, and go on",
+        "dequeue with a codec, and go on",
+        "dequeue many with a codec, and go on",
         "dequeue many from disk",
         "transaction",
         "put back",
@@ -58,6 +60,7 @@ def test_row_03_a_repair_that_is_interrupted_beside_its_lock_frees_it() -> None:
         "worker: flush as the owner dies before it",
         "worker: flush both",
         "worker: dequeue many",
+        "worker: dequeue with a codec",
         "worker: close a session",
         "worker: put back",
         "worker: wait",

@@ -61,7 +61,7 @@ TABLE = (
         "progress path_errors disk event_log startup wakeup directory_handles quota signal_shield call_guard "
         "bad_pages trust sockets",
     ),
-    _folder("codecs", "enclosed_item __init__"),
+    _folder("codecs", "enclosed_item __init__ held_items"),
     _folder(
         "storage",
         "inbox_access locations schema_files lock log log_reader pool segment publication segment_files layout "

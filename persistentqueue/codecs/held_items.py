@@ -1,0 +1,89 @@
+"""Items that a session holds: their decoding behind a take, and the search for one that its caller passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+from ..core.encryption import UNOPENED
+from ..errors import CodecError
+from . import C, Codec
+
+OTHER, EQUAL, ALIKE = 0, 1, 2
+"""Ranks of a held item beside the one that a caller passes: another one; an equal one; one of equal types, too."""
+
+
+def decode_held(
+    codec: Codec[C],
+    data: list[bytes],
+    give_back: Callable[[int], object],
+    undecodable: Callable[[Codec[C], bytes, Exception], CodecError],
+    uncount: Callable[[int], object],
+) -> list[C]:
+    """Return the items that a session has just put on hold, decoded, up to the first that cannot be decoded.
+
+    That one and those behind it are released by ``give_back``, which takes their number. If it is the first, it stays
+    on hold alone, and the error that ``undecodable`` returns is raised.
+
+    An item for which the codec has no key or no package is not a bad one. ``uncount`` takes back the delivery of it and
+    of those behind it, before they are released. If it is the first, the error of the codec is raised.
+
+    The caller releases all items if anything but a ``CodecError`` is raised.
+    """
+    items: list[C] = []
+    for each in data:
+        try:
+            items.append(codec.decode(each))
+        except UNOPENED:
+            uncount(len(data) - len(items))
+            if not items:
+                raise
+            break
+        except Exception as error:
+            if not items:
+                give_back(len(data) - 1)
+                raise undecodable(codec, each, error) from error
+            break
+    if len(items) < len(data):
+        give_back(len(data) - len(items))
+    return items
+
+
+def first_meant(held: Iterable[tuple[int, bytes]], matches: Callable[[int, bytes], int]) -> tuple[int, bytes] | None:
+    """Return the number and the bytes of the first held item that ``matches`` ranks ``ALIKE``, else of the first one
+    that it ranks ``EQUAL``; None if it ranks all of them ``OTHER``."""
+    found = None
+    for number, raw in held:
+        rank = matches(number, raw)
+        if rank == ALIKE:
+            return number, raw
+        if rank == EQUAL and found is None:
+            found = number, raw
+    return found
+
+
+def rank_of(codec: Codec[Any], raw: bytes, item: object) -> int:
+    """Return how well ``item`` matches these stored bytes, or the item that the codec makes of them.
+
+    1, 1.0 and True are equal, and different items. The session keeps no references that could tell them apart.
+    """
+    if raw == item:
+        return ALIKE
+    with suppress(Exception):  # bytes that cannot be decoded or compared are another item
+        decoded = codec.decode(raw)
+        if _are_alike(decoded, item):
+            return ALIKE
+        return EQUAL if decoded == item else OTHER
+    return OTHER
+
+
+def _are_alike(one: object, other: object) -> bool:
+    """Return whether the objects are equal and of equal types, also inside of them. NaN is like NaN."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_are_alike, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_are_alike(value, other[key]) for key, value in one.items())
+    return bool(one == other or (one != one and other != other))  # noqa: PLR0124 - NaN

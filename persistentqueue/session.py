@@ -26,7 +26,8 @@ from .core.items import (
 from .core.page_cache import ITEM_OVERHEAD_BYTES
 from .errors import CodecError, PrecedingFlushError, UnflushedWarning
 from .runtime.pipeline import Ticket, done
-from .runtime.session_state import BUSY, FREE, SessionState, fail_held, require_no_handlers
+from .runtime.session_state import SessionState, fail_held, require_no_handlers
+from .system.call_guard import BUSY, FREE
 
 
 class Session(SessionState[T]):

@@ -11,8 +11,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import repeat
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..codecs import ON_HOLD, Codec, T
 from ..codecs.held_items import ALIKE, OTHER, decode_held
@@ -24,17 +23,14 @@ from ..drawing.text import many
 from ..engine.reader import Reader
 from ..engine.segment_use import Hold
 from ..engine.transaction import SPILL_BYTES, Transaction
-from ..errors import ClosedError, CodecError, PersistentQueueError, SessionInUseError, UnflushedWarning
-from ..pickling import Uncopyable
-from ..system.signal_shield import shielded
+from ..errors import ClosedError, CodecError, PersistentQueueError, UnflushedWarning
+from ..system.call_guard import BUSY, FREE, SessionCalls, end_all, exclusively
 from .multi_queue import introduce, require_neighbours
 from .open_queue import OpenQueue
 from .pipeline import Committing, Handed, Pipeline, Ticket, done
 from .retries import Retries, Take, Trial, commit_tried
 
 R = TypeVar("R")
-FREE, BUSY, TORN = 0, 1, 2
-"""States of a session: no call is under way; one is; or one was interrupted and its cleanup is still to be done."""
 _CLOSED = "was not flushed before its queue was closed"
 
 
@@ -55,7 +51,7 @@ class SessionParts(NamedTuple):
     """Bytes of items in memory from which on the session spills."""
 
 
-class SessionState(Uncopyable, Generic[T]):
+class SessionState(SessionCalls, Generic[T]):
     """The transaction of a session, its holds, and the flag that lets one call at a time use it.
 
     It can be neither copied nor pickled.
@@ -63,7 +59,6 @@ class SessionState(Uncopyable, Generic[T]):
 
     __slots__ = (
         "__weakref__",
-        "_busy",
         "_codec",
         "_commit",
         "_discard",
@@ -100,9 +95,7 @@ class SessionState(Uncopyable, Generic[T]):
         self.name = _parts.name
         """Name of the session in ``PersistentQueue.explain``."""
         self._spill_bytes = _parts.spill_bytes
-        self._busy = FREE
-        """One of ``FREE``, ``BUSY`` and ``TORN``. A call tests and sets it without a call in between. So only one of
-        two threads finds the session free. That also holds for a call and the code that interrupts it."""
+        super().__init__()
         self._transaction: Transaction | None = self._new()
         self._trial = Trial(_parts.retries) if _parts.retries is not None else None
         """Handles delivery attempts and rejections; None in a queue that does not count attempts."""
@@ -152,10 +145,11 @@ class SessionState(Uncopyable, Generic[T]):
         """Return the text of an ``UnflushedWarning``; None if a rollback would drop nothing, or if the session or its
         queue is closed or broken.
 
-        With ``closes``, the queue is about to be closed. Then only what was enqueued counts.
+        With ``closes``, the queue is about to be closed. Then only what was enqueued counts, and a session in a call
+        gets an error from it.
         """
         transaction = self._transaction
-        if transaction is None or not self._open_queue.is_usable:
+        if transaction is None or not self._open_queue.is_usable or (closes and self._busy):
             return None
         has_work = transaction.count or (not closes and self._runs_of(transaction))
         return self._lost(_CLOSED if closes else "ended without a flush") if has_work else None
@@ -175,23 +169,8 @@ class SessionState(Uncopyable, Generic[T]):
             "rollback() if that is intended"
         )
 
-    def _begin(self) -> None:
-        """Clean up after an interrupted call. Raises ``SessionInUseError`` if another call is under way."""
-        if self._busy == TORN:
-            self._end_badly()
-        if self._busy:
-            raise SessionInUseError(
-                "the session is in the middle of another call, made by another thread or by the code that this call "
-                "interrupts; nothing was done: use one session for each thread"
-            )
-
-    def _end_badly(self) -> None:
-        """Clean up after a call that raised.
-
-        If the transaction was settled, a new one begins. Items that were taken and not returned to the caller are
-        released. If this is interrupted, the next call of the session does it first.
-        """
-        self._busy = TORN
+    def _clean_up(self) -> None:
+        """Begin a new transaction behind a settled one. Release taken items that were not returned to the caller."""
         if self._pipeline is not None:
             self._pipeline.ring()
         transaction = self._transaction
@@ -205,7 +184,6 @@ class SessionState(Uncopyable, Generic[T]):
                     self._note(transaction)
                 if transaction.runs:
                     self._release(transaction, sum(run[1] for run in transaction.runs) - transaction.given)
-        self._busy = FREE
 
     def _roll_back(self, following: Transaction | None) -> None:
         """Discard the transaction of the session and put ``following`` in its place."""
@@ -605,43 +583,6 @@ def joint_flush(sessions: Sequence[SessionState[Any]]) -> _JointFlush:
     return _JointFlush(sessions)
 
 
-class _Exclusive(Protocol):
-    """A session of any kind, with the flag that lets one call at a time use it."""
-
-    _busy: int
-
-    def _begin(self) -> None: ...
-
-    def _end_badly(self) -> None: ...
-
-
-def exclusively(sessions: Sequence[_Exclusive], call: Callable[[], R]) -> R:
-    """Make the call while the sessions refuse other calls. Raises ``SessionInUseError`` if a session is in another
-    call."""
-    taken: list[_Exclusive] = []
-    tear = map(setattr, taken, repeat("_busy"), repeat(TORN))  # when it is consumed
-    try:
-        for session in sessions:
-            if session._busy:
-                session._begin()
-            # No call from here on: an interruption finds the session free, or busy and in the list.
-            session._busy = BUSY
-            taken += (session,)
-        result = call()
-        _end_all(taken)
-    except BaseException:
-        any(tear)  # one call of C code: if the shield is interrupted before it begins, the next calls clean up
-        shielded(partial(_end_all, taken))
-        raise
-    else:
-        return result
-
-
-def _end_all(sessions: Iterable[_Exclusive]) -> None:
-    for session in sessions:
-        session._end_badly()
-
-
 def reader_of(session: SessionState[Any]) -> Reader | None:
     """Return the reader of the subscription that the session dequeues from; None if the queue has only
     named ones."""
@@ -697,7 +638,7 @@ def flush_at_once(
                 work.error = work.error or error
         return [_outcome(work) for work in works]
     finally:
-        _end_all(taken)
+        end_all(taken)
 
 
 def _outcome(work: Transaction) -> bool | Exception:
@@ -714,7 +655,7 @@ def buffered(session: SessionState[Any]) -> int:
 def losses(sessions: Iterable[SessionState[Any]]) -> list[str]:
     """Return the text of an ``UnflushedWarning`` for each session whose queue is closed now and that has not flushed
     what it has enqueued. Without a warning are sessions in a call, and those of a broken queue: they get errors."""
-    return [text for each in sessions if not each._busy and (text := each._unflushed(closes=True)) is not None]
+    return [text for each in sessions if (text := each._unflushed(closes=True)) is not None]
 
 
 def holds(session: SessionState[Any]) -> bool:

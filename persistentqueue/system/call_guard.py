@@ -1,4 +1,6 @@
-"""The threads that are in a call of a queue. Code that interrupts such a call may not call the queue.
+"""The calls that are under way: those of a queue, by thread, and the one call of a session.
+
+Code that interrupts a call of a queue may not call the queue.
 
 A signal handler, a finalizer, a ``logging`` handler or the callable that gives a key can run in the middle of a call.
 It runs in the thread of that call, and would wait for a lock that this thread holds. It gets ``ReentrantUseError`` at
@@ -8,21 +10,28 @@ that learns the progress of a compaction may call the queue, too, except to comp
 Queues that take part in a transaction over several queues are *partners*. Code that interrupts a call of one queue may
 not call a partner either. The partner might wait for a transaction over both, and that transaction waits for the
 interrupted call.
+
+A session is for one call at a time: see ``SessionCalls``.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial, wraps
+from itertools import repeat
 from typing import Any, TypeVar, cast
 
-from ..errors import ClosedError, ReentrantUseError
+from ..errors import ClosedError, ReentrantUseError, SessionInUseError
+from ..pickling import Uncopyable
 from .signal_shield import shielded
 
 T = TypeVar("T")
 Method = TypeVar("Method", bound=Callable[..., Any])
 _thread = threading.get_ident
+FREE, BUSY, TORN = 0, 1, 2
+"""States of a session: no call is under way; one is; or one was interrupted and its cleanup is still to be done."""
 
 
 def outermost(method: Method) -> Method:
@@ -134,3 +143,66 @@ class CallGuard:
         """Call ``look`` with the mutex held and return its result."""
         with self.mutex:
             return look()
+
+
+class SessionCalls(Uncopyable):
+    """The flag that lets one call at a time use a session, and the end of a call that raised. Base class of sessions.
+
+    A call begins with ``if self._busy: self._begin()`` and ``self._busy = BUSY``. It ends with ``self._busy = FREE``,
+    or with ``_end_badly`` if it raised. A session can be neither copied nor pickled.
+    """
+
+    __slots__ = ("_busy",)
+
+    def __init__(self) -> None:
+        self._busy = FREE
+        """One of ``FREE``, ``BUSY`` and ``TORN``. A call tests and sets it without a call in between. So only one of
+        two threads finds the session free. That also holds for a call and the code that interrupts it."""
+
+    def _begin(self) -> None:
+        """Clean up after an interrupted call. Raises ``SessionInUseError`` if another call is under way."""
+        if self._busy == TORN:
+            self._end_badly()
+        if self._busy:
+            raise SessionInUseError(
+                "the session is in the middle of another call, made by another thread or by the code that this call "
+                "interrupts; nothing was done: use one session for each thread"
+            )
+
+    def _end_badly(self) -> None:
+        """Clean up after a call that raised. If this is interrupted, the next call of the session does it first."""
+        self._busy = TORN
+        self._clean_up()
+        self._busy = FREE
+
+    @abstractmethod
+    def _clean_up(self) -> None:
+        """Undo the part of a call that its caller did not learn of. This may be interrupted, and is then repeated."""
+
+
+def exclusively(sessions: Sequence[SessionCalls], call: Callable[[], T]) -> T:
+    """Make the call while the sessions refuse other calls. Raises ``SessionInUseError`` if a session is in another
+    call."""
+    taken: list[SessionCalls] = []
+    tear = map(setattr, taken, repeat("_busy"), repeat(TORN))  # when it is consumed
+    try:
+        for session in sessions:
+            if session._busy:
+                session._begin()
+            # No call from here on: an interruption finds the session free, or busy and in the list.
+            session._busy = BUSY
+            taken += (session,)
+        result = call()
+        end_all(taken)
+    except BaseException:
+        any(tear)  # one call of C code: if the shield is interrupted before it begins, the next calls clean up
+        shielded(partial(end_all, taken))
+        raise
+    else:
+        return result
+
+
+def end_all(sessions: Iterable[SessionCalls]) -> None:
+    """End the calls of these sessions, as after a call that raised."""
+    for session in sessions:
+        session._end_badly()

@@ -23,8 +23,8 @@ from ..core.items import (
 from ..errors import CodecError, ItemTooLargeError, UnflushedWarning
 from ..runtime.pipeline import Ticket, done
 from ..runtime.retries import checked_delay, checked_reason
-from ..runtime.session_state import BUSY, FREE
 from ..serving.protocol import ITEM_BYTES_MAX, MESSAGE_BYTES_MAX, Reject
+from ..system.call_guard import BUSY, FREE
 from .worker_state import WorkerState
 
 _TEXT_CHARACTERS_MAX = 10_000

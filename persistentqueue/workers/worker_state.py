@@ -17,10 +17,9 @@ from ..codecs import Codec, T
 from ..core.items import Batch, checked_marker
 from ..drawing.text import many
 from ..engine.transaction import SPILL_BYTES
-from ..errors import ClosedError, PersistentQueueError, QueueFullError, SessionInUseError, UnflushedWarning
-from ..pickling import Uncopyable
+from ..errors import ClosedError, PersistentQueueError, QueueFullError, UnflushedWarning
 from ..runtime.multi_queue import require_neighbours
-from ..runtime.session_state import BUSY, FREE, TORN, check_joint, exclusively
+from ..runtime.session_state import check_joint
 from ..serving.errors import NotServedError, OutcomeUnknownError, SessionLostError, decode_error
 from ..serving.protocol import (
     FOR_EVER,
@@ -40,10 +39,11 @@ from ..serving.protocol import (
     Taken,
 )
 from ..serving.protocol import encode as encode_message
+from ..system.call_guard import BUSY, FREE, TORN, SessionCalls, exclusively
 from .link import Link, LinkLostError, milliseconds
 
 
-class WorkerState(Uncopyable, Generic[T]):
+class WorkerState(SessionCalls, Generic[T]):
     """The part of a worker session that its owner has too, and the flag that lets one call at a time use it."""
 
     __slots__ = (
@@ -51,7 +51,6 @@ class WorkerState(Uncopyable, Generic[T]):
         "_ahead",
         "_attach",
         "_batch",
-        "_busy",
         "_codec",
         "_counts",
         "_doubt",
@@ -94,7 +93,7 @@ class WorkerState(Uncopyable, Generic[T]):
         self._attach, self._now = attach, now
         self._prefetches = prefetches
         self._link: Link | None = None
-        self._busy = FREE
+        super().__init__()
         self._why_closed = f"{path}: the session is closed: get another one from queue.session()"
         self._batch = Batch(SPILL_BYTES)
         self._held = 0
@@ -392,19 +391,6 @@ class WorkerState(Uncopyable, Generic[T]):
 
     # --- calls -------------------------------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
-        """Clean up after an interrupted call. Raises ``SessionInUseError`` if another call is under way.
-
-        As in ``SessionState``, a call then marks the session as ``BUSY`` without a call in between.
-        """
-        if self._busy == TORN:
-            self._end_badly()
-        if self._busy:
-            raise SessionInUseError(
-                "the session is in the middle of another call, made by another thread or by the code that this call "
-                "interrupts; nothing was done: use one session for each thread"
-            )
-
     def _resume(self, is_last: bool = False) -> bool:
         """Learn the outcome of an earlier flush, before anything else in a call; return whether that is committed.
 
@@ -423,9 +409,8 @@ class WorkerState(Uncopyable, Generic[T]):
             self._need_whole()
         return has_learned
 
-    def _end_badly(self) -> None:
-        """Clean up after a call that raised. If this is interrupted, the next call of the session does it first."""
-        self._busy = TORN
+    def _clean_up(self) -> None:
+        """Note the answer to a call that was interrupted, and release items that the caller did not get."""
         try:
             link = self._link
             if link is not None:
@@ -439,7 +424,6 @@ class WorkerState(Uncopyable, Generic[T]):
             self._link = None
         except PersistentQueueError:  # of what is given back: the session is lost, or the hold is
             pass
-        self._busy = FREE
 
     def _settle(self, message: Message, answer: Message) -> None:
         """Note the answer to a call that was interrupted, and give back what its caller did not get."""

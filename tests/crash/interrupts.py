@@ -36,8 +36,8 @@ from persistentqueue import PersistentQueue, Session
 from persistentqueue.errors import PersistentQueueError
 from persistentqueue.runtime.maintenance import Maintenance
 from persistentqueue.runtime.pipeline import pipelines_of
-from persistentqueue.runtime.session_state import BUSY, TORN
 from persistentqueue.system import signal_shield
+from persistentqueue.system.call_guard import BUSY, TORN
 from persistentqueue.system.disk import Disk
 from persistentqueue.system.signal_shield import end_helper, is_postponing
 from tests.support.disks import call_on

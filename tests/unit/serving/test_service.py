@@ -19,7 +19,7 @@ from persistentqueue.engine.reader import Reader
 from persistentqueue.engine.transaction import SPILL_BYTES
 from persistentqueue.errors import CorruptionError, PersistentQueueError, TooManyFilesError
 from persistentqueue.runtime.open_queue import OpenQueue
-from persistentqueue.runtime.session_state import exclusively, flush_at_once, hold_of, put_at_once
+from persistentqueue.runtime.session_state import flush_at_once, hold_of, put_at_once
 from persistentqueue.serving import server
 from persistentqueue.serving import service as service_module
 from persistentqueue.serving.calls import make_call
@@ -64,6 +64,7 @@ from persistentqueue.serving.service import (
     session_for,
 )
 from persistentqueue.session import Session
+from persistentqueue.system.call_guard import exclusively
 
 from ...conftest import QueueFactory
 from ...support.queues import put

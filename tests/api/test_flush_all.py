@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 
@@ -28,6 +28,7 @@ from persistentqueue import (
 )
 from persistentqueue.engine.store import Store
 from persistentqueue.engine.transaction import Transaction
+from persistentqueue.runtime.open_queue import OpenQueue
 from persistentqueue.runtime.session_state import held_seconds
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
@@ -70,6 +71,16 @@ def test_markers_of_each(open_queue: QueueFactory) -> None:
     assert found[:3] == [True, False, True] and isinstance(found[3], ValueError)
     assert drain(queue) == [b"a", b"c"]
     sessions[3].close()
+
+
+def test_an_error_of_the_whole_group_reaches_all(open_queue: QueueFactory) -> None:
+    """If the group fails as a whole, each session gets the error and keeps its items."""
+    queue = open_queue()
+    sessions = sessions_with(queue, b"a", b"b")
+    error = ClosedError("all of them")
+    with patch.object(OpenQueue, "commit_all", side_effect=error):
+        assert queue.flush_all(sessions) == [error, error]
+    assert queue.flush_all(sessions) == [True, True] and drain(queue) == [b"a", b"b"]
 
 
 def test_sessions_that_cannot_be_flushed_together(open_queue: QueueFactory) -> None:

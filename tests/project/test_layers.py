@@ -32,7 +32,6 @@ MODULES_WITH_THREADS = {
     "runtime/space",
     "runtime/waiting",
     "serving/server",
-    "session",
     "system/disk",
     "system/signal_shield",
     "workers/link",

@@ -88,7 +88,7 @@ from .system.startup import leave_on_interrupt as _leave_on_interrupt
 _leave_on_interrupt()  # before the imports, which take a while
 
 # ruff: noqa: E402
-from typing import TYPE_CHECKING as _TYPE_CHECKING
+import typing as _typing
 
 from .core.dead_letter import DeadLetter
 from .core.encryption import Encryption
@@ -245,22 +245,26 @@ __all__ = [
     "RefusedError",
     "UnflushedWarning",
 ]
-if _TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from .serving.connections import Connection
     from .workers import connect
+else:  # a type checker that sees ``__getattr__`` takes each misspelled name for one of the package
 
+    def __getattr__(name):
+        """Import ``connect`` and ``Connection`` when they are asked for: other programs need no sockets."""
+        if name == "connect":
+            from .workers import connect  # noqa: PLC0415
 
-def __getattr__(name: str) -> object:
-    """Import ``connect`` and ``Connection`` when they are asked for: other programs need no sockets."""
-    if name == "connect":
-        from .workers import connect  # noqa: PLC0415
+            return connect
+        if name == "Connection":
+            from .serving.connections import Connection  # noqa: PLC0415
 
-        return connect
-    if name == "Connection":
-        from .serving.connections import Connection  # noqa: PLC0415
+            return Connection
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
-        return Connection
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __dir__():
+        """Return the names of the module, with those that are not imported yet: for ``help`` and for completion."""
+        return sorted({*globals(), *__all__})
 
 
 __version__ = "0.1.0"

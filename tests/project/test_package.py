@@ -185,3 +185,20 @@ def test_import_loads_what_is_declared() -> None:
     assert {name for name in tops if not name.startswith("_")} == {"persistentqueue"}
     folders = {name.split(".")[1] for name in loaded_after(set()) if name.startswith("persistentqueue.")}
     assert folders & {"cli", "aio", "spark", "airflow", "compat", "scrapy", "prometheus", "faces"} == set()
+
+
+def test_each_public_name_is_listed() -> None:
+    """``dir`` lists each public name, also before its import. So ``help`` shows it, and an editor completes it."""
+    code = "import persistentqueue; print(*set(persistentqueue.__all__) - set(dir(persistentqueue)))"
+    command = [sys.executable, "-c", code]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.split() == []
+
+
+def test_a_type_checker_knows_the_public_names(tmp_path: Path) -> None:
+    """mypy reports a name that the package does not have, and knows the ones that are imported late."""
+    program = tmp_path / "program.py"
+    program.write_text("from persistentqueue import Connection, Producr, connect\nreveal_type(connect)\n")
+    words = [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path / "cache"), "--config-file=", str(program)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert 'has no attribute "Producr"' in done.stdout
+    assert "SharedQueue[" in done.stdout and "Found 1 error" in done.stdout

@@ -76,6 +76,7 @@ _KERNEL_LOCKS_BYTES_MAX = 16 * 1024 * 1024
 _LOOKS = 3
 _PID_MAX = 2**32 - 1
 _INODE = re.compile("[0-9a-f]{16}")
+_OPEN_HERE = "that is this process: use the queue object that is open, in any number of threads, or close it"
 _TEXT_CHARACTERS_MAX = 255
 """Most characters of a host's name, or of a time, that are believed."""
 
@@ -161,7 +162,7 @@ class Lock:
         deadline = self._disk.monotonic() + timeout_seconds
         while not self._try():
             if self._disk.monotonic() >= deadline:
-                raise QueueLockedError(self.path, *(read_owner(self._disk, self.path) or (None, None, None)))
+                raise self._refusal()
             self._disk.sleep(_POLL_SECONDS)
         assert self._fd is not None
         recorded = self._recorded
@@ -276,6 +277,14 @@ class Lock:
         except FileNotFoundError:
             return False
         return (ours.st_dev, ours.st_ino) == (named.st_dev, named.st_ino)
+
+    def _refusal(self) -> QueueLockedError:
+        """Return the error about the owner of the lock, with other advice if that is this process itself."""
+        owner = read_owner(self._disk, self.path)
+        if owner is None:
+            return QueueLockedError(self.path, None, None, None)
+        is_here = (owner.pid, owner.host) == (self._disk.getpid(), self._disk.gethostname())
+        return QueueLockedError(self.path, *owner, _OPEN_HERE if is_here else "")
 
     def _sign(self, inode: str) -> None:
         assert self._fd is not None

@@ -5,6 +5,9 @@ from __future__ import annotations
 import array
 import gc
 import mmap
+import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -391,6 +394,16 @@ def test_dropping_a_queue_that_a_session_uses(tmp_path: Path) -> None:
         gc.collect()
     with PersistentQueue(tmp_path, "q") as queue:
         assert drain(queue) == [b"x"]
+
+
+def test_a_second_opening_in_one_process_says_so(tmp_path: Path) -> None:
+    """The error about a lock of this process advises to use the open queue. That of another process names it."""
+    with PersistentQueue(tmp_path, "q"):
+        with pytest.raises(QueueLockedError, match=f"open in process {os.getpid()} on .*: that is this process: use "):
+            PersistentQueue(tmp_path, "q")
+        code = f"import persistentqueue; persistentqueue.PersistentQueue({str(tmp_path)!r}, 'q')"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert f"open in process {os.getpid()} on " in done.stderr and "close it there" in done.stderr
 
 
 def test_dropping_a_session(open_queue: QueueFactory) -> None:

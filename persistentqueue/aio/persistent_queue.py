@@ -507,7 +507,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
         """
         return launch(self._loop, self._pool.submit, partial(call, *arguments, **named))
 
-    def flush(
+    def flush_session(
         self, session: persistentqueue.Session[Any], marker: Marker | None, timeout: float | None
     ) -> Landing[bool]:
         """Flush the session together with others. For the sessions of this queue.

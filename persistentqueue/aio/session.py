@@ -31,7 +31,7 @@ class Host(Protocol):
         """Make this call in a thread."""
         ...
 
-    def flush(
+    def flush_session(
         self, session: persistentqueue.Session[Any], marker: Marker | None, timeout: float | None
     ) -> Landing[bool]:
         """Flush the session, together with others."""
@@ -244,7 +244,7 @@ class Session(Uncopyable, Generic[T]):
             # Tickets may wait for room that flushes of other tasks make: nothing else waits in a thread meanwhile.
             if checked_truth("wait", wait):
                 await self._all_ended()
-                return await over(self._host.flush(self._core, marker, timeout))
+                return await over(self._host.flush_session(self._core, marker, timeout))
             return await self._begin_flush(marker, timeout)
 
     async def _begin_flush(self, marker: Marker | None, timeout: float | None) -> Ticket:

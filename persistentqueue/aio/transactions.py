@@ -177,7 +177,7 @@ class _Host:
         """Make this call in a thread."""
         return self._queue.in_thread(call, *arguments, **named)
 
-    def flush(
+    def flush_session(
         self, session: persistentqueue.Session[Any], marker: Marker | None, timeout: float | None
     ) -> Landing[bool]:
         """Flush all sessions of the transaction."""

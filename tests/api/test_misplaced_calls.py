@@ -22,6 +22,10 @@ CALLS = {
     "dequeue_many": "session.dequeue_many(max_items)",
     "put": "session.enqueue(item)",
     "get": "session.dequeue()",
+    "flush": "session.enqueue(item); the end of the block flushes",
+    "commit": "session.enqueue(item); the end of the block commits",
+    "ack": "session.dequeue(); the end of the block acknowledges",
+    "task_done": "session.dequeue(); the end of the block acknowledges",
 }
 
 

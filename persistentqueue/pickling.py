@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Callable, Iterator
 from contextlib import _GeneratorContextManager
 from functools import wraps
-from typing import Any, ClassVar, Final, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, ParamSpec, TypeVar
 
 E = TypeVar("E", bound=Exception)
 P = ParamSpec("P")
@@ -58,6 +58,17 @@ class UncopyableBlock(Uncopyable, _GeneratorContextManager[R]):
     """A ``with`` block that a generator makes, and that refuses to be copied."""
 
     _elsewhere = "begin another transaction() in each thread, and in the process that has opened the queue"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            """Raise ``AttributeError`` with the block to write, which is most likely missing around this call."""
+            raise AttributeError(
+                f"a transaction has no {name}: its block yields a session that has the calls: write 'with … as "
+                f"session:' around session.{name}",
+                name=name,
+                obj=None,
+            )
 
 
 def uncopyable_block(make: Callable[P, Iterator[R]]) -> Callable[P, UncopyableBlock[R]]:

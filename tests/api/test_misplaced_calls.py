@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import PersistentQueue, aio, connect
+from persistentqueue import PersistentQueue, aio, connect, transaction
 from persistentqueue.aio.shared_queue import ConnectedQueue
 from persistentqueue.misplaced_calls import MisplacedCalls
 from persistentqueue.workers import SharedQueue
@@ -86,6 +86,16 @@ def test_a_traceback_suggests_no_other_call(tmp_path: Path) -> None:
     code = f"import persistentqueue; persistentqueue.PersistentQueue({str(tmp_path)!r}).enqueue(b'x')"
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr.endswith("with queue.transaction() as session: session.enqueue(item)\n")
+
+
+def test_a_transaction_without_its_block_shows_it(tmp_path: Path) -> None:
+    """A call on a transaction whose ``with`` is forgotten raises ``AttributeError`` with the block to write."""
+    with PersistentQueue(tmp_path, "q") as queue, connect(tmp_path, "c") as connected:
+        blocks: list[Any] = [queue.transaction(), connected.transaction(), transaction(queue, queue.subscribe("s"))]
+        for block in [*blocks, queue.subscribe("s").transaction()]:
+            with pytest.raises(AttributeError, match=r"write 'with … as session:' around session\.enqueue$"):
+                block.enqueue(b"x")
+            assert not hasattr(block, "enqueue")
 
 
 def test_a_loop_names_the_calls_for_it(queue: Any) -> None:

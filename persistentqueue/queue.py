@@ -75,6 +75,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
 
     Args:
         path: Directory of the queue, or, if ``name`` is given, the directory above it. Missing directories are made.
+            A leading ``~`` is not expanded: pass ``Path("~/queues").expanduser()``.
         name: Name of the queue: 1 to 64 of ``A-Z a-z 0-9 . _ -``, not beginning with a dot. Default: no name.
             Then a new queue is refused if ``path`` holds named queues; ``name=None`` makes it also there.
         codec: Converts items to bytes and back (see ``codecs``). Default ``codecs.BYTES``: items are bytes, unchanged.

@@ -82,6 +82,9 @@ class Session(Uncopyable, Generic[T]):
         self._counts = core._counts_attempts()
         """True if each dequeue logs a delivery, and a rollback may log a delay."""
 
+    def __repr__(self) -> str:
+        return f"<aio.Session of {self._core!r}>"
+
     async def __aenter__(self) -> Session[T]:
         return self
 

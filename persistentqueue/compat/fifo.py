@@ -53,6 +53,9 @@ class FifoQueue(UncopyableFace):
         self._persistent = PersistentQueue(self._path, options=chosen, progress=progress)
         self._session = self._persistent.session()
 
+    def __repr__(self) -> str:
+        return f"FifoQueue({self._path!r})"
+
     def __enter__(self) -> FifoQueue:
         return self
 

@@ -179,6 +179,9 @@ class Producer(Uncopyable, Generic[T]):
         self._versions = Versions(disk, self._directory)
         self._bounds = Bounds(disk, self._directory)
 
+    def __repr__(self) -> str:
+        return f"Producer({getattr(self, '_directory', '?')!r})"  # a debugger may ask before the constructor ends
+
     def __enter__(self) -> Producer[T]:
         """Return the producer."""
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import asyncio
 import gc
 import mmap
 import os
@@ -33,6 +34,7 @@ from persistentqueue import (
     QueueNotFoundError,
     UnflushedWarning,
     View,
+    aio,
     check,
     compat,
     connect,
@@ -936,6 +938,23 @@ def test_queues_and_sessions_show_their_state(tmp_path: Path) -> None:
     assert repr(queue) == made
     queue.close()
     assert repr(queue) == f"<closed {made}>"
+
+
+def test_other_objects_name_their_queue(tmp_path: Path) -> None:
+    """The text of a producer, of a FIFO and of a session of asyncio has the path of the queue."""
+
+    async def session_text() -> str:
+        async with aio.PersistentQueue(tmp_path, "orders") as queue, queue.session("worker") as session:
+            return repr(session)
+
+    where = str(tmp_path / "orders")
+    with Producer(tmp_path, "orders") as producer:
+        assert repr(producer) == f"Producer({where!r})"
+    assert asyncio.run(session_text()) == (
+        f"<aio.Session of <session 'worker' of {where!r}: 0 enqueued, 0 dequeued, not flushed>>"
+    )
+    with compat.FifoQueue(tmp_path / "fifo") as fifo:
+        assert repr(fifo) == f"FifoQueue({str(tmp_path / 'fifo')!r})"
 
 
 def test_a_queue_is_not_iterable(tmp_path: Path) -> None:

@@ -101,7 +101,9 @@ def checked_timeout(timeout: float | None) -> float | None:
     try:
         is_possible = timeout >= 0
     except TypeError:
-        raise TypeError(f"timeout must be None or a number of seconds, not {timeout!r}") from None
+        is_possible = None
+    if is_possible is None or isinstance(timeout, bool):  # get(True) of queue.Queue waits, and not for a second
+        raise TypeError(f"timeout must be None or a number of seconds, not {timeout!r}")
     if not is_possible:
         raise ValueError(f"timeout must be None or at least 0 seconds, got {timeout}")
     return float(min(timeout, _LONGEST_SECONDS))  # a Decimal cannot be added to a time

@@ -160,6 +160,9 @@ def test_negative_timeouts(timeout: float, open_queue: QueueFactory) -> None:
             session.dequeue_many(-1)
         with pytest.raises(TypeError, match="timeout must be None or a number of seconds, not '1'"):
             session.dequeue(timeout="1")  # type: ignore[arg-type]
+        for call in (session.dequeue, lambda timeout: session.dequeue_many(1, timeout), queue.wait):
+            with pytest.raises(TypeError, match="timeout must be None or a number of seconds, not True"):
+                call(True)  # as block=True of queue.Queue
     with pytest.raises(ValueError, match="lock_timeout"):
         open_queue("other", lock_timeout=timeout)
     assert len(queue) == 1

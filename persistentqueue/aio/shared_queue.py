@@ -21,6 +21,7 @@ from persistentqueue.codecs import BYTES, Codec, T
 from persistentqueue.misplaced_calls import MisplacedCalls
 from persistentqueue.options import OptionArguments, Options, Start, Unnamed
 from persistentqueue.pickling import Uncopyable
+from persistentqueue.storage.layout import queue_directory
 from persistentqueue.system.disk import StrPath, abspath
 from persistentqueue.workers import SharedQueue, SharedSubscription, WorkerSession, connect_options
 
@@ -212,7 +213,7 @@ class ConnectedQueue(MisplacedCalls, Uncopyable, Generic[T]):
 
     def _check(self) -> None:
         if self.core.closed:  # no thread may begin any more
-            raise ClosedError(f"{self.core!r} is closed: call aio.connect() again")
+            raise ClosedError(f"{queue_directory(self.path, self.name)}: the queue is closed: connect again")
 
     def session(self, name: str | None = None) -> ConnectedSession[T]:
         """Return a new session, for one task at a time.

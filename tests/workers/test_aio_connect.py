@@ -567,7 +567,7 @@ def test_a_wait_ends_with_its_task(tmp_path: Path) -> None:
         with pytest.raises(ClosedError):
             await last
         for call in (queue.size(), queue.peek(), queue.wait(), queue.maintain(), anext(queue.browse())):
-            with pytest.raises(ClosedError):
+            with pytest.raises(ClosedError, match=r"^/.*: the queue is closed: connect again$"):
                 await call
         await queue.close()
 

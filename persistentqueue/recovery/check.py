@@ -66,6 +66,7 @@ from ..storage.relocation import need_data, need_own_location
 from ..storage.schema_files import check_schemas, parse_schema_name
 from ..storage.segment import PUBLISHED, Segment, parse_segment_name, segment_name
 from ..system.disk import Disk, StrPath, abspath, basename, current_disk, dirname, join
+from ..system.path_errors import unless_call_lacks
 from ..system.progress import SILENT, Meter, Progress, metering
 from ..system.trust import distrusted, need_trusted
 from .in_doubt import find_unsettled
@@ -458,7 +459,8 @@ def repair(
     with metering(progress, f"repair {basename(directory)}") as meter, naming_paths():
         directory = abspath(directory)
         given = None if data_path is None else place_path(directory, name, data_path)
-        return _repair(current_disk(), directory, given, renew, fan_out, trust, meter)
+        with unless_call_lacks(directory, "to repair the queue", "then repair it again"):
+            return _repair(current_disk(), directory, given, renew, fan_out, trust, meter)
 
 
 def _repair(

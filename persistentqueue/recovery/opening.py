@@ -63,7 +63,7 @@ from ..system.disk import (
     sync_names,
 )
 from ..system.event_log import LOGGER
-from ..system.path_errors import unless_lacking
+from ..system.path_errors import unless_call_lacks
 from ..system.progress import SILENT, Meter
 from ..system.signal_shield import shielded
 from ..system.trust import need_trusted
@@ -167,15 +167,6 @@ def open_store(
 
 
 @contextmanager
-def _advising_to_open() -> Iterator[None]:
-    """Change the advice of a ``ResourceError``: a step that flushes make, too, advises to flush again."""
-    try:
-        yield
-    except ResourceError as error:
-        raise type(error)(error.path, error.errno, f"{error.lacks} to open the queue", "then open it") from error
-
-
-@contextmanager
 def take(
     disk: Disk,
     directory: str,
@@ -191,7 +182,7 @@ def take(
     If the caller raises, the lock is freed. Otherwise it stays, and belongs to the store that ``begin`` has made.
     Raises the errors that ``open_store`` lists.
     """
-    with unless_lacking(directory, "to open the queue", "then open it"), _advising_to_open():
+    with unless_call_lacks(directory, "to open the queue", "then open it"):
         need_own_directory(disk, directory)
         _need_local(disk, settings, directory, data_path)
         if not create and not find_generations(disk, directory):

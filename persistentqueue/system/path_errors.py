@@ -77,3 +77,16 @@ def unless_lacking(path: str, purpose: str, advice: str = "then flush again") ->
         if lack is None:
             raise
         raise lack from error
+
+
+@contextmanager
+def unless_call_lacks(path: str, purpose: str, advice: str) -> Iterator[None]:
+    """Raise each ``ResourceError`` of the block, and those of ``unless_lacking``, with this purpose and this advice.
+
+    This is for a whole call: a step of it that other calls share names their purpose, such as "then flush again".
+    """
+    try:
+        with unless_lacking(path, purpose, advice):
+            yield
+    except ResourceError as error:
+        raise type(error)(error.path, error.errno, f"{error.lacks} {purpose}", advice) from error

@@ -20,6 +20,7 @@ import pytest
 from persistentqueue import (
     CorruptionError,
     DataPathError,
+    DiskFullError,
     PersistentQueue,
     PersistentQueueError,
     Producer,
@@ -72,6 +73,22 @@ def taken_out(path: Path) -> list[bytes]:
         items = drain(queue)
     assert check(path).ok
     return items
+
+
+@pytest.mark.parametrize("step", ["open", "pwritev"])
+def test_a_full_disk_names_the_repair(crashed: Path, step: str) -> None:
+    """On a full disk the error of ``repair`` names the repair, and a later repair completes it."""
+    flip(segment_files(crashed)[0], 100)
+
+    def refuse(*arguments: Any) -> Any:
+        if step == "open" and not arguments[1] & os.O_CREAT:
+            return DISK.open(*arguments)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(DiskFullError, match=r"no room to repair the queue; .*free some space, then repair it again$"):
+        call_on(replace(DISK, **{step: refuse}), repair, crashed)
+    assert repair(crashed).problems
+    assert taken_out(crashed)
 
 
 def test_a_check_writes_to_nothing(crashed: Path) -> None:

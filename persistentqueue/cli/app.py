@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -49,6 +50,8 @@ _HINTS: Mapping[type[Exception], str] = {
     NetworkDiskError: "on the command line: --network-disk",
 }
 """The option or the command that helps, by the type of the error."""
+_OF_IMPORT = re.compile(r"(?<!\S)(again|column|newest_first|order|skip_damaged|table)=(True)?(?![^ ,])")
+"""An argument of ``import_queue``, as its errors name it, for which the verb ``import`` has an option."""
 
 own = partial(PersistentQueue, wipe=True, keep_limits=True)
 """Opens a queue with its lock, under the limits that the queue's maker has set. It wipes each file that it frees: the
@@ -144,7 +147,10 @@ def explanation(error: BaseException, values: Mapping[str, Any]) -> str:
     hint = next((each for kind, each in _HINTS.items() if isinstance(error, kind)), "")
     if isinstance(error, CorruptionError) and error.file.endswith(".seg"):
         hint += "; persistentqueue dump writes it to a file"  # of a damaged log no verb but repair reads anything
-    return f"{error} ({hint})" if hint and hint not in str(error) else str(error)
+    text = str(error)
+    if "skip_damaged" in values:
+        text = _OF_IMPORT.sub(lambda argument: "--" + argument[1].replace("_", "-"), text)
+    return f"{text} ({hint})" if hint and hint not in text else text
 
 
 def _locked_text(error: QueueLockedError, values: Mapping[str, Any]) -> str:

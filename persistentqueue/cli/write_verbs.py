@@ -313,7 +313,7 @@ def import_(
             **settings_of(access),
         )
     tell_if_made()
-    damaged = [str(each) for each in done.damaged]
+    damaged = [each.problem for each in done.damaged]
     if as_json:
         answer({**asdict(done), "damaged": damaged})
     else:

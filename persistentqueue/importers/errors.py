@@ -15,11 +15,13 @@ class SourceError(PersistentQueueError):
         path: The path of the source.
         expected: The content that an import needs, as text.
         found: The content that was found, as text.
+        problem: The text of the error without advice.
     """
 
     def __init__(self, path: str, expected: str, found: str, advice: str) -> None:
         self.path, self.expected, self.found = path, expected, found
-        super().__init__(f"{path}: expected {expected}, found {found}: {advice}")
+        self.problem = f"{path}: expected {expected}, found {found}"
+        super().__init__(f"{self.problem}: {advice}")
 
 
 class SourceDamagedError(SourceError):
@@ -33,6 +35,7 @@ class SourceDamagedError(SourceError):
         offset: The position of the damage, in bytes from the start of the file; for a table, the number of rows before.
         expected: The content that should be there, as text.
         found: The content that is there, as text.
+        problem: The text of the error without advice.
     """
 
     def __init__(self, path: str, offset: int, expected: str, found: str, unit: str = "offset") -> None:

@@ -150,7 +150,7 @@ def _checked_choice(origin: Origin, choice: Choice) -> Choice:
     if isinstance(choice.states, str) or not choice.states or not set(choice.states) <= ACK_STATES.keys():
         raise ValueError(f"states must be some of {', '.join(map(repr, ACK_STATES))}, not {choice.states!r}")
     if origin != "sqlite" and (choice.column is not None or choice.order is not None):
-        raise ValueError(f'column and order are for origin="sqlite", not for {origin!r}, whose columns are known')
+        raise ValueError(f"column= and order= are for tables of sqlite, not for {origin!r}, whose columns are known")
     return choice
 
 

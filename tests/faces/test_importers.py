@@ -398,7 +398,7 @@ def test_what_is_no_source(
         ({"origin": "redis"}, "origin must be one of 'persist-queue', 'queuelib', 'sqlite', not 'redis'"),
         ({"origin": "persist-queue", "states": ["done"]}, "states must be some of 'inited', 'ready', 'unack'"),
         ({"origin": "persist-queue", "states": "ready"}, "states must be some of"),
-        ({"origin": "queuelib", "column": "data"}, 'column and order are for origin="sqlite"'),
+        ({"origin": "queuelib", "column": "data"}, "column= and order= are for tables of sqlite, not for"),
     ],
 )
 def test_wrong_arguments(tmp_path: Path, path: Path, arguments: dict[str, Any], message: str) -> None:
@@ -868,6 +868,65 @@ def test_the_verb(tmp_path: Path, path: Path, capfd: pytest.CaptureFixture[str])
     assert verbs.run([*words[:3], "rest", *words[4:], "--skip-damaged", "--json"]) == 1
     answer = json.loads(capfd.readouterr().out)
     assert (answer["count"], answer["added"], len(answer["damaged"])) == (20_017, 20_017, 1)
+    assert answer["damaged"][0].endswith("found 0 bytes without a line feed")  # no advice
+
+
+def make_two(source: Path) -> None:
+    """Make a database with two queues of persist-queue."""
+    with closing(sqlite3.connect(source)) as db:
+        db.execute("CREATE TABLE queue_a (_id, data, timestamp)")
+        db.execute("CREATE TABLE queue_b (_id, data, timestamp)")
+
+
+@pytest.mark.parametrize(
+    ("make", "words", "message"),
+    [
+        (make_two, "--from persist-queue", "the tables 'queue_a', 'queue_b': pass --table with one of them"),
+        (make_jobs, "--from sqlite", "expected a table of litequeue, or --table, --column and --order, found"),
+        (make_jobs, "--from sqlite --column at", "expected --table, --column and --order together, found only some"),
+        (make_jobs, "--from queuelib --order at", "--column and --order are for tables of sqlite, not for 'queuelib'"),
+        (
+            lambda source: make_chunks(json_serializer, source, [1]),
+            "--from persist-queue --newest-first",
+            "import it without --newest-first",
+        ),
+        (
+            lambda source: source.write_bytes(b"\0\0\0\1\0"),
+            "--from queuelib",
+            "mend the source, or pass --skip-damaged to import all other items",
+        ),
+    ],
+)
+def test_the_verb_names_its_options(
+    tmp_path: Path,
+    path: Path,
+    capfd: pytest.CaptureFixture[str],
+    make: Callable[[Path], object],
+    words: str,
+    message: str,
+) -> None:
+    """The errors of ``persistentqueue import`` name options where those of the function name arguments. A path is
+    never changed."""
+    source = tmp_path / "table=" / "again=True"
+    source.parent.mkdir()
+    make(source)
+    assert verbs.run(["import", str(source), str(path), *words.split()]) == 2
+    error = capfd.readouterr().err
+    assert message in error
+    assert str(source) in error or "queuelib --order" in words
+
+
+def test_the_verb_names_its_option_to_import_again(
+    tmp_path: Path, path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """If the queue has had other items from the path, ``persistentqueue import`` advises ``--again``."""
+    words = ["import", str(tmp_path / "source"), str(path), "--from", "persist-queue"]
+    for items in ([1], [2]):
+        make_chunks(json_serializer, tmp_path / "source", items)
+        status = verbs.run(words)
+        shutil.rmtree(tmp_path / "source")
+    assert status == 2
+    assert "pass --again to import all items that it has now" in capfd.readouterr().err
 
 
 def test_the_verb_keeps_the_limits_of_the_queue(tmp_path: Path, path: Path) -> None:

@@ -17,6 +17,7 @@ from persistentqueue import (
     NetworkDiskError,
     PersistentQueue,
     PersistentQueueError,
+    QueueFullError,
     QueueLockedError,
     QueueNotFoundError,
     SubscriptionNotFoundError,
@@ -48,6 +49,7 @@ _HINTS: Mapping[type[Exception], str] = {
     DataMissingError: "persistentqueue repair --data-path DIR",
     UntrustedError: "on the command line: --trust",
     NetworkDiskError: "on the command line: --network-disk",
+    QueueFullError: "persistentqueue get takes items out; the limit is that of the program that opens the queue",
 }
 """The option or the command that helps, by the type of the error."""
 _OF_IMPORT = re.compile(r"(?<!\S)(again|column|newest_first|order|skip_damaged|table)=(True)?(?![^ ,])")

@@ -63,6 +63,8 @@ The batches depend on the lines alone, so that a repeated load with a marker mee
 """
 BATCH_ITEMS = 1000
 """Most items in one transaction of a get or of a move."""
+Batch = list[tuple[int, bytes]]
+"""Items of a load, each with the number of its line."""
 Open = Callable[[], PersistentQueue[bytes]]
 """Opens a queue."""
 
@@ -150,11 +152,11 @@ def load(
 
     A line is {"text": "…"} or {"base64": "…"}; other fields are ignored. --marker: each transaction records the number
     of its last line. If the load is cut short, and repeated with the same lines and marker, nothing is enqueued twice.
-    A line that is no item ends the load; the transactions before it stay.
+    A line that is no item, or a full queue, ends the load; the transactions before it stay.
 
     Disk: the items are published in the queue's inbox; a queue that does not exist is made. Lock: not needed.
     """
-    loaded = skipped = read_bytes = done = 0
+    loaded = skipped = done = 0
     its_name, tell_if_made = Unnamed.NO_NAME if name is None else named(name), made_note(path, name, as_json)
     with (
         read_from(source) as (file, total),
@@ -166,33 +168,54 @@ def load(
         done = (reached_version(path, named(name), marker) or 0) if marker else 0
         try:
             with progress("load") as at:
-                for number, items, length_bytes in _batches(file, "stdin" if source == "-" else source, done):
-                    read_bytes += length_bytes
-                    producer.enqueue_many(items)
-                    if producer.flush((marker, number) if marker else None):
-                        loaded += len(items)
-                    else:
-                        skipped += len(items)
+                for batch, read_bytes in _batches(file, "stdin" if source == "-" else source, done):
+                    for count, is_new in _published(producer, batch, marker):
+                        loaded, skipped = (loaded + count, skipped) if is_new else (loaded, skipped + count)
                     at(read_bytes, total)
+        except QueueFullError:
+            if not as_json:
+                note(f"{many(loaded, 'item')} loaded before the error")
+            raise
         finally:
             if not as_json and (done or skipped):
                 note(f"{many(done + skipped, 'line')} skipped: by the marker {marker!r}, they were loaded before")
     return _taken_in(path, name or ".", loaded, access, as_json, {"skipped": done + skipped} if marker else {})
 
 
-def _batches(lines: Iterable[bytes], source: str, done: int) -> Iterator[tuple[int, list[bytes], int]]:
-    """Yield the items behind the first ``done`` lines in batches: the last line's number, the items, the bytes read.
+def _published(producer: Producer, batch: Batch, marker: str) -> Iterator[tuple[int, bool]]:
+    """Publish the batch, in parts if it never fits the limits of the queue as a whole.
+
+    Yield the number of items of each transaction, and whether its marker was not reached before.
+    """
+    most = len(batch)
+    while batch:
+        part = batch[:most]
+        try:
+            producer.enqueue_many([item for _, item in part])
+            is_new = producer.flush((marker, part[-1][0]) if marker else None)
+        except QueueFullError as full:
+            if not full.lasting or len(part) == 1:
+                raise
+            producer.rollback()
+            most = len(part) // 2
+            continue
+        yield len(part), is_new
+        batch = batch[most:]
+
+
+def _batches(lines: Iterable[bytes], source: str, done: int) -> Iterator[tuple[Batch, int]]:
+    """Yield the items behind the first ``done`` lines in batches, each with the bytes that were read until then.
 
     After the batches before it, a line that is no item raises ``ValueError``, with the name of the source.
     """
-    items: list[bytes] = []
-    size_bytes = read_bytes = number = 0
+    batch: Batch = []
+    size_bytes = read_bytes = 0
     for number, line in enumerate(lines, 1):
         read_bytes += len(line)
         if number <= done or not line.strip():
             continue
         try:
-            items.append(item_of(json.loads(line)))
+            batch.append((number, item_of(json.loads(line))))
         except (ValueError, RecursionError) as error:
             what = (
                 f"expected JSON, as dump writes it: {error}" if isinstance(error, json.JSONDecodeError) else f"{error}"
@@ -201,12 +224,12 @@ def _batches(lines: Iterable[bytes], source: str, done: int) -> Iterator[tuple[i
                 f"{source}: line {number}: {what}; the batch of this line was not loaded, all batches before it were: "
                 "correct the line, and load the rest"
             ) from None
-        size_bytes += len(items[-1])
+        size_bytes += len(batch[-1][1])
         if size_bytes >= BATCH_BYTES:
-            yield number, items, read_bytes
-            items, size_bytes, read_bytes = [], 0, 0
-    if items:
-        yield number, items, read_bytes
+            yield batch, read_bytes
+            batch, size_bytes = [], 0
+    if batch:
+        yield batch, read_bytes
 
 
 def _taken_in(

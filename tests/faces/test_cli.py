@@ -671,6 +671,24 @@ def test_a_load_goes_on_behind_what_waits_in_the_inbox(path: Path, open_queue: Q
     assert queue.marker("m") == 10
 
 
+def test_a_load_that_exceeds_a_limit_is_cut_into_parts(path: Path, tmp_path: Path) -> None:
+    """A load into a queue with a low limit fills it, and its error says how far it is and how to go on. The same
+    command goes on once there is room."""
+    PersistentQueue(path, "q", max_items=50).close()
+    file = tmp_path / "in.jsonl"
+    file.write_text("".join(json.dumps({"text": f"{n}"}) + "\n\n" for n in range(120)))
+    words = ("load", path, "q", "-i", file, "--marker", "m")
+    taken: list[str] = []
+    for count in (30, 45):  # the parts of 120 and of 90 items that fit
+        done = cli(*words)
+        assert (done.status, f"{count} items loaded before the error\n" in done.err) == (2, True)
+        assert f"max_items=50 leaves no room for {count} more, the queue holds {count}" in done.err
+        assert "persistentqueue get takes items out" in done.err
+        taken += cli("get", path, "q", "--all").text.split()
+    assert cli(*words).err.endswith("45 items enqueued\n")
+    assert taken + cli("get", path, "q", "--all").text.split() == [f"{n}" for n in range(120)]
+
+
 def killed_body(pipe: Connection, path: str, file: str) -> None:
     """Load a file, and stop in the middle, to be killed."""
     write_verbs.BATCH_BYTES = 1000

@@ -328,8 +328,9 @@ class StageHandoff:
         """Give up a waiting stage, so that the stages behind it can be taken.
 
         If the hand-off has a dead-letter queue, the manifest is moved there, with the reason; otherwise it is consumed.
-        The payload is not deleted: ``.lost`` is added to its name, when no other consumer needs it. On return, all of
-        this is durable. It may be called from any thread; the stages before this one are on hold meanwhile.
+        The payload is not deleted: ``.lost`` is added to its name, when no other consumer needs it. If that name is
+        taken, because the payload was lost and put back before, it ends in ``.lost-2``. On return, all of this is
+        durable. It may be called from any thread; the stages before this one are on hold meanwhile.
 
         Example::
 

@@ -15,8 +15,9 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -74,7 +75,10 @@ class Payloads(Protocol):
         """Delete a payload, and ignore errors: a payload that stays is an orphan for the next sweep."""
 
     def set_aside(self, name: str) -> None:
-        """Add ``LOST_SUFFIX`` to the name of a payload, if it exists, so that no sweep removes it."""
+        """Add ``LOST_SUFFIX`` to the name of a payload, if it exists, so that no sweep removes it.
+
+        A payload that was set aside before, and put back since, gets a number as well. Raises ``OSError``.
+        """
 
 
 def payloads(root: str | os.PathLike[str], spark: SparkSession | None) -> Payloads:
@@ -151,7 +155,7 @@ class _Local:
     def set_aside(self, name: str) -> None:
         """Add ``LOST_SUFFIX`` to the name of a payload, if it exists."""
         with suppress(FileNotFoundError):
-            os.rename(self._root / name, self._root / f"{name}{LOST_SUFFIX}")
+            os.rename(self._root / name, self._root / _lost(name, lambda each: os.path.lexists(self._root / each)))
             _sync(self._root)
 
     @staticmethod
@@ -214,7 +218,9 @@ class _ByJava(_Remote):
         path = self._path(f"{self.root}/{name}")
         with _explaining(f"{self.root}/{name}"):
             if self._files.exists(path):
-                self._files.rename(path, self._path(f"{self.root}/{name}{LOST_SUFFIX}"))
+                lost = _lost(name, lambda each: self._files.exists(self._path(f"{self.root}/{each}")))
+                if not self._files.rename(path, self._path(f"{self.root}/{lost}")):  # Hadoop raises no error
+                    raise OSError(f"{self.root}/{name}: the file system does not rename it to {lost}")
 
     def _changed(self, name: str) -> float:
         """Return the time of the last change of a file in a payload: an object store knows none of a directory."""
@@ -300,6 +306,12 @@ def _explaining(address: str) -> Iterator[None]:
 def _advised(address: str, text: str) -> str:
     """Return the message for an error at an address, with the advice if Spark lacks the file system."""
     return f"{address}: {text}: {_JARS}" if _LACKS_JARS.search(text) else f"{address}: {text}"
+
+
+def _lost(name: str, is_there: Callable[[str], bool]) -> str:
+    """Return the first free name for a payload that is set aside."""
+    names = (f"{name}{LOST_SUFFIX}{again}" for again in chain([""], map("-{}".format, count(2))))
+    return next(each for each in names if not is_there(each))
 
 
 def _is_data(file: str) -> bool:

@@ -694,6 +694,31 @@ def test_a_damaged_payload_is_reported_and_stays(spark: SparkSession, tmp_path: 
         assert payloads(tmp_path / "q+payload") == {f"{manifest.directory}.lost"}
 
 
+@pytest.mark.skipif(IS_CONNECT, reason="jobs of Spark rename nothing: they leave a mark beside the payload")
+@pytest.mark.parametrize("is_local", [True, False], ids=["local", "another file system"])
+def test_a_payload_may_be_lost_twice(spark: SparkSession, tmp_path: Path, elsewhere: str, is_local: bool) -> None:
+    """A payload that was set aside, put back, and is lost once more is set aside beside the one of the first time."""
+    root = tmp_path / "local" if is_local else tmp_path / "mounted" / "payloads"
+    with StageHandoff(spark, tmp_path, "q", payload_root=root if is_local else elsewhere) as handoff:
+        for rows in (2, 3):
+            handoff.put(spark.range(rows).repartition(2))
+        first, second = handoff.waiting()
+        for _ in range(2):  # killed before the commit of its skip, so it waits again
+            shutil.copytree(root / first.directory, tmp_path / "backup", dirs_exist_ok=True)
+            handoff._payloads.set_aside(first.directory)
+            shutil.copytree(tmp_path / "backup", root / first.directory)
+        (root / first.directory / first.files[0]).unlink()
+        with pytest.raises(PayloadLostError) as caught:
+            numbers(handoff)
+        assert handoff.skip(caught.value.manifest)
+        lost = [f"{first.directory}.lost{number}" for number in ("", "-2", "-3")]
+        assert payloads(root) == {second.directory, *lost}
+        assert [len(list((root / each).glob("*.parquet"))) for each in lost] == [2, 2, 1]
+        assert numbers(handoff) == [0, 1, 2]
+    with StageHandoff(spark, tmp_path, "q", payload_root=root if is_local else elsewhere):
+        assert payloads(root) == set(lost)
+
+
 @pytest.mark.parametrize("setting", ["ignoreCorruptFiles", "ignoreMissingFiles"])
 def test_a_session_that_reads_past_damage(spark: SparkSession, tmp_path: Path, setting: str) -> None:
     """A session that skips unreadable files does not take a part of a stage for the whole."""

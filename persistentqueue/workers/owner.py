@@ -46,6 +46,8 @@ Serving = Literal["auto", "never"]
 """Whether a process may own the queue."""
 _ONCE = frozenset({"clear", "requeue"})
 """Calls that must not be repeated: the owner that has ended may have made them."""
+_LAST_SECONDS = 1.0
+"""Longest wait for threads that look for the owner, when the process ends."""
 _POLL_SECONDS = 0.005
 """Pause between two looks for an owner, in seconds. Only a process that has none looks."""
 _OF_CONNECT = 5
@@ -374,3 +376,12 @@ class Owner(Generic[T]):
         lost = owner.end() if owner is not None else []
         self._here = None  # last: until then, other closes wait in the owner for the end of this one
         return lost
+
+    def end_with_process(self) -> list[str]:
+        """Close the queue if this process owns it, at the end of the process; return the texts of the warnings.
+
+        The threads that find no owner now wait for this thread. They are daemons, which end with the process: with an
+        error, Python would print their traceback.
+        """
+        self._guard.acquire(timeout=_LAST_SECONDS)
+        return self.close_owner()

@@ -464,11 +464,21 @@ class SharedQueue(MisplacedCalls, Generic[T]):
             lost += self._owner.close_owner()
         return lost
 
-    def _end_sessions(self, why_closed: str | None = None) -> list[str]:
-        """End the sessions, whose later calls say ``why_closed``; return the texts of the warnings."""
+    def _end_sessions(self, why_closed: str | None = None, *, only_lossy: bool = False) -> list[str]:
+        """End the sessions, whose later calls say ``why_closed``; return the texts of the warnings.
+
+        With ``only_lossy``, the sessions without a warning go on.
+        """
         while True:
             with suppress(RuntimeError):  # the set changed: another thread has made a session
-                return [text for session in list(self._sessions) if (text := session.end(why_closed)) is not None]
+                ending = [each for each in list(self._sessions) if not only_lossy or each.loss() is not None]
+                return [text for session in ending if (text := session.end(why_closed)) is not None]
+
+    def _end_with_process(self) -> None:
+        """Close the queue if this process owns it. Other threads, all of them daemons, get no error: they wait on."""
+        lost = self._end_sessions(self._owner.closed_text(), only_lossy=True)
+        for loss in lost + self._owner.end_with_process():
+            warnings.warn(loss, UnflushedWarning, stacklevel=2)
 
 
 class SharedSubscription(Generic[T]):
@@ -553,7 +563,7 @@ def _close_owned() -> None:
     for queue in list(_OPEN):
         if queue.owns:
             with suppress(Exception):  # the process ends: the next owner recovers
-                queue.close()
+                queue._end_with_process()
 
 
 def _forget_parent() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -476,3 +478,33 @@ def test_a_closed_queue_is_named_by_each_call(tmp_path: Path) -> None:
         with pytest.raises(ClosedError) as caught:
             call()
         assert str(caught.value) == told
+
+
+_DAEMONS = """
+import sys, threading
+from persistentqueue import View
+from persistentqueue.compat import Queue
+
+queue = Queue(sys.argv[1], shared=True)
+for call in (queue.get, queue.get, lambda: queue.get(timeout=3600)):
+    threading.Thread(target=call, daemon=True).start()
+queue.put("one for one of them")
+while sum(each.waits for each in View(sys.argv[1]).connections()) < 2:
+    pass
+"""
+
+
+def test_daemon_threads_end_with_the_owner(tmp_path: Path) -> None:
+    """If the process that owns the queue ends while its daemon threads wait in ``get``, it prints nothing. The log is
+    sealed, and the item that no thread has marked as done is there again."""
+    done = subprocess.run(
+        [sys.executable, "-c", _DAEMONS, str(tmp_path / "queue")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    with PersistentQueue(tmp_path / "queue") as core:
+        assert core.recovery.clean
+        assert len(core) == 1

@@ -10,7 +10,7 @@ from airflow.sdk.bases.sensor import BaseSensorOperator, PokeReturnValue
 
 from .hook import DEFAULT_CONNECTION, QueueHook
 from .trigger import QueueTrigger
-from .waiting import Watch
+from .waiting import Watch, checked_least
 
 
 class QueueSensor(BaseSensorOperator):  # type: ignore[misc]
@@ -30,6 +30,10 @@ class QueueSensor(BaseSensorOperator):  # type: ignore[misc]
             by ``mode``.
         poke_interval: The time between two looks, in seconds or as a ``timedelta``, above 0. Default: 5 seconds.
         **arguments: The arguments of all sensors, such as ``timeout``.
+
+    Raises:
+        TypeError: ``min_items`` is no integer.
+        ValueError: ``min_items`` is below 1.
     """
 
     template_fields: Sequence[str] = ("name", "path", "subscription")
@@ -51,7 +55,7 @@ class QueueSensor(BaseSensorOperator):  # type: ignore[misc]
         self.path = path
         self.conn_id = conn_id
         self.subscription = subscription
-        self.min_items = min_items
+        self.min_items = checked_least(min_items)
         self.deferrable = deferrable
 
     def poke(self, context: Any) -> PokeReturnValue:  # noqa: ARG002 - Airflow's parameter

@@ -17,7 +17,7 @@ from airflow.sdk import BaseHook
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from .hook import DEFAULT_CONNECTION, place_of
-from .waiting import Watch
+from .waiting import Watch, checked_least
 
 
 class QueueTrigger(BaseEventTrigger):  # type: ignore[misc]
@@ -38,6 +38,7 @@ class QueueTrigger(BaseEventTrigger):  # type: ignore[misc]
             Default: 600. So items that a task has left, or given back when it failed, are not forgotten.
 
     Raises:
+        TypeError: ``min_items`` is no integer.
         ValueError: A number is out of its range.
     """
 
@@ -53,8 +54,6 @@ class QueueTrigger(BaseEventTrigger):  # type: ignore[misc]
         repeat_seconds: float | None = 600.0,
     ) -> None:
         super().__init__()
-        if min_items < 1:
-            raise ValueError(f"min_items must be at least 1, got {min_items}")
         for field, seconds in (("poll_seconds", poll_seconds), ("repeat_seconds", repeat_seconds)):
             if seconds is not None and not seconds > 0:
                 raise ValueError(f"{field} must be above 0, got {seconds}")
@@ -63,7 +62,7 @@ class QueueTrigger(BaseEventTrigger):  # type: ignore[misc]
             "path": path,
             "conn_id": conn_id,
             "subscription": subscription,
-            "min_items": min_items,
+            "min_items": checked_least(min_items),
             "poll_seconds": poll_seconds,
             "repeat_seconds": repeat_seconds,
         }

@@ -11,6 +11,15 @@ from typing import Any, NamedTuple
 from persistentqueue import QueueNotFoundError, View
 
 
+def checked_least(min_items: object) -> int:
+    """Return the least number of items. Raises ``TypeError`` if it is no integer, ``ValueError`` if it is below 1."""
+    if not isinstance(min_items, int) or isinstance(min_items, bool):
+        raise TypeError(f"min_items must be a whole number, not {min_items!r}")
+    if min_items < 1:
+        raise ValueError(f"min_items must be at least 1, got {min_items}")
+    return min_items
+
+
 class Waiting(NamedTuple):
     """The items and transactions that wait for a consumer at one moment."""
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from persistentqueue import PersistentQueue, View
+from tests.airflow.test_waiting import LEASTS
 from tests.support.queues import drain, put
 
 pytestmark = pytest.mark.airflow
@@ -130,3 +131,12 @@ def test_numbers_out_of_range_are_refused(airflow_home: Path, arguments: dict[st
 
     with pytest.raises(ValueError, match=message):
         QueueTrigger("orders", **arguments)
+
+
+@pytest.mark.parametrize("min_items", LEASTS)
+def test_a_sensor_refuses_a_least_number(airflow_home: Path, min_items: Any) -> None:
+    """A sensor refuses a number of items below 1, or of another type, when the DAG is read."""
+    from persistentqueue.airflow.sensor import QueueSensor
+
+    with pytest.raises((TypeError, ValueError), match="min_items must be"):
+        QueueSensor(task_id="wait", name="orders", min_items=min_items)

@@ -6,10 +6,15 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
+
 from persistentqueue import PersistentQueue, Producer
 from persistentqueue.airflow import get_provider_info
-from persistentqueue.airflow.waiting import Waiting, Watch
+from persistentqueue.airflow.waiting import Waiting, Watch, checked_least
 from tests.support.queues import drain, put
+
+LEASTS = [0, -1, 1.5, "2", True, None]
+"""Values that no least number of items can have."""
 
 
 def watch(root: Path, subscription: str = "", min_items: int = 1, repeat_seconds: float | None = None) -> Watch:
@@ -121,3 +126,11 @@ def test_the_provider_names_modules_that_exist() -> None:
     names += [each["hook-class-name"].rpartition(".")[0] for each in info["connection-types"]]
     assert len(names) == 6
     assert [name for name in names if not (package / f"{name.replace('.', '/')}.py").exists()] == []
+
+
+@pytest.mark.parametrize("min_items", LEASTS)
+def test_a_least_number_of_items(min_items: object) -> None:
+    """The least number of items is an integer of at least 1: with 0, an empty queue would have enough."""
+    with pytest.raises((TypeError, ValueError), match=r"^min_items must be (a whole number, not|at least 1, got) "):
+        checked_least(min_items)
+    assert checked_least(1) == 1

@@ -22,7 +22,7 @@ from ..storage.layout import (
     remove_directory,
 )
 from ..storage.locations import LOG_DIRECTORY, OWN, read_places
-from ..storage.lock import LOCK_NAME, Lock
+from ..storage.lock import LOCK_NAME, Lock, read_owner
 from ..storage.log import parse_log_name
 from ..storage.relocation import own_location
 from ..system.disk import Disk, StrPath, abspath, current_disk, dirname, join, sync_directory
@@ -94,7 +94,8 @@ def delete_queue(path: StrPath, name: str | None = None, *, lock_timeout: float 
 
 
 def _delete_queue(disk: Disk, directory: str, name: str | None, lock_timeout: float, trust: bool) -> None:
-    if not find_generations(disk, directory) and not _has_begun(disk, directory):
+    is_done = _is_done(disk, directory)
+    if not find_generations(disk, directory) and not _has_begun(disk, directory) and not is_done:
         raise no_queue(disk, directory, "to delete")
     if not trust:
         need_trusted(disk, believed(disk, directory))
@@ -129,7 +130,7 @@ def _delete_queue(disk: Disk, directory: str, name: str | None, lock_timeout: fl
     except BaseException:  # also an interruption of that step, which then does the rest
         shielded(lock.release)
         raise
-    if not found and not had_begun:
+    if not (found or had_begun or is_done):
         raise no_queue(disk, directory, "to delete")
 
 
@@ -141,6 +142,11 @@ def _has_begun(disk: Disk, directory: str) -> bool:
     if not {DELETED_DIRECTORY, LOCK_NAME} <= {*names_in(disk, directory)}:
         return False
     return all(parse_log_name(name) is not None for name in names_in(disk, join(directory, DELETED_DIRECTORY)))
+
+
+def _is_done(disk: Disk, directory: str) -> bool:
+    """Return whether a deletion has been cut short here when only the lock file was left."""
+    return names_in(disk, directory) == [LOCK_NAME] and read_owner(disk, join(directory, LOCK_NAME)) is not None
 
 
 def _refuse_unsettled(disk: Disk, directory: str) -> None:

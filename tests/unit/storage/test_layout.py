@@ -159,11 +159,19 @@ def test_delete_cut_short(tmp_path: Path, call: int, then: str) -> None:
         assert check(tmp_path, "q").leftovers == ()
     else:
         assert list_queues(tmp_path) == []
-        if (tmp_path / "q" / "deleted").exists():
-            delete_queue(tmp_path, "q")
+        delete_queue(tmp_path, "q")
         with pytest.raises(QueueNotFoundError):
             delete_queue(tmp_path, "q")
-        assert [path.name for path in tmp_path.rglob("*") if path.is_file()] in ([], ["lock"])
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_file_of_another_program_stays(tmp_path: Path) -> None:
+    """A directory with only a file named ``lock``, in which no owner of a queue has signed, is not deleted."""
+    (tmp_path / "q").mkdir()
+    (tmp_path / "q" / "lock").write_text("12345\n")
+    with pytest.raises(QueueNotFoundError):
+        delete_queue(tmp_path, "q")
+    assert (tmp_path / "q" / "lock").read_text() == "12345\n"
 
 
 def test_a_directory_named_deleted_makes_no_queue(tmp_path: Path) -> None:

@@ -353,6 +353,9 @@ class CodecError(PersistentQueueError, ValueError):
     - ``rollback`` releases it. The item is unchanged: open the queue with another codec, such as ``codecs.BYTES``, to
       read it.
 
+    If ``__cause__`` is a ``MemoryError``, the item may be intact. ``rollback``, or ``reject`` with ``retry=True``,
+    gives it back for a later try. With ``max_attempts``, an item that never fits becomes a dead letter in the end.
+
     Attributes:
         item: The object that could not be encoded, or the bytes that could not be decoded.
         path: The directory of the queue; None if unknown.
@@ -374,7 +377,8 @@ class CodecError(PersistentQueueError, ValueError):
         self.item, self.path, self.sequence, name = item, path, sequence, type(codec).__name__.lstrip("_")
         what = f"{len(item)} byte{'s' * (len(item) != 1)}" if isinstance(item, bytes) else f"a {type(item).__name__}"
         where = (f"{path}: " if path is not None else "") + (f"item {sequence}: " if sequence is not None else "")
-        self.problem = f"{where}{name} cannot {action} {what}: {type(reason).__name__}: {reason}"
+        why = f"{type(reason).__name__}: {reason}" if str(reason) else type(reason).__name__  # as of a MemoryError
+        self.problem = f"{where}{name} cannot {action} {what}: {why}"
         super().__init__(f"{self.problem}: {advice}" if advice else self.problem)
 
 

@@ -58,7 +58,7 @@ class Entry:
             raise
         except Exception as error:
             refused = hold._undecodable(codec, data, error) if hold is not None else None
-            self.error = refused or CodecError("decode", codec, data, error, advice=codecs.ON_HOLD)
+            self.error = refused or CodecError("decode", codec, data, error, advice=codecs.advice_on_hold(error))
             self.error.__cause__ = error
 
     def __repr__(self) -> str:

@@ -67,6 +67,7 @@ ON_HOLD: Final = (
     "dead letters, reject(error, retry=False) moves it there"
 )
 """Advice about an item that cannot be decoded and that a session holds."""
+_NO_MEMORY: Final = "this process lacked memory, and the item may be intact: free some"
 
 
 class Codec(Protocol[C]):
@@ -429,6 +430,23 @@ def encode(codec: Codec[C], item: C, path: str | None = None) -> bytes:
     return data
 
 
+def advice_on_hold(error: Exception) -> str:
+    """Return the advice about an item that a session holds, and that the codec could not decode because of ``error``.
+
+    Args:
+        error: The error of the codec.
+
+    Returns:
+        The advice. After a lack of memory, it does not lead to a dead letter of an intact item.
+    """
+    if isinstance(error, MemoryError):
+        return (
+            f"{_NO_MEMORY}, and give it back for a later try by rollback(), or where attempts are counted by "
+            "reject(error, retry=True)"
+        )
+    return ON_HOLD
+
+
 def decode(codec: Codec[C], data: bytes, path: str | None = None, sequence: int | None = None) -> C:
     """Return the item that these bytes of the queue at ``path`` encode.
 
@@ -450,7 +468,8 @@ def decode(codec: Codec[C], data: bytes, path: str | None = None, sequence: int 
     except UNOPENED:
         raise
     except Exception as error:
-        raise CodecError("decode", codec, data, error, path, sequence, OTHER_CODEC) from error
+        advice = f"{_NO_MEMORY}, then read it again" if isinstance(error, MemoryError) else OTHER_CODEC
+        raise CodecError("decode", codec, data, error, path, sequence, advice) from error
 
 
 def decode_each(codec: Codec[C], batches: Iterator[tuple[int, list[bytes]]], path: str) -> Iterator[C]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from ..codecs import ON_HOLD, Codec, T
+from ..codecs import Codec, T, advice_on_hold
 from ..codecs.held_items import ALIKE, OTHER, decode_held
 from ..core.availability import Taken
 from ..core.intervals import Intervals, Run, append_run, last_of, within
@@ -361,7 +361,7 @@ class SessionState(SessionCalls, Generic[T]):
         open_queue.count_undecodable()
         runs = transaction.runs if transaction is not None else []
         sequence = last[0][0] if last else sum(runs[-1]) - 1 if runs else None
-        return CodecError("decode", codec, data, reason, open_queue.directory, sequence, ON_HOLD)
+        return CodecError("decode", codec, data, reason, open_queue.directory, sequence, advice_on_hold(reason))
 
     def _give_back(self, count: int) -> None:
         """Release the last ``count`` items that were dequeued, to the front of the queue."""

@@ -8,7 +8,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Literal, overload
 
-from ..codecs import BYTES, ON_HOLD, T, encode
+from ..codecs import BYTES, T, advice_on_hold, encode
 from ..codecs.held_items import decode_held, first_meant, rank_of
 from ..core.items import (
     NotHeldError,
@@ -183,7 +183,7 @@ class WorkerSession(WorkerState[T]):
     def _undecodable(self, codec: object, data: bytes, reason: Exception) -> CodecError:
         """Return the error for an item that the codec refuses, and count it at the owner."""
         self._call("count_undecodable")
-        return CodecError("decode", codec, data, reason, self._path, advice=ON_HOLD)
+        return CodecError("decode", codec, data, reason, self._path, advice=advice_on_hold(reason))
 
     def put_back(self, count: int = 1) -> None:
         """Release the items that were dequeued last, as ``Session.put_back`` does."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persistentqueue import CodecError, MissingExtraError, PersistentQueue, Producer, codecs, transaction
+from persistentqueue import (
+    CodecError,
+    MissingExtraError,
+    PersistentQueue,
+    Producer,
+    aio,
+    codecs,
+    compat,
+    transaction,
+)
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -257,3 +267,73 @@ def test_codecs_are_shown_by_their_public_names() -> None:
         "codecs.JSON",
         "codecs.UNSAFE_PICKLE",
     ]
+
+
+class Narrow:
+    """Codec whose ``decode`` lacks memory while ``left_bytes`` are too few."""
+
+    left_bytes = 0
+
+    def encode(self, item: bytes) -> bytes:
+        return item
+
+    def decode(self, data: bytes) -> bytes:
+        if len(data) > self.left_bytes:
+            raise MemoryError
+        return data
+
+
+def test_a_lack_of_memory_makes_no_dead_letter(tmp_path: Path) -> None:
+    """If a codec lacks memory, the error has the cause, and advises to give the item back. Later it is decoded."""
+    codec = Narrow()
+    advice = r"decode 4 bytes: MemoryError: this process lacked memory, and the item may be intact.* by rollback\(\)"
+    with PersistentQueue(tmp_path, "q", codec=codec, dead_letter="dead") as queue, queue.session() as session:
+        session.enqueue(b"item")
+        session.flush()
+        for _ in range(2):
+            with pytest.raises(CodecError, match=advice) as caught:
+                session.dequeue()
+            assert isinstance(caught.value.__cause__, MemoryError)
+            assert "reject(error, retry=False)" not in str(caught.value)
+            session.rollback()
+        with pytest.raises(CodecError, match=r"MemoryError: this process lacked memory.* then read it again"):
+            next(queue.browse())
+        with pytest.raises(CodecError, match=advice) as caught:
+            session.dequeue()
+        session.reject(caught.value, retry=True)
+        session.flush()
+        codec.left_bytes = 4
+        assert session.dequeue() == b"item"
+        session.flush()
+        assert len(queue.dead_letters) == 0
+
+
+def test_a_lack_of_memory_in_other_interfaces(tmp_path: Path) -> None:
+    """The queues of ``compat``, of ``aio`` and of worker processes give the same advice, and the item back."""
+    codec = Narrow()
+
+    async def get() -> bytes:
+        async with aio.Queue(tmp_path / "a", codec=codec, dead_letter="dead") as queue:
+            await queue.put(b"item")
+        codec.left_bytes = 0
+        async with aio.Queue(tmp_path / "a", codec=codec, dead_letter="dead") as queue:
+            with pytest.raises(CodecError, match="lacked memory") as caught:
+                await queue.get()
+            assert isinstance(caught.value.__cause__, MemoryError)
+            await queue.reject(caught.value)
+            codec.left_bytes = 4
+            return await queue.get()
+
+    codec.left_bytes = 4
+    assert asyncio.run(get()) == b"item"
+    codec.left_bytes = 0
+    for shared in (False, True):
+        with compat.Queue(tmp_path / "c", codec=codec, shared=shared, dead_letter="dead") as queue:
+            queue.put(b"item")
+            with pytest.raises(CodecError, match="lacked memory") as caught:
+                queue.get()
+            queue.reject(caught.value)
+            codec.left_bytes = 4
+            assert queue.get() == b"item"
+            queue.task_done()
+            codec.left_bytes = 0

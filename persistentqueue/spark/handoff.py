@@ -134,7 +134,8 @@ class StageHandoff:
         QueueLockedError: Another process owns the queue.
         PersistentQueueError: The queue cannot be opened; see ``PersistentQueue``.
         NotAStageError: The queue holds an item that is no stage.
-        ValueError: The path of the payload root contains a character that Spark reads as a pattern.
+        ValueError: The path of the payload root contains a character that Spark reads as a pattern. Or the name ends in
+            ``.letters`` or ``.again``, as those of queues that a ``Pipeline`` makes beside its edges.
         OSError: The payload root cannot be made or read.
     """
 
@@ -151,6 +152,11 @@ class StageHandoff:
         dead_letter: str | None = None,
         network_disk: bool = False,
     ) -> None:
+        if str(name).endswith((LETTERS, AGAIN)):
+            raise ValueError(
+                f"a hand-off cannot have the name {name!r}: queues with names that end in {LETTERS} or {AGAIN} are "
+                "those of pipelines: choose another name; to keep a hand-off that has it, rename its two directories"
+            )
         self._spark = spark
         self._payloads = payloads(payload_root or Path(path, f"{name}+payload"), spark)
         self._path, self._name = os.path.abspath(path), name

@@ -305,6 +305,23 @@ def test_a_letter_without_an_error_names_a_full_disk(flow: Flow, monkeypatch: py
     assert (letter.error, "the disk was too full for the record" in letter.message) == ("", True)
 
 
+@pytest.mark.parametrize("name", ["check.letters", "check.again"])
+def test_a_hand_off_has_no_name_of_letters(flow: Flow, name: str) -> None:
+    """A hand-off whose name is that of the letters of a stage is refused: the pipeline would take it for letters, and
+    other hand-offs there would keep all payloads. Under another name it has its stages."""
+    with hand_off(flow, "kept") as handoff:
+        handoff.put(flow.rows(1))
+    for suffix in ("", "+payload"):
+        (flow.root / f"kept{suffix}").rename(flow.root / f"{name}{suffix}")
+    with pytest.raises(ValueError, match=rf"cannot have the name '{name}': .* of pipelines: choose another name"):
+        hand_off(flow, name)
+    for suffix in ("", "+payload"):
+        (flow.root / f"{name}{suffix}").rename(flow.root / f"renamed{suffix}")
+    with hand_off(flow, "renamed") as handoff, handoff.take() as taken:
+        assert taken is not None
+        assert taken.manifest.rows == 1
+
+
 # --- addresses
 
 

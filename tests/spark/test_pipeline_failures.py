@@ -348,7 +348,7 @@ def test_an_input_that_ends_the_process_becomes_a_letter(flow: Flow, monkeypatch
     assert pipeline.run(until="drained")
     (letter,) = pipeline.dead_letters("work")
     assert (letter.error, letter.attempts, letter.traceback) == ("", 2, "")
-    assert "each attempt ended the process or was interrupted" in letter.message
+    assert "each attempt ended the process, or" in letter.message
     assert pipeline.requeue("work") == 1
     assert pipeline.run(until="drained")
     assert take(pipeline, "b") == [[1]]
@@ -585,6 +585,55 @@ def test_a_second_ctrl_c_ends_at_once(flow: Flow, caplog: pytest.LogCaptureFixtu
     assert flow.payloads() == {"a": 1}
     assert pipeline.run(until="drained")
     assert take(pipeline, "b") == [[1]]
+
+
+@pytest.mark.parametrize("cancels", [False, True], ids=["a wait", "a cancelled job"])
+def test_a_second_ctrl_c_is_no_attempt(
+    flow: Flow, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, cancels: bool
+) -> None:
+    """A second Ctrl-C counts as no attempt of the running stage, however often, also if Spark cancels its job. Errors
+    of the stage count as before."""
+    pipeline, calls, events = flow.make(), [], [threading.Event(), threading.Event()]
+    attempt, ended = OpenStage.attempt, threading.Event()
+
+    def attempt_and_tell(stage: OpenStage, *arguments: Any) -> bool:
+        try:
+            return attempt(stage, *arguments)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(OpenStage, "attempt", attempt_and_tell)
+
+    @pipeline.stage(source="a", target="b", max_attempts=2)
+    def work(frame: Any) -> Any:
+        may_end = events[0] if events else None
+        calls.append(frame.values)
+        if may_end is None:
+            raise FlawError("a fault of the stage")
+        interrupt_twice(caplog, may_end)
+        raise FlawError("cancelled")
+
+    def cancel(*_: object) -> None:
+        """Cancel the job as Spark does, and wait for the end of the attempt."""
+        events[0].set()
+        assert ended.wait(60)
+
+    pipeline.put("a", flow.rows(1))
+    before = signal.signal(signal.SIGINT, cancel if cancels else signal.default_int_handler)
+    try:
+        while events:
+            caplog.clear()
+            with pytest.raises(KeyboardInterrupt):
+                pipeline.run(until="drained")
+            events.pop(0).set()
+            assert ended.wait(60)
+            ended.clear()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert waiting(pipeline) == {"a": 1}
+    assert pipeline.run(until="drained")
+    (letter,) = pipeline.dead_letters("work")
+    assert (letter.message, letter.attempts, calls) == ("a fault of the stage", 2, [[1]] * 4)
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["a result", "an error"])

@@ -46,7 +46,7 @@ class StageLetter:
     inputs: tuple[Input, ...]
     """One DataFrame of each source; none for a stage without a source."""
     error: str
-    """Name of the type of the last error; empty if none was recorded: each attempt was interrupted or ended the
+    """Name of the type of the last error; empty if none was recorded: each attempt ended the
     process, or the disk was full."""
     message: str
     """Text of the last error. If it has more than 16,000 characters, its end is cut."""
@@ -101,7 +101,7 @@ class Failure(NamedTuple):
 NO_FAILURE = Failure(
     "",
     "",
-    "no error was recorded: each attempt ended the process or was interrupted, or the disk was too full for the record",
+    "no error was recorded: each attempt ended the process, or the disk was too full for the record",
     "",
 )
 

@@ -361,7 +361,7 @@ class Pipeline:
         and takes its inputs in their order.
 
         The first Ctrl-C ends the run after the running stages. The second one raises ``KeyboardInterrupt`` at once;
-        then the running stages put and consume nothing.
+        then the running stages put and consume nothing, and their attempts do not count.
 
         Args:
             until: The end of the run. ``"drained"``: no stage has inputs, and no schedule is due. A number: so many

@@ -124,10 +124,13 @@ class Scheduler:
             for thread in threads:
                 thread.start()
                 started.append(thread)
-            with _interruptible(self.stop):
+            with _interruptible(self.stop, permit):
                 reached = self._loop(until, tasks, parallel)
         except KeyboardInterrupt:
             self._store.withdraw(permit)  # the threads end when their jobs do, and commit nothing
+            for stage in self.stages:
+                if stage.name in self._running:  # now, since the process may end before the thread does
+                    stage.excuse()
             raise
         finally:
             for _ in started:
@@ -253,7 +256,7 @@ def _outcome(stage: OpenStage, permit: Permit, progress: Report | None) -> tuple
         try:
             stage.attempt(permit, None if progress is None else partial(progress, stage.name))
         except AbandonedError:
-            pass
+            stage.excuse()
         except Exception as error:
             return _judge(stage, error)
     except BaseException as failure:
@@ -298,8 +301,11 @@ def _is_over(until: Until, seconds: float) -> bool:
 
 
 @contextmanager
-def _interruptible(stop: Callable[[], None]) -> Iterator[None]:
-    """Let the first Ctrl-C call ``stop``, and each further one do what it did before. In the main thread only."""
+def _interruptible(stop: Callable[[], None], permit: Permit) -> Iterator[None]:
+    """Let the first Ctrl-C call ``stop``, and each further one do what it did before. In the main thread only.
+
+    The second one abandons the run first: Spark's own handler cancels jobs, which is no fault of the stages.
+    """
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or before in {None, signal.SIG_IGN}:
         yield
@@ -313,6 +319,7 @@ def _interruptible(stop: Callable[[], None]) -> Iterator[None]:
             is_first = False
             stop()
             return
+        permit.is_withdrawn = True
         if callable(before):
             before(number, frame)  # that of Spark cancels its jobs
         raise KeyboardInterrupt

@@ -53,6 +53,7 @@ from .letters import Input, StageLetter, brief, decode_inputs, failure_of, need_
 from .store import AbandonedError, Permit, Store
 
 _RUNS, _ATTEMPTS, _EVERY = "persistentqueue.runs ", "persistentqueue.attempts ", "persistentqueue.every "
+_EXCUSED = "persistentqueue.excused "
 """Beginnings of the names of markers that a pipeline records."""
 _ATTEMPTS_LIMIT = 2**20
 _LOGGER = logging.getLogger("persistentqueue.spark")
@@ -100,6 +101,8 @@ class OpenStage:
         """Whether an error of ``attempt`` is that of an attempt that another one may follow."""
         self.seconds: float | None = None
         """Seconds of the last attempt."""
+        self._counted: _Work | None = None
+        """Work of the attempt under way, if it was counted before it began."""
 
     def has_input(self) -> bool:
         """Return whether inputs wait. A stage without a source has only such that ``requeue`` gave back."""
@@ -156,6 +159,7 @@ class OpenStage:
             assert number is not None
             most = self.definition.max_attempts
             with self._store.committing(permit):  # the error of an abandoned run does not count
+                self._counted = None
                 self.failures, self.error = number, error
                 if most is not None:
                     self._store.record(self.name, failure_of(work.run, error))
@@ -168,10 +172,22 @@ class OpenStage:
                 self._give_up(work, permit)
         finally:
             self.seconds = time.monotonic() - begun
-        self.failures, self.error = 0, None
+        self.failures, self.error, self._counted = 0, None, None
         if not work.takes:
             self._record(work.marker)
         return True
+
+    def excuse(self) -> None:
+        """Count the attempt under way no more, durably: its run was abandoned, and the stage has no fault.
+
+        Do nothing if there is none, or if it has failed already. If the queue cannot be written, the attempt counts.
+        """
+        with self._store.committing():
+            work, self._counted = self._counted, None
+            if work is not None:
+                number = self._number(work, _EXCUSED) + 1
+                with suppress(PersistentQueueError), work.lead.session() as session:
+                    session.flush(marker=(_EXCUSED + self.name, work.marker[1] * _ATTEMPTS_LIMIT + number))
 
     # --- the steps
 
@@ -220,14 +236,20 @@ class OpenStage:
         number = self._attempts(work) + 1
         if number > most:
             return None
+        counted = self._number(work, _ATTEMPTS) + 1
         with work.lead.session() as session:
-            session.flush(marker=(_ATTEMPTS + self.name, work.marker[1] * _ATTEMPTS_LIMIT + number))
+            session.flush(marker=(_ATTEMPTS + self.name, work.marker[1] * _ATTEMPTS_LIMIT + counted))
+        self._counted = work
         return number
 
     def _attempts(self, work: _Work) -> int:
-        """Return the number of attempts of this run that were counted durably."""
-        run, attempts = divmod(_count(work.lead, _ATTEMPTS + self.name), _ATTEMPTS_LIMIT)
-        return attempts if run == work.marker[1] else 0
+        """Return the number of attempts of this run that were counted durably, without those that were excused."""
+        return self._number(work, _ATTEMPTS) - self._number(work, _EXCUSED)
+
+    def _number(self, work: _Work, kind: str) -> int:
+        """Return the number of attempts of this run that a marker of this kind counts."""
+        run, number = divmod(_count(work.lead, kind + self.name), _ATTEMPTS_LIMIT)
+        return number if run == work.marker[1] else 0
 
     def _run(self, work: _Work, permit: Permit, progress: Report | None) -> None:
         with transaction(*work.takes, *(edge.queue for edge in self._targets), name=f"stage {self.name}") as sessions:

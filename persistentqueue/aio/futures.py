@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import islice
+from math import inf
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
@@ -29,6 +31,15 @@ def landable(error: BaseException) -> BaseException:
     found = RuntimeError(f"a call of the queue raised {error!r}: let what the queue calls raise another error")
     found.__cause__ = error
     return found
+
+
+def raise_in(waiters: deque[asyncio.Future[None]], error: BaseException, most: float = inf) -> None:
+    """Give the error to up to ``most`` of the waiting tasks."""
+    while waiters and most:
+        waiter = waiters.popleft()
+        if not waiter.done():
+            waiter.set_exception(landable(error))
+            most -= 1
 
 
 class Landing(asyncio.Future[T]):

@@ -375,7 +375,7 @@ class Session(Uncopyable, Generic[T]):
             return await over(reading)
         except asyncio.CancelledError:
             error = reading.exception()
-            self._put_back(len(reading.result()) if error is None else isinstance(error, CodecError))
+            self._put_back(len(reading.result()) if error is None else int(isinstance(error, CodecError)))
             raise
 
     def _put_back(self, count: int) -> None:

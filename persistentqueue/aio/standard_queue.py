@@ -26,7 +26,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from math import inf
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -46,11 +45,11 @@ from persistentqueue.system.disk import StrPath, after_fork_in_child, fspath
 
 from ..faces.lifecycle import Lifecycle, T
 from ..faces.refusals import UncopyableFace, need_maxsize
-from .futures import Closing, Landing, Worker, landable, launch, over, tell
+from .futures import Closing, Landing, Worker, launch, over, raise_in, tell
 from .opening import LoopBound, closed, not_open, prepare
 from .persistent_queue import OptionArguments, adopted
 from .persistent_queue import PersistentQueue as AioPersistentQueue
-from .standard_queue_worker import Entry, Errand, Found, Got, Opened, Work, opened, reject, work_on
+from .standard_queue_worker import Entry, Errand, Found, Got, Opened, Work, opened, reject, wait, work_on
 
 if sys.version_info >= (3, 13):
     from asyncio import QueueShutDown
@@ -565,8 +564,8 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
         self._unsaved = [entry for entry in self._unsaved if not self._withdraws(entry, error)]
         errands, self._errands = self._errands, []
         self._ran(errands, [error] * len(errands))
-        _raise(self._getters, error)
-        _raise(self._putters, error)
+        raise_in(self._getters, error)
+        raise_in(self._putters, error)
         self._finished.set()  # ``join`` looks at the failure
 
     def _wake_putters(self) -> None:
@@ -696,7 +695,7 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
             self._append(damaged, len(self._queue) - own)
             waking += 1
         elif found.take_error is not None:  # it cannot be taken for now: one task gets the error
-            _raise(self._getters, found.take_error, 1)
+            raise_in(self._getters, found.take_error, 1)
         self._away = found.ready - len(self._fresh) + sum(not entry.is_at_hand for entry in self._unsaved)
         self._count()
         if self._counts:  # items may have become dead letters
@@ -737,9 +736,9 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
         else:
             self._finished.set()
         if self._lifecycle.is_shutdown:
-            _raise(self._putters, QueueShutDown())
+            raise_in(self._putters, QueueShutDown())
             if not self.qsize():
-                _raise(self._getters, QueueShutDown())
+                raise_in(self._getters, QueueShutDown())
 
     def _settle(self, error: Exception | None = None) -> None:
         """Wake all ``flush`` calls: no work is left, or none is possible because of ``error``."""
@@ -750,7 +749,7 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
     def _watch(self) -> None:
         """Start a thread that waits for items of other processes, while a task waits for an item."""
         if not self._is_watching and self._failure is None and self._opened is not None:
-            waiting = partial(_wait, asyncio.get_running_loop(), self._watched, self._opened, self._getters)
+            waiting = partial(wait, asyncio.get_running_loop(), self._watched, self._opened, self._getters)
             self._watcher.submit(waiting)
             self._is_watching = True
 
@@ -765,23 +764,6 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
 
 def _tell_of(loop: asyncio.AbstractEventLoop, landed: Callable[..., None], found: Opened, work: Work) -> None:
     tell(loop, landed, work, work_on(found, work))
-
-
-def _wait(loop: asyncio.AbstractEventLoop, watched: Callable[..., None], found: Opened, getters: deque[Any]) -> None:
-    """Wait for items of other processes, and report whether any is ready. Runs in a thread."""
-    is_there = True
-    with suppress(BaseException):  # the next take raises it
-        is_there = found.consumer.source.wait(stop=lambda: not getters)
-    tell(loop, watched, is_there)
-
-
-def _raise(waiters: deque[asyncio.Future[None]], error: BaseException, most: float = inf) -> None:
-    """Give the error to up to ``most`` of the waiting tasks."""
-    while waiters and most:
-        waiter = waiters.popleft()
-        if not waiter.done():
-            waiter.set_exception(landable(error))
-            most -= 1
 
 
 @atexit.register

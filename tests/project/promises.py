@@ -58,7 +58,8 @@ PROMISES = (
         "isolated",
         "workers/simulated_network unit/serving/service unit/serving/protocol "
         "api/queue api/subscriptions unit/core/availability unit/runtime/open_queue unit/runtime/retries "
-        "unit/runtime/dead_letters durability/compat_killed faces/compat faces/aio_cancelled misuse/sessions "
+        "unit/runtime/dead_letters durability/compat_killed faces/compat faces/aio_cancelled faces/aio_steps "
+        "misuse/sessions "
         "misuse/interrupts misuse/errors misuse/command_line misuse/arguments",
         "interrupts",
         "interrupts --signals-only --count 100000",

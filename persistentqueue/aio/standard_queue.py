@@ -283,7 +283,9 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
             ClosedError, BrokenQueueError: The queue is not open, or is broken.
         """
         self._check_put()
-        super().put_nowait(item)
+        if self.full():
+            raise asyncio.QueueFull
+        self._put(item)
 
     async def put(self, item: T) -> None:
         """Wait for a slot, and put an item, durable on return.
@@ -482,8 +484,10 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
             self._away += 1
         else:
             self._append(entry, len(self._queue))
+            self._wakeup_next(self._getters)
         self._last = entry
         self._unsaved.append(entry)
+        self._count()
         self._arm()
 
     def _get(self) -> T:

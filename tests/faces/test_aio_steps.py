@@ -239,7 +239,7 @@ def test_two_tasks_of_a_connected_queue(place: Path, is_worker: bool) -> None:
     run(main())
 
 
-@pytest.mark.parametrize("options", [{}, {"subscription": "s"}], ids=["plain", "subscription"])
+@pytest.mark.parametrize("options", [{}, COUNTING, {"subscription": "s"}], ids=["plain", "counts", "subscription"])
 def test_two_tasks_get(place: Path, options: dict[str, Any]) -> None:
     """Tasks get items of ``aio.Queue`` in the order in which they came. A cancelled one has got nothing: the next one
     gets its item."""

@@ -35,6 +35,7 @@ from persistentqueue import (
     CodecError,
     CorruptionError,
     PersistentQueue,
+    PersistentQueueError,
     Progress,
     Session,
     UnflushedWarning,
@@ -577,6 +578,12 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
         for _ in range(min(self.maxsize - self.qsize(), len(self._putters))):
             self._wakeup_next(self._putters)
 
+    def _is_only_consumer(self) -> bool:
+        """Return whether an item that this object has put and done needs no write: nothing else gets it."""
+        with suppress(PersistentQueueError):  # the work of the thread raises it
+            return self._subscription is None and self._core is not None and not self._core.subscriptions()
+        return False
+
     def _has_room(self) -> bool:
         return not self._queue or (len(self._queue) < AT_HAND_ITEMS and self._at_hand_bytes < AT_HAND_BYTES)
 
@@ -600,12 +607,13 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
         self._is_armed = False
         assert self._opened is not None
-        unsaved, self._unsaved = self._unsaved, []
-        for entry in unsaved:
-            if not entry.is_done:
-                self._unsaved.append(entry)
-            elif entry.saved is not None:  # got and done before it was saved: nothing to write
-                entry.saved.land(None)
+        if any(entry.is_done for entry in self._unsaved) and self._is_only_consumer():
+            unsaved, self._unsaved = self._unsaved, []
+            for entry in unsaved:
+                if not entry.is_done:
+                    self._unsaved.append(entry)
+                elif entry.saved is not None:
+                    entry.saved.land(None)
         more = self._wanted() if not self._lifecycle.is_drained and (self._away or self._is_told) else 0
         if self._is_working or not (self._unsaved or self._done or self._fresh or self._errands or more):
             self._settle()

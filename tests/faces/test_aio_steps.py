@@ -333,3 +333,24 @@ def test_a_close_beside_tasks(place: Path, face: str) -> None:
         await at_every_step(once)
 
     run(main())
+
+
+@pytest.mark.parametrize("subscription", [None, "s"])
+def test_an_item_done_before_its_write_reaches_other_consumers(place: Path, subscription: str | None) -> None:
+    """An item of ``aio.Queue`` that is got and done before its write begins is written for the other consumers."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place) as queue:
+            await queue.subscribe("s")
+        async with aio.Queue[int](place, subscription=subscription) as queue:
+            putting = asyncio.create_task(queue.put(1))
+            await asyncio.sleep(0)
+            assert queue.get_nowait() == 1
+            queue.task_done()
+            await putting
+            await queue.join()
+        async with aio.PersistentQueue(place) as queue:
+            sizes = [len(queue), len(await queue.subscribe("s"))]
+            assert sizes == ([0, 1] if subscription is None else [1, 0])
+
+    run(main())

@@ -109,7 +109,8 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
       by a ``Producer``.
     - If the next item is not in memory yet, ``get_nowait`` raises ``QueueEmpty``, and ``empty`` is true. ``get`` waits
       for it, and ``qsize`` counts it.
-    - ``shutdown`` ends only this object. The next opening has the items that it drops.
+    - ``shutdown`` ends only this object. The next opening has the items that it drops, and those that other processes
+      put when the queue was empty after it.
 
     With ``max_attempts``, ``dead_letter`` or ``retry_delay_seconds`` the queue counts delivery attempts:
 
@@ -751,6 +752,8 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
             raise_in(self._putters, QueueShutDown())
             if not self.qsize():
                 raise_in(self._getters, QueueShutDown())
+                has_ended = self._core is not None and not (self._counts and self._lifecycle.undone)
+                self._lifecycle.is_drained |= has_ended  # the next opening has the items that others put from now on
 
     def _settle(self, error: Exception | None = None) -> None:
         """Wake all ``flush`` calls: no work is left, or none is possible because of ``error``."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,9 +17,9 @@ from typing import Any, cast
 
 import pytest
 
-from persistentqueue import CodecError, Encryption, PersistentQueue, WrongKeyError, aio, codecs
+from persistentqueue import CodecError, Encryption, PersistentQueue, Producer, WrongKeyError, aio, codecs
 
-from .test_aio import SECONDS, drain, put
+from .test_aio import SECONDS, drain, put, until
 
 CANCELLED = "cancelled"
 Work = Callable[[], Coroutine[Any, Any, Any]]
@@ -352,5 +353,39 @@ def test_an_item_done_before_its_write_reaches_other_consumers(place: Path, subs
         async with aio.PersistentQueue(place) as queue:
             sizes = [len(queue), len(await queue.subscribe("s"))]
             assert sizes == ([0, 1] if subscription is None else [1, 0])
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+def test_join_ends_though_another_process_puts_behind_a_shutdown(place: Path, is_done: bool) -> None:
+    """An item that a ``Producer`` publishes when the queue was shut down and empty is for the next opening: ``join``
+    does not wait for it."""
+
+    async def main() -> None:
+        async with aio.Queue[int](place) as queue:
+            await queue.put(1)
+            assert await queue.get() == 1
+            waiting = asyncio.create_task(queue.get())
+            await until(lambda: queue._is_watching)
+            if is_done:
+                queue.task_done()
+            with Producer(place) as producer:
+                producer.enqueue(b"2")
+                producer.flush()
+            queue.shutdown()
+            assert queue._core is not None
+            while not len(queue._core):
+                time.sleep(0.001)  # the loop does not learn yet that it was adopted
+            with pytest.raises(aio.QueueShutDown):
+                await waiting
+            if not is_done:
+                queue.task_done()
+            await queue.flush()
+            await until(lambda: not (queue._is_watching or queue._is_working))
+            assert queue.qsize() == 0
+            await asyncio.wait_for(queue.join(), SECONDS)
+        with PersistentQueue(place) as core:
+            assert list(core.browse()) == [b"2"]
 
     run(main())

@@ -151,6 +151,7 @@ class Queue(UncopyableFace, queue.Queue[T]):
     - ``qsize``, ``empty``, ``full``, ``maxsize``, ``join`` and ``unfinished_tasks`` count the items of all processes.
       Threads of one process never exceed ``maxsize``. Processes that put at the same moment can exceed it, each by what
       it puts. ``put`` and ``join`` look every 50 ms for what other processes have done.
+      The items of a ``get_many`` are unfinished until the last one is done, since they are consumed together.
     - ``task_done`` and ``reject`` are for items that this process has got, by at most 200 calls that are not done.
       ``shutdown`` is for this process.
     - If a process ends, the items that it has got are back in the queue at once. If the owner ends, so are those of all

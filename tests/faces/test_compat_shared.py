@@ -121,6 +121,16 @@ def test_processes_work_on_one_queue(start: Start, tmp_path: Path) -> None:
             assert worker.exitcode == 0
 
 
+def test_items_of_one_call_are_done_together(queue: Queue[Any]) -> None:
+    """The items of one ``get_many`` are unfinished for ``join`` until the last of them is done."""
+    queue.put_many(["a", "b", "c"])
+    assert queue.get_many(2) == ["a", "b"]
+    queue.task_done()
+    assert queue.unfinished_tasks == 3
+    queue.task_done()
+    assert queue.unfinished_tasks == 1
+
+
 def test_items_of_a_killed_process_come_again(start: Start, queue: Queue[Any]) -> None:
     """The items of a killed process are got by another one, in order, and are unfinished all the while."""
     queue.put_many(["a", "b"])

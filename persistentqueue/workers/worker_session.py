@@ -264,8 +264,10 @@ class WorkerSession(WorkerState[T]):
             if at < 0 and self._counts:
                 raise NotHeldError
             _need_sendable(raw, its_reason)
-            self._end(self._ask(Reject(int(bool(retry)), (raw, its_reason, delay))))
-            self._raw[at] = None
+            message = Reject(int(bool(retry)), (raw, its_reason, delay))
+            answer = self._ask(message)
+            self._note_rejected(message, answer)
+            self._end(answer)
             self._busy = FREE
         except BaseException:
             self._end_badly()

@@ -33,6 +33,7 @@ from ..serving.protocol import (
     Message,
     Outcome,
     Put,
+    Reject,
     Result,
     RollBack,
     Take,
@@ -218,6 +219,15 @@ class WorkerState(SessionCalls, Generic[T]):
         self._held -= count
         self._given, self._ahead = given, []
         link.going = None
+
+    def _note_rejected(self, message: Reject, answer: Message) -> None:
+        """Note that the owner has rejected the item, so that the next rejection means another one."""
+        if not isinstance(answer, Failed):
+            at, link = self._raw.index(message.items[0]), self._link
+            assert link is not None
+            # No call from here on, so no interruption: the item is noted once, and the answer is forgotten.
+            self._raw[at] = None
+            link.going = None
 
     # --- the end of a transaction ------------------------------------------------------------------------------------
 
@@ -441,6 +451,8 @@ class WorkerState(SessionCalls, Generic[T]):
             self._note_put(answer)
         elif isinstance(message, GiveBack) and not isinstance(answer, Failed):
             self._note_back(message.items - len(self._ahead))
+        elif isinstance(message, Reject):
+            self._note_rejected(message, answer)
         elif isinstance(message, RollBack):
             self._clear()
         elif isinstance(message, Call) and self._together is not None and self._together.under_way[:1] == [self]:

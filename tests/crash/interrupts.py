@@ -12,12 +12,13 @@ After each interruption, only its exception came out. The queue object still wor
 held that no caller was given. Then the call is made again. After that, and after a reopening and a power cut, the
 queue holds exactly the expected items.
 
-The scenarios are in ``scenarios``, and those of workers in ``worker_scenarios``. Interruptions at random moments, by
-real signals, are in ``signals``.
+The scenarios are in ``scenarios``. Those of workers are in ``worker_scenarios`` and ``session_scenarios``.
+Interruptions at random moments, by real signals, are in ``signals``.
 """
 
 from __future__ import annotations
 
+import _weakrefset
 import dis
 import os
 import signal
@@ -50,6 +51,7 @@ _IDLE_SECONDS, _POLL_SECONDS = 60.0, 0.005
 _PACKAGE = str(Path(persistentqueue.__file__).parent)
 _SHIELD = str(signal_shield.__file__)
 _TESTS = str(Path(__file__).parent)
+_WEAK = str(_weakrefset.__file__)
 _LOOKING = ("CALL", "JUMP_BACKWARD", "POP_JUMP_BACKWARD", "RESUME", "JUMP_ABSOLUTE")
 """Prefixes of the names of instructions after which CPython checks for signals."""
 PARTS = 32
@@ -126,7 +128,8 @@ class Tracer:
         known = self._inside.get(frame)
         if known is None:
             file, name = frame.f_code.co_filename, frame.f_code.co_name
-            if file.startswith(_TESTS) or name == "__del__":  # an exception of a finalizer is not raised in the caller
+            # An exception of a finalizer, or of the callback of a weak reference, is not raised in the caller.
+            if file.startswith(_TESTS) or name == "__del__" or (file == _WEAK and name == "_remove"):
                 known = False
             else:
                 known = file.startswith(_PACKAGE) or self._is_inside(frame.f_back)

@@ -1,7 +1,8 @@
 """Interruptions of workers: a signal handler raises at each place where CPython checks for signals, in each public call
 of a queue that another process owns.
 
-The places, the handlers and the rules are those of ``interrupts``, and the scenarios are in ``worker_scenarios``.
+The places, the handlers and the rules are those of ``interrupts``, and the scenarios are in ``worker_scenarios`` and
+``session_scenarios``.
 
 After each interruption the session is free, or cleans up at its next call. It counts the holds that the owner counts,
 and its caller was given each held item. No call is under way, no lock is taken, and each connection belongs to a
@@ -23,7 +24,11 @@ from persistentqueue.system.call_guard import BUSY, FREE
 from persistentqueue.system.disk import basename
 
 from .interrupts import Interrupt, Place, Report, Tracer, drained, require, run_scenarios
-from .worker_scenarios import SCENARIOS, Handle, Scenario, WorkerWorld, another_process
+from .session_scenarios import SCENARIOS as OF_SESSIONS
+from .worker_scenarios import SCENARIOS as OF_WORKERS
+from .worker_scenarios import Handle, Scenario, WorkerWorld, another_process
+
+SCENARIOS = OF_WORKERS | OF_SESSIONS
 
 
 def _is_free(lock: Any) -> bool:
@@ -45,12 +50,16 @@ def _require_sound(world: WorkerWorld) -> None:
         require(_is_free(link._cancelling), "the lock of a connection is taken")
         if session._busy == FREE and not link.is_lost:
             require(link.going is None, f"a call is under way: {link.going and link.going.message!r}")
-            require(session._held == session._given, f"{session._held} held, {session._given} of them given")
             owner = world.owners.get(basename(session._path))
             holds = owner.held() if owner is not None else {}
-            client = next((each for each in holds if each.id == session._id), None)
+            clients = owner.service.clients if owner is not None else set()
+            client = next((each for each in clients if each.id == session._id), None)
+            if client is not None and client.is_lost:  # each call but a rollback says so
+                require(not holds.get(client), "a hold that has run out holds items")
+                continue
+            require(session._held == session._given, f"{session._held} held, {session._given} of them given")
             if client is not None:
-                held = len(holds[client])
+                held = len(holds.get(client, ()))
                 ahead = len(session._ahead)
                 require(held == session._held + ahead, f"{held} on hold, the session knows {session._held} + {ahead}")
     for queue in world.queues.values():
@@ -67,8 +76,13 @@ def _require_sound(world: WorkerWorld) -> None:
     leaked = [wire for wire in world.wires() if id(wire) not in known]
     require(not leaked or world.standard is not None, f"{len(leaked)} connections belong to nothing")
     for owner in world.owners.values():
-        counted = sum(len(each) for each in owner.held().values())
-        require(owner.public.stats().held == counted, "items are on hold for no connection")
+        # The holds of a subscription end with its removal.
+        counted = sum(
+            len(held)
+            for client, held in owner.held().items()
+            if client.reader is None or not client.reader.ready.is_closed
+        )
+        require(owner.on_hold() == counted, "items are on hold for no connection")
 
 
 def interrupt_worker(scenario: Scenario, target: tuple[Place, int] | None) -> dict[Place, int]:
@@ -109,9 +123,9 @@ def _interrupt(world: WorkerWorld, scenario: Scenario, target: tuple[Place, int]
     held = {}
     world.standard = None
     for name in case.may_hold[0]:
-        public = world.serve(name).public
-        require(public.stats().held == 0, f"{public.stats().held} items on hold")
-        held[name] = list(public.browse_all())
+        owner = world.serve(name)
+        require(owner.on_hold() == 0, f"{owner.on_hold()} items on hold")
+        held[name] = list(owner.public.browse_all())
     require(held in case.may_hold, f"the queues hold {held}")
     # The power goes: an acknowledged flush is durable, even if it was interrupted.
     machine = world.machine.cut_power(lambda n: n - 1)

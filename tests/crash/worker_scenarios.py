@@ -57,6 +57,8 @@ _STEPS_MAX = 5000
 """Steps in a row without a message, from which on a worker waits for ever."""
 _STEP_SECONDS = 0.01
 """Time that passes in a step without a message."""
+_LONG_SECONDS = 3600.0
+"""Time after which no hold of a scenario lasts any more."""
 
 
 @contextmanager
@@ -106,6 +108,11 @@ class _Owner(network.Owner):
         self.service = self.server._service = Service(served, self.ring, lambda call: call())
         _SERVERS.add(self.server)
 
+    def on_hold(self) -> int:
+        """Return the number of items on hold, for all consumers."""
+        readers = [self.queue.reader_named(name) for name in self.public.subscriptions()]
+        return self.public.stats().held + sum(each.ready.held for each in readers)
+
     def die(self) -> None:
         """Leave what a killed process leaves."""
         super().die()
@@ -138,6 +145,10 @@ class WorkerWorld:
         """Messages that the owner of a queue still takes before it dies; None if it lives on."""
         self.answers_last = False
         """True if the owner that dies makes its last turn, whose answers are lost."""
+        self.late_behind: int | None = None
+        """Messages that owners still take before much time passes: holds run out. None if no time passes."""
+        self.meanwhile: Callable[[], object] | None = None
+        """A call that another process makes, once, while a worker waits for an item."""
         self.quiet = 0
 
     @property
@@ -162,7 +173,13 @@ class WorkerWorld:
         return self.owners[name]
 
     def open(
-        self, name: str, *items: bytes, prefetch: bool = False, codec: Any = BYTES, **settings: Any
+        self,
+        name: str,
+        *items: bytes,
+        prefetch: bool = False,
+        codec: Any = BYTES,
+        hold_seconds: float | None = None,
+        **settings: Any,
     ) -> SharedQueue[Any]:
         """Let another process own a queue with these items, and connect to it."""
         self.settings[name] = SMALL | settings
@@ -170,20 +187,23 @@ class WorkerWorld:
         if items:
             with owner.public.transaction() as session:
                 session.enqueue_many(items)
-        return self.connect(name, prefetch, codec)
+        return self.connect(name, prefetch, codec, hold_seconds)
 
-    def connect(self, name: str, prefetch: bool = False, codec: Any = BYTES) -> SharedQueue[Any]:
+    def connect(
+        self, name: str, prefetch: bool = False, codec: Any = BYTES, hold_seconds: float | None = None
+    ) -> SharedQueue[Any]:
         """Connect to the queue."""
         options = Options(**{"lock_timeout": 1.0, **self.settings[name]})
-        arguments = (PATH, name, codec, options, "never", None, prefetch)
+        arguments = (PATH, name, codec, options, "never", hold_seconds, prefetch)
         queue: SharedQueue[Any] = call_on(self.disk, SharedQueue, *arguments)
         queue.open()
         self.queues[name] = queue
         return queue
 
-    def session(self, name: str) -> WorkerSession[Any]:
-        """Return a new session of the queue."""
-        session = self.queues[name].session("interrupted")
+    def session(self, name: str, subscription: str = "") -> WorkerSession[Any]:
+        """Return a new session of the queue, or of an existing subscription of it."""
+        queue = self.queues[name]
+        session = (queue.subscribe(subscription) if subscription else queue).session("interrupted")
         assert isinstance(session, WorkerSession)
         self.sessions.append(session)
         return session
@@ -204,9 +224,19 @@ class WorkerWorld:
             if self._steps():
                 self.quiet = 0
                 return
+            meanwhile, self.meanwhile = self.meanwhile, None
+            if meanwhile is not None:
+                meanwhile()
             self.quiet += 1
             require(self.quiet < _STEPS_MAX, "a worker waits for an answer that never comes")
             self.seconds += _STEP_SECONDS
+
+    def pass_time(self) -> None:
+        """Let so much time pass that all holds run out, and the owners notice."""
+        with another_process():
+            self.seconds += _LONG_SECONDS
+            for owner in self.owners.values():
+                owner.turn()
 
     def _steps(self) -> bool:
         """Let each owner take a step; return whether any had something to do."""
@@ -217,6 +247,11 @@ class WorkerWorld:
         for wire in list(owner.wires):
             if wire.to_owner:
                 has_moved = True
+                if self.late_behind is not None:
+                    self.late_behind -= 1
+                    if self.late_behind < 0:
+                        self.late_behind = None
+                        self.pass_time()
                 if self.dies_behind is not None:
                     self.dies_behind -= 1
                     if self.dies_behind < 0:

@@ -65,6 +65,8 @@ def test_row_03_a_repair_that_is_interrupted_beside_its_lock_frees_it() -> None:
         "worker: put back",
         "worker: wait",
         "worker: joint flush as the owner dies after it",
+        "subscription: flush as the owner dies after it",
+        "late: bad item of a codec, alone",
     ],
 )
 def test_rows_03_and_04_interrupted_workers(name: str) -> None:
@@ -72,6 +74,11 @@ def test_rows_03_and_04_interrupted_workers(name: str) -> None:
     session works on, and nothing is on hold after its close."""
     report = run_worker_places(name, part=0, parts=4)
     assert report.interruptions >= 10
+
+
+def test_row_03_a_rejection_that_is_interrupted_is_made_once() -> None:
+    """If a worker is interrupted in the rejection of one of several equal items, it can still reject each of them."""
+    assert run_worker_places("reject: an equal number", part=0, parts=6).interruptions >= 10
 
 
 def test_row_04_a_worker_learns_the_outcome_of_an_interrupted_flush() -> None:

@@ -320,14 +320,15 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
         return self._session(name, None)
 
     def _serve(self, options: Options) -> None:
-        from .serving.calls import serve  # noqa: PLC0415  late: other queues need no sockets
+        from .serving.calls import make_server  # noqa: PLC0415  late: other queues need no sockets
 
         def session(name: str, subscription: str) -> Session[Any]:
             """Return a session of a worker, which has the codec: its items are bytes."""
             return self._session(name, open_queue.reader_named(subscription) if subscription else None, Session)
 
         open_queue = self._open()
-        self._server = serve(self, open_queue, session, options)
+        self._server = make_server(self, open_queue, session, options)
+        self._server.start()  # if it fails, or is interrupted, the close finds the server
 
     def _session(
         self, name: str | None, reader: Reader | None, make: Callable[[SessionParts], Session[T]] | None = None

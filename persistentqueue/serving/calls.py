@@ -1,4 +1,4 @@
-"""The calls of a queue that a worker may make beside those of its session, and the start of a server."""
+"""The calls of a queue that a worker may make beside those of its session, and the making of a server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from ..runtime.session_state import flush_jointly
 from ..session import Session
 from ..storage.inbox_limits import LIMITS
 from ..system.disk import current_disk
-from ..system.path_errors import unless_lacking
 from .protocol import VERSION
 from .server import Server, server_of
 from .service import Served, session_for
@@ -106,10 +105,10 @@ def _flush_jointly(parts: Sequence[tuple[str, str, int]], marker: tuple[str, int
     return committed
 
 
-def serve(
+def make_server(
     queue: _Queue, open_queue: OpenQueue, session: Callable[[str, str], Session[bytes]], options: Options
 ) -> Server:
-    """Serve an open queue to workers, and return the server. Raises ``ResourceError`` and ``OSError``."""
+    """Return the server of an open queue, for its owner to start and to stop."""
     facts = {
         "version": VERSION,
         "identity": open_queue.identity.hex(),
@@ -117,12 +116,4 @@ def serve(
         "counts": counts_deliveries(options),
         "options": relied_on(options) | {name: getattr(open_queue.settings, name) for name in LIMITS},
     }
-    served = Served(open_queue, session, partial(make_call, queue, open_queue), facts, current_disk().monotonic)
-    server = Server(served)
-    try:
-        with unless_lacking(open_queue.directory, "to serve the queue", "then open it again"):
-            server.start()
-    except BaseException:
-        server.stop()
-        raise
-    return server
+    return Server(Served(open_queue, session, partial(make_call, queue, open_queue), facts, current_disk().monotonic))

@@ -26,7 +26,7 @@ from ..errors import PersistentQueueError
 from ..storage.layout import SOCKET_NAME
 from ..system.disk import after_fork_in_child, join
 from ..system.event_log import LOGGER
-from ..system.path_errors import lacking
+from ..system.path_errors import lacking, unless_lacking
 from ..system.sockets import Socket, is_believed, listen, spare
 from ..system.wakeup import POLL_SECONDS, Wakeup
 from .client import Client
@@ -86,11 +86,16 @@ class Server:
         """Time at which to accept connections again; ``inf`` while nothing is in the way."""
 
     def start(self) -> None:
-        """Take the socket of the queue, and serve. Raises ``OSError``."""
-        with self._served.open_queue.watched() as inbox:
-            self._bell = Wakeup(inbox)
+        """Take the socket of the queue, and serve. Raises ``ResourceError`` and ``OSError``; then call ``stop``."""
         self._service = Service(self._served, self._ring, _apart)
         self._served.open_queue.counts.connected = partial(count_connections, self._service.clients)
+        with unless_lacking(self.directory, "to serve the queue", "then open it again"):
+            self._served.open_queue.shielded(self._begin)
+
+    def _begin(self) -> None:
+        """Take all descriptors, and start the thread. Shielded: ``stop`` finds each of them after an interruption."""
+        with self._served.open_queue.watched() as inbox:
+            self._bell = Wakeup(inbox)
         self._listener = listen(self.directory, SOCKET_NAME)
         self._spare = spare()
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -98,8 +103,7 @@ class Server:
             self._selector.register(fd, selectors.EVENT_READ)
         _SERVERS.add(self)
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
-        # Shielded: after an interruption the thread either runs, or was never started.
-        self._served.open_queue.shielded(self._thread.start)
+        self._thread.start()
 
     def connections(self) -> list[Connection]:
         """Return the connections, those that hold for longest first. For any thread."""
@@ -116,7 +120,8 @@ class Server:
         if self._thread is not None and self._thread is not threading.current_thread() and self._thread.is_alive():
             self._ring()
             self._thread.join()
-        self._close()
+        # Shielded: a descriptor must be closed once, since another thread may have its number then.
+        self._served.open_queue.shielded(self._close)
         self._is_closed = True
 
     def _ring(self) -> None:

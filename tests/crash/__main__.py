@@ -24,6 +24,7 @@ from .interrupts import PARTS, run_places
 from .kills import run_kills
 from .misuse import directed, run_misuse, run_programs
 from .mutants import MUTANTS, run_mutants
+from .owner_interrupts import run_owner_places
 from .pipelines import PIPELINES, PipelinesExplorer
 from .retries import RETRIES, RetriesExplorer
 from .several import SEVERAL, SeveralExplorer
@@ -185,7 +186,7 @@ def misuse(options: argparse.Namespace) -> None:
 def interrupt(options: argparse.Namespace) -> None:
     """Interrupt every scenario at each place, then send signals at random moments; stop at the first violation."""
     if not options.signals_only:
-        for run in (run_places, run_worker_places):
+        for run in (run_places, run_worker_places, run_owner_places):
             with ProcessPoolExecutor(options.jobs) as pool:
                 share = partial(run, options.only, parts=PARTS)
                 reports = list(pool.map(share, range(options.seed % options.parts, PARTS, options.parts)))

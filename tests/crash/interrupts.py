@@ -12,8 +12,9 @@ After each interruption, only its exception came out. The queue object still wor
 held that no caller was given. Then the call is made again. After that, and after a reopening and a power cut, the
 queue holds exactly the expected items.
 
-The scenarios are in ``scenarios``. Those of workers are in ``worker_scenarios`` and ``session_scenarios``.
-Interruptions at random moments, by real signals, are in ``signals``.
+The scenarios are in ``scenarios``. Those of workers are in ``worker_scenarios`` and ``session_scenarios``, and those of
+a process that becomes an owner in ``owner_interrupts``. Interruptions at random moments, by real signals, are in
+``signals``.
 """
 
 from __future__ import annotations

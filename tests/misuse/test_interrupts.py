@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import os
+from unittest.mock import patch
+
 import pytest
 
+from persistentqueue.runtime.maintenance import Maintenance
 from tests.crash.interrupts import interrupt, run_places
+from tests.crash.owner_interrupts import SCENARIOS as OF_OWNERS
+from tests.crash.owner_interrupts import interrupt_owner, run_owner_places
 from tests.crash.scenarios import SCENARIOS
 from tests.crash.signals import run_signals
 from tests.crash.worker_interrupts import run_worker_places
 
-pytestmark = pytest.mark.filterwarnings("ignore::persistentqueue.UnflushedWarning")  # interrupted work is dropped
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::persistentqueue.UnflushedWarning"),  # interrupted work is dropped
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # one that no variable had yet closes itself
+]
 
 
 @pytest.mark.parametrize(
@@ -79,6 +88,26 @@ def test_rows_03_and_04_interrupted_workers(name: str) -> None:
 def test_row_03_a_rejection_that_is_interrupted_is_made_once() -> None:
     """If a worker is interrupted in the rejection of one of several equal items, it can still reject each of them."""
     assert run_worker_places("reject: an equal number", part=0, parts=6).interruptions >= 10
+
+
+@pytest.mark.parametrize("name", ["own: connect", "own: close"])
+def test_row_03_an_owner_that_is_interrupted_beside_its_server_keeps_no_descriptor(name: str) -> None:
+    """A process that is interrupted as it begins or ends to serve a queue leaves no descriptor open, and no thread."""
+    scenario, files = OF_OWNERS[name], {"server.py", "wakeup.py", "sockets.py", "calls.py"}
+    with patch.object(Maintenance, "maintain_soon", lambda _: None):
+        interrupt_owner(scenario, None)
+        seen = interrupt_owner(scenario, None)
+        places = [each for each in seen if os.path.basename(each.code.co_filename) in files]
+        places += [each for each in seen if each.code.co_name == "_serve"]
+        assert len(places) > 5
+        for place in places:
+            interrupt_owner(scenario, (place, 1))
+
+
+def test_row_04_an_interrupted_process_becomes_the_owner() -> None:
+    """A flush during which the owner dies, and that is interrupted as its process becomes the owner, is committed once
+    or undone. The process then owns the queue, or has freed its lock."""
+    assert run_owner_places("own: flush in as the owner dies after it", part=0, parts=24).interruptions >= 10
 
 
 def test_row_04_a_worker_learns_the_outcome_of_an_interrupted_flush() -> None:

@@ -27,10 +27,10 @@ from persistentqueue import PersistentQueue, Session
 from persistentqueue.codecs import BYTES
 from persistentqueue.errors import PersistentQueueError
 from persistentqueue.options import Options
-from persistentqueue.runtime.session_state import BUSY, FREE
 from persistentqueue.serving.errors import SessionLostError
 from persistentqueue.serving.server import CALL_THREAD_NAME, THREAD_NAME
 from persistentqueue.serving.service import OwnerFailedError
+from persistentqueue.system.call_guard import BUSY, FREE
 from persistentqueue.workers.shared_queue import SharedQueue
 from persistentqueue.workers.worker_session import WorkerSession
 

@@ -181,7 +181,7 @@ class ItemWaiters:
             if self.keeper is place:
                 self.keeper = None
                 if self._is_closed:
-                    self._close_bell()
+                    shielded(self._close_bell)
             if self.keeper is None or (passes and place.is_told):
                 # One of the threads may keep the wake-up next.
                 for other in [each for each in self.sleeping if isinstance(each, _Place)][:1] or self.sleeping[:1]:

@@ -36,6 +36,9 @@ _RECEIVE_BYTES = 64 * 1024
 class LinkLostError(Exception):
     """Internal error: the owner has ended the connection, or has ended itself."""
 
+    was_sent = False
+    """True if the owner may have the message of the call."""
+
 
 class Going(NamedTuple):
     """A call that was begun: the number, the message, its bytes, how many of them were sent, and what was received."""
@@ -151,9 +154,9 @@ class Link:
                 # One call of C code: an interruption comes before the bytes, or finds them in the list.
                 next(map(received.append, map(self._socket.recv, (_RECEIVE_BYTES,))))
             except OSError as error:
-                raise self._lost() from error
+                raise self._lost(bool(going.sent)) from error
             if not received[-1]:
-                raise self._lost()
+                raise self._lost(bool(going.sent))
 
     def _pump(self, going: Going) -> None:
         """Send what is left of the call."""
@@ -165,14 +168,16 @@ class Link:
             except BrokenPipeError:  # the owner has ended the connection, perhaps with an answer
                 return
             except OSError as error:
-                raise self._lost() from error
+                raise self._lost(bool(going.sent)) from error
 
-    def _lost(self) -> LinkLostError:
+    def _lost(self, was_sent: bool = True) -> LinkLostError:
         # No call in these two steps: a call whose answer never comes is not taken for one that was not sent.
         self.is_lost = True
         self.going = None
         self.close()
-        return LinkLostError()
+        error = LinkLostError()
+        error.was_sent = was_sent
+        return error
 
 
 def _answer(data: bytes, call: int) -> tuple[int, Message | None]:

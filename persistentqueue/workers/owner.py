@@ -321,10 +321,10 @@ class Owner(Generic[T]):
             while True:
                 try:
                     answer = self._ask(Call({"call": call, "arguments": arguments}), since_seconds)
-                except LinkLostError:
-                    if call in _ONCE:
+                except LinkLostError as lost:
+                    if call in _ONCE and lost.was_sent:
                         raise OutcomeUnknownError(self.directory, f"which was to {call} the queue") from None
-                    since_seconds, is_repeated = self.disk.monotonic(), True
+                    since_seconds, is_repeated = self.disk.monotonic(), is_repeated or lost.was_sent
                     continue
                 if isinstance(answer, Failed):
                     error = decode_error(answer.fields)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import threading
+from contextlib import nullcontext, suppress
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
 from persistentqueue.runtime.maintenance import Maintenance
-from tests.crash.interrupts import interrupt, run_places
+from persistentqueue.runtime.waiting import ItemWaiters
+from tests.crash.interrupts import Place, Tracer, interrupt, run_places
 from tests.crash.owner_interrupts import SCENARIOS as OF_OWNERS
 from tests.crash.owner_interrupts import interrupt_owner, run_owner_places
 from tests.crash.scenarios import SCENARIOS
 from tests.crash.signals import run_signals
 from tests.crash.worker_interrupts import run_worker_places
+from tests.support.queues import receive_signals
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::persistentqueue.UnflushedWarning"),  # interrupted work is dropped
@@ -124,3 +129,32 @@ def test_row_04_a_refused_transaction_is_interrupted() -> None:
 def test_rows_03_and_04_real_signals() -> None:
     """After real signals at random moments no item is lost, doubled or held, and no queue is broken."""
     assert run_signals(300, per_process=300).signals >= 300
+
+
+def test_row_03_the_end_of_a_wait_behind_a_close_leaves_no_descriptor(tmp_path: Path) -> None:
+    """A thread that ends its wait when the queue was closed closes the wake-up once, wherever it is interrupted."""
+
+    def leave(target: tuple[Place, int] | None) -> dict[Place, int]:
+        """End such a wait, interrupted at the target; return the places that it reached."""
+        waiters = ItemWaiters(threading.Lock(), lambda: nullcontext(inbox))
+        tracer = Tracer(target)
+
+        def sleep(_: object) -> None:
+            waiters.close()
+
+        with suppress(KeyboardInterrupt):
+            tracer.run(lambda: [waiters.wait(lambda: 1.0, sleep) for _ in range(2)])
+        waiters.close()
+        assert (waiters.count, waiters._bell) == (0, None)
+        return tracer.seen
+
+    receive_signals()
+    inbox = os.open(tmp_path, os.O_RDONLY)
+    before = len(os.listdir("/proc/self/fd"))
+    seen = leave(None)
+    assert len(seen) > 20
+    for place, count in seen.items():
+        for nth in {1, count}:
+            leave((place, nth))
+            assert len(os.listdir("/proc/self/fd")) == before, place
+    os.close(inbox)

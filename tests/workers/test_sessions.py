@@ -1562,6 +1562,16 @@ def test_a_call_that_must_not_be_repeated_is_not_repeated(served: Serve, monkeyp
         assert shared.clear() == 1
 
 
+def test_a_clear_that_was_not_sent_is_made_by_the_next_owner(tmp_path: Path) -> None:
+    """If the owner has left before ``clear`` is sent, the next owner clears the queue."""
+    owner = PersistentQueue(tmp_path, "q", serve=True)
+    put(owner, b"1", b"2")
+    with connect(tmp_path, "q") as shared:
+        assert len(shared) == 2
+        owner.close()
+        assert shared.clear() == 2
+
+
 def test_a_subscription_is_removed_once(served: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the owner ends when it has removed a subscription, ``unsubscribe`` returns; a further call finds none."""
     _, join = served()

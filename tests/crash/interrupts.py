@@ -140,7 +140,9 @@ class Tracer:
     def _enter(self, frame: FrameType, event: str, _: Any) -> Any:
         if event != "call" or not self._is_inside(frame) or _is_shielded(frame):
             return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        frame.f_trace, frame.f_trace_lines = self._step, False
+        for traces in (False, True):  # Python 3.13 traces the opcodes of a frame with a function, and when this changes
+            frame.f_trace_opcodes = traces
         return self._step
 
     def _step(self, frame: FrameType, event: str, _: Any) -> Any:

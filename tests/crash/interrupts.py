@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import _weakrefset
 import dis
+import inspect
 import os
 import signal
 import sys
@@ -55,6 +56,8 @@ _TESTS = str(Path(__file__).parent)
 _WEAK = str(_weakrefset.__file__)
 _LOOKING = ("CALL", "JUMP_BACKWARD", "POP_JUMP_BACKWARD", "RESUME", "JUMP_ABSOLUTE")
 """Prefixes of the names of instructions after which CPython checks for signals."""
+_LOSES = inspect.CO_GENERATOR if sys.version_info[:2] == (3, 12) else 0
+"""Flags of code in which Python loses an error of the tracer: that of generators, in Python 3.12."""
 PARTS = 32
 """Number of parts into which the places of all scenarios are divided."""
 
@@ -138,7 +141,7 @@ class Tracer:
         return known
 
     def _enter(self, frame: FrameType, event: str, _: Any) -> Any:
-        if event != "call" or not self._is_inside(frame) or _is_shielded(frame):
+        if event != "call" or not self._is_inside(frame) or _is_shielded(frame) or _LOSES & frame.f_code.co_flags:
             return None
         frame.f_trace, frame.f_trace_lines = self._step, False
         for traces in (False, True):  # Python 3.13 traces the opcodes of a frame with a function, and when this changes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -62,7 +63,7 @@ def test_row_03_a_repair_that_is_interrupted_beside_its_lock_frees_it() -> None:
     scenario = SCENARIOS["repair"]
     seen = interrupt(scenario, None)
     places = [place for place in seen if place.code.co_name in {"take", "_repair"}]
-    assert len(places) > 40
+    assert len(places) > (20 if sys.version_info[:2] == (3, 12) else 40)  # ``take`` is a generator
     for place in places:
         interrupt(scenario, (place, 1))
 

@@ -119,7 +119,8 @@ class Server:
         self._is_stopping = True
         if self._thread is not None and self._thread is not threading.current_thread() and self._thread.is_alive():
             self._ring()
-            self._thread.join()
+            # Shielded: after an interrupted join, Python up to 3.12 takes a running thread for one that has ended.
+            self._served.open_queue.shielded(self._thread.join)
         # Shielded: a descriptor must be closed once, since another thread may have its number then.
         self._served.open_queue.shielded(self._close)
         self._is_closed = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from contextlib import nullcontext, suppress
@@ -11,8 +12,10 @@ from unittest.mock import patch
 
 import pytest
 
+from persistentqueue import PersistentQueue
 from persistentqueue.runtime.maintenance import Maintenance
 from persistentqueue.runtime.waiting import ItemWaiters
+from persistentqueue.serving.server import THREAD_NAME, Server
 from tests.crash.interrupts import Place, Tracer, interrupt, run_places
 from tests.crash.owner_interrupts import SCENARIOS as OF_OWNERS
 from tests.crash.owner_interrupts import interrupt_owner, run_owner_places
@@ -108,6 +111,41 @@ def test_row_03_an_owner_that_is_interrupted_beside_its_server_keeps_no_descript
         assert len(places) > 5
         for place in places:
             interrupt_owner(scenario, (place, 1))
+
+
+def test_row_03_an_interrupted_close_waits_for_its_server(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A close that is interrupted as it waits for the thread of the server leaves its descriptors to that thread.
+
+    Up to Python 3.12, an interrupted ``join`` takes a running thread for one that has ended.
+    """
+    handled, is_over, leave = threading.Event(), threading.Event(), Server._leave
+
+    def come_between(*_: object) -> None:
+        handled.set()
+        raise KeyboardInterrupt
+
+    def leave_late(server: Server) -> None:
+        """Interrupt the close in its wait for this thread, and go on behind it if it does not wait."""
+        main = threading.main_thread().ident or 0
+        while sys._current_frames()[main].f_code.co_name not in {"_wait_for_tstate_lock", "join", "wait"}:
+            is_over.wait(0.001)
+        signal.pthread_kill(main, signal.SIGUSR1)
+        assert handled.wait(60)
+        is_over.wait(0.2)
+        leave(server)
+
+    before = signal.signal(signal.SIGUSR1, come_between)
+    try:
+        with patch.object(Server, "_leave", leave_late):
+            queue = PersistentQueue(tmp_path, serve=True)
+            with pytest.raises(KeyboardInterrupt):
+                queue.close()
+            queue.close()
+            is_over.set()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert caplog.text == ""
+    assert not [each for each in threading.enumerate() if each.name == THREAD_NAME]
 
 
 def test_row_04_an_interrupted_process_becomes_the_owner() -> None:

@@ -636,6 +636,35 @@ def test_a_second_ctrl_c_is_no_attempt(
     assert (letter.message, letter.attempts, calls) == ("a fault of the stage", 2, [[1]] * 4)
 
 
+def test_a_second_ctrl_c_excuses_no_earlier_attempt(
+    flow: Flow, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An attempt that ended its run counts, also if the next run is interrupted before the stage begins."""
+    pipeline, calls, may_end, look = flow.make(), [], threading.Event(), OpenStage._next
+
+    @pipeline.stage(source="a", target="b", max_attempts=2)
+    def work(frame: Any) -> Any:
+        calls.append(frame.values)
+        if len(calls) == 1:
+            return "no DataFrame"
+        raise FlawError("a fault of the stage")
+
+    def interrupt_and_look(stage: OpenStage) -> Any:
+        interrupt_twice(caplog, may_end)
+        return look(stage)
+
+    pipeline.put("a", flow.rows(1))
+    with pytest.raises(StageResultError):
+        pipeline.run(until="drained")
+    with monkeypatch.context() as changed, pytest.raises(KeyboardInterrupt):
+        changed.setattr(OpenStage, "_next", interrupt_and_look)
+        pipeline.run(until="drained")
+    may_end.set()
+    assert pipeline.run(until="drained")
+    (letter,) = pipeline.dead_letters("work")
+    assert (letter.attempts, calls) == (2, [[1]] * 3)  # the one of the interrupted run does not count
+
+
 @pytest.mark.parametrize("fails", [False, True], ids=["a result", "an error"])
 def test_a_run_behind_an_interrupted_one(flow: Flow, caplog: pytest.LogCaptureFixture, fails: bool) -> None:
     """A run that begins while a stage of an interrupted run is busy waits for its end, and then takes its input.

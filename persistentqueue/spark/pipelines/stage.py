@@ -153,7 +153,9 @@ class OpenStage:
             if number is not None:
                 self._run(work, permit, progress)
         except FINAL as error:
-            self.error = None if isinstance(error, AbandonedError) else error
+            self.error = None
+            with self._store.committing(permit):
+                self.error, self._counted = error, None
             raise
         except Exception as error:
             assert number is not None

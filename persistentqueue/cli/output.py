@@ -55,19 +55,22 @@ def logged(as_json: bool) -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-def answer(document: Any) -> None:
-    """Write a JSON document to stdout, on one line."""
-    write((json.dumps(document, ensure_ascii=False, default=str) + "\n").encode(errors="backslashreplace"))
+def answer(document: Any, done: str = "") -> None:
+    """Write a JSON document to stdout, on one line; ``done`` is that of ``write``."""
+    write((json.dumps(document, ensure_ascii=False, default=str) + "\n").encode(errors="backslashreplace"), done)
 
 
-def say(text: str) -> None:
-    """Write a line to stdout."""
-    write(_encoded(f"{printable(text)}\n"))
+def say(text: str, done: str = "") -> None:
+    """Write a line to stdout; ``done`` is that of ``write``."""
+    write(_encoded(f"{printable(text)}\n"), done)
 
 
-def write(data: bytes) -> None:
-    """Write bytes to stdout, unchanged, and flush. Raises ``BrokenPipeError`` if the pipe has no reader."""
-    with written("stdout"):
+def write(data: bytes, done: str = "") -> None:
+    """Write bytes to stdout, unchanged, and flush. Raises ``BrokenPipeError`` if the pipe has no reader.
+
+    ``done`` says what the command has done before, and would do once more if it was repeated: an error tells it.
+    """
+    with written("stdout", done):
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()

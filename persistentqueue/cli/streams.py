@@ -11,6 +11,7 @@ was started with one of them ignored, as ``nohup`` does, it stays ignored.
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import select
@@ -24,6 +25,8 @@ from types import FrameType
 from typing import Any, TextIO
 
 FAILED, INTERRUPTED = 2, 130
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Errors of a file for which there is no space."""
 _PAUSE_MS, _LONGEST_PAUSE_MS = 1, 50
 """Milliseconds between two checks of what a pipe still holds: the first pause, and the longest."""
 
@@ -58,9 +61,10 @@ def tell(line: str) -> None:
 
 
 @contextmanager
-def written(name: str) -> Iterator[None]:
+def written(name: str, done: str = "") -> Iterator[None]:
     """Let errors of the block, which writes to stdout or to a file, name it, and say what to do.
 
+    ``done`` says what the command has done before, and would do once more if it was repeated.
     A pipe without a reader raises ``BrokenPipeError``, as before.
     """
     try:
@@ -68,8 +72,10 @@ def written(name: str) -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        why = error.strerror or error
-        raise type(error)(f"{name} cannot be written: {why}: give another output, or free some space") from None
+        advice = "give another output, or free some space" if error.errno in _FULL else "give another output"
+        if done:
+            advice = f"the command has {done}, so do not repeat it"
+        raise type(error)(f"{name} cannot be written: {error.strerror or error}: {advice}") from None
 
 
 @contextmanager

@@ -252,7 +252,7 @@ def _taken_in(
     except (PersistentQueueError, OSError) as error:  # no failure of the verb: the items are durable
         waits = f"published: the next opening of the queue adopts them; it could not be opened now: {error}"
     if as_json:
-        answer({"items": count, "published": bool(waits), **(more or {})})
+        answer({"items": count, "published": bool(waits), **(more or {})}, f"enqueued {many(count, 'item')}")
     else:
         note(f"{many(count, 'item')} {waits or 'enqueued'}")
     return WELL
@@ -482,10 +482,11 @@ def _move_items(
                 break
             moved += len(items)
             at(moved, total)
+    what = f"{many(moved, 'item')} from {name} to {target}"
     if as_json:
-        answer({"items": moved, "source": name, "target": target})
+        answer({"items": moved, "source": name, "target": target}, f"moved {what}")
     else:
-        say(f"moved: {many(moved, 'item')} from {name} to {target}")
+        say(f"moved: {what}", f"moved {what}")
     return WELL
 
 
@@ -547,8 +548,9 @@ def requeue(
         opened(path, named(name), dead_letter=dead) as queue,
     ):
         moved = queue.requeue(count)
+    what = f"{many(moved, 'item')} from {dead_letter} to {name}"
     if as_json:
-        answer({"items": moved, "source": dead_letter, "target": name})
+        answer({"items": moved, "source": dead_letter, "target": name}, f"requeued {what}")
     else:
-        say(f"requeued: {many(moved, 'item')} from {dead_letter} to {name}")
+        say(f"requeued: {what}", f"requeued {what}")
     return WELL if moved or count == 0 else PROBLEMS

@@ -339,6 +339,38 @@ def test_an_output_that_is_full_is_named(queues: Path, words: list[str]) -> None
     assert View(queues, "orders").look().depth == 1
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
+@pytest.mark.parametrize(
+    ("words", "done"),
+    [
+        (["put", "PATH", "orders", "a", "b", "--json"], "enqueued 2 items"),
+        (["load", "PATH", "orders", "--json"], "enqueued 1 item"),
+        (["move", "PATH", "orders", "--to", "mails"], "moved 1 item from orders to mails"),
+        (["move", "PATH", "orders", "--to", "mails", "--json"], "moved 1 item from orders to mails"),
+        (["requeue", "PATH", "mails", "--from", "orders"], "requeued 0 items from orders to mails"),
+        (["requeue", "PATH", "mails", "--from", "orders", "--json"], "requeued 0 items from orders to mails"),
+    ],
+)
+def test_a_change_without_an_answer_is_told(queues: Path, words: list[str], done: str) -> None:
+    """If the answer of a command that changes a queue cannot be written, the error says what was changed."""
+    line = [sys.executable, "-m", "persistentqueue", *(each.replace("PATH", str(queues)) for each in words)]
+    with open("/dev/full", "wb") as full:
+        ended = subprocess.run(
+            line, input=b'{"text": "a"}\n', stdout=full, stderr=subprocess.PIPE, check=False, timeout=60
+        )
+    told = f"stdout cannot be written: No space left on device: the command has {done}, so do not repeat it"
+    assert ended.returncode == 2
+    assert told in ended.stderr.decode()
+
+
+@pytest.mark.parametrize("verb", ["dump", "report"])
+def test_an_output_that_is_a_directory_is_named(queues: Path, verb: str) -> None:
+    """If the output is a directory, the error advises another output alone: free space would not help."""
+    done = cli(verb, queues, *(["orders"] if verb == "dump" else []), "-o", queues)
+    told = f"IsADirectoryError: {queues} cannot be written: Is a directory: give another output\n"
+    assert (done.status, done.err) == (2, told)
+
+
 @pytest.mark.parametrize("words", [["put"], ["put", "--whole"], ["load"]])
 def test_a_closed_stdin_is_named(queues: Path, words: list[str]) -> None:
     """If stdin is closed, the error names it, and no item is enqueued."""

@@ -88,21 +88,24 @@ class NotServedError(PersistentQueueError):
         in_doubt: True if a flush was under way, whose outcome is unknown until an owner serves.
     """
 
-    def __init__(self, path: str, pid: int | None, in_doubt: bool = False, exists: bool = True) -> None:
+    def __init__(
+        self, path: str, pid: int | None, in_doubt: bool = False, exists: bool = True, is_here: bool = False
+    ) -> None:
         self.path, self.pid, self.in_doubt = path, pid, in_doubt
         problem = "the queue is not served: no process owns it" if exists else "there is no queue yet to connect to"
-        action = "start an owner"
-        if pid is not None:
+        way = 'by connect() without serve="never" or by the command persistentqueue serve'
+        action = f"start an owner, {way}{'' if exists else ', which makes the queue'}"
+        if is_here:
+            problem = f"the queue is not served: this process, {pid}, has it open without serve=True"
+            action = "use the queue object that is open, in any number of threads, or open it with serve=True"
+        elif pid is not None:
             problem = f"the queue is not served: process {pid} owns it without serve=True"
-            action = "open it with serve=True in that process, or end that process and start an owner"
+            action = f"open it with serve=True in that process, or end that process and {action}"
         outcome = (
             "; whether the flush that was under way is committed is unknown until then: call flush() of this session "
             "again, which tells it"
         )
-        super().__init__(
-            f'{path}: {problem}: {action}, by connect() without serve="never" or by the command persistentqueue serve'
-            f"{'' if exists else ', which makes the queue'}{outcome if in_doubt else ''}"
-        )
+        super().__init__(f"{path}: {problem}: {action}{outcome if in_doubt else ''}")
 
 
 class RefusedError(PersistentQueueError):

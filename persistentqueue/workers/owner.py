@@ -160,7 +160,7 @@ class Owner(Generic[T]):
         hello = {"versions": [VERSION, VERSION], "process": self.disk.getpid(), "thread": thread, **hello}
         since_seconds = self.disk.monotonic() if since_seconds is None else since_seconds
         with self._guard:
-            pid: int | None = None
+            locked: tuple[int | None, str | None] | None = None
             lack: ResourceError | None = None
             while True:
                 if self.closed:
@@ -181,15 +181,16 @@ class Owner(Generic[T]):
                         self._own()
                         continue
                     except QueueLockedError as error:
-                        pid = error.pid
+                        locked = error.pid, error.host
                 if self.disk.monotonic() >= since_seconds + self.options.lock_timeout:
                     if lack is not None:
                         raise lack
                     exists = self._exists()
                     if self._identity and not exists:
                         raise self._gone()
-                    pid = self._owner_pid() if pid is None else pid
-                    raise NotServedError(self.directory, pid, exists=exists)
+                    pid, host = locked or self._locked_by()
+                    is_here = (pid, host) == (self.disk.getpid(), self.disk.gethostname())
+                    raise NotServedError(self.directory, pid, exists=exists, is_here=is_here)
                 self.disk.sleep(_POLL_SECONDS)
 
     def _recognize(self, close: Callable[[], None], identity: object) -> None:
@@ -224,12 +225,12 @@ class Owner(Generic[T]):
         name = None if isinstance(self.name, Unnamed) else self.name
         return View(self.path, name, encryption=self.options.encryption)
 
-    def _owner_pid(self) -> int | None:
-        """Return the process id of the owner, as its lock has it; None if there is no owner."""
+    def _locked_by(self) -> tuple[int | None, str | None]:
+        """Return the process id and the host of the owner, as its lock has them; None for each if there is no owner."""
         with suppress(PersistentQueueError, OSError):  # the caller raises an error in any case
             seen = self.view().look()
-            return seen.owner.pid if seen.is_owned and seen.owner is not None else None
-        return None
+            return seen.owner[:2] if seen.is_owned and seen.owner is not None else (None, None)
+        return None, None
 
     def _exists(self) -> bool:
         """Return False if there is no queue. A directory that cannot be listed may have one."""

@@ -672,11 +672,9 @@ def test_one_call_at_a_time(served: Serve) -> None:
         session.flush()
 
 
-def test_an_owner_that_does_not_serve_is_named(open_queue: QueueFactory) -> None:
-    """Without a serving owner, ``connect`` says which process owns the queue."""
+def test_an_error_of_connect_says_how_to_start_an_owner(open_queue: QueueFactory) -> None:
+    """Without an owner, ``connect`` says how to start one."""
     queue = open_queue()
-    with pytest.raises(NotServedError, match="open it with serve=True in that process, or end that process"):
-        connect(queue.path, queue.name, lock_timeout=0)
     PersistentQueue(queue.path, "other").close()
     with pytest.raises(NotServedError, match=r"no process owns it: start an owner, by connect\(\) without serve="):
         connect(queue.path, "other", lock_timeout=0, serve="never")
@@ -764,11 +762,25 @@ def test_dead_letters_are_connected_once(served: Serve) -> None:
     assert dead.closed
 
 
+@pytest.mark.parametrize("serve", ["auto", "never"])
+def test_a_process_learns_that_it_has_the_queue_open_itself(open_queue: QueueFactory, serve: Any) -> None:
+    """If this process has the queue open without serving it, the error says so, with advice for this process."""
+    queue = open_queue()
+    told = f"this process, {os.getpid()}, has it open without serve=True: use the queue object.*serve=True$"
+    with pytest.raises(NotServedError, match=told):
+        connect(queue.path, queue.name, serve=serve, lock_timeout=0)
+
+
 def test_the_error_names_an_owner_that_does_not_serve(open_queue: QueueFactory) -> None:
     """A worker that may not own the queue learns the process that owns it without serving."""
     queue = open_queue()
-    with pytest.raises(NotServedError, match=f"process {os.getpid()} owns it") as caught:
-        connect(queue.path, queue.name, serve="never", lock_timeout=0)
+    elsewhere = CURRENT_DISK.set(replace(DISK, gethostname=lambda: "another host"))  # a process there may have this id
+    try:
+        told = f"process {os.getpid()} owns it without serve=True: open it with serve=True in that process, or end"
+        with pytest.raises(NotServedError, match=told) as caught:
+            connect(queue.path, queue.name, serve="never", lock_timeout=0)
+    finally:
+        CURRENT_DISK.reset(elsewhere)
     assert caught.value.pid == os.getpid()
 
 

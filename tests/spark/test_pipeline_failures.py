@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -447,6 +447,28 @@ def test_an_item_that_is_no_letter_is_refused(item: bytes) -> None:
     """An item that no pipeline has put among its letters is refused by name."""
     with pytest.raises(NotAStageError, match="is no letter"):
         StageLetter.decode(item)
+
+
+@pytest.mark.parametrize(
+    ("call", "queue", "problem"),
+    [
+        (lambda pipeline: pipeline.dead_letters("work"), "work.letters", "letter"),
+        (lambda pipeline: pipeline.requeue("work"), "work.letters", "letter"),
+        (lambda pipeline: pipeline.discard("work"), "work.letters", "letter"),
+        (lambda pipeline: pipeline.run(until="drained"), "work.again", "inputs"),
+    ],
+)
+def test_the_queue_of_an_alien_item_is_named(
+    flow: Flow, call: Callable[[Pipeline], object], queue: str, problem: str
+) -> None:
+    """The error of an item that no pipeline has put into a queue of a stage names the directory of this queue."""
+    pipeline, _ = flawed(flow)
+    pipeline.stats()
+    assert pipeline._store is not None
+    put(pipeline._store._queue(queue), b"alien")
+    told = f"{flow.root / queue}: an item .* {problem} of a stage"
+    with pytest.raises((NotAStageError, StageFailedError), match=told):
+        call(pipeline)
 
 
 @pytest.mark.parametrize("item", [b"{", b"[1]", b"null", b'[["a", {}]]'])

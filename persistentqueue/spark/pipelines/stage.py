@@ -50,7 +50,7 @@ from ..stages import Manifest
 from .edge import Edge
 from .graph import Marker, StageDefinition
 from .letters import Input, StageLetter, brief, decode_inputs, failure_of, need_sources
-from .store import AbandonedError, Permit, Store
+from .store import AbandonedError, Permit, Store, decode_from
 
 _RUNS, _ATTEMPTS, _EVERY = "persistentqueue.runs ", "persistentqueue.attempts ", "persistentqueue.every "
 _EXCUSED = "persistentqueue.excused "
@@ -322,7 +322,7 @@ class OpenStage:
                 )
             items.append(item)
         if work.is_again:
-            return decode_inputs(items[0])
+            return decode_from(work.lead, decode_inputs, items[0])
         found = zip(self.definition.sources, items, strict=True)
         return tuple(Input(edge, self._store.edges[edge].decode(item)) for edge, item in found)
 

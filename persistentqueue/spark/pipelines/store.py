@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from threading import Lock
+from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
@@ -22,6 +23,7 @@ from persistentqueue import (
     list_queues,
     transaction,
 )
+from persistentqueue.storage.layout import queue_directory
 
 from ..handoff import AGAIN, LETTERS, open_queue
 from ..stages import NotAStageError, decode
@@ -29,6 +31,7 @@ from .edge import TAKER, Edge
 from .graph import Graph, PipelineDefinitionError, StageDefinition
 from .letters import NO_FAILURE, Failure, Input, StageLetter, decode_failure, decode_inputs, encode_inputs, need_sources
 
+R = TypeVar("R")
 Spark = SparkSession | Callable[[], SparkSession] | None
 _FAILURE = ".failure"
 """Suffix of the name of a stage's third queue, as ``LETTERS`` and ``AGAIN``. The name of an edge has no dot."""
@@ -166,7 +169,8 @@ class Store:
         inputs: list[Input] = []
         for name, queue in queues.items():
             for item in queue.browse_all() if not name.endswith(_FAILURE) else ():
-                inputs += StageLetter.decode(item).inputs if name.endswith(LETTERS) else decode_inputs(item)
+                is_letter = name.endswith(LETTERS)
+                inputs += decode_from(queue, _inputs_of_letter if is_letter else decode_inputs, item)
         return {each.manifest.directory for each in inputs}
 
     # --- failures and letters
@@ -180,8 +184,10 @@ class Store:
     def last_failure(self, stage: str, run: str) -> Failure:
         """Return the last failure of this run of the stage; ``NO_FAILURE`` if no attempt has raised an error."""
         queue = self._queues.get(stage + _FAILURE)
-        for item in queue.peek() if queue is not None else ():
-            failure = decode_failure(item)
+        if queue is None:
+            return NO_FAILURE
+        for item in queue.peek():
+            failure = decode_from(queue, decode_failure, item)
             if failure.run == run:
                 return failure
         return NO_FAILURE
@@ -198,7 +204,7 @@ class Store:
     def dead_letters(self, stage: str) -> list[StageLetter]:
         """Return the letters of a stage, the oldest first."""
         queue = self._queues.get(stage + LETTERS)
-        return [] if queue is None else [StageLetter.decode(item) for item in queue.browse()]
+        return [] if queue is None else [decode_from(queue, StageLetter.decode, item) for item in queue.browse()]
 
     def requeue(self, stage: StageDefinition, max_letters: int | None) -> int:
         """Give a stage the inputs of its letters once more, in one transaction; return the number of letters.
@@ -212,7 +218,7 @@ class Store:
         with transaction(letters, again) as (old, new), self.committing():
             count = 0
             while (max_letters is None or count < max_letters) and (item := old.dequeue()) is not None:
-                inputs = StageLetter.decode(item).inputs
+                inputs = decode_from(letters, _inputs_of_letter, item)
                 need_sources(stage, inputs, "discard the letters")
                 new.enqueue(encode_inputs(inputs))
                 count += 1
@@ -229,7 +235,7 @@ class Store:
             while (max_letters is None or len(items) < max_letters) and (item := session.dequeue()) is not None:
                 items.append(item)
             session.flush()
-            self.remove_unneeded([each for item in items for each in StageLetter.decode(item).inputs])
+            self.remove_unneeded([each for item in items for each in decode_from(letters, _inputs_of_letter, item)])
         return len(items)
 
     def remove_unneeded(self, inputs: Sequence[Input]) -> None:
@@ -249,6 +255,18 @@ class Store:
                     raise ClosedError(f"{self.path}: the pipeline was closed: call the method of the pipeline again")
                 self._queues[name] = open_queue(self.path, name, Options(network_disk=self._network_disk), _LOCKED)
             return self._queues[name]
+
+
+def decode_from(queue: PersistentQueue[bytes], decode: Callable[[bytes], R], item: bytes) -> R:
+    """Return what ``decode`` makes of an item of the queue. Its ``NotAStageError`` gets the directory of the queue."""
+    try:
+        return decode(item)
+    except NotAStageError as error:
+        raise NotAStageError(f"{queue_directory(queue.path, queue.name)}: {error}") from error.__cause__
+
+
+def _inputs_of_letter(item: bytes) -> tuple[Input, ...]:
+    return StageLetter.decode(item).inputs
 
 
 def _has_inputs(view: View) -> bool:

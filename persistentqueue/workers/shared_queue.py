@@ -478,7 +478,7 @@ class SharedQueue(MisplacedCalls, Generic[T]):
         """Close the queue if this process owns it. Other threads, all of them daemons, get no error: they wait on."""
         lost = self._end_sessions(self._owner.closed_text(), only_lossy=True)
         for loss in lost + self._owner.end_with_process():
-            warnings.warn(loss, UnflushedWarning, stacklevel=2)
+            warnings.warn(loss, UnflushedWarning, stacklevel=3)  # behind ``_close_owned``: no line of the package
 
 
 class SharedSubscription(Generic[T]):

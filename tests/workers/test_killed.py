@@ -301,3 +301,27 @@ def test_stopped_reader_holds_nobody_up(start: Start) -> None:
     assert len(slow.result()) == 30
     assert slow.call("flush") is True
     assert worker.call("length") == 20
+
+
+_UNFLUSHED = """
+import sys
+from persistentqueue import connect
+
+queue = connect(sys.argv[1])
+session = queue.session("unflushed")
+session.enqueue(b"an item")
+"""
+
+
+def test_a_loss_at_the_end_of_the_owner_points_to_no_line(tmp_path: Path) -> None:
+    """The warning of an item that is not flushed when the owner ends names no source line of the package."""
+    done = subprocess.run(
+        [sys.executable, "-c", _UNFLUSHED, str(tmp_path / "queue")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert done.stderr.startswith(f"sys:1: UnflushedWarning: {tmp_path / 'queue'}: the session 'unflushed' ")
+    assert done.stderr.count("\n") == 1

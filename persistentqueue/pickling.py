@@ -4,8 +4,8 @@ a copy would close the files of the original."""
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
-from contextlib import _GeneratorContextManager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import _AsyncGeneratorContextManager, _GeneratorContextManager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, ParamSpec, TypeVar
 
@@ -54,21 +54,33 @@ class Uncopyable:
         raise TypeError(f"a {kind} cannot be copied, pickled or sent to another process: {self._elsewhere}")
 
 
-class UncopyableBlock(Uncopyable, _GeneratorContextManager[R]):
-    """A ``with`` block that a generator makes, and that refuses to be copied."""
+class _Block(Uncopyable):
+    """A block that is a transaction, and refuses to be copied."""
 
     _elsewhere = "begin another transaction() in each thread, and in the process that has opened the queue"
+    _with: ClassVar[str] = "with"
+    """Words that begin the block."""
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name):
             """Raise ``AttributeError`` with the block to write, which is most likely missing around this call."""
             raise AttributeError(
-                f"a transaction has no {name}: its block yields a session that has the calls: write 'with … as "
-                f"session:' around session.{name}",
+                f"a transaction has no {name}: its block yields a session that has the calls: write '{self._with} … "
+                f"as session:' around session.{name}",
                 name=name,
                 obj=None,
             )
+
+
+class UncopyableBlock(_Block, _GeneratorContextManager[R]):
+    """A ``with`` block that a generator makes, and that refuses to be copied."""
+
+
+class UncopyableAsyncBlock(_Block, _AsyncGeneratorContextManager[R]):
+    """An ``async with`` block that an asynchronous generator makes, and that refuses to be copied."""
+
+    _with = "async with"
 
 
 def uncopyable_block(make: Callable[P, Iterator[R]]) -> Callable[P, UncopyableBlock[R]]:
@@ -77,5 +89,15 @@ def uncopyable_block(make: Callable[P, Iterator[R]]) -> Callable[P, UncopyableBl
     @wraps(make)
     def block(*arguments: P.args, **named: P.kwargs) -> UncopyableBlock[R]:
         return UncopyableBlock(make, arguments, named)  # type: ignore[arg-type]  # as contextmanager itself does
+
+    return block
+
+
+def uncopyable_async_block(make: Callable[P, AsyncIterator[R]]) -> Callable[P, UncopyableAsyncBlock[R]]:
+    """Decorate an asynchronous generator like ``contextlib.asynccontextmanager``; the block refuses to be copied."""
+
+    @wraps(make)
+    def block(*arguments: P.args, **named: P.kwargs) -> UncopyableAsyncBlock[R]:
+        return UncopyableAsyncBlock(make, arguments, named)  # type: ignore[arg-type]  # as the original itself does
 
     return block

@@ -7,7 +7,6 @@ import warnings
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
@@ -28,7 +27,7 @@ from persistentqueue.codecs import T
 from persistentqueue.core.items import checked_text, checked_timeout
 from persistentqueue.misplaced_calls import MisplacedCalls
 from persistentqueue.options import DeadLetterQueue, Options, PlainOptionArguments, Start, Unnamed, chosen_options
-from persistentqueue.pickling import Uncopyable
+from persistentqueue.pickling import Uncopyable, uncopyable_async_block
 from persistentqueue.system.disk import StrPath, fspath
 
 from .flush_batcher import Flushes, Marker
@@ -274,7 +273,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
         self._sessions.add(session)
         return session
 
-    @asynccontextmanager
+    @uncopyable_async_block
     async def transaction(self, name: str | None = None) -> AsyncIterator[Session[T]]:
         """Return an ``async with`` block that is one transaction: flushed if it ends well, rolled back if it raises.
 
@@ -616,7 +615,7 @@ class Subscription(Uncopyable, Generic[T]):
         self._queue.check()
         return self._queue._session(self._core.session(session_name(name)), self._watch, self._core.__len__)
 
-    @asynccontextmanager
+    @uncopyable_async_block
     async def transaction(self, name: str | None = None) -> AsyncIterator[Session[T]]:
         """Return an ``async with`` block that is one transaction: flushed if it ends well, rolled back if it raises.
 

@@ -11,7 +11,7 @@ import asyncio
 import warnings
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cast
@@ -20,7 +20,7 @@ from persistentqueue import ClosedError, Compacted, Maintained, SegmentUse, Sess
 from persistentqueue.codecs import BYTES, Codec, T
 from persistentqueue.misplaced_calls import MisplacedCalls
 from persistentqueue.options import OptionArguments, Options, Start, Unnamed
-from persistentqueue.pickling import Uncopyable
+from persistentqueue.pickling import Uncopyable, uncopyable_async_block
 from persistentqueue.storage.layout import queue_directory
 from persistentqueue.system.disk import StrPath, abspath
 from persistentqueue.workers import SharedQueue, SharedSubscription, WorkerSession, connect_options
@@ -239,7 +239,7 @@ class ConnectedQueue(MisplacedCalls, Uncopyable, Generic[T]):
         self._threads.add(thread)
         return session
 
-    @asynccontextmanager
+    @uncopyable_async_block
     async def transaction(self, name: str | None = None) -> AsyncIterator[ConnectedSession[T]]:
         """Return an ``async with`` block that is one transaction: flushed if it ends well, rolled back if it raises.
 
@@ -546,7 +546,7 @@ class ConnectedSubscription(Uncopyable, Generic[T]):
         """
         return self.session_of(self.core.session(session_name(name)))
 
-    @asynccontextmanager
+    @uncopyable_async_block
     async def transaction(self, name: str | None = None) -> AsyncIterator[ConnectedSession[T]]:
         """Return an ``async with`` block that is one transaction: flushed if it ends well, rolled back if it raises.
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
 from functools import partial
 from typing import Any, TypeVar, overload
 
 import persistentqueue
+from persistentqueue.pickling import uncopyable_async_block
 
 from .flush_batcher import Marker
 from .futures import Job, Landing, launch, over, session_name
@@ -115,13 +116,13 @@ def transaction(*queues: Any, name: str | None = None) -> Any:
     return _connected(queues, name) if all(connected) else _together(queues, name)
 
 
-@asynccontextmanager
+@uncopyable_async_block
 async def _alone(queue: Any, name: str | None) -> AsyncIterator[tuple[Any]]:
     async with queue.transaction(name) as session:
         yield (session,)
 
 
-@asynccontextmanager
+@uncopyable_async_block
 async def _together(
     queues: Sequence[PersistentQueue[Any] | Subscription[Any]], name: str | None
 ) -> AsyncIterator[tuple[Session[Any], ...]]:
@@ -139,7 +140,7 @@ async def _together(
     await _end(parts, block, None)
 
 
-@asynccontextmanager
+@uncopyable_async_block
 async def _connected(
     queues: Sequence[ConnectedQueue[Any] | ConnectedSubscription[Any]], name: str | None
 ) -> AsyncIterator[tuple[ConnectedSession[Any], ...]]:

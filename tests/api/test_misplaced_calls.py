@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -96,6 +98,25 @@ def test_a_transaction_without_its_block_shows_it(tmp_path: Path) -> None:
             with pytest.raises(AttributeError, match=r"write 'with … as session:' around session\.enqueue$"):
                 block.enqueue(b"x")
             assert not hasattr(block, "enqueue")
+
+
+def test_an_asynchronous_transaction_without_its_block_shows_it(tmp_path: Path) -> None:
+    """A call on a transaction of ``aio`` whose ``async with`` is forgotten shows the block to write."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue(tmp_path, "q") as queue, aio.connect(tmp_path, "c") as connected:
+            named, other = await queue.subscribe("s"), await connected.subscribe("s")
+            blocks: list[Any] = [
+                *(each.transaction() for each in (queue, connected, named, other)),
+                *(aio.transaction(*each) for each in ([queue], [queue, named], [connected, other])),
+            ]
+            for block in blocks:
+                with pytest.raises(AttributeError, match=r"write 'async with … as session:' around session\.enqueue$"):
+                    block.enqueue(b"x")
+                with pytest.raises(TypeError, match=r"cannot be copied.*begin another transaction\(\)"):
+                    copy.copy(block)
+
+    asyncio.run(main())
 
 
 def test_a_loop_names_the_calls_for_it(queue: Any) -> None:

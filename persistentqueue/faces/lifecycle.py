@@ -32,7 +32,7 @@ class Lifecycle:
         """Number of items that were got and are not done."""
         self.is_shutdown = False
         self.is_drained = False
-        """True after an immediate shutdown: the queue then counts as empty."""
+        """True after an immediate shutdown, and when a queue that was shut down has ended: it then counts as empty."""
 
     def shut_down(self, immediate: bool) -> None:
         """Record a shutdown. A later one cannot take back that the queue is drained."""

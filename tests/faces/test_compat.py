@@ -581,6 +581,48 @@ def test_shutdown_wakes_all(opened: OpenFace) -> None:
     assert isinstance(putting.answer(), ShutDown)
 
 
+@pytest.mark.parametrize("settings", [{}, {"max_attempts": 2, "dead_letter": "dead"}])
+def test_join_ends_though_another_process_puts_behind_a_shutdown(
+    settings: dict[str, Any], opened: OpenFace, tmp_path: Path
+) -> None:
+    """An item that a ``Producer`` publishes when ``get`` has ended by a shutdown is for the next opening: ``join`` does
+    not wait for it."""
+    queue = opened(**settings)
+    queue.put(1)
+    assert queue.get() == 1
+    if settings:
+        queue.task_done()  # before: a rejection could bring it back
+    queue.shutdown()
+    with pytest.raises(ShutDown):
+        queue.get()
+    with Producer(tmp_path / "queue") as producer:
+        producer.enqueue(b"2")
+        producer.flush()
+    if not settings:
+        queue.task_done()
+    assert queue.persistent.wait(60)
+    assert len(queue.persistent) == 1
+    assert (queue.qsize(), queue.unfinished_tasks) == (0, 0)
+    queue.join()
+    with pytest.raises(ShutDown):
+        queue.get_nowait()
+    queue.close()
+    assert opened(**settings).get_nowait() == 2
+
+
+def test_a_rejected_item_outlives_a_shutdown(opened: OpenFace) -> None:
+    """An item that is rejected when another ``get`` has ended by a shutdown is there again."""
+    queue = opened(max_attempts=2, dead_letter="dead")
+    queue.put(1)
+    assert queue.get() == 1
+    queue.shutdown()
+    assert isinstance(Waiting(queue.get).answer(), ShutDown)
+    queue.reject(1)
+    assert (queue.qsize(), queue.get_nowait()) == (1, 1)
+    queue.task_done()
+    queue.join()
+
+
 def test_shutdown_waits_for_a_put_that_commits(tmp_path: Path) -> None:
     """After ``shutdown``, a ``get`` returns the item of a put that was committing. Then it raises ``ShutDown``."""
     gate = Gate()

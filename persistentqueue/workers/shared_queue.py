@@ -475,7 +475,7 @@ class SharedQueue(MisplacedCalls, Generic[T]):
                 return [text for session in ending if (text := session.end(why_closed)) is not None]
 
     def _end_with_process(self) -> None:
-        """Close the queue if this process owns it. Other threads, all of them daemons, get no error: they wait on."""
+        """Close the queue if this process owns it. Daemon threads that look for an owner get no error: they wait on."""
         lost = self._end_sessions(self._owner.closed_text(), only_lossy=True)
         for loss in lost + self._owner.end_with_process():
             warnings.warn(loss, UnflushedWarning, stacklevel=3)  # behind ``_close_owned``: no line of the package

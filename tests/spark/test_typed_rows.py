@@ -22,7 +22,7 @@ from persistentqueue.spark import writer as writers
 from persistentqueue.spark.source import BatchReader, FilteringReader, QueueDataSource
 from tests.support.queues import put
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]  # types of Spark need a session, too
 FORMATS = ("arrow", "avro", "json")
 KINDS = """id bigint, small smallint, tiny tinyint, n int, f float, d double, yes boolean, text string, raw binary,
     day date, at timestamp, local timestamp_ntz, price decimal(12,3), list array<string>,

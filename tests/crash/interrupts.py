@@ -116,6 +116,7 @@ class Tracer:
         """Make the call, traced."""
         before = sys.gettrace(), sys.getprofile()
         sys.setprofile(self._profile)
+        sys._getframe().f_trace_opcodes = True  # Python 3.12 traces opcodes only if a frame asks for it before
         sys.settrace(self._enter)
         try:
             call()

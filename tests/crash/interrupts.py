@@ -193,6 +193,19 @@ def require(condition: object, what: str) -> None:
         raise ViolationError(what)
 
 
+def traced(call: Callable[[], object], target: tuple[Place, int] | None) -> Tracer:
+    """Make the call, interrupted at the target; return the tracer. Raises ``ViolationError`` unless the interruption
+    comes out, and nothing else does."""
+    tracer = Tracer(target)
+    try:
+        tracer.run(call)
+    except KeyboardInterrupt:
+        require(tracer.has_raised, "an interruption that nobody raised")
+    else:
+        require(not tracer.has_raised, "the interruption did not come out")
+    return tracer
+
+
 def require_idle(queue: PersistentQueue[Any], sessions: Sequence[Session[Any]]) -> None:
     """Raise ``ViolationError`` unless the queue is idle.
 
@@ -261,13 +274,7 @@ def interrupt(scenario: Scenario, target: tuple[Place, int] | None) -> dict[Plac
 
 def _interrupt(world: World, scenario: Scenario, target: tuple[Place, int] | None) -> dict[Place, int]:
     case = scenario(world)
-    tracer = Tracer(target)
-    try:
-        tracer.run(case.call)
-    except KeyboardInterrupt:
-        require(tracer.has_raised, "an interruption that nobody raised")
-    else:
-        require(not tracer.has_raised, "the interruption did not come out")
+    tracer = traced(case.call, target)
     if target is not None and not tracer.has_raised:
         return tracer.seen  # this time the call did not reach the place
     for queue in world.queues.values():

@@ -27,16 +27,16 @@ from persistentqueue import PersistentQueue, Session
 from persistentqueue.codecs import BYTES
 from persistentqueue.errors import PersistentQueueError
 from persistentqueue.options import Options
-from persistentqueue.serving.errors import SessionLostError
 from persistentqueue.serving.server import CALL_THREAD_NAME, THREAD_NAME
 from persistentqueue.serving.service import OwnerFailedError
 from persistentqueue.system.call_guard import BUSY, FREE
 from persistentqueue.workers.shared_queue import SharedQueue
 from persistentqueue.workers.worker_session import WorkerSession
 
-from .interrupts import Interrupt, Place, Report, Tracer, ViolationError, require, require_idle, run_scenarios
+from .interrupts import Interrupt, Place, Report, ViolationError, require, require_idle, run_scenarios, traced
 from .kills import fast_directory
 from .scenarios import MANY, SMALL, B
+from .worker_scenarios import telling
 
 _WAIT_SECONDS, _POLL_SECONDS = 20.0, 0.002
 """The longest wait for the threads of owners, and the time between two looks."""
@@ -195,17 +195,7 @@ def _flush(world: OwnerWorld, taken: int, behind: bool, marker: tuple[str, int] 
     world.die(behind=behind)
     told: list[bool] = []
 
-    def flush() -> None:
-        """Flush. A marker that an interrupted flush has recorded makes the repeated one return False."""
-        try:
-            session.flush(marker)
-            told.append(True)
-        except SessionLostError:
-            told.append(False)
-        except KeyboardInterrupt as error:
-            if isinstance(error.__context__, SessionLostError):
-                told.append(False)
-            raise
+    flush = telling(partial(session.flush, marker), told)
 
     def again() -> None:
         flush()
@@ -349,13 +339,7 @@ def interrupt_owner(scenario: Scenario, target: tuple[Place, int] | None) -> dic
 def _interrupt(world: OwnerWorld, scenario: Scenario, target: tuple[Place, int] | None) -> dict[Place, int]:
     before = _descriptors(), _threads()
     case = scenario(world)
-    tracer = Tracer(target)
-    try:
-        tracer.run(case.call)
-    except KeyboardInterrupt:
-        require(tracer.has_raised, "an interruption that nobody raised")
-    else:
-        require(not tracer.has_raised, "the interruption did not come out")
+    tracer = traced(case.call, target)
     if target is not None and not tracer.has_raised:
         return tracer.seen  # this time the call did not reach the place
     _await(partial(_require_sound, world))

@@ -20,12 +20,12 @@ from persistentqueue.errors import (
     SubscriptionNotFoundError,
     WrongKeyError,
 )
-from persistentqueue.serving.errors import HoldLostError, SessionLostError
+from persistentqueue.serving.errors import HoldLostError
 from persistentqueue.workers.shared_queue import SharedQueue
 from persistentqueue.workers.worker_session import WorkerSession
 
 from .scenarios import COUNTED, MANY, RAW, A, B, Case, Numbers
-from .worker_scenarios import Scenario, WorkerWorld
+from .worker_scenarios import Scenario, WorkerWorld, telling
 
 _HOLD_SECONDS = 60.0
 _SHORT_SECONDS = 0.03
@@ -81,15 +81,7 @@ def _flush(world: WorkerWorld, dies: str = "", **settings: Any) -> Case:
         world.dies_behind, world.answers_last = 0, dies == "after"
     told: list[bool] = []
 
-    def flush() -> None:
-        try:
-            told.append(session.flush())
-        except SessionLostError:
-            told.append(False)
-        except KeyboardInterrupt as error:
-            if isinstance(error.__context__, SessionLostError):
-                told.append(False)
-            raise
+    flush = telling(session.flush, told)
 
     def again() -> None:
         world.dies_behind = None

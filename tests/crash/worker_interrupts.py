@@ -23,7 +23,7 @@ from persistentqueue.system import sockets
 from persistentqueue.system.call_guard import BUSY, FREE
 from persistentqueue.system.disk import basename
 
-from .interrupts import Interrupt, Place, Report, Tracer, drained, require, run_scenarios
+from .interrupts import Interrupt, Place, Report, drained, require, run_scenarios, traced
 from .session_scenarios import SCENARIOS as OF_SESSIONS
 from .worker_scenarios import SCENARIOS as OF_WORKERS
 from .worker_scenarios import Handle, Scenario, WorkerWorld, another_process
@@ -101,13 +101,7 @@ def interrupt_worker(scenario: Scenario, target: tuple[Place, int] | None) -> di
 
 def _interrupt(world: WorkerWorld, scenario: Scenario, target: tuple[Place, int] | None) -> dict[Place, int]:
     case = scenario(world)
-    tracer = Tracer(target)
-    try:
-        tracer.run(case.call)
-    except KeyboardInterrupt:
-        require(tracer.has_raised, "an interruption that nobody raised")
-    else:
-        require(not tracer.has_raised, "the interruption did not come out")
+    tracer = traced(case.call, target)
     if target is not None and not tracer.has_raised:
         return tracer.seen  # this time the call did not reach the place
     _require_sound(world)

@@ -296,6 +296,26 @@ def _put(session: WorkerSession[Any], *items: bytes) -> None:
     session._put()
 
 
+def telling(flush: Callable[[], object], told: list[bool]) -> Callable[[], None]:
+    """Return a flush that notes whether it was committed, or its session lost: an interruption may replace the error.
+
+    A marker that an interrupted flush has recorded makes the repeated one return False.
+    """
+
+    def call() -> None:
+        try:
+            flush()
+            told.append(True)
+        except SessionLostError:
+            told.append(False)
+        except KeyboardInterrupt as error:
+            if isinstance(error.__context__, SessionLostError):
+                told.append(False)
+            raise
+
+    return call
+
+
 def _flush(
     world: WorkerWorld,
     taken: int,
@@ -318,18 +338,7 @@ def _flush(
         world.dies_behind, world.answers_last = 0, dies == "after"
     told: list[bool] = []
 
-    def flush() -> None:
-        """Flush, and note whether the flush was committed, or its session lost: an interruption may replace the
-        error."""
-        try:
-            session.flush(marker, wait=wait)
-            told.append(True)
-        except SessionLostError:
-            told.append(False)
-        except KeyboardInterrupt as error:
-            if isinstance(error.__context__, SessionLostError):
-                told.append(False)
-            raise
+    flush = telling(partial(session.flush, marker, wait=wait), told)
 
     def again() -> None:
         world.dies_behind = None

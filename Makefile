@@ -94,6 +94,7 @@ interrupts --only flush --parts 8
 interrupts --signals-only --count 200
 endef
 define QUARTER
+interrupts --parts 8
 exhaustive --operations 3 --only 0
 mutants --jobs 2
 random --first 36 --schedules 12000
@@ -121,7 +122,6 @@ fuzz --kind formats --count 1000
 fuzz --kind files --first 1000 --count 400
 misuse --first 1000 --count 2000
 misuse --directed --repeat 20
-interrupts --parts 4
 interrupts --signals-only --count 10000
 endef
 # The same with seeds that no run had before: the second of the start. An hour and a half.

@@ -392,7 +392,8 @@ def _set_aside(world: World, method: str) -> Case:
     return Case(call, again, [{"q": [A, B, C]}])
 
 
-def _subscriptions(world: World, method: str) -> Case:
+def subscriptions(world: AnyWorld, method: str) -> Case:
+    """Make or remove a subscription."""
     queue = world.open("q", A, B)
     if method == "unsubscribe":
         queue.subscribe("other")
@@ -687,8 +688,8 @@ SCENARIOS: dict[str, Scenario] = {
     "len": partial(_look, method="len"),
     "browse a damaged block": partial(_set_aside, method="browse"),
     "dequeue a damaged block": partial(_set_aside, method="dequeue"),
-    "subscribe": partial(_subscriptions, method="subscribe"),
-    "unsubscribe": partial(_subscriptions, method="unsubscribe"),
+    "subscribe": partial(subscriptions, method="subscribe"),
+    "unsubscribe": partial(subscriptions, method="unsubscribe"),
     "open": partial(_open, is_clean=True),
     "recover": partial(_open, is_clean=False),
     "close": _close,

@@ -50,6 +50,7 @@ from .scenarios import (
     Numbers,
     refuse_several,
     several,
+    subscriptions,
     take_numbers,
 )
 
@@ -538,22 +539,6 @@ def _call(world: WorkerWorld, method: str, dies: bool = False) -> Case:
     return Case(call, call, [{"q": [] if method == "clear" else MANY[:9]}])
 
 
-def _subscriptions(world: WorkerWorld, method: str) -> Case:
-    queue = world.open("q", A, B)
-    if method == "unsubscribe":
-        queue.subscribe("other")
-
-    def again() -> None:
-        if method == "subscribe":
-            assert len(queue.subscribe("other")) == 2
-        else:
-            with suppress(persistentqueue.SubscriptionNotFoundError):
-                queue.unsubscribe("other")
-            assert queue.subscriptions() == []
-
-    return Case(lambda: getattr(queue, method)("other"), again, [{"q": [A, B]}])
-
-
 def _connect(world: WorkerWorld) -> Case:
     """Connect, and begin the first call of a session."""
     world.open("q", A, B).close()
@@ -725,8 +710,8 @@ SCENARIOS: dict[str, Scenario] = {
         for method in ("len", "peek", "browse_all", "sizes", "stats", "clear", "identity")
     },
     "worker: len as the owner dies": partial(_call, method="len", dies=True),
-    "worker: subscribe": partial(_subscriptions, method="subscribe"),
-    "worker: unsubscribe": partial(_subscriptions, method="unsubscribe"),
+    "worker: subscribe": partial(subscriptions, method="subscribe"),
+    "worker: unsubscribe": partial(subscriptions, method="unsubscribe"),
     "worker: connect": _connect,
     "worker: close the queue": _close,
     "worker: transaction": several,

@@ -109,6 +109,11 @@ def _is_of_java(thread: threading.Thread) -> bool:
     return str(getattr(getattr(thread, "_target", None), "__module__", "")).startswith("py4j.")
 
 
+def _ends_by_itself(thread: threading.Thread) -> bool:
+    """Return whether the thread ends a moment after what a test waits for: rich joins no thread of a bar that ends."""
+    return thread.name in _ENDING or type(thread).__module__ == "rich.live"
+
+
 @pytest.fixture(autouse=True)
 def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail if a test leaves a thread or a descriptor of a queue's file behind."""
@@ -121,8 +126,8 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     gc.collect()
     end_helper()
     for thread in threading.enumerate():
-        if thread not in threads and thread.name in _ENDING:
-            thread.join(60)  # it ends by itself once it has nothing to do
+        if thread not in threads and _ends_by_itself(thread):
+            thread.join(60)
     left = {fd: target for fd, target in _descriptors().items() if before.get(fd) != target}
     kinds = ("/", "anon_inode")
     own = {fd: target for fd, target in left.items() if target.startswith(kinds) and not target.startswith("/dev/")}

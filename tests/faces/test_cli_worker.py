@@ -392,7 +392,7 @@ def test_the_second_signal_ends_a_worker_whose_owner_is_stopped(tasks: Path) -> 
     with Command("serve", tasks / "queues", directory=tasks) as owner:
         assert owner.line().startswith("serving orders")
         with worker(tasks, "record", "--processes", 2) as command:
-            wait_for(lambda: lines(tasks).total() == 3)
+            wait_for(lambda: View(tasks / "queues", "orders").look().depth == 0)  # each item is consumed, not only done
             owner.send(signal.SIGSTOP)
             place = Path(f"/proc/{command.process.pid}/wchan")
             wait_for(lambda: "unix" in place.read_text())  # the look for an owner waits for its answer

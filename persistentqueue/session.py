@@ -25,9 +25,9 @@ from .core.items import (
 )
 from .core.page_cache import ITEM_OVERHEAD_BYTES
 from .errors import CodecError, PrecedingFlushError, UnflushedWarning
+from .interrupts.call_guard import BUSY, FREE
 from .runtime.pipeline import Ticket, done
 from .runtime.session_state import SessionState, fail_held, require_no_handlers
-from .system.call_guard import BUSY, FREE
 
 
 class Session(SessionState[T]):

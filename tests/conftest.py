@@ -18,6 +18,8 @@ from hypothesis import settings
 
 from persistentqueue import PersistentQueue, check
 from persistentqueue.errors import CorruptionError
+from persistentqueue.interrupts.signal_shield import THREAD_NAME as HELPER_NAME
+from persistentqueue.interrupts.signal_shield import end_helper
 from persistentqueue.runtime.background import THREAD_NAME
 from persistentqueue.runtime.maintenance import Maintenance
 from persistentqueue.serving import server
@@ -25,8 +27,6 @@ from persistentqueue.storage.layout import find_generations
 from persistentqueue.storage.locations import ID_NAME
 from persistentqueue.system import progress
 from persistentqueue.system.disk import DISK
-from persistentqueue.system.signal_shield import THREAD_NAME as HELPER_NAME
-from persistentqueue.system.signal_shield import end_helper
 from tests.support import quick_spark
 from tests.support.disks import call_on
 from tests.support.queues import receive_signals

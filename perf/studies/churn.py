@@ -35,11 +35,11 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from persistentqueue import PersistentQueue, QueueFullError, Session
+from persistentqueue.interrupts.signal_shield import THREAD_NAME as HELPER_NAME
+from persistentqueue.interrupts.signal_shield import end_helper
 from persistentqueue.runtime import maintenance
 from persistentqueue.runtime.background import THREAD_NAME
 from persistentqueue.storage.locations import LIMITS_NAME
-from persistentqueue.system.signal_shield import THREAD_NAME as HELPER_NAME
-from persistentqueue.system.signal_shield import end_helper
 
 from ..harness import Row, met
 

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
-from persistentqueue.system.disk import CREATE_NEW, DISK, DSYNC, write_all, write_zeros
+from persistentqueue.system.disk import CREATE_NEW, DISK, DSYNC
+from persistentqueue.system.files import write_all, write_zeros
 
 from .. import harness
 

@@ -20,7 +20,8 @@ from statistics import median, quantiles
 from typing import Any
 
 from persistentqueue import PersistentQueue
-from persistentqueue.system.disk import CREATE_NEW, DISK, Disk, read_all, write_all, write_zeros
+from persistentqueue.system.disk import CREATE_NEW, DISK, Disk
+from persistentqueue.system.files import read_all, write_all, write_zeros
 
 from ..disks import using_disk
 from ..harness import Row, spread

@@ -60,7 +60,7 @@ _CIPHERS_MAX = 64
 
 
 class RandomSource(Protocol):
-    """The part of the operating system that the encoder needs: a source of salts that differ in each process.
+    """The part of the operating system that the encoder needs: random salts, and the identity of this process.
 
     The disk implements it.
     """
@@ -68,6 +68,10 @@ class RandomSource(Protocol):
     @property
     def getpid(self) -> Callable[[], int]:
         """The function that returns the id of this process."""
+
+    @property
+    def forks(self) -> Callable[[], int]:
+        """The function that returns the number of forks from the first process to this one."""
 
     @property
     def urandom(self) -> Callable[[int], bytes]:
@@ -303,7 +307,7 @@ class _Encoder:
         self._compress = _compressor() if compresses else None
         self._key_id = key_id
         self._key = key
-        self._pid = -1
+        self._process = -1, -1
         self._salt = b""
         self._counter = 0
 
@@ -334,10 +338,11 @@ class _Encoder:
 
     def _encrypt(self, content: bytes, flags: int, count: int, raw_bytes: int, bits: bytes) -> tuple[bytes, bytes]:
         """Return the envelope, and the encrypted content."""
-        if self._pid != (pid := self._source.getpid()):  # at the first block, and in a forked child
+        process = self._source.getpid(), self._source.forks()  # an ancestor may have had the same id
+        if self._process != process:  # at the first block, and in a forked child
             self._salt, self._counter = self._source.urandom(ENVELOPE_SALT_BYTES), 0
             self._cipher = _derive(self._key, self._salt, self._purpose)
-            self._pid = pid  # last: after an interruption the next call draws another salt
+            self._process = process  # last: after an interruption the next call draws another salt
         pieces = range(0, len(content), PIECE_BYTES)
         counter = self._counter
         self._counter += len(pieces)  # first, so that a failure below never uses these nonces again

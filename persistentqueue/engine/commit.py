@@ -59,12 +59,12 @@ from ..core.operations import (
 from ..core.page_cache import ITEM_OVERHEAD_BYTES, Pages
 from ..core.state import StateError
 from ..errors import InvalidTransactionError, ResourceError, SubscriptionNotFoundError
+from ..interrupts.signal_shield import is_interruption
 from ..measuring.stalls import stalled
 from ..storage.log import Log
 from ..storage.segment_files import DEFERRED_BYTES, Segments
 from ..system.disk import LACKING, NO_FILES, NO_SPACE
 from ..system.path_errors import lacking
-from ..system.signal_shield import is_interruption
 from .admission import Limits, Tally
 from .context import Context
 from .transaction import Transaction

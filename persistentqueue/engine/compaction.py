@@ -50,7 +50,8 @@ from ..errors import CorruptionError
 from ..storage.segment import Ahead, Segment
 from ..storage.segment_files import SEGMENT_BYTES_FIRST, Segments
 from ..system.bad_pages import is_unreadable
-from ..system.disk import NO_SPACE, sync_directory
+from ..system.disk import NO_SPACE
+from ..system.files import sync_directory
 from ..system.path_errors import unless_lacking
 from .context import Context
 from .subscriptions import Subscriptions

@@ -12,11 +12,11 @@ from typing import Literal, NamedTuple
 
 from ..core.encryption import Envelopes
 from ..core.state import State
+from ..interrupts.signal_shield import Shielded, call_once
 from ..measuring.stalls import Note, unnoted
 from ..storage.locations import Places
 from ..system.disk import Disk
 from ..system.quota import Quota
-from ..system.signal_shield import Shielded, call_once
 
 Full = Literal["raise", "block"]
 

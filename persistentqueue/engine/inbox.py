@@ -35,8 +35,9 @@ from ..storage.publication import (
     read_publication,
 )
 from ..storage.segment_files import Piece, Segments
-from ..system.disk import DIRECTORY, READ, basename, join, names_of, sync_directory
+from ..system.disk import DIRECTORY, READ, basename, join
 from ..system.event_log import LOGGER
+from ..system.files import names_of, sync_directory
 from ..system.quota import OverLimitError
 from ..system.trust import need_regular
 from .context import Context

@@ -30,9 +30,9 @@ from ..core.operations import ExtentRow
 from ..core.page_cache import Page, Pages
 from ..core.state import StateError
 from ..errors import ClosedError, CorruptionError, MemoryShortageError
+from ..interrupts.signal_shield import Shielded, call_once
 from ..storage.segment import NO_BOUND, Ahead, Loaded, Segment
 from ..storage.segment_files import Segments
-from ..system.signal_shield import Shielded, call_once
 from .context import Context
 
 Cursors = dict[int, tuple[int, int]]

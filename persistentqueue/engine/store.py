@@ -35,6 +35,7 @@ from ..errors import (
     SubscriptionNotFoundError,
     TooManyFilesError,
 )
+from ..interrupts.signal_shield import T, is_interruption
 from ..measuring.stalls import stalled
 from ..storage.locations import DATA_DIRECTORY, LOG_DIRECTORY, Places
 from ..storage.lock import Lock
@@ -46,7 +47,6 @@ from ..system.disk import NO_SPACE, Disk, StatResult, basename
 from ..system.event_log import LOGGER
 from ..system.path_errors import lacking, unless_lacking
 from ..system.quota import OverLimitError, Quota
-from ..system.signal_shield import T, is_interruption
 from .admission import Limits
 from .adoption import Adopter
 from .commit import Committer, Written

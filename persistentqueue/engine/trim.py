@@ -40,7 +40,8 @@ from ..storage.log import OVERHEAD_BYTES, Log, log_name
 from ..storage.log_reader import Replay
 from ..storage.pool import Spare
 from ..storage.segment_files import Segments
-from ..system.disk import NO_SPACE, join, sync_directory
+from ..system.disk import NO_SPACE, join
+from ..system.files import sync_directory
 from ..system.path_errors import lacking
 from .admission import Limits
 from .context import Context

@@ -33,9 +33,9 @@ from typing import NamedTuple
 
 from ..core.operations import Decision, Operation, Prepare
 from ..errors import QueueNotFoundError
+from ..interrupts.signal_shield import is_interruption
 from ..system.disk import Disk, join
 from ..system.path_errors import ABSENT
-from ..system.signal_shield import is_interruption
 from .commit import Written
 from .store import Store
 from .transaction import Transaction

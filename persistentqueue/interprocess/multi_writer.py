@@ -24,7 +24,8 @@ from ..errors import ClosedError, CorruptionError, PersistentQueueError
 from ..storage.inbox_limits import Bounds, Load, load_of
 from ..storage.layout import names_in, queue_directory
 from ..storage.publication import SUFFIX, Draft, Part, is_published, parse_name, read_publication, time_behind
-from ..system.disk import Disk, StrPath, abspath, current_disk, join, sync_directory
+from ..system.disk import Disk, StrPath, abspath, current_disk, join
+from ..system.files import sync_directory
 from ..system.trust import need_regular
 from .producer import Versions, explained, find_inbox, need_same_key
 

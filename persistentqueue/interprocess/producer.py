@@ -43,7 +43,8 @@ from ..storage.locations import CLOSED_DIRECTORY, INBOX_DIRECTORY, OWN, Place, r
 from ..storage.lock import LOCK_NAME, is_held
 from ..storage.publication import Draft, is_published, read_publication, time_behind
 from ..storage.relocation import need_data, need_own_location
-from ..system.disk import LACKING, Disk, StrPath, abspath, current_disk, dirname, join, sync_directory
+from ..system.disk import LACKING, Disk, StrPath, abspath, current_disk, dirname, join
+from ..system.files import sync_directory
 from ..system.path_errors import lacking, unless_lacking
 from ..system.trust import need_trusted
 from .snapshot_view import view_of

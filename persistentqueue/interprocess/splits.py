@@ -36,7 +36,8 @@ from ..storage.log_reader import SNAPSHOT, Replay, is_unchanged, read_steadily
 from ..storage.relocation import need_data, need_own_location
 from ..storage.segment import NO_BOUND, FoundBlock, Segment, segment_name
 from ..system.bad_pages import read_around
-from ..system.disk import READ, Disk, abspath, dirname, join, sync_directory
+from ..system.disk import READ, Disk, abspath, dirname, join
+from ..system.files import sync_directory
 from ..system.trust import open_plain
 
 T = TypeVar("T")

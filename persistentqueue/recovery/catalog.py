@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from ..errors import InDoubtError, naming_paths
+from ..interrupts.signal_shield import shielded
 from ..storage.layout import (
     DELETED_DIRECTORY,
     believed,
@@ -25,9 +26,9 @@ from ..storage.locations import LOG_DIRECTORY, OWN, read_places
 from ..storage.lock import LOCK_NAME, Lock, read_owner
 from ..storage.log import parse_log_name
 from ..storage.relocation import own_location
-from ..system.disk import Disk, StrPath, abspath, current_disk, dirname, join, sync_directory
+from ..system.disk import Disk, StrPath, abspath, current_disk, dirname, join
+from ..system.files import sync_directory
 from ..system.path_errors import unless_lacking
-from ..system.signal_shield import shielded
 from ..system.trust import need_trusted
 from .in_doubt import find_unsettled
 

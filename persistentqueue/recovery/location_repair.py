@@ -13,6 +13,7 @@ from stat import S_ISREG
 from typing import NamedTuple
 
 from ..errors import CorruptionError, DataMissingError, DataPathError
+from ..interrupts.signal_shield import shielded
 from ..storage.layout import find_generations, keep_copy, names_in, set_aside
 from ..storage.locations import (
     DATA_DIRECTORY,
@@ -35,7 +36,6 @@ from ..storage.log_reader import STRICT, named_segments, read_newest
 from ..storage.relocation import hold_location, need_data
 from ..storage.segment import find_salt, segment_name
 from ..system.disk import Disk, abspath, basename, join
-from ..system.signal_shield import shielded
 
 _COPIED_BYTES_MAX = 1024 * 1024
 """Maximum length of a file that is copied. A longer file is not the queue's, and may consist of holes."""

@@ -16,7 +16,8 @@ from __future__ import annotations
 from contextlib import suppress
 
 from ..errors import NetworkDiskError
-from ..system.disk import READ, Disk, device_numbers, dirname, join, read_all
+from ..system.disk import READ, Disk, device_numbers, dirname, join
+from ..system.files import read_all
 from ..system.path_errors import OUT_OF_REACH
 
 _MOUNTS = "/proc/self/mountinfo"

@@ -36,6 +36,7 @@ from ..engine.context import UNGUARDED, Guards, Settings
 from ..engine.inbox import LOOK_NAMES
 from ..engine.store import RecoveryReport, Store
 from ..errors import BrokenQueueError, CopiedQueueError, CorruptionError, QueueLockedError, ResourceError
+from ..interrupts.signal_shield import shielded
 from ..storage.inbox_limits import kept_limits, record_limits
 from ..storage.layout import (
     believed,
@@ -51,21 +52,11 @@ from ..storage.locations import DATA_DIRECTORY, LOG_DIRECTORY, OWN, Places
 from ..storage.lock import LOCK_NAME, Lock
 from ..storage.log import parse_log_name
 from ..storage.relocation import need_data, open_places, settle, sweep_others
-from ..system.disk import (
-    PAGE_BYTES,
-    Disk,
-    basename,
-    join,
-    make_directory,
-    make_parts,
-    relpath,
-    sync_directory,
-    sync_names,
-)
+from ..system.disk import PAGE_BYTES, Disk, basename, join, relpath
 from ..system.event_log import LOGGER
+from ..system.files import make_directory, make_parts, sync_directory, sync_names
 from ..system.path_errors import unless_call_lacks
 from ..system.progress import SILENT, Meter
-from ..system.signal_shield import shielded
 from ..system.trust import need_trusted
 from .in_doubt import Decide, ask, find_copy, forget_settled
 from .mounts import need_local

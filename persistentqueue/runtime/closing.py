@@ -16,7 +16,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
 
-from ..system.call_guard import outermost
+from ..interrupts.call_guard import outermost
 from ..system.disk import after_fork_in_child
 from .background import BACKGROUND
 from .inspection import InspectedQueue

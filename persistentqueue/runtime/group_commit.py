@@ -24,7 +24,7 @@ from operator import methodcaller
 
 from ..engine.transaction import Transaction
 from ..errors import PersistentQueueError
-from ..system.signal_shield import shielded
+from ..interrupts.signal_shield import shielded
 
 
 class _Member:

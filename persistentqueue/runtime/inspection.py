@@ -23,6 +23,7 @@ from ..engine.reader import Reader
 from ..engine.segment_use import Hold, SegmentUse, explain
 from ..engine.store import RecoveryReport
 from ..errors import CorruptionError, MemoryShortageError, MissingExtraError, WrongKeyError
+from ..interrupts.call_guard import outermost
 from ..measuring.metrics import (
     Counts,
     Histogram,
@@ -39,7 +40,6 @@ from ..storage.locations import DATA_DIRECTORY
 from ..storage.pool import SPARE_NAME, Empty
 from ..storage.publication import is_published
 from ..storage.segment import segment_name
-from ..system.call_guard import outermost
 from ..system.disk import Disk, basename
 from ..system.path_errors import unless_lacking
 from ..system.progress import Progress, watched

@@ -56,12 +56,12 @@ from ..errors import (
     ResourceError,
     SubscriptionNotFoundError,
 )
+from ..interrupts.call_guard import outermost
+from ..interrupts.signal_shield import is_exposed
 from ..measuring.stalls import stalled
 from ..storage.publication import LATEST
-from ..system.call_guard import outermost
 from ..system.disk import DISK, Disk
 from ..system.event_log import telling
-from ..system.signal_shield import is_exposed
 from ..system.wakeup import LONGEST_SECONDS
 from .closing import ClosableQueue
 from .group_commit import GroupCommit

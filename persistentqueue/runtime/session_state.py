@@ -24,7 +24,7 @@ from ..engine.reader import Reader
 from ..engine.segment_use import Hold
 from ..engine.transaction import SPILL_BYTES, Transaction
 from ..errors import ClosedError, CodecError, PersistentQueueError, UnflushedWarning
-from ..system.call_guard import BUSY, FREE, SessionCalls, end_all, exclusively
+from ..interrupts.call_guard import BUSY, FREE, SessionCalls, end_all, exclusively
 from .multi_queue import introduce, require_neighbours
 from .open_queue import OpenQueue
 from .pipeline import Committing, Handed, Pipeline, Ticket, done

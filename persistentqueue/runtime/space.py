@@ -11,7 +11,7 @@ from functools import partial
 from ..engine.compaction import Copy, share
 from ..engine.store import Store
 from ..errors import ReentrantUseError
-from ..system.call_guard import CallGuard, outermost
+from ..interrupts.call_guard import CallGuard, outermost
 from .background import BACKGROUND
 from .memory_budget import MemoryBudget, Share
 from .waiting import RoomWaiters

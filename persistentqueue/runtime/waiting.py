@@ -22,7 +22,7 @@ from functools import partial
 from typing import Protocol
 
 from ..errors import QueueFullError
-from ..system.signal_shield import shielded
+from ..interrupts.signal_shield import shielded
 from ..system.wakeup import LONGEST_SECONDS, POLL_SECONDS, Wakeup
 
 

@@ -53,22 +53,8 @@ from ..errors import (
     naming_paths,
 )
 from ..system.bad_pages import copy_around, is_copy
-from ..system.disk import (
-    READ,
-    Disk,
-    StrPath,
-    abspath,
-    basename,
-    current_disk,
-    dirname,
-    fspath,
-    join,
-    make_directory,
-    read_all,
-    relpath,
-    sync_directory,
-    wipe_file,
-)
+from ..system.disk import READ, Disk, StrPath, abspath, basename, current_disk, dirname, fspath, join, relpath
+from ..system.files import make_directory, read_all, sync_directory, wipe_file
 from ..system.path_errors import ABSENT, is_out_of_reach
 from .locations import (
     CLOSED_DIRECTORY,

@@ -32,7 +32,8 @@ from typing import Any, NamedTuple
 
 from ..core.checksum import crc32
 from ..errors import CorruptionError, DataMissingError, UnsupportedFormatError
-from ..system.disk import CREATE, READ, Disk, abspath, dirname, join, read_all, sync_directory, write_all
+from ..system.disk import CREATE, READ, Disk, abspath, dirname, join
+from ..system.files import read_all, sync_directory, write_all
 from ..system.path_errors import ABSENT, OUT_OF_REACH
 from ..system.trust import open_plain
 

@@ -48,19 +48,8 @@ from ..core.checksum import crc32
 from ..errors import QueueLockedError, UntrustedError, printable
 from ..system.bad_pages import read_around
 from ..system.directory_handles import Roots
-from ..system.disk import (
-    CREATE,
-    DIRECTORY,
-    NO_LINK,
-    READ,
-    Disk,
-    StatResult,
-    device_numbers,
-    dirname,
-    join,
-    read_all,
-    write_all,
-)
+from ..system.disk import CREATE, DIRECTORY, NO_LINK, READ, Disk, StatResult, device_numbers, dirname, join
+from ..system.files import read_all, write_all
 from ..system.path_errors import OUT_OF_REACH, has_no_locks, is_no_plain_file
 
 T = TypeVar("T")

@@ -26,7 +26,8 @@ from contextlib import ExitStack
 
 from ..core.frame import END, FRAME_HEADER_BYTES, LOG_MAGIC, SEALED, SYNCED, Frame, encode_frame
 from ..core.header import HEADER_BYTES, Header, encode_header
-from ..system.disk import DSYNC, PAGE_BYTES, Disk, dirname, names_of, page_memory, read_all, write_all
+from ..system.disk import DSYNC, PAGE_BYTES, Disk, dirname, page_memory
+from ..system.files import names_of, read_all, write_all
 from ..system.path_errors import unless_lacking
 
 SUFFIX = ".log"

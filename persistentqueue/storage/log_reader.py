@@ -47,7 +47,8 @@ from ..core.header import HEADER_BYTES, Header, decode_header
 from ..core.operations import Adoption, Checkpoint, Operation, SegmentCreated
 from ..errors import CorruptionError, MemoryShortageError
 from ..system.bad_pages import read_around, read_needed
-from ..system.disk import READ, Disk, basename, join, read_all, sync_directory
+from ..system.disk import READ, Disk, basename, join
+from ..system.files import read_all, sync_directory
 from ..system.progress import SILENT, Meter
 from ..system.trust import open_plain
 from .locations import LOG_DIRECTORY

@@ -26,18 +26,9 @@ from contextlib import suppress
 from stat import S_ISREG, filemode
 from typing import NamedTuple
 
-from ..system.disk import (
-    CREATE,
-    CREATE_NEW,
-    NO_SPACE,
-    WRITE,
-    Disk,
-    StatResult,
-    join,
-    wipe_file,
-    write_zeros,
-)
+from ..system.disk import CREATE, CREATE_NEW, NO_SPACE, WRITE, Disk, StatResult, join
 from ..system.event_log import LOGGER
+from ..system.files import wipe_file, write_zeros
 from ..system.path_errors import unless_lacking
 from ..system.quota import OverLimitError, Quota
 

@@ -69,7 +69,8 @@ from ..core.header import HEADER_BYTES, Header, decode_header, encode_header
 from ..core.operations import Adoption, Dequeue, Enqueue, MarkerSet, Operation, SubscriptionOpened, encode_transaction
 from ..errors import CorruptionError, MemoryShortageError, PersistentQueueError
 from ..system.bad_pages import read_needed
-from ..system.disk import CREATE_NEW, LACKING, READ, Disk, basename, join, names_of, write_all
+from ..system.disk import CREATE_NEW, LACKING, READ, Disk, basename, join
+from ..system.files import names_of, write_all
 from ..system.path_errors import is_no_plain_file
 from ..system.trust import need_regular, regular_bytes
 from .inbox_access import make_readable, publication_mode

@@ -39,23 +39,12 @@ from ..errors import (
     PersistentQueueError,
     naming_paths,
 )
+from ..interrupts.signal_shield import shielded
 from ..system.bad_pages import copy_file
-from ..system.disk import (
-    LACKING,
-    Disk,
-    StrPath,
-    abspath,
-    basename,
-    current_disk,
-    dirname,
-    join,
-    make_directory,
-    sync_directory,
-    sync_names,
-)
+from ..system.disk import LACKING, Disk, StrPath, abspath, basename, current_disk, dirname, join
+from ..system.files import make_directory, sync_directory, sync_names
 from ..system.path_errors import OUT_OF_REACH, lacking
 from ..system.progress import Meter, Progress, StoppedError, metering
-from ..system.signal_shield import shielded
 from ..system.trust import need_regular, need_trusted
 from .layout import (
     DELETED_DIRECTORY,

@@ -35,16 +35,8 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ..errors import CorruptionError, PersistentQueueError, UnsupportedFormatError
-from ..system.disk import (
-    CREATE_NEW,
-    READ,
-    Disk,
-    join,
-    make_directory,
-    read_all,
-    sync_directory,
-    write_all,
-)
+from ..system.disk import CREATE_NEW, READ, Disk, join
+from ..system.files import make_directory, read_all, sync_directory, write_all
 from ..system.path_errors import ABSENT
 from ..system.trust import open_plain
 from .locations import NEW_SUFFIX, SCHEMAS_DIRECTORY, decode_fields, encode_fields

@@ -38,7 +38,8 @@ from ..core.header import HEADER_BYTES, Header, decode_header, encode_header
 from ..core.page_cache import ITEM_OVERHEAD_BYTES
 from ..errors import CorruptionError, MemoryShortageError
 from ..system.bad_pages import is_unreadable, read_around, read_needed
-from ..system.disk import CREATE_NEW, READ, WRITE, Disk, read_all, write_all
+from ..system.disk import CREATE_NEW, READ, WRITE, Disk
+from ..system.files import read_all, write_all
 from ..system.progress import SILENT, Meter
 from ..system.trust import open_plain
 

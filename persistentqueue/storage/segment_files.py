@@ -22,12 +22,13 @@ from ..core.header import HEADER_BYTES
 from ..core.operations import Enqueue, SegmentCreated
 from ..core.state import SegmentInfo
 from ..errors import CorruptionError
+from ..interrupts.signal_shield import Shielded, call_once
 from ..measuring.stalls import Note, stalled, unnoted
-from ..system.disk import LACKING, NO_FILES, NO_SPACE, Disk, join, names_of, unlink_in_steps, wipe_file
+from ..system.disk import LACKING, NO_FILES, NO_SPACE, Disk, join
 from ..system.event_log import Damage
+from ..system.files import names_of, unlink_in_steps, wipe_file
 from ..system.path_errors import lacking, unless_lacking
 from ..system.progress import SILENT, Meter
-from ..system.signal_shield import Shielded, call_once
 from ..system.trust import need_regular
 from .pool import Pool
 from .segment import START_SYNC_BYTES, Segment, is_little, segment_name, was_published

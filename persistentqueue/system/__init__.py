@@ -1,1 +1,1 @@
-"""The operating system and the interpreter: access to the disk, signals, forks, and the rights of other users."""
+"""The operating system: access to the disk, sockets, forks, and the rights of other users."""

@@ -12,7 +12,8 @@ from dataclasses import replace
 from stat import S_ISREG
 
 from ..errors import CorruptionError
-from .disk import CREATE_NEW, PAGE_BYTES, READ, Disk, read_all, write_all
+from .disk import CREATE_NEW, PAGE_BYTES, READ, Disk
+from .files import read_all, write_all
 from .progress import SILENT, Meter
 
 _STEP_BYTES = 1024 * 1024

@@ -24,6 +24,7 @@ from ..errors import (
     naming_paths,
 )
 from ..interprocess.snapshot_view import View
+from ..interrupts.call_guard import CallGuard
 from ..options import Options, Unnamed, without_effect
 from ..queue import PersistentQueue
 from ..serving.errors import (
@@ -37,7 +38,6 @@ from ..serving.protocol import CALLS_ONLY, CONNECTION_BYTES, VERSION, Call, Fail
 from ..serving.values import decode_value
 from ..storage.layout import SOCKET_NAME, holds_queue, queue_directory
 from ..subscription import Subscription
-from ..system.call_guard import CallGuard
 from ..system.disk import CURRENT_DISK, StrPath, abspath, current_disk
 from ..system.path_errors import unless_lacking
 from .link import Link, LinkLostError

@@ -21,10 +21,10 @@ from ..core.items import (
     chunks,
 )
 from ..errors import CodecError, ItemTooLargeError, UnflushedWarning
+from ..interrupts.call_guard import BUSY, FREE
 from ..runtime.pipeline import Ticket, done
 from ..runtime.retries import checked_delay, checked_reason
 from ..serving.protocol import ITEM_BYTES_MAX, MESSAGE_BYTES_MAX, Reject
-from ..system.call_guard import BUSY, FREE
 from .worker_state import WorkerState
 
 _TEXT_CHARACTERS_MAX = 10_000

@@ -18,6 +18,7 @@ from ..core.items import Batch, checked_marker
 from ..drawing.text import many
 from ..engine.transaction import SPILL_BYTES
 from ..errors import ClosedError, PersistentQueueError, QueueFullError, UnflushedWarning
+from ..interrupts.call_guard import BUSY, FREE, TORN, SessionCalls, exclusively
 from ..runtime.multi_queue import require_neighbours
 from ..runtime.session_state import check_joint
 from ..serving.errors import NotServedError, OutcomeUnknownError, SessionLostError, decode_error
@@ -40,7 +41,6 @@ from ..serving.protocol import (
     Taken,
 )
 from ..serving.protocol import encode as encode_message
-from ..system.call_guard import BUSY, FREE, TORN, SessionCalls, exclusively
 from .link import Link, LinkLostError, milliseconds
 
 

@@ -644,12 +644,21 @@ def test_a_producer_with_another_key_of_a_known_id(
 
 def test_a_forked_child_draws_a_salt_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """A forked child draws its own salt, also for an encoder that its parent began to use."""
-    pids = [1]
-    encode = Envelopes(None, ONE).encoder(replace(DISK, getpid=lambda: pids[-1]))
-    data = [b"".join(encode([TEXT], SALT, 640, 17, 99).buffers) for pids[-1:] in ([1], [1], [2], [2])]
+    family = [(1, 0), (2, 1), (1, 2)]  # the grandchild has the process id of its grandparent
+    now = iter([process for process in family for _ in range(2)])
+    pid, forks = 0, 0
+
+    def getpid() -> int:
+        nonlocal pid, forks
+        pid, forks = next(now)
+        return pid
+
+    encode = Envelopes(None, ONE).encoder(replace(DISK, getpid=getpid, forks=lambda: forks))
+    data = [b"".join(encode([TEXT], SALT, 640, 17, 99).buffers) for _ in range(6)]
     found = [envelope_of(each) for each in data]
-    assert [each.counter for each in found] == [0, 1, 0, 1]
-    assert found[0].salt == found[1].salt != found[2].salt == found[3].salt
+    assert [each.counter for each in found] == [0, 1] * 3
+    assert [each.salt for each in found[::2]] == [each.salt for each in found[1::2]]
+    assert len({each.salt for each in found}) == 3
     assert all(decode(each, WAYS["encrypted"]) == [TEXT] for each in data)
 
 

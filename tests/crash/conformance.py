@@ -34,7 +34,8 @@ from persistentqueue.errors import PersistentQueueError
 from persistentqueue.recovery.opening import open_store
 from persistentqueue.storage.layout import names_in
 from persistentqueue.storage.locations import DATA_DIRECTORY, LOG_DIRECTORY
-from persistentqueue.system.disk import CREATE, CREATE_NEW, DISK, DSYNC, WRITE, Disk, join, write_all
+from persistentqueue.system.disk import CREATE, CREATE_NEW, DISK, DSYNC, WRITE, Disk, join
+from persistentqueue.system.files import write_all
 from tests.support.disks import call_on
 
 from .disk import SimulatedDisk

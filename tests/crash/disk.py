@@ -49,6 +49,7 @@ _CONSTANT: dict[str, Callable[..., object]] = {
     "monotonic": lambda: 0.0,
     "sleep": lambda _seconds: None,
     "getpid": lambda: 1,
+    "forks": lambda: 0,
     "gethostname": lambda: "simulated",
     "hold": lambda _path: None,
 }

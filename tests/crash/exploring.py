@@ -12,7 +12,7 @@ from unittest.mock import patch
 from persistentqueue.engine.transaction import Transaction
 from persistentqueue.errors import InvalidTransactionError, ResourceError
 from persistentqueue.recovery import check
-from persistentqueue.system import disk as door
+from persistentqueue.system import files
 from tests.support.disks import call_on
 
 from .disk import SimulatedDisk
@@ -73,7 +73,7 @@ def exploring(
     disk.trace = [] if trace else None
     disk.sync_failure = chance.choice(["ext4", "ext4 data=journal", "btrfs"])
     try:
-        with patch.object(door, "UNLINK_STEP_BYTES", _UNLINK_STEP_BYTES):
+        with patch.object(files, "UNLINK_STEP_BYTES", _UNLINK_STEP_BYTES):
             yield disk
     except Exception as error:
         options = (" --faults" if faults else "") + (f" --style {style}" if style else "")

@@ -37,12 +37,12 @@ from unittest.mock import patch
 import persistentqueue
 from persistentqueue import PersistentQueue, Session
 from persistentqueue.errors import PersistentQueueError
+from persistentqueue.interrupts import signal_shield
+from persistentqueue.interrupts.call_guard import BUSY, TORN
+from persistentqueue.interrupts.signal_shield import end_helper, is_postponing
 from persistentqueue.runtime.maintenance import Maintenance
 from persistentqueue.runtime.pipeline import pipelines_of
-from persistentqueue.system import signal_shield
-from persistentqueue.system.call_guard import BUSY, TORN
 from persistentqueue.system.disk import Disk
-from persistentqueue.system.signal_shield import end_helper, is_postponing
 from tests.support.disks import call_on
 from tests.support.queues import receive_signals
 

@@ -43,7 +43,7 @@ COPIES = "tests/misuse/test_copied_locations.py"
 SESSIONS = "tests/misuse/test_sessions.py"
 LANE = "tests/unit/core/test_availability.py"
 INTERRUPTS = "tests/misuse/test_interrupts.py"
-SHIELD = "tests/unit/system/test_signal_shield.py"
+SHIELD = "tests/unit/interrupts/test_signal_shield.py"
 FUTURES = "tests/unit/runtime/test_ticket_futures.py"
 PIPELINE = "tests/unit/runtime/test_pipeline.py"
 
@@ -113,7 +113,7 @@ MUTANTS = (
     Mutant("a log is doubled before its trims have paid", "engine/trim", "            if self._turns and self._turns * _BYTES_PER_TURN >= self.log.capacity_bytes:\n", "            if self._turns:\n", "tests/unit/engine/test_trim.py"),
     Mutant("the memory of the log before is taken over as it is", "storage/log", "            memory[: old._dirty_bytes] = bytes(old._dirty_bytes)\n", "", "tests/unit/engine/test_trim.py"),
     Mutant("a spare never grows", "engine/store", "            if self.generations.growth_bytes:\n", "            if False:\n", "tests/unit/engine/test_trim.py"),
-    Mutant("a file with several names is cut", "system/disk", "                if found.st_nlink == 1:\n                    for", "                if found.st_nlink:\n                    for", "tests/unit/system/test_disk.py"),
+    Mutant("a file with several names is cut", "system/files", "                if found.st_nlink == 1:\n                    for", "                if found.st_nlink:\n                    for", "tests/unit/system/test_disk.py"),
     Mutant("the segments of open sessions are retired", "engine/trim", "            kept = self._segments.pinned\n", "            kept: set[int] = set()\n", "compacts", 9),
     Mutant("spilled segments are not held", "engine/store", "            self.segments.pin_pieces(transaction.staged)\n", "            pass\n", "compacts", 9),
     Mutant("the segment that is written on is retired", "engine/trim", "if n not in kept and (current is None or n != current.number)]", "if n not in self._segments._pins]", "drains", 16),
@@ -147,7 +147,7 @@ MUTANTS = (
     Mutant("a source that was not copied whole is given up", "engine/compaction", "Compaction(self.done, ", "Compaction(self.done + [info.number for info in self._left], ", "compacts", 8),
     Mutant("what was copied to is deleted after the commit", "engine/compaction", "if is_known and not is_committed:\n", "if is_known:\n", "compacts"),
     # --- pool
-    Mutant("a file that has other names is wiped", "system/disk", "found.st_size if found.st_nlink == 1 else 0", "found.st_size", "recycles", 6),
+    Mutant("a file that has other names is wiped", "system/files", "found.st_size if found.st_nlink == 1 else 0", "found.st_size", "recycles", 6),
     Mutant("what is taken from the pool keeps its old header", "storage/segment", "            segment.write_header()\n        except", "            segment.dirty = True\n            if not recycled:\n                segment.write_header()\n        except", "recycles"),
     Mutant("a segment goes to the pool before its checkpoint is durable", "engine/trim", "        number = self._last_frame if old is None else old.number\n", "        number = self._last_frame if old is None else old.number\n        for n in drained:\n            self._segments._pool.give(self._segments.path(n))\n", "recycles"),
     # --- segments elsewhere
@@ -232,10 +232,10 @@ MUTANTS = (
     Mutant("an item counts as given before it is decoded", "session", "            if self._codec is not None:\n                item = self._decoded([item])[0]\n", "            transaction.given += 1\n            if self._codec is not None:\n                item = self._decoded([item])[0]\n            transaction.given -= 1\n", f"{INTERRUPTS}::test_row_03_interrupted_everywhere_nothing_is_on_hold"),
     Mutant("a bad item that its caller got is given back later", "workers/worker_session", "stays on hold\n            self._given += 1\n            self._busy = FREE\n            raise\n        except BaseException:\n            self._end_badly()\n            raise\n        return items[0]", "stays on hold\n            self._busy = FREE\n            raise\n        except BaseException:\n            self._end_badly()\n            raise\n        return items[0]", f"{INTERRUPTS}::test_rows_03_and_04_interrupted_workers"),
     Mutant("who is interrupted keeps the place of a waiter", "runtime/waiting", "            shielded(partial(self._leave, place, passes=True))\n", "            pass\n", f"{SESSIONS}::test_row_03_a_waiting_consumer_is_interrupted"),
-    Mutant("a handler of the program raises in the middle", "system/signal_shield", "    return _HARMLESS.issuperset(map(id, map(_handler_of, _OTHERS)))\n", "    return True\n", f"{SHIELD}::test_with_a_handler_of_the_program_another_thread_makes_the_call"),
-    Mutant("a postponed signal is forgotten", "system/signal_shield", "        if postponed.has_come:\n", "        if False:\n", f"{SHIELD}::test_ctrl_c_is_postponed"),
-    Mutant("Ctrl-C raises in the middle", "system/signal_shield", "    _set_handler(_CTRL_C, postponed)\n", "    pass\n", f"{INTERRUPTS}::test_row_03_interrupted_everywhere_nothing_is_on_hold"),
-    Mutant("a forked child has no Ctrl-C", "system/signal_shield", "    if is_postponing():\n        _set_handler", "    if False:\n        _set_handler", f"{SHIELD}::test_a_child_that_is_forked_meanwhile_can_be_interrupted"),
+    Mutant("a handler of the program raises in the middle", "interrupts/signal_shield", "    return _HARMLESS.issuperset(map(id, map(_handler_of, _OTHERS)))\n", "    return True\n", f"{SHIELD}::test_with_a_handler_of_the_program_another_thread_makes_the_call"),
+    Mutant("a postponed signal is forgotten", "interrupts/signal_shield", "        if postponed.has_come:\n", "        if False:\n", f"{SHIELD}::test_ctrl_c_is_postponed"),
+    Mutant("Ctrl-C raises in the middle", "interrupts/signal_shield", "    _set_handler(_CTRL_C, postponed)\n", "    pass\n", f"{INTERRUPTS}::test_row_03_interrupted_everywhere_nothing_is_on_hold"),
+    Mutant("a forked child has no Ctrl-C", "interrupts/signal_shield", "    if is_postponing():\n        _set_handler", "    if False:\n        _set_handler", f"{SHIELD}::test_a_child_that_is_forked_meanwhile_can_be_interrupted"),
     Mutant("an opening that is interrupted keeps the lock", "runtime/open_queue", "                self.shielded(self._store.close)\n", "                pass\n", f"{INTERRUPTS}::test_row_03_interrupted_everywhere_nothing_is_on_hold"),
     Mutant("a copied directory counts as one that was only opened after a power cut", "storage/lock", "return recorded != inode and", "return False and", f"{IDENTITIES}::test_a_copy_never_uses_the_segments_of_its_original"),
     Mutant("a lock that a power cut has emptied counts as that of a copy", "storage/lock", "recorded != inode and _INODE.fullmatch(str(recorded)) is not None", "recorded != inode", "tests/unit/storage/test_locations.py::test_move_interrupted_at_every_call"),
@@ -265,7 +265,7 @@ MUTANTS = (
     Mutant("items of unequal lengths make too large blocks", "core/block", "        fits = part_bytes <= BLOCK_BYTES or most == 1\n", "        fits = True\n", "tests/unit/core/test_formats.py::test_split_items"),
     # --- misuse
     Mutant("an item may be larger than a block can say", "core/items", "    if view.nbytes > ITEM_BYTES_MAX:\n        raise too_large(view.nbytes)\n", "", "misuse"),
-    Mutant("a session is for any number of threads", "system/call_guard", "        if self._busy:\n            raise SessionInUseError(", "        if False:\n            raise SessionInUseError(", "misuse"),
+    Mutant("a session is for any number of threads", "interrupts/call_guard", "        if self._busy:\n            raise SessionInUseError(", "        if False:\n            raise SessionInUseError(", "misuse"),
     Mutant("a marker may be of any type", "core/items", "    if not isinstance(name, str) or not isinstance(version, int):", "    if False:", "misuse"),
     Mutant("what a codec refuses is held with all behind it", "codecs/held_items", "                give_back(len(data) - 1)\n", "                pass\n", "misuse"),
     Mutant("a transaction is over anything", "transactions", "        if not (isinstance(queue, PersistentQueue | Subscription) or _is_shared(queue)):", "        if False:", "misuse"),
@@ -336,7 +336,7 @@ MUTANTS = (
     Mutant("what was put is lost without a word", "workers/worker_state", "        if self._held or self._has_put:\n            held", "        if self._held:\n            held", WORKERS),
     Mutant("a flush in doubt is repeated", "workers/worker_state", "                    if self._learn():\n                        committed = True\n                        break\n", "                    self._doubt = False\n                    self._need_whole()\n", WORKERS),
     Mutant("a flush in doubt is given up", "workers/worker_state", "                is_committed = isinstance(answer, Done) and bool(answer.value)\n", "                is_committed = False\n", WORKERS),
-    Mutant("a session of a refused transaction stays in use", "system/call_guard", "        any(tear)  #", "        #", f"{INTERRUPTS}::test_row_04_a_refused_transaction_is_interrupted"),
+    Mutant("a session of a refused transaction stays in use", "interrupts/call_guard", "        any(tear)  #", "        #", f"{INTERRUPTS}::test_row_04_a_refused_transaction_is_interrupted"),
     Mutant("a flush whose answer was lost is one that was not sent", "workers/link", "        if self.is_lost:\n            raise LinkLostError\n", "", f"{INTERRUPTS}::test_row_04_a_worker_learns_the_outcome_of_an_interrupted_flush"),
     Mutant("a cancel goes into the middle of a message", "workers/link", "        if sum(going.sent) == len(going.data):", "        if True:", "tests/workers/test_links.py::test_a_flush_is_given_up_between_messages"),
     Mutant("lengths of a message are not compared", "serving/protocol", "    if ends[-1] != end:\n", "    if False:\n", "tests/unit/serving/test_protocol.py::test_what_no_peer_sends_raises"),
@@ -384,8 +384,8 @@ MUTANTS = (
     Mutant("a child keeps the lock of a queue that its parent was closing", "runtime/closing", "            self._store.lock.release()\n", "", "tests/unit/runtime/test_closing.py::test_a_child_that_is_forked_during_a_close_does_not_wait"),
     Mutant("a queue that is opened broken is taken for usable", "runtime/open_queue", "            if self._store.broken is not None:\n                self.is_usable = False\n", "", "tests/unit/runtime/test_open_queue.py::test_a_queue_that_breaks_as_it_is_opened_is_not_usable"),
     Mutant("nobody hears that the log is full", "engine/store", "            for transaction in refused:\n", "            for transaction in refused[:0]:\n", "faults", 22),
-    Mutant("short writes are taken for whole ones", "system/disk", "    if written_bytes != length_bytes:\n", "    if False:\n", "faults"),
-    Mutant("the rest of a short write goes to its beginning", "system/disk", "pwritev(fd, chunk, offset + written_bytes, flags)", "pwritev(fd, chunk, offset, flags)", "faults"),
+    Mutant("short writes are taken for whole ones", "system/files", "    if written_bytes != length_bytes:\n", "    if False:\n", "faults"),
+    Mutant("the rest of a short write goes to its beginning", "system/files", "pwritev(fd, chunk, offset + written_bytes, flags)", "pwritev(fd, chunk, offset, flags)", "faults"),
     Mutant("a segment that could not be made stays", "storage/segment", "                    disk.unlink(path)\n            raise\n", "                    pass\n            raise\n", "faults", 20044),
     Mutant("a close that fails breaks the queue", "system/disk", "        if error.errno in _CLOSED_BEFORE | told:\n            raise\n", "        raise\n", "faults"),
     Mutant("a close that fails breaks one of several queues", "system/disk", "    try:\n        close(fd)\n    except OSError as error:\n        if error.errno in _CLOSED_BEFORE | told:\n            raise\n", "    close(fd)\n", "several faults"),

@@ -26,10 +26,10 @@ from typing import Any, NamedTuple, cast
 from persistentqueue import PersistentQueue, Session
 from persistentqueue.codecs import BYTES
 from persistentqueue.errors import PersistentQueueError
+from persistentqueue.interrupts.call_guard import BUSY, FREE
 from persistentqueue.options import Options
 from persistentqueue.serving.server import CALL_THREAD_NAME, THREAD_NAME
 from persistentqueue.serving.service import OwnerFailedError
-from persistentqueue.system.call_guard import BUSY, FREE
 from persistentqueue.workers.shared_queue import SharedQueue
 from persistentqueue.workers.worker_session import WorkerSession
 

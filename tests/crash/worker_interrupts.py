@@ -19,8 +19,8 @@ from typing import Any, cast
 from unittest.mock import patch
 
 from persistentqueue.errors import PersistentQueueError
+from persistentqueue.interrupts.call_guard import BUSY, FREE
 from persistentqueue.system import sockets
-from persistentqueue.system.call_guard import BUSY, FREE
 from persistentqueue.system.disk import basename
 
 from .interrupts import Interrupt, Place, Report, drained, require, run_scenarios, traced

@@ -29,6 +29,7 @@ from persistentqueue.codecs import BYTES
 from persistentqueue.core.header import HEADER_BYTES
 from persistentqueue.engine.context import Settings
 from persistentqueue.errors import QueueFullError
+from persistentqueue.interrupts import call_guard
 from persistentqueue.runtime.session_state import buffered
 from persistentqueue.serving import service as service_module
 from persistentqueue.serving.client import Client
@@ -40,7 +41,6 @@ from persistentqueue.serving.errors import (
     decode_error,
 )
 from persistentqueue.serving.protocol import Failed, Hello
-from persistentqueue.system import call_guard
 from persistentqueue.workers import worker_state
 from persistentqueue.workers.link import Link, LinkLostError
 from persistentqueue.workers.worker_session import WorkerSession

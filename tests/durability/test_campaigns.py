@@ -24,7 +24,8 @@ from persistentqueue.errors import BrokenQueueError, QueueNotFoundError
 from persistentqueue.recovery.catalog import delete_queue
 from persistentqueue.recovery.opening import open_store
 from persistentqueue.storage.publication import Draft, Request
-from persistentqueue.system.disk import CREATE_NEW, sync_directory
+from persistentqueue.system.disk import CREATE_NEW
+from persistentqueue.system.files import sync_directory
 from tests.crash.content import SUBSCRIBES, Content
 from tests.crash.cuts import CutsUnavailable, run_cuts
 from tests.crash.disk import Crash, SimulatedDisk

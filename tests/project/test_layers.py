@@ -20,10 +20,11 @@ MODULES_WITH_THREADS = {
     "aio/persistent_queue",
     "compat/__init__",
     "compat/standard_queue",
+    "interrupts/call_guard",
+    "interrupts/signal_shield",
     "queue",
     "runtime/background",
     "runtime/closing",
-    "system/call_guard",
     "runtime/group_commit",
     "runtime/maintenance",
     "runtime/memory_budget",
@@ -33,12 +34,11 @@ MODULES_WITH_THREADS = {
     "runtime/waiting",
     "serving/server",
     "system/disk",
-    "system/signal_shield",
     "workers/link",
     "workers/owner",
     "workers/shared_queue",
 }
-DOORS = {"system/disk", "system/sockets", "system/startup", "system/wakeup"}
+DOORS = {"system/disk", "system/sockets", "interrupts/startup", "system/wakeup"}
 FOLDER_FILES_MAX = 14
 TESTS = ROOT / "tests"
 TESTS_FILES_MAX = 3

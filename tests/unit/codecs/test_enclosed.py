@@ -61,7 +61,7 @@ def forged(flags: int, body: bytes, version: int = 1) -> bytes:
 
 def test_example_of_the_document() -> None:
     """The worked example of the format is what the code writes and reads, byte by byte."""
-    source = SimpleNamespace(getpid=os.getpid, urandom=bytes)
+    source = SimpleNamespace(getpid=os.getpid, forks=int, urandom=bytes)
     envelopes = Envelopes(None, K, purpose=OF_ITEMS)
     data = encode_item(b"a", envelopes.encloser(source))
     shown = sys.modules[encode_item.__module__].__doc__ or ""

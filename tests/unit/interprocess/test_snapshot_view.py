@@ -37,7 +37,7 @@ from persistentqueue.core.block import BLOCK_MAGIC
 from persistentqueue.core.intervals import Run
 from persistentqueue.runtime.maintenance import Maintenance
 from persistentqueue.storage.lock import is_held, read_owner
-from persistentqueue.system import disk as door
+from persistentqueue.system import files
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
 from tests.durability.test_processes import Child
@@ -59,8 +59,8 @@ class Entry(NamedTuple):
 def entries(root: Path) -> dict[str, Entry]:
     """Return all files and directories below ``root``, with every byte."""
     found = {}
-    for directory, names, files in os.walk(root):
-        for name in [*names, *files]:
+    for directory, names, others in os.walk(root):
+        for name in [*names, *others]:
             path = Path(directory, name)
             stat = path.lstat()
             content = path.read_bytes() if name in files else b""
@@ -684,7 +684,7 @@ def test_a_segment_that_is_cut_meanwhile(
     open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the owner deletes large segments in steps, a ``View`` yields no wrong item and reports no damage."""
-    monkeypatch.setattr(door, "UNLINK_STEP_BYTES", 1000)
+    monkeypatch.setattr(files, "UNLINK_STEP_BYTES", 1000)
     items = [b"%d" % number + b"x" * 300 for number in range(200)]
     begun: list[tuple[Iterator[ViewedItem], list[ViewedItem]]] = []
     cuts = 0

@@ -17,7 +17,7 @@ from persistentqueue.engine.store import Store
 from persistentqueue.engine.transaction import Transaction
 from persistentqueue.runtime import maintenance
 from persistentqueue.runtime.waiting import RoomWaiter
-from persistentqueue.system import disk as door
+from persistentqueue.system import files
 from persistentqueue.system.disk import DISK, DSYNC
 from tests.conftest import QueueFactory
 from tests.support.limits import SECONDS, consume, flush, spilling, waits
@@ -402,7 +402,7 @@ def test_given_back_behind_the_flush_wakes_who_waits(
     open_queue: QueueFactory, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A flush that found no room while another thread deleted segments tries again when they are deleted."""
-    monkeypatch.setattr(door, "UNLINK_STEP_BYTES", 4 * MIB)  # else the deletion makes room before its end
+    monkeypatch.setattr(files, "UNLINK_STEP_BYTES", 4 * MIB)  # else the deletion makes room before its end
     began, allowed = threading.Event(), threading.Event()
 
     def unlink(path: str) -> None:

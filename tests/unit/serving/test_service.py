@@ -18,6 +18,7 @@ from persistentqueue import Encryption, HoldLostError, PersistentQueue, Producer
 from persistentqueue.engine.reader import Reader
 from persistentqueue.engine.transaction import SPILL_BYTES
 from persistentqueue.errors import CorruptionError, PersistentQueueError, TooManyFilesError
+from persistentqueue.interrupts.call_guard import exclusively
 from persistentqueue.runtime.open_queue import OpenQueue
 from persistentqueue.runtime.session_state import flush_at_once, hold_of, put_at_once
 from persistentqueue.serving import server
@@ -64,7 +65,6 @@ from persistentqueue.serving.service import (
     session_for,
 )
 from persistentqueue.session import Session
-from persistentqueue.system.call_guard import exclusively
 
 from ...conftest import QueueFactory
 from ...support.queues import put

@@ -36,7 +36,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
-from .disk import after_fork_in_child
+from ..system.disk import after_fork_in_child
 
 T = TypeVar("T")
 THREAD_NAME = "persistentqueue-shield"

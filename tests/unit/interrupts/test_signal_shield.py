@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from persistentqueue.system import signal_shield
-from persistentqueue.system.signal_shield import end_helper, is_postponing, shielded
+from persistentqueue.interrupts import signal_shield
+from persistentqueue.interrupts.signal_shield import end_helper, is_postponing, shielded
 from tests.support.queues import wait_for
 
 SECONDS = 60.0
@@ -209,7 +209,7 @@ def test_a_handler_makes_a_shielded_call_while_the_helper_starts(monkeypatch: py
 
 FORKING = """
 import os, signal, threading, time
-from persistentqueue.system.signal_shield import shielded
+from persistentqueue.interrupts.signal_shield import shielded
 
 began, forked = threading.Event(), threading.Event()
 

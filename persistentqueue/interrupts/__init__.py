@@ -1,0 +1,1 @@
+"""Interruptions: Ctrl-C and other signals, and calls of several threads at once."""

@@ -35,7 +35,6 @@ from persistentqueue import (
     CodecError,
     CorruptionError,
     PersistentQueue,
-    PersistentQueueError,
     Progress,
     Session,
     UnflushedWarning,
@@ -579,12 +578,6 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
         for _ in range(min(self.maxsize - self.qsize(), len(self._putters))):
             self._wakeup_next(self._putters)
 
-    def _is_only_consumer(self) -> bool:
-        """Return whether an item that this object has put and done needs no write: nothing else gets it."""
-        with suppress(PersistentQueueError):  # the work of the thread raises it
-            return self._subscription is None and self._core is not None and not self._core.subscriptions()
-        return False
-
     def _has_room(self) -> bool:
         return not self._queue or (len(self._queue) < AT_HAND_ITEMS and self._at_hand_bytes < AT_HAND_BYTES)
 
@@ -608,7 +601,7 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
         self._is_armed = False
         assert self._opened is not None
-        if any(entry.is_done for entry in self._unsaved) and self._is_only_consumer():
+        if any(entry.is_done for entry in self._unsaved) and self._opened.is_only_consumer():  # nothing else gets them
             unsaved, self._unsaved = self._unsaved, []
             for entry in unsaved:
                 if not entry.is_done:

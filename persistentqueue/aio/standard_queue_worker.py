@@ -182,6 +182,8 @@ class Opened(NamedTuple):
 
     core: PersistentQueue[bytes]
     consumer: Consumer
+    is_only_consumer: Callable[[], bool]
+    """Returns whether the queue has no other consumer; it waits for no lock."""
 
 
 def opened(opening: Callable[[], PersistentQueue[bytes]], subscription: str | None) -> Opened:
@@ -190,10 +192,10 @@ def opened(opening: Callable[[], PersistentQueue[bytes]], subscription: str | No
     try:
         consumer = consumer_of(core, subscription)
         consumer.stored()
+        return Opened(core, consumer, consumer.source.session()._is_only_consumer)
     except BaseException:
         core.close()
         raise
-    return Opened(core, consumer)
 
 
 def reject(hold: Session[bytes], data: bytes, reason: str, retry: bool, delay_seconds: float | None) -> int:
@@ -254,7 +256,7 @@ def _save_in_parts(
 
 def work_on(opened: Opened, work: Work) -> Found:
     """Save, consume, run the errands, and take. Runs in the thread."""
-    core, (source, stored) = opened
+    core, (source, stored), _ = opened
     save_errors: Sequence[Exception | None] = [None] * len(work.entries)
     done_error: Exception | None = None
     undone: list[Session[bytes]] = []

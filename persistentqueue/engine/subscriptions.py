@@ -41,6 +41,10 @@ class Subscriptions:
             raise SubscriptionNotFoundError(self._context.places.directory, name, self.names())
         return self._readers[number]
 
+    def has_only(self, reader: Reader) -> bool:
+        """Return whether this is the only reader. Without the mutex: all of them are seen in one step."""
+        return list(self._readers.values()) == [reader]
+
     def names(self) -> list[str]:
         """Return the names of all subscriptions but the plain queue's, the oldest first."""
         return [cursor.name for number, cursor in sorted(self._state.subscriptions.items()) if number]

@@ -425,6 +425,10 @@ class InspectedQueue(SpaceKeeper):
             self._room_waiters.tell()
             raise
 
+    def has_only(self, reader: Reader) -> bool:
+        """Return whether this is the reader of the only consumer. For any thread, without the mutex."""
+        return self._store.subscriptions.has_only(reader)
+
     def subscription_names(self) -> list[str]:
         """Return the names of the subscriptions, the oldest first."""
         return self.look(self._store.subscriptions.names)

@@ -339,6 +339,10 @@ class SessionState(SessionCalls, Generic[T]):
         """Return whether ``dequeue`` returns None at once, whatever its timeout is: an item is at its last attempt."""
         return self._trial is not None and self._trial.takes_no_more(self._open(), self._consumer())
 
+    def _is_only_consumer(self) -> bool:
+        """Return whether the queue has no other consumer than that of the session. Waits for no lock."""
+        return self._open_queue.has_only(self._consumer())
+
     def _unheld(self) -> int:
         """Return the number of items of the consumer that no session holds: ready ones and delayed ones."""
         self._open_queue.check()

@@ -142,6 +142,7 @@ FACES_MAY_USE = {
     "_enqueue_cached",
     "_hands_over_at_once",
     "_has_pipeline",
+    "_is_only_consumer",
     "_rejects",
     "_return_unopened",
     "_takes_no_more",

@@ -66,7 +66,7 @@ def say(text: str, done: str = "") -> None:
 
 
 def write(data: bytes, done: str = "") -> None:
-    """Write bytes to stdout, unchanged, and flush. Raises ``BrokenPipeError`` if the pipe has no reader.
+    """Write bytes to stdout, unchanged, and flush. Raises ``OSError``, as ``written`` does.
 
     ``done`` says what the command has done before, and would do once more if it was repeated: an error tells it.
     """

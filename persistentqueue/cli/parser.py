@@ -168,8 +168,8 @@ class Verb(NamedTuple):
             each.add_to(parser)
         options, words = parser.parse_known_args(before)
         for word in words:
-            if word.startswith("-") and word != "-":
-                names = [name for each in (*self.options, HELP) for name in each.names]
+            if word.startswith("-"):
+                names = [name for each in (*self.options, HELP) for name in each.names if word != "-"]
                 raise UsageError(
                     f"{self.name}: no such option: {word}{suggestion(word.partition('=')[0], names)} "
                     "An argument that begins with a hyphen stands behind --."

@@ -65,17 +65,18 @@ def written(name: str, done: str = "") -> Iterator[None]:
     """Let errors of the block, which writes to stdout or to a file, name it, and say what to do.
 
     ``done`` says what the command has done before, and would do once more if it was repeated.
-    A pipe without a reader raises ``BrokenPipeError``, as before.
+    Without it, a pipe that has no reader raises ``BrokenPipeError``, which ends a command silently.
     """
     try:
         yield
-    except BrokenPipeError:
-        raise
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and not done:
+            raise
         advice = "give another output, or free some space" if error.errno in _FULL else "give another output"
         if done:
             advice = f"the command has {done}, so do not repeat it"
-        raise type(error)(f"{name} cannot be written: {error.strerror or error}: {advice}") from None
+        kind = OSError if done else type(error)
+        raise kind(f"{name} cannot be written: {error.strerror or error}: {advice}") from None
 
 
 @contextmanager

@@ -339,7 +339,15 @@ def test_an_output_that_is_full_is_named(queues: Path, words: list[str]) -> None
     assert View(queues, "orders").look().depth == 1
 
 
+def _without_a_reader() -> int:
+    """Return the end of a pipe that no process reads."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    return writing
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
+@pytest.mark.parametrize("problem", ["No space left on device", "Broken pipe"])
 @pytest.mark.parametrize(
     ("words", "done"),
     [
@@ -351,16 +359,27 @@ def test_an_output_that_is_full_is_named(queues: Path, words: list[str]) -> None
         (["requeue", "PATH", "mails", "--from", "orders", "--json"], "requeued 0 items from orders to mails"),
     ],
 )
-def test_a_change_without_an_answer_is_told(queues: Path, words: list[str], done: str) -> None:
+def test_a_change_without_an_answer_is_told(queues: Path, words: list[str], done: str, problem: str) -> None:
     """If the answer of a command that changes a queue cannot be written, the error says what was changed."""
     line = [sys.executable, "-m", "persistentqueue", *(each.replace("PATH", str(queues)) for each in words)]
-    with open("/dev/full", "wb") as full:
+    with open("/dev/full" if problem.startswith("No space") else _without_a_reader(), "wb") as output:
         ended = subprocess.run(
-            line, input=b'{"text": "a"}\n', stdout=full, stderr=subprocess.PIPE, check=False, timeout=60
+            line, input=b'{"text": "a"}\n', stdout=output, stderr=subprocess.PIPE, check=False, timeout=60
         )
-    told = f"stdout cannot be written: No space left on device: the command has {done}, so do not repeat it"
+    told = f"stdout cannot be written: {problem}: the command has {done}, so do not repeat it"
     assert ended.returncode == 2
     assert told in ended.stderr.decode()
+
+
+@pytest.mark.parametrize("words", [["put", "PATH", "orders", "-"], ["put", "PATH", "orders", "a", "-"]])
+def test_a_dash_among_the_arguments_is_refused(queues: Path, words: list[str]) -> None:
+    """An argument ``-`` is neither stdin nor an item, unless it stands behind ``--``."""
+    done = cli(*(each.replace("PATH", str(queues)) for each in words))
+    told = "UsageError: put: no such option: -. An argument that begins with a hyphen stands behind --.\n"
+    assert (done.status, done.err) == (2, told)
+    assert View(queues, "orders").look().depth == 1
+    assert cli("put", queues, "orders", "--", "-").status == 0
+    assert list(View(queues, "orders").browse())[-1].data == b"-"
 
 
 @pytest.mark.parametrize("verb", ["dump", "report"])

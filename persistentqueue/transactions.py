@@ -52,6 +52,31 @@ def transaction(
 
 @overload
 def transaction(
+    a: SharedQueue[A] | SharedSubscription[A], /, *, name: str | None = None
+) -> AbstractContextManager[tuple[Session[A] | WorkerSession[A]]]: ...
+
+
+@overload
+def transaction(
+    a: SharedQueue[A] | SharedSubscription[A], b: SharedQueue[B] | SharedSubscription[B], /, *, name: str | None = None
+) -> AbstractContextManager[tuple[Session[A] | WorkerSession[A], Session[B] | WorkerSession[B]]]: ...
+
+
+@overload
+def transaction(
+    a: SharedQueue[A] | SharedSubscription[A],
+    b: SharedQueue[B] | SharedSubscription[B],
+    c: SharedQueue[C] | SharedSubscription[C],
+    /,
+    *,
+    name: str | None = None,
+) -> AbstractContextManager[
+    tuple[Session[A] | WorkerSession[A], Session[B] | WorkerSession[B], Session[C] | WorkerSession[C]]
+]: ...
+
+
+@overload
+def transaction(
     *queues: SharedQueue[Any] | SharedSubscription[Any], name: str | None = None
 ) -> AbstractContextManager[tuple[Session[Any] | WorkerSession[Any], ...]]: ...
 

@@ -55,6 +55,33 @@ def transaction(
 
 @overload
 def transaction(
+    a: ConnectedQueue[A] | ConnectedSubscription[A], /, *, name: str | None = None
+) -> AbstractAsyncContextManager[tuple[ConnectedSession[A]]]: ...
+
+
+@overload
+def transaction(
+    a: ConnectedQueue[A] | ConnectedSubscription[A],
+    b: ConnectedQueue[B] | ConnectedSubscription[B],
+    /,
+    *,
+    name: str | None = None,
+) -> AbstractAsyncContextManager[tuple[ConnectedSession[A], ConnectedSession[B]]]: ...
+
+
+@overload
+def transaction(
+    a: ConnectedQueue[A] | ConnectedSubscription[A],
+    b: ConnectedQueue[B] | ConnectedSubscription[B],
+    c: ConnectedQueue[C] | ConnectedSubscription[C],
+    /,
+    *,
+    name: str | None = None,
+) -> AbstractAsyncContextManager[tuple[ConnectedSession[A], ConnectedSession[B], ConnectedSession[C]]]: ...
+
+
+@overload
+def transaction(
     *queues: ConnectedQueue[Any] | ConnectedSubscription[Any], name: str | None = None
 ) -> AbstractAsyncContextManager[tuple[ConnectedSession[Any], ...]]: ...
 

@@ -672,7 +672,7 @@ def test_a_transaction_over_connected_queues(tmp_path: Path) -> None:
                     raise RuntimeError("stop")
             with pytest.raises(QueueFullError):
                 async with aio.transaction(a, b) as (taking, putting):
-                    await putting.enqueue_many([await taking.dequeue(), b"more"])
+                    await putting.enqueue_many([b"%s!" % await taking.dequeue(), b"more"])
             with pytest.raises(ValueError, match="wait=True"):
                 async with aio.transaction(a, b) as (taking, putting):
                     await taking.flush(wait=False)

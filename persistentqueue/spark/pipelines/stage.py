@@ -52,8 +52,12 @@ from .graph import Marker, StageDefinition
 from .letters import Input, StageLetter, brief, decode_inputs, failure_of, need_sources
 from .store import AbandonedError, Permit, Store, decode_from
 
-_RUNS, _ATTEMPTS, _EVERY = "persistentqueue.runs ", "persistentqueue.attempts ", "persistentqueue.every "
-_EXCUSED = "persistentqueue.excused "
+_RUNS, _ATTEMPTS, _EXCUSED, _EVERY = (
+    "persistentqueue.runs ",
+    "persistentqueue.attempts ",
+    "persistentqueue.excused ",
+    "persistentqueue.every ",
+)
 """Beginnings of the names of markers that a pipeline records."""
 _ATTEMPTS_LIMIT = 2**20
 _LOGGER = logging.getLogger("persistentqueue.spark")

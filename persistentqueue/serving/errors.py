@@ -86,12 +86,13 @@ class NotServedError(PersistentQueueError):
         path: The path of the queue.
         pid: The process id of the owner that does not serve; None if there is no owner.
         in_doubt: True if a flush was under way, whose outcome is unknown until an owner serves.
+        is_here: True if this process itself owns the queue without serving it.
     """
 
     def __init__(
         self, path: str, pid: int | None, in_doubt: bool = False, exists: bool = True, is_here: bool = False
     ) -> None:
-        self.path, self.pid, self.in_doubt = path, pid, in_doubt
+        self.path, self.pid, self.in_doubt, self.is_here = path, pid, in_doubt, is_here
         problem = "the queue is not served: no process owns it" if exists else "there is no queue yet to connect to"
         way = 'by connect() without serve="never" or by the command persistentqueue serve'
         action = f"start an owner, {way}{'' if exists else ', which makes the queue'}"

@@ -325,7 +325,7 @@ class WorkerState(SessionCalls, Generic[T]):
             except LinkLostError:
                 continue
             except NotServedError as error:
-                raise NotServedError(error.path, error.pid, in_doubt=True) from None
+                raise NotServedError(error.path, error.pid, in_doubt=True, is_here=error.is_here) from None
             try:
                 answer = link.call(Outcome(self._number))
                 link.end()

@@ -962,6 +962,31 @@ def test_a_failed_sync_hands_the_queue_over(tmp_path: Path) -> None:
         assert drained(first) == [b"after"]
 
 
+def test_a_flush_in_doubt_learns_that_this_process_has_the_queue_open(
+    served: Serve, open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the owner ends during a flush, and this process opens the queue without serving it, the error says so."""
+    queue, join = served()
+    call = Link.call
+
+    def lose(link: Link, message: Message, *before: bytes) -> Message:
+        if isinstance(message, Flush):
+            monkeypatch.setattr(Link, "call", call)
+            queue.close()
+            open_queue()
+            raise link._lost()
+        return call(link, message, *before)
+
+    with join() as shared, shared.session() as session:
+        session.enqueue(b"lost")
+        monkeypatch.setattr(Link, "call", lose)
+        told = f"this process, {os.getpid()}, has it open without serve=True.*call flush"
+        with pytest.raises(NotServedError, match=told) as found:
+            session.flush()
+        assert (found.value.in_doubt, found.value.is_here) == (True, True)
+        session.rollback()
+
+
 @pytest.mark.parametrize("marker", [None, ("m", 1)])
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_a_flush_without_a_next_owner_is_in_doubt(

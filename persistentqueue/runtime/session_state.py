@@ -52,10 +52,7 @@ class SessionParts(NamedTuple):
 
 
 class SessionState(SessionCalls, Generic[T]):
-    """The transaction of a session, its holds, and the flag that lets one call at a time use it.
-
-    It can be neither copied nor pickled.
-    """
+    """The transaction of a session, and its holds."""
 
     __slots__ = (
         "__weakref__",

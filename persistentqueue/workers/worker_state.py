@@ -45,7 +45,7 @@ from .link import Link, LinkLostError, milliseconds
 
 
 class WorkerState(SessionCalls, Generic[T]):
-    """The part of a worker session that its owner has too, and the flag that lets one call at a time use it."""
+    """The part of a worker session that its owner has too."""
 
     __slots__ = (
         "__weakref__",

@@ -63,7 +63,7 @@ def entries(root: Path) -> dict[str, Entry]:
         for name in [*names, *others]:
             path = Path(directory, name)
             stat = path.lstat()
-            content = path.read_bytes() if name in files else b""
+            content = path.read_bytes() if name in others else b""
             found[str(path)] = Entry(stat.st_size, stat.st_mtime_ns, stat.st_mode, stat.st_ino, content)
     return found
 

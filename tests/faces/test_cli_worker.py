@@ -82,6 +82,14 @@ def once(item):
     record(item)
 
 
+def halfway(item):
+    """At the item 50, say that it has begun, and finish it when the gate is open."""
+    if item == b"50":
+        write("begun", item)
+        await_file("gate")
+    record(item)
+
+
 def gated(item):
     """Say that the item has begun, and finish it when the gate is open. The process keeps a lock until its end."""
     global lock
@@ -349,9 +357,10 @@ def test_a_killed_owner_is_replaced_by_the_parent(tasks: Path) -> None:
     enqueue(tasks, *numbers(100))
     with Command("serve", tasks / "queues", directory=tasks) as owner:
         assert owner.line().startswith("serving orders")
-        with worker(tasks, "record", "--processes", 2, "--lock-timeout", 60, "--until-empty", "--json") as command:
-            wait_for(lambda: len(lines(tasks)) > 5)
+        with worker(tasks, "halfway", "--processes", 2, "--lock-timeout", 60, "--until-empty", "--json") as command:
+            wait_for(lambda: bool(lines(tasks, "begun")))
             owner.kill()
+            (tasks / "gate").touch()
             result = command.result()
     assert (result["failed"], result["restarted"]) == (0, 0)
     assert lines(tasks).keys() == {*numbers(100)}

@@ -75,14 +75,17 @@ def own(path: Path) -> None:
 
 
 def move(source: Queue[Any], target: Queue[Any]) -> None:
-    """Move items until ``None`` comes. An item that is lost comes again."""
-    while (item := source.get()) is not None:
-        target.put(item)
+    """Move items until ``None`` comes. An item that is lost comes again, and so does ``None``."""
+    while True:
+        item = source.get()
+        if item is not None:
+            target.put(item)
         try:
             source.task_done()
         except SessionLostError:
             continue
-    source.task_done()
+        if item is None:
+            return
 
 
 def get_and_stay(queue: Queue[Any], count: int) -> None:

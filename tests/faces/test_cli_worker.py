@@ -16,6 +16,8 @@ import pytest
 
 from persistentqueue import DeadLetter, Encryption, PersistentQueue, View, connect
 from persistentqueue.cli.workers import crew, loop
+from persistentqueue.cli.workers.signals import Signals
+from tests.crash.interrupts import Place, Tracer
 from tests.faces.test_cli import cli
 from tests.support.commands import SOURCES, Command
 from tests.support.limits import SECONDS
@@ -620,6 +622,35 @@ def test_a_long_text_of_an_error_is_cut(tasks: Path) -> None:
     assert status == 0
     assert len(err) < 10_000
     assert [len(letter.reason) for letter in dead_letters(tasks)] == [1000]
+
+
+class Signalling(Tracer):
+    """Sends a signal at the place, as the kernel may."""
+
+    def _look(self, place: Place) -> None:
+        count = self.seen[place] = self.seen.get(place, 0) + 1
+        if self._target == (place, count):
+            signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_signal_at_any_place_of_the_look_for_an_owner_is_noted() -> None:
+    """A signal that comes while the parent looks for an owner ends the look, and is left for the loop to take."""
+    job = loop.Job("", None, "", "", "bytes", 1, False, False, 0.0, False, False, False)
+
+    def keep_owner(target: tuple[Place, int] | None) -> dict[Place, int]:
+        """Let a parent look, with a signal at the target; return the places that it reaches."""
+        tracer = Signalling(target)
+        with Signals() as signals:
+            parent = crew.Crew(job, 1, signals.ready(), lambda: None)
+            parent._looks_at = 0.0
+            tracer.run(parent._keep_owner)
+            assert (signals.came, signals._raises) == ([signal.SIGTERM] if target else [], False), target
+        return tracer.seen
+
+    places = keep_owner(None)
+    assert len(places) > 4
+    for target in places.items():
+        keep_owner(target)
 
 
 def test_pauses_are_bounded() -> None:

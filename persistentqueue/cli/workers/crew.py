@@ -238,9 +238,7 @@ class Crew:
         """Make a call of the queue if the time has come: if its owner has died, this process is the next one."""
         if time.monotonic() >= self._looks_at:
             try:
-                with self._signals.raising():  # an owner that is stopped would answer no call
-                    if len(self._signals.came) == self._signals_seen:
-                        self._look()
+                self._signals.interruptible(self._look, self._signals_seen)  # an owner that is stopped answers no call
             except (NotServedError, ResourceError) as error:
                 _LOG.warning("%s", error)
             self._looks_at = time.monotonic() + LOOK_SECONDS

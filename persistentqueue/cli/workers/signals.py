@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import select
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -23,7 +23,7 @@ ENDING = tuple(filter(None, (signal.SIGTERM, signal.SIGINT, _REPEATED)))
 class Signals:
     """The ending signals that came since the block began. It takes others along, which only wake the loop.
 
-    Until ``ready`` is called, an ending signal raises ``KeyboardInterrupt``: so it ends an opening that waits.
+    Until ``ready`` is called, the first ending signal raises ``KeyboardInterrupt``: so it ends an opening that waits.
     """
 
     def __init__(self, *others: signal.Signals) -> None:
@@ -63,12 +63,12 @@ class Signals:
         self._raises = False
         return self
 
-    @contextmanager
-    def raising(self) -> Iterator[None]:
-        """Let an ending signal raise ``KeyboardInterrupt`` inside the block, and end the block without an error."""
+    def interruptible(self, call: Callable[[], object], seen: int) -> None:
+        """Make a call, unless more than ``seen`` signals came. The next ending signal ends it, without an error."""
         try:
             self._raises = True
-            yield
+            if len(self.came) == seen:
+                call()
         except KeyboardInterrupt:  # the signal was noted
             pass
         finally:
@@ -90,4 +90,5 @@ class Signals:
         if number in ENDING and not (number == _REPEATED and number in self.came):
             self.came.append(number)
             if self._raises:
+                self._raises = False  # the next signal may come while this one is handled
                 raise KeyboardInterrupt

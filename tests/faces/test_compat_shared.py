@@ -495,14 +495,13 @@ def test_a_closed_queue_is_named_by_each_call(tmp_path: Path) -> None:
 
 _DAEMONS = """
 import sys, threading
-from persistentqueue import View
 from persistentqueue.compat import Queue
 
 queue = Queue(sys.argv[1], shared=True)
 for call in (queue.get, queue.get, lambda: queue.get(timeout=3600)):
     threading.Thread(target=call, daemon=True).start()
 queue.put("one for one of them")
-while sum(each.waits for each in View(sys.argv[1]).connections()) < 2:
+while sum(each.waits for each in queue.persistent.connections()) < 2:
     pass
 """
 

@@ -84,8 +84,8 @@ class Page(BaseHTTPRequestHandler):
         """Answer with the links of the page; other pages have some of these links, too."""
         page, life = int(self.path[1:]), self.life
         life.append(page)
-        if len(life) == self.server.kill_at and self.server.crawler is not None:
-            os.kill(self.server.crawler.pid, signal.SIGKILL)
+        if 0 < self.server.kill_at <= len(life) and self.server.crawler is not None:  # others append meanwhile
+            self.server.crawler.kill()
         links = {3 * page + 1, 3 * page + 2, 3 * page + 3, 7 * page % PAGES, (page + 1) % PAGES}
         body = "".join(f'<a href="/{link}">{link}</a>' for link in sorted(links) if link < PAGES).encode()
         self.send_response(200)

@@ -625,13 +625,19 @@ def test_explain_names_the_session_of_a_ticket(open_queue: QueueFactory) -> None
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
+def await_end_of_threads() -> None:
+    """Wait until no thread of a session is left: it forgets its flushes a moment before it ends."""
+    wait_for(lambda: all(each.name != pipeline.THREAD_NAME for each in threading.enumerate()))
+
+
 def test_a_dropped_session_finishes_its_flushes(open_queue: QueueFactory) -> None:
     """The flushes of a session that its user drops become durable, and its thread ends."""
     queue = open_queue()
     ticket = give(queue.session(), b"a", b"b")[-1]
     assert ticket.result(SECONDS)
     assert drain(queue) == [b"a", b"b"]
-    wait_for(lambda: not pipeline.pipelines_of(queue._open()))
+    await_end_of_threads()
+    assert not pipeline.pipelines_of(queue._open())
 
 
 def test_a_session_is_dropped_where_warnings_are_errors(
@@ -650,7 +656,8 @@ def test_a_session_is_dropped_where_warnings_are_errors(
         gc.collect()
     assert seen == [ResourceWarning]
     assert drain(queue) == [b"a", b"b"]
-    wait_for(lambda: not pipeline.pipelines_of(queue._open()))
+    await_end_of_threads()
+    assert not pipeline.pipelines_of(queue._open())
 
 
 def test_an_interruption_behind_the_start_leaves_no_thread(

@@ -624,12 +624,12 @@ def test_explain_names_the_session_of_a_ticket(open_queue: QueueFactory) -> None
         assert not [use for use in queue.explain() if use.holders]
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
 def await_end_of_threads() -> None:
     """Wait until no thread of a session is left: it forgets its flushes a moment before it ends."""
     wait_for(lambda: all(each.name != pipeline.THREAD_NAME for each in threading.enumerate()))
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_dropped_session_finishes_its_flushes(open_queue: QueueFactory) -> None:
     """The flushes of a session that its user drops become durable, and its thread ends."""
     queue = open_queue()

@@ -228,7 +228,9 @@ class Onlooker:
         except (CorruptionError, FileNotFoundError):  # a newer generation has just replaced this log
             pass
         self._last, self._is_durable = None, durably
-        self._last = look(self._disk, self._directory, durably)
+        places, recovered = look(self._disk, self._directory, durably)
+        recovered.replay = recovered.replay._replace(frames=[])  # the state has their content, in less memory
+        self._last = places, recovered
         return self._last
 
     def _is_unchanged(self, places: Places, recovered: Recovered) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import pickle
 import random
@@ -15,7 +16,7 @@ import pytest
 
 from persistentqueue import CorruptionError, Encryption, PersistentQueue, QueueNotFoundError, WrongKeyError, move_data
 from persistentqueue.core.encryption import PLAIN
-from persistentqueue.core.frame import LOG_MAGIC
+from persistentqueue.core.frame import LOG_MAGIC, Frame
 from persistentqueue.core.header import HEADER_BYTES, decode_header, encode_header
 from persistentqueue.core.intervals import Run
 from persistentqueue.interprocess.splits import (
@@ -742,6 +743,24 @@ def test_looking_again_behind_what_was_half_written(directory: Path) -> None:
     with pytest.raises(FileNotFoundError):
         failing.look(durably=True)
     assert failing.look()[1].state.next_sequence == 2
+
+
+def test_an_onlooker_keeps_no_frames(directory: Path, open_queue: QueueFactory) -> None:
+    """An ``Onlooker`` keeps no frame of the log until its next look: a decoded log takes several times its size."""
+    queue = open_queue()
+    put_each(queue, items(100))
+    onlooker = Onlooker(DISK, str(directory))
+    gc.collect()
+    before = count_frames()
+    found = onlooker.look()
+    assert found[1].transactions == 100
+    assert count_frames() == before
+    assert onlooker.look(durably=True) is found
+
+
+def count_frames() -> int:
+    """Return the number of decoded frames that are in memory."""
+    return sum(isinstance(each, Frame) for each in gc.get_objects())
 
 
 def test_an_onlooker_travels_light(directory: Path) -> None:

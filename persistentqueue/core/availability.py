@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
-from .intervals import Cursor, Intervals, Run, append_run
+from .intervals import Cursor, Intervals, Run, append_run, within
 from .state import State
 
 Taken = tuple[int, bytes]
@@ -189,11 +189,9 @@ class Availability:
                 self.returned.add(self._behind, start - self._behind)
             self._behind = end
             into.add(start, end - start)
-        for start, count in self.returned.runs():
-            low, high = max(start, first), min(start + count, end)
-            if low < high:
-                self.returned.remove(low, high - low)
-                into.add(low, high - low)
+        for run in within(self.returned.between(first, end), first, end):
+            self.returned.remove(*run)
+            into.add(*run)
 
     def next_run(self, sequence: int) -> Run | None:
         """Return the first run of ready sequences from ``sequence`` on; None if there is none, or after ``close``."""

@@ -14,6 +14,7 @@ import pytest
 
 from persistentqueue import PersistentQueue, Session, SubscriptionNotFoundError
 from persistentqueue.core.availability import LANE_ITEMS, Availability, Taken
+from persistentqueue.core.intervals import Intervals, Run
 from persistentqueue.runtime.session_state import hold_of
 from tests.conftest import QueueFactory
 from tests.support.queues import drain, interruptible, put
@@ -306,3 +307,30 @@ def test_threads_that_take_one_by_one(open_queue: QueueFactory, threads: ThreadP
         future.result(SECONDS)
     assert got == Counter(range(total))
     assert len(queue) == queue.stats().held == 0
+
+
+def test_delayed_runs_are_visited_few_times(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work of an opening grows with the number of delayed runs, and not with its square."""
+    delayed, visited = 300, 0
+    queue = open_queue(retry_delay_seconds=3600.0)
+    put(queue, *(b"%d" % number for number in range(2 * delayed)))
+    with queue.session() as session:
+        for item in session.dequeue_many(2 * delayed)[::2]:
+            session.reject(item)
+        session.flush()
+    queue.close()
+
+    def visiting(call: Callable[..., list[Run]]) -> Callable[..., list[Run]]:
+        def counted(*arguments: object) -> list[Run]:
+            nonlocal visited
+            runs = call(*arguments)
+            visited += len(runs)
+            return runs
+
+        return counted
+
+    for name in ("runs", "between"):
+        monkeypatch.setattr(Intervals, name, visiting(getattr(Intervals, name)))
+    queue = open_queue(retry_delay_seconds=3600.0)
+    assert queue.stats().delayed == delayed
+    assert delayed <= visited < 20 * delayed

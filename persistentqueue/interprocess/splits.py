@@ -19,6 +19,7 @@ import errno
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain, groupby
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
@@ -275,7 +276,9 @@ def plan(disk: Disk, places: Places, recovered: Recovered, runs: Iterable[Run]) 
             wanted = state.gone.unconsumed(max(first, extent.first), min(end, extent.end))
             if wanted:
                 splits += _plan_extent(places, recovered, extent, wanted, carried.get(extent.segment, ()))
-    return splits
+    # Runs of the same blocks are one split, so that each block is read once, however many gaps it has.
+    same = groupby(splits, lambda split: split._replace(runs=()))
+    return [blocks._replace(runs=tuple(chain.from_iterable(each.runs for each in group))) for blocks, group in same]
 
 
 def partition(splits: Sequence[Split], most_bytes: int) -> list[list[Split]]:

@@ -745,6 +745,15 @@ def test_looking_again_behind_what_was_half_written(directory: Path) -> None:
     assert failing.look()[1].state.next_sequence == 2
 
 
+def test_runs_of_one_block_are_one_split(directory: Path, open_queue: QueueFactory) -> None:
+    """Sequences with gaps between them, which one block holds, are planned as one split: the block is read once."""
+    put(open_queue(), *items(9))
+    runs = [(0, 2), (4, 1), (7, 2)]
+    (split,) = planned(directory, *runs)
+    assert list(split.runs) == runs
+    assert list(items_of(directory, [split])) == [0, 1, 4, 7, 8]
+
+
 def test_an_onlooker_keeps_no_frames(directory: Path, open_queue: QueueFactory) -> None:
     """An ``Onlooker`` keeps no frame of the log until its next look: a decoded log takes several times its size."""
     queue = open_queue()

@@ -644,7 +644,7 @@ def test_a_producer_with_another_key_of_a_known_id(
 
 def test_a_forked_child_draws_a_salt_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """A forked child draws its own salt, also for an encoder that its parent began to use."""
-    family = [(1, 0), (2, 1), (1, 2)]  # the grandchild has the process id of its grandparent
+    family = [(1, 0), (1, 2), (2, 3)]  # a grandchild with the process id of its grandparent, and its child
     now = iter([process for process in family for _ in range(2)])
     pid, forks = 0, 0
 

@@ -113,7 +113,7 @@ MUTANTS = (
     Mutant("a log is doubled before its trims have paid", "engine/trim", "            if self._turns and self._turns * _BYTES_PER_TURN >= self.log.capacity_bytes:\n", "            if self._turns:\n", "tests/unit/engine/test_trim.py"),
     Mutant("the memory of the log before is taken over as it is", "storage/log", "            memory[: old._dirty_bytes] = bytes(old._dirty_bytes)\n", "", "tests/unit/engine/test_trim.py"),
     Mutant("a spare never grows", "engine/store", "            if self.generations.growth_bytes:\n", "            if False:\n", "tests/unit/engine/test_trim.py"),
-    Mutant("a file with several names is cut", "system/files", "                if found.st_nlink == 1:\n                    for", "                if found.st_nlink:\n                    for", "tests/unit/system/test_disk.py"),
+    Mutant("a file with several names is cut", "system/files", "                if found.st_nlink == 1:\n                    for", "                if found.st_nlink:\n                    for", "tests/unit/system/test_files.py"),
     Mutant("the segments of open sessions are retired", "engine/trim", "            kept = self._segments.pinned\n", "            kept: set[int] = set()\n", "compacts", 9),
     Mutant("spilled segments are not held", "engine/store", "            self.segments.pin_pieces(transaction.staged)\n", "            pass\n", "compacts", 9),
     Mutant("the segment that is written on is retired", "engine/trim", "if n not in kept and (current is None or n != current.number)]", "if n not in self._segments._pins]", "drains", 16),
@@ -223,6 +223,7 @@ MUTANTS = (
     Mutant("a delay is not logged", "runtime/retries", "            retries.open_queue.commit(note)\n", "            pass\n", "retries"),
     Mutant("an opening forgets what is delayed", "engine/reader", "            if left_ns > 0:\n", "            if False:\n", "retries"),
     # --- envelopes
+    Mutant("a grandchild uses the nonces of its grandparent", "core/encryption", "self._source.getpid(), self._source.forks()", "self._source.getpid(), 0", "tests/api/test_encryption.py::test_a_forked_child_draws_a_salt_of_its_own"),
     Mutant("one key opens all blocks", "core/encryption", "            key = self._keys.get(key_id)\n", "            key = next(iter(self._keys.values()), None)\n", "encloses"),
     Mutant("what is compressed is not said to be", "core/encryption", "flags, content = flags | COMPRESSED, compressed", "content = compressed", "encloses"),
     # --- interruptions

@@ -73,7 +73,7 @@ class PartWriter:
         encryption: Encryption | None = None,
     ) -> None:
         disk = current_disk()
-        self._disk, self._pid = disk, disk.getpid()
+        self._disk, self._forks = disk, disk.forks()
         envelopes = Envelopes(compression, encryption)
         self._encode, self._envelope_bytes = envelopes.encoder(disk), envelopes.most_bytes
         self._directory = abspath(queue_directory(path, name))  # absolute: the process may change its working directory
@@ -160,14 +160,14 @@ class PartWriter:
 
         No manifest may name the part, now or later. The call never raises ``OSError``.
         """
-        if self._draft is not None and self._pid == self._disk.getpid():  # else it is the parent's
+        if self._draft is not None and self._forks == self._disk.forks():  # else it is the parent's
             self._draft.drop()
         self._draft = None
         self._batch.clear()
         self._columns.clear()
 
     def _check(self) -> None:
-        if self._pid != self._disk.getpid():
+        if self._forks != self._disk.forks():
             raise ClosedError(
                 f"{self._directory}: the writer belongs to the parent process: make another one in this process"
             )

@@ -122,10 +122,10 @@ class Producer(Uncopyable, Generic[T]):
         "_draft",
         "_encode",
         "_envelope_bytes",
+        "_forks",
         "_id",
         "_inbox",
         "_is_busy",
-        "_pid",
         "_place",
         "_time_ns",
         "_versions",
@@ -156,7 +156,7 @@ class Producer(Uncopyable, Generic[T]):
         self._disk = disk
         envelopes = Envelopes(compression, encryption)
         self._encode, self._envelope_bytes = envelopes.encoder(disk), envelopes.most_bytes
-        self._pid: int | None = disk.getpid()
+        self._forks: int | None = disk.forks()
         self._id = disk.urandom(8).hex()
         needs_name, name = isinstance(name, Unnamed), None if isinstance(name, Unnamed) else name
         self._directory = abspath(queue_directory(path, name))  # absolute: the process may change its working directory
@@ -192,15 +192,15 @@ class Producer(Uncopyable, Generic[T]):
     ) -> None:
         """Close the producer; warn with ``UnflushedWarning`` if the block ended without an exception and items were not
         flushed."""
-        dropped = self.pending if kind is None and self._pid == self._disk.getpid() else 0
+        dropped = self.pending if kind is None and self._forks == self._disk.forks() else 0
         self.close()
         if dropped:
             warnings.warn(self._lost("ended", dropped), UnflushedWarning, stacklevel=2)
 
     def __del__(self) -> None:
         """Warn with ``UnflushedWarning`` if items were not flushed, and close the producer."""
-        pid: int | None = getattr(self, "_pid", None)  # missing if the constructor raised
-        if pid is not None and pid == self._disk.getpid() and self.pending:
+        forks: int | None = getattr(self, "_forks", None)  # missing if the constructor raised
+        if forks is not None and forks == self._disk.forks() and self.pending:
             try:
                 warnings.warn(self._lost("was dropped", self.pending), UnflushedWarning, stacklevel=2)
             finally:  # also if the warning is raised as an error
@@ -216,7 +216,7 @@ class Producer(Uncopyable, Generic[T]):
     @property
     def closed(self) -> bool:
         """Whether the producer was closed."""
-        return self._pid is None
+        return self._forks is None
 
     @property
     def pending(self) -> int:
@@ -406,7 +406,7 @@ class Producer(Uncopyable, Generic[T]):
         """
         if self._is_busy:
             raise _in_use()
-        if self._pid is not None:
+        if self._forks is not None:
             self._check()  # a child must not delete what its parent has spilled
         self._is_busy = True
         try:
@@ -428,14 +428,14 @@ class Producer(Uncopyable, Generic[T]):
 
         A second call does nothing. Nothing that was flushed is affected. A producer is for one thread at a time.
         """
-        if self._pid == self._disk.getpid():
+        if self._forks == self._disk.forks():
             self.rollback()
-        self._pid, self._draft = None, None  # in a forked child, the draft is the parent's
+        self._forks, self._draft = None, None  # in a forked child, the draft is the parent's
 
     def _check(self) -> None:
-        if self._pid is None:
+        if self._forks is None:
             raise ClosedError(f"{self._directory}: the producer is closed: make another one")
-        if self._pid != self._disk.getpid():
+        if self._forks != self._disk.forks():
             raise ClosedError(
                 f"{self._directory}: the producer belongs to the parent process: make another one in this process"
             )

@@ -199,7 +199,7 @@ class Root:
     descriptor, so its number cannot become that of another file during a call.
     """
 
-    __slots__ = ("_calls", "_descriptor", "_disk", "_identity", "_is_closed", "_pid", "fd", "path", "prefix")
+    __slots__ = ("_calls", "_descriptor", "_disk", "_forks", "_identity", "_is_closed", "fd", "path", "prefix")
 
     def __init__(self, disk: Disk, path: str, fd: int, found: os.stat_result) -> None:
         self._disk = disk
@@ -211,7 +211,7 @@ class Root:
         self._calls: list[None] = []
         """One entry for each call that is under way."""
         self._is_closed = False
-        self._pid = disk.getpid()
+        self._forks = disk.forks()
 
     def __enter__(self) -> int:
         self._calls.append(None)
@@ -231,7 +231,7 @@ class Root:
         A forked child closes it at once: the threads that were in a call do not exist there.
         """
         self._is_closed = True
-        if not self._calls or self._disk.getpid() != self._pid:
+        if not self._calls or self._disk.forks() != self._forks:
             self._close()
 
     def _close(self) -> None:

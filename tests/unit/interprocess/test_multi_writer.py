@@ -421,7 +421,7 @@ def test_a_forked_child_leaves_the_part_of_its_parent(made: Path, call: str, mon
             os._exit(status)
     assert os.waitpid(pid, 0)[1] == 0
     with monkeypatch.context() as patched, pytest.raises(ClosedError, match="parent process"):
-        patched.setattr(writer, "_pid", pid)
+        patched.setattr(writer, "_forks", writer._forks + 1)
         writer.end()
     writer.write(items)
     part = writer.end()

@@ -336,9 +336,9 @@ def test_closed(directory: Path) -> None:
 
 def test_another_process_is_refused(directory: Path) -> None:
     """A producer refuses calls in another process than the one that made it."""
-    pid = [1]
-    producer = call_on(replace(DISK, getpid=lambda: pid[0]), Producer, directory)
-    pid[0] = 2
+    forks = [0]
+    producer = call_on(replace(DISK, forks=lambda: forks[0]), Producer, directory)
+    forks[0] = 1
     with pytest.raises(ClosedError, match="parent"):
         producer.enqueue(b"a")
     producer.close()

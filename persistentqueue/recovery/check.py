@@ -12,7 +12,7 @@ does. It writes nothing else. A repair that is cut short loses nothing: it can b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -190,12 +190,16 @@ def _check(disk: Disk, directory: str, meter: Meter = SILENT) -> CheckReport:
     if in_doubt:
         problems += _check_doubt(disk, places, recovered, in_doubt)
     published = 0
-    files = list(_published(disk, places, recovered))
+    inbox = look_into_inbox(disk, places)
+    files = _published(places, recovered, inbox)
+    # A power cut may take the adoption of a manifest after some of its files were renamed. These files get their old
+    # names back, so they are looked for under the new names as well.
+    inbox |= {name: join(DATA_DIRECTORY, segment_name(number)) for number, name in recovered.orphans.items()}
     if files:
         meter.expect(sum(sizes_in(disk, places.path(INBOX_DIRECTORY)).values()))
     for file in files:
         try:
-            published += _check_publication(disk, places, recovered, file, meter)
+            published += _check_publication(disk, places, inbox, file, meter)
         except FileNotFoundError:  # the owner has adopted it in the meantime
             continue
         except PermissionError as problem:
@@ -281,23 +285,20 @@ def _check_doubt(disk: Disk, places: Places, recovered: Recovered, coordinator: 
     yield from _check_state(state)
 
 
-def _published(disk: Disk, places: Places, recovered: Recovered) -> Iterator[str]:
-    """Yield the paths of the published files that wait in the inbox."""
+def _published(places: Places, recovered: Recovered, inbox: Mapping[str, str]) -> list[str]:
+    """Return the paths of the published files that wait in the inbox."""
     adopted = set(recovered.adopted.values())
-    for name, file in look_into_inbox(disk, places).items():
-        if is_published(name) and file not in adopted:
-            yield places.path(file)
+    return [places.path(file) for name, file in inbox.items() if is_published(name) and file not in adopted]
 
 
-def _check_publication(disk: Disk, places: Places, recovered: Recovered, path: str, meter: Meter) -> int:
-    """Check the blocks of a published file, and of its parts if it is a manifest; return the number of its items."""
+def _check_publication(disk: Disk, places: Places, files: Mapping[str, str], path: str, meter: Meter) -> int:
+    """Check the blocks of a published file, and of its parts if it is a manifest; return the number of its items.
+
+    ``files`` are the paths at which the parts may be, by their names.
+    """
     publication = read_publication(disk, path)
     if not publication.parts:
         _check_part(disk, path, publication.own, meter)
-    # A power cut may take the adoption of a manifest after some of its files were renamed. These files get their old
-    # names back, so they are looked for under the new names as well.
-    files = look_into_inbox(disk, places)
-    files |= {name: join(DATA_DIRECTORY, segment_name(number)) for number, name in recovered.orphans.items()}
     for part in publication.parts:
         _check_part(disk, places.path(files.get(part.name) or join(INBOX_DIRECTORY, part.name)), part, meter)
     return sum(part.count for part in publication.files)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from persistentqueue import QueueNotFoundError, check
+from persistentqueue import Producer, QueueNotFoundError, check
 from persistentqueue.core.block import BLOCK_HEADER_BYTES, encode_block
 from persistentqueue.core.header import HEADER_BYTES
 from persistentqueue.core.operations import (
@@ -44,6 +44,28 @@ def test_state_that_does_not_add_up() -> None:
     state.extents.pop()
     state.gone.frontier = 4
     assert any("0 items that are not gone" in problem for problem in _check_state(state))
+
+
+def test_check_lists_the_inbox_few_times(open_queue: QueueFactory, directory: Path) -> None:
+    """A check lists the inbox as often for many published files as for one."""
+    open_queue().close()
+    listings: list[str] = []
+
+    def listdir(path: str) -> list[str]:
+        listings.append(path)
+        return DISK.listdir(path)
+
+    counts: list[int] = []
+    with Producer(directory) as producer:
+        for published in (1, 30):
+            for _ in range(published):
+                producer.enqueue(b"item")
+                producer.flush()
+            listings.clear()
+            report = call_on(replace(DISK, listdir=listdir), check, directory)
+            assert (report.ok, report.published) == (True, sum((1, 30)[: len(counts) + 1]))
+            counts.append(len(listings))
+    assert counts[0] == counts[1]
 
 
 @pytest.mark.damages

@@ -262,7 +262,7 @@ class Compactor:
         copy.close()
         is_committed = copy.target.number in self._state.segments
         with self._mutex:
-            self._segments.unpin(copy.done)
+            self._segments.copied.clear()
             self._unreadable.update(copy.unreadable)
             self.compacted += len(copy.done) if is_committed else 0
             self.copied_bytes += copy.copied_bytes
@@ -288,6 +288,11 @@ class Copy:
         self._mutex = context.guards.mutex
         self._segments = segments
         self._left = sources[::-1]
+        self._rows: dict[int, list[ExtentRow]] = {info.number: [] for info in sources}
+        with self._mutex:
+            for extent in self._state.extents:
+                if extent.segment in self._rows:
+                    self._rows[extent.segment].append(extent.row())
         self._limit_bytes = limit_bytes
         disk.failpoint("compact.1 make target")
         with _room_in(segments.directory):
@@ -343,11 +348,11 @@ class Copy:
         self.target.close()
 
     def _copy(self, source: SegmentInfo) -> Generator[None, None, None]:
-        """Copy one source, in steps. A copied source stays pinned, so that no trim retires it before the commit."""
+        """Copy one source, in steps. A copied source is kept, so that no trim retires it before the commit."""
         self._disk.failpoint("compact.2 copy")
         with self._mutex:
-            rows = [extent.row() for extent in self._state.extents if extent.segment == source.number]
-            if not rows:
+            present = self._state.segments.get(source.number)
+            if present is None or not present.live:
                 return  # the source was drained meanwhile
             try:
                 segment = self._segments.pin(source, first=True)
@@ -356,7 +361,7 @@ class Copy:
                 self.damage.append(damage)
                 return
         try:
-            for row in rows:
+            for row in self._rows[source.number]:
                 for _ in self._copy_extent(segment, row):
                     if self.done and self._writer.end > self._limit_bytes:
                         self._writer.drop()  # its live items are larger than the average, and the target is full
@@ -364,6 +369,8 @@ class Copy:
                         return
                     self._writer.write(_START_SYNC_BYTES)
                     yield
+            with self._mutex:
+                self._segments.copied.add(source.number)
             self._writer.keep()
             self.done.append(source.number)
         except (CorruptionError, *UNOPENED) as error:  # a dequeue from this segment raises the error, too
@@ -372,9 +379,8 @@ class Copy:
             if isinstance(error, CorruptionError):
                 self.damage.append(error)
         finally:
-            if self.done[-1:] != [source.number]:
-                with self._mutex:
-                    self._segments.unpin([source.number])
+            with self._mutex:
+                self._segments.unpin([source.number])
 
     def _copy_extent(self, segment: Segment, row: ExtentRow) -> Iterator[None]:
         """Put the live items of an extent into the target, and yield after each read."""

@@ -100,6 +100,8 @@ class Segments:
         self._staged_count = 0
         self.touched: set[int] = set()
         """The segments with blocks of the current group, which no frame names yet. They are not retired either."""
+        self.copied: set[int] = set()
+        """The sources that a compaction has copied. They are not retired before it ends. Their files may be closed."""
         self.shrinks = False
         """Whether a segment is made smaller than usual if there is no space for a whole one."""
         self.new: list[Segment] = []
@@ -367,12 +369,12 @@ class Segments:
     def unpin_all(self) -> None:
         """Remove all pins: no session needs a segment any more."""
         self._pins.clear()
-        self.touched = set()
+        self.touched, self.copied = set(), set()
 
     @property
     def pinned(self) -> set[int]:
         """The numbers of the segments that are still needed."""
-        return self.touched.union(self._pins)
+        return self.touched.union(self._pins, self.copied)
 
     # --- giving back -------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -23,12 +23,14 @@ from persistentqueue.core.block import BLOCK_BYTES
 from persistentqueue.core.header import HEADER_BYTES
 from persistentqueue.core.intervals import join_runs
 from persistentqueue.core.operations import Compaction, Operation
+from persistentqueue.core.state import Extent
 from persistentqueue.engine import compaction
 from persistentqueue.engine.compaction import Copy
 from persistentqueue.engine.context import Settings
 from persistentqueue.engine.store import Store
 from persistentqueue.engine.transaction import Transaction
 from persistentqueue.storage.log_reader import decode_log
+from persistentqueue.storage.segment_files import OPEN_FILES
 from tests.conftest import QueueFactory
 from tests.crash.disk import SimulatedDisk
 from tests.crash.explorer import content_of
@@ -521,6 +523,33 @@ def test_a_source_that_is_drained_meanwhile() -> None:
         store.trim()
         assert segments_of(store) == sorted(store.state.segments) == [3, 4]
         assert items_in(store) == [numbered(16)[n] for n in (11, 13, 15)]
+
+
+def test_many_sources_need_few_descriptors() -> None:
+    """A compaction keeps few files of its sources open, and looks at each extent few times."""
+    segments = 3 * OPEN_FILES
+    store = filled(SimulatedDisk(), numbered(5 * segments + 1))
+    consume(store, {n for n in range(5 * segments) if n % 5})
+    store.segments.resize(64 * 1024)  # so that one target has room for all of them
+    visited = 0
+
+    class Visited(list[Extent]):
+        def __iter__(self) -> Iterator[Extent]:
+            nonlocal visited
+            visited += len(self)
+            return super().__iter__()
+
+    store.state.extents = Visited(store.state.extents)
+    copy = store.begin_compaction(0.9, False)
+    assert copy is not None
+    while copy.step():
+        assert len(store.segments._open) < 2 * OPEN_FILES
+    assert len(copy.done) == segments
+    assert visited < 5 * segments
+    compaction = commit_copy(store, copy)
+    assert len(sources(compaction)) == segments
+    store.trim()
+    assert len(items_in(store)) == segments + 1
 
 
 def test_all_sources_drained_meanwhile() -> None:

@@ -570,6 +570,8 @@ class State:
         """Return the parts of these runs that all subscriptions, except that of the cursor ``but``, have consumed."""
         done = list(runs)
         for cursor in self.subscriptions.values():
+            if not done:
+                break  # as a rule: the first of many subscriptions still needs the items
             if cursor is not but:
                 done = cursor.done_of(done)
         return done

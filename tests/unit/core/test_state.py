@@ -3,11 +3,14 @@ dequeued."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from persistentqueue.core.availability import Availability
+from persistentqueue.core.intervals import Cursor, Run
 from persistentqueue.core.operations import (
     Checkpoint,
     Dequeue,
@@ -17,6 +20,7 @@ from persistentqueue.core.operations import (
     Operation,
     SegmentCreated,
     SegmentRow,
+    SubscriptionOpened,
 )
 from persistentqueue.core.state import State, StateError
 from persistentqueue.recovery.check import _check_state
@@ -111,6 +115,27 @@ def test_sequences_that_are_skipped() -> None:
     assert (state.next_sequence, state.gone_count, list(state.gone.consumed)) == (5, 3, [(2, 3)])
     with pytest.raises(StateError, match="fewer than"):
         state.skip(2**63 - 5)
+
+
+def test_consumption_looks_at_few_subscriptions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A subscription that consumes an item looks at the others only up to the first that still needs the item."""
+    state = state_of(segment(1), enqueue(0, 4, 1, 64, 0))
+    for number in range(1, 101):
+        state.apply(SubscriptionOpened(number, 0, f"s{number}"))
+    looked: list[Cursor] = []
+    done_of = Cursor.done_of
+
+    def counted(cursor: Cursor, runs: Iterable[Run]) -> list[Run]:
+        looked.append(cursor)
+        return done_of(cursor, runs)
+
+    monkeypatch.setattr(Cursor, "done_of", counted)
+    state.apply(Dequeue(50, 0, 4))
+    assert len(looked) == 1
+    for number in set(state.subscriptions) - {50}:
+        assert state.gone_count == 0
+        state.apply(Dequeue(number, 0, 4))
+    assert state.gone_count == 4
 
 
 def test_segments_drain_wherever_they_stand() -> None:

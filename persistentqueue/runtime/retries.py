@@ -28,7 +28,7 @@ of such a transaction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from itertools import chain
@@ -36,7 +36,7 @@ from typing import NamedTuple
 
 from ..codecs.held_items import first_meant
 from ..core.dead_letter import DeadLetter
-from ..core.intervals import Intervals, Run, join_runs, last_of, within, without
+from ..core.intervals import Run, join_runs, last_of, without
 from ..core.items import NotHeldError
 from ..core.operations import Delayed, Delivered
 from ..drawing.text import many
@@ -150,6 +150,8 @@ class Trial:
         self.retries = retries
         self._rejections: dict[int, Rejection] = {}
         """Rejections by sequence, in the order in which they were made."""
+        self._place = 0
+        """Index of the run that had the rejection before the last one; a hint, since runs come and go."""
         self._changed: Transaction | None = None
         """Transaction that ``set_apart`` has changed; None behind ``settle``."""
         self._held: list[Run] = []
@@ -208,10 +210,11 @@ class Trial:
                     delivery = Transaction(ready)
                     delivery.operations = [Delivered(ready.number, *run, 1) for run in runs]
                     open_queue.commit(delivery)
-                    joined = list(transaction.runs)
+                    mine = transaction.runs
+                    joined, behind = mine[-1:], slice(max(len(mine) - 1, 0), None)
                     join_runs(joined, runs)
                     # No call from here on: an interruption finds the runs in one of the two transactions.
-                    transaction.runs, held.runs = joined, []
+                    mine[behind], held.runs = joined, []
                 except BaseException:
                     open_queue.discard(held)
                     raise
@@ -258,8 +261,7 @@ class Trial:
             raise ValueError("reject with retry=False needs a dead-letter queue: open the queue with dead_letter=")
         checked_reason(reason)
         seconds = None if delay_seconds is None else checked_delay(delay_seconds)
-        behind, end = next(reversed(self._rejections), -1) + 1, max(map(sum, transaction.runs), default=0)
-        runs = chain(within(transaction.runs, behind, end), within(transaction.runs, 0, behind))
+        runs = self._from_last(transaction.runs)
         found = first_meant((each for each in reader.read(runs) if each[0] not in self._rejections), matches)
         if found is None:
             raise NotHeldError
@@ -269,6 +271,22 @@ class Trial:
             # A dead letter has no delay: the setting may not know one for the last attempt.
             seconds = retries.delay_seconds(times) if retry and not retries.is_used_up(times) else 0.0
         self._rejections[sequence] = Rejection(sequence, item, reason, retry, seconds)
+
+    def _from_last(self, runs: list[Run]) -> Iterator[Run]:
+        """Yield the runs from the item that was rejected last on, and then those before it.
+
+        The search for that item begins at the run of the one before it. So a loop of rejections visits each run once.
+        """
+        last, most = next(reversed(self._rejections), -1), len(runs)
+        places = ((self._place + step) % most for step in range(most))
+        self._place = place = next((at for at in places if runs[at][0] <= last < sum(runs[at])), 0)
+        if runs:
+            first, count = runs[place]
+            behind = min(max(last + 1, first), first + count)
+            yield behind, first + count - behind
+            for step in range(1, most):
+                yield runs[(place + step) % most]
+            yield first, behind - first
 
     @property
     def rejects(self) -> bool:
@@ -289,9 +307,10 @@ class Trial:
 
     def forget(self, runs: Iterable[Run]) -> None:
         """Drop the rejections of these runs, which are not held any more."""
-        gone = Intervals(runs)
-        kept = (item for item in self._rejections.items() if not gone.overlap(item[0], item[0] + 1))
-        self._rejections = dict(kept)
+        if self._rejections:
+            for first, count in runs:
+                for sequence in range(first, first + count):
+                    self._rejections.pop(sequence, None)
 
     def set_apart(self, transaction: Transaction) -> list[bytes]:
         """Take items that are to be ready again out of the runs that the transaction consumes.

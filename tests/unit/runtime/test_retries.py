@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from persistentqueue import (
     transaction,
 )
 from persistentqueue.codecs import JSON
+from persistentqueue.core.intervals import Run
 from persistentqueue.core.operations import Delivered
 from persistentqueue.storage.log_reader import read_log
 from persistentqueue.system.disk import DISK, Disk
@@ -500,6 +501,56 @@ def test_who_goes_through_a_batch_rejects_in_its_order(open_queue: QueueFactory)
         session.reject(b"first")
     assert [reason for *_, reason in letters(queue)] == ["the first", "the third"]
     assert queue.peek(9) == [b"other", b"first"]
+
+
+class Visited(list[Run]):
+    """Runs that count how many of them are looked at."""
+
+    visits = 0
+
+    def __iter__(self) -> Iterator[Run]:
+        self.visits += len(self)
+        return super().__iter__()
+
+    def __getitem__(self, at: Any) -> Any:
+        self.visits += 1
+        return super().__getitem__(at)
+
+
+def test_runs_are_visited_few_times(open_queue: QueueFactory) -> None:
+    """A delivery looks at few of the runs that a session holds, and a loop of rejections looks few times at each of
+    them. It goes on behind the last rejection, and then from the beginning."""
+    queue = open_queue(**DEAD)
+    put(queue, *(b"%d" % (number // 4) for number in range(400)))
+    with queue.session() as session, queue.session() as other:
+        for _ in range(199):
+            session.dequeue()
+            other.dequeue()
+        assert session._transaction is not None
+        session._transaction.runs = runs = Visited(session._transaction.runs)
+        assert session.dequeue() == b"99"
+        assert session._transaction.runs is runs
+        assert (len(runs), runs.visits < 20) == (200, True)
+        order = [*range(100, 200), *range(100)]
+        for place in order:
+            session.reject(b"%d" % (place // 2), f"{place}", retry=False)
+        assert runs.visits < 20 * len(runs)
+        session.flush()
+        other.rollback()
+    assert letters(queue) == [(b"%d" % (place // 2), 1, f"{place}") for place in range(200)]
+
+
+def test_rejections_end_with_the_hold(open_queue: QueueFactory) -> None:
+    """An item that is put back is no longer rejected. The items that stay held are."""
+    queue = open_queue(**DEAD)
+    put(queue, b"a", b"b", b"c")
+    with queue.session() as session:
+        for item in session.dequeue_many(3):
+            session.reject(item, retry=False)
+        session.put_back(2)
+        session.flush()
+    assert [item for item, *_ in letters(queue)] == [b"a"]
+    assert queue.peek(9) == [b"b", b"c"]
 
 
 def test_wrong_rejections_say_what_to_do(open_queue: QueueFactory) -> None:

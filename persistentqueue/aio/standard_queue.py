@@ -398,10 +398,9 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
         if not self._counts:
             needs = "max_attempts=, dead_letter= or retry_delay_seconds="
             raise ValueError(f"this queue does not count attempts: open it with {needs} to reject items")
-        meant = [entry for entry in self._got if entry.is_meant(item)]
-        if not meant:
+        entry = self._got.meant(item)
+        if entry is None:
             raise ValueError("no such item was got, or all of them are done: pass an item that get returned")
-        entry = next((each for each in meant if each.item is item), meant[0])
         assert entry.hold is not None  # it is meant
         self._got.remove(entry)
         reason = reason or entry.problem

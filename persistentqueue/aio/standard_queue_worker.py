@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -87,8 +87,15 @@ class Got:
     def __len__(self) -> int:
         return len(self._all)
 
-    def __iter__(self) -> Iterator[Entry]:
-        return iter(self._all)
+    def meant(self, item: object) -> Entry | None:
+        """Return the oldest entry with this object, else the oldest one with an equal item; None if there is none."""
+        equal = None
+        for entry in self._all:
+            if entry.is_meant(item):
+                if entry.item is item:
+                    return entry
+                equal = equal or entry
+        return equal
 
     def add(self, entry: Entry) -> None:
         """Add an entry that the running task has got."""

@@ -21,6 +21,7 @@ from persistentqueue import (
     ClosedError,
     CodecError,
     CorruptionError,
+    DeadLetter,
     PersistentQueue,
     Producer,
     QueueFullError,
@@ -31,6 +32,7 @@ from persistentqueue import (
     codecs,
 )
 from persistentqueue.aio import standard_queue
+from persistentqueue.aio.standard_queue_worker import Entry
 from persistentqueue.system.disk import DISK
 from tests.support.disks import call_on
 from tests.support.queues import crash, segment_files, without_descriptors
@@ -904,3 +906,29 @@ def test_a_delay_that_ends_the_program(place: Path) -> None:
             queue.task_done()
 
     run(main())
+
+
+def test_rejections_look_at_few_items(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rejection looks at no item behind the one that the caller has got. An equal item that is older stays."""
+    looked: list[object] = []
+    is_meant = Entry.is_meant
+
+    def counted(entry: Entry, item: object) -> bool:
+        looked.append(entry)
+        return is_meant(entry, item)
+
+    async def main() -> None:
+        async with aio.Queue[Any](place, max_attempts=3, dead_letter="dead") as queue:
+            for number in range(40):
+                queue.put_nowait([number // 2])
+            got = [await queue.get() for _ in range(40)]
+            monkeypatch.setattr(Entry, "is_meant", counted)
+            await queue.reject(got[1], "the second", retry=False)
+            assert len(looked) == 2
+            for item in [got[0], *got[2:]]:
+                await queue.reject(item, "another", retry=False)
+            assert len(looked) == 41
+
+    run(main())
+    letters = [DeadLetter.decode(letter) for letter in stored(place.parent / "dead")[:2]]
+    assert [(letter.item, letter.reason) for letter in letters] == [(b"[0]", "the second"), (b"[0]", "another")]

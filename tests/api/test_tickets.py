@@ -756,7 +756,8 @@ def test_a_forked_child_gets_an_error(open_queue: QueueFactory) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_a_forked_child_keeps_outcomes(open_queue: QueueFactory) -> None:
     """In a forked child, a ticket that is done keeps its outcome, although flushes taken with it are under way."""
-    queue, there, gates = open_queue(), threading.Semaphore(0), [threading.Event(), threading.Event()]
+    gated, there, gates = GatedDisk(), threading.Semaphore(0), [threading.Event(), threading.Event()]
+    queue = open_queue(disk=gated.disk)
 
     def hold(gate: threading.Event, _: object) -> None:
         """Keep the thread that commits until the gate opens."""
@@ -764,8 +765,9 @@ def test_a_forked_child_keeps_outcomes(open_queue: QueueFactory) -> None:
         assert gate.wait(SECONDS)
 
     with queue.session() as session:
-        tickets = give(session, b"0")
-        tickets[0].add_done_callback(partial(hold, gates[0]))
+        tickets = collected(gated, session)
+        tickets[0].add_done_callback(partial(hold, gates[0]))  # before the flush has ended
+        gated.gate.set()
         assert there.acquire(timeout=SECONDS)  # so the next ones are taken together
         for version in (2, 1, 3, 4):
             session.enqueue(b"%d" % version)
@@ -791,7 +793,7 @@ def test_a_forked_child_keeps_outcomes(open_queue: QueueFactory) -> None:
         assert found[4].startswith("ClosedError ")
         os.close(reading)
         os.close(writing)
-    assert drain(queue) == [b"0", b"2", b"3", b"4"]
+    assert drain(queue) == [b"first", b"2", b"3", b"4"]
 
 
 def test_a_ticket_keeps_its_outcome_in_a_forked_child() -> None:

@@ -252,7 +252,12 @@ def test_callbacks_of_tickets_close_a_queue_that_is_closed(
     open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Callbacks of several tickets may all close the queue while another thread does. None waits for another one."""
-    queue, closed = open_queue(), list[bool]()
+    may_commit, closed = threading.Event(), list[bool]()
+
+    def failpoint(name: str) -> None:
+        assert not name.startswith("commit.3") or may_commit.wait(SECONDS)
+
+    queue = open_queue(disk=replace(DISK, failpoint=failpoint))
     # The flushes come right behind the step of the close that waits for flushes.
     monkeypatch.setattr(queue._open(), "settle", lambda **_: None)
     both = threading.Barrier(2)
@@ -263,12 +268,14 @@ def test_callbacks_of_tickets_close_a_queue_that_is_closed(
         queue.close()
         closed.append(True)
 
-    for _ in range(2):
-        session = queue.session()
+    sessions = [queue.session() for _ in range(2)]
+    for session in sessions:
         session.enqueue(b"x")
-        ticket = session.flush(wait=False)
-        ticket.add_done_callback(close)
-        assert ticket.wait(SECONDS)
+    tickets = [session.flush(wait=False) for session in sessions]
+    for ticket in tickets:
+        ticket.add_done_callback(close)  # before the flush has ended: later, this thread would call it
+    may_commit.set()
+    assert all(ticket.wait(SECONDS) for ticket in tickets)
     queue.close()
     assert closed == [True, True]
     assert drain(open_queue()) == [b"x", b"x"]

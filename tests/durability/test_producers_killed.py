@@ -15,7 +15,7 @@ import pytest
 from persistentqueue import PersistentQueue, Producer, check
 from tests.predecessors.test_diskqueue_kills import Deadly
 from tests.support.disks import call_on
-from tests.support.queues import IN_CACHE, drain
+from tests.support.queues import IN_CACHE, drain, wait_for
 
 from .test_processes import Child, Forks
 
@@ -121,6 +121,7 @@ def test_many_produce_while_the_consumer_is_killed(tmp_path: Path) -> None:
         while working or kills < KILLS_LEAST:
             with Child(consume, directory, results) as consumer:
                 assert consumer.hear() == "begins"
+                wait_for((results / "1").exists)  # written behind the first flush of the first consumer
                 end = time.monotonic() + LIFE_SECONDS
                 while time.monotonic() < end:
                     consumer.pipe.poll(0.01)  # a wait: the consumer sends nothing more

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from threading import Timer
@@ -81,7 +82,8 @@ class Campaign:
 
             def kill() -> None:
                 if process.returncode is None:
-                    os.killpg(process.pid, signal.SIGKILL)
+                    with suppress(ProcessLookupError):  # another thread has just heard of its end
+                        os.killpg(process.pid, signal.SIGKILL)
 
             timers = [Timer(TIMEOUT_SECONDS, kill)]
             timers[0].start()

@@ -216,11 +216,13 @@ def test_available_now_ends(spark: SparkSession, tmp_path: Path) -> None:
     def produce() -> int:
         number = 50
         with Producer(str(root), "in") as producer:
-            while not ended.wait(0.02):
+            while True:
+                has_ended = ended.wait(0.02)  # first: the last item comes behind the end of the query
                 producer.enqueue(b"%d" % number)
                 producer.flush()
                 number += 1
-        return number
+                if has_ended:
+                    return number
 
     with ThreadPoolExecutor(1) as pool:
         producing = pool.submit(produce)

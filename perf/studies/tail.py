@@ -64,14 +64,16 @@ class _Runner:
     def full(self, seconds: float) -> None:
         """Flush as fast as possible for this long."""
         clock, put, take, found = time.perf_counter, self._lane.put, self._lane.take, self.times.full
-        begun, flushes = clock(), 0
-        while (start := clock()) < begun + seconds:
+        begun = start = clock()
+        flushes = 0
+        while start < begun + seconds:
             put(self._items)
             found.append((middle := clock()) - start)
             if self._load.in_turn:
                 take(self._load.batch)
                 found.append(clock() - middle)
             flushes += 1
+            start = clock()
         self._pair_seconds = (clock() - begun) / flushes
         self._empty(flushes)
 

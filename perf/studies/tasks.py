@@ -25,6 +25,7 @@ BAR = 5.0
 IDLE_MS_BAR = 1.0
 _THREADS = (1, 8, 32)
 _IDLE_SECONDS = 2.0
+_PAUSE_SECONDS = 0.001
 _ITEM = ITEMS[0]
 
 Way = Callable[[Path, int], tuple[float, float]]
@@ -111,7 +112,8 @@ def idle_seconds(directory: Path, tasks: int, seconds: float = _IDLE_SECONDS) ->
     async def main() -> float:
         async with aio.PersistentQueue(directory) as queue:
             waiting = [asyncio.create_task(wait(queue)) for _ in range(tasks)]
-            await asyncio.sleep(0.1)  # until all tasks wait
+            while len(queue._watch) < tasks:
+                await asyncio.sleep(_PAUSE_SECONDS)
             start = time.process_time()
             await asyncio.sleep(seconds)
             taken_seconds = time.process_time() - start

@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -336,13 +337,24 @@ def test_python_alone_is_measured(tmp_path: Path) -> None:
     assert not any(any(path.read_bytes()) for path in tmp_path.glob("1/data/*"))
 
 
-def test_the_tail_is_measured(tmp_path: Path) -> None:
+def test_the_tail_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each contender flushes at full and at half load, and a contender that stalls does not meet the bars."""
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        """Let time pass by the clock of this test, by which each look at it takes 1/128 s."""
+        now[0] += seconds
+
+    def perf_counter() -> float:
+        sleep(1 / 128)
+        return now[0]
+
+    monkeypatch.setattr(tail, "time", SimpleNamespace(perf_counter=perf_counter, sleep=sleep))
     load = tail.Load(10, False, True)
-    times = tail.measure(tmp_path, load, 0.2, 2)
+    times = tail.measure(tmp_path, load, 0.25, 2)
     assert set(times) == {each.name for each in tail.CONTENDERS if is_there(each)}
     for each in times.values():
-        assert len(each.full) > 2 and 2 <= len(each.half) < 2 * len(each.full)
+        assert (len(each.full), len(each.half)) == (16, 8)
     smooth = {name: dict.fromkeys(tail.PARTS, 1.0) for name in times}
     assert tail._row(load, "full", smooth).met == "yes"
     stalled = smooth | {"ours": smooth["ours"] | {"longest": 50.0}}

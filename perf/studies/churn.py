@@ -141,12 +141,14 @@ class Churn:
         self.put = self.taken = self.put_bytes = self.rollbacks = self.openings = self.compactions = 0
 
     def run(self, seconds: float, slice_seconds: float) -> Iterator[Pause]:
-        """Work for this time, and yield a pause after each slice. At the end the queue is empty and closed."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
+        """Work for this time, at least one slice, and yield a pause after each. Then the queue is empty and closed."""
+        now = time.monotonic()
+        deadline = now + seconds
+        while now < deadline:
             self._work(slice_seconds)
             self._change()
             yield self.pause()
+            now = time.monotonic()
         self._end_holders()
         while items := self._take_all():
             self.taken += items
@@ -161,16 +163,17 @@ class Churn:
         self._queue.close()
 
     def _work(self, seconds: float) -> None:
-        end = time.monotonic() + seconds
+        begin = time.monotonic()
         workers: list[Callable[[Random], None]] = [self._chores]
         workers += [self._produce] * self._random.randint(1, PRODUCERS)
         workers += [self._consume] * self._random.randint(0, CONSUMERS)
         with ThreadPoolExecutor(len(workers)) as pool:
 
             def repeat(worker: Callable[[Random], None], seed: int) -> None:
-                chance = Random(seed)
-                while time.monotonic() < end:
+                chance, now = Random(seed), begin
+                while now < begin + seconds:
                     worker(chance)
+                    now = time.monotonic()
 
             jobs = [pool.submit(repeat, each, self._random.randrange(2**32)) for each in workers]
             for job in jobs:

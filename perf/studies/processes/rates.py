@@ -1,8 +1,9 @@
 """The rates of several processes that share one queue, beside those of other contenders with as many processes.
 
 Each contender is started once, with all its processes. In each round, the contenders take turns: all processes of one
-begin at one time and work for a fixed duration. Each process counts the items of the flushes that returned in time. The
-rate of a round is the sum. If the items run out before the end, the rate is that of the time until the last take.
+begin at one time and work for a fixed duration. Each process counts the items of its first flush, and of others that
+returned in time. The rate of a round is the sum. A first flush that returns late makes the round longer. If the items
+run out before the end, the rate is that of the time until the last take.
 
 Items that are left stay queued. A process that finds no item has finished its round.
 """
@@ -116,7 +117,7 @@ def put(items: Sequence[bytes], begin: float, end: float, hand: Hand) -> Count:
     while True:
         hand.put(items)
         now = time.monotonic()
-        if now > end:
+        if count and now > end:
             return Count(count, last)
         count, last = count + len(items), now
 
@@ -127,7 +128,7 @@ def take(batch: int, begin: float, end: float, hand: Hand) -> Count:
     while True:
         taken = hand.take(batch)
         now = time.monotonic()
-        if now > end or not taken:
+        if (count and now > end) or not taken:
             return Count(count, last, now <= end)
         count, last = count + len(taken), now
 
@@ -139,7 +140,7 @@ def put_and_take(items: Sequence[bytes], begin: float, end: float, hand: Hand) -
         hand.put(items)
         taken = len(hand.take(len(items)))
         now = time.monotonic()
-        if now > end:
+        if count and now > end:
             return Count(count, last)
         count, last = count + taken, now
 
@@ -177,9 +178,9 @@ def measure(work: Work, directory: Path, rounds: int, seconds: float) -> dict[st
 
 
 def _add(found: Found, begin: float, counts: Sequence[Count], seconds: float) -> None:
-    """Add a round. Its duration is shorter than intended if every process ran out of items."""
-    if all(each.is_dry for each in counts):
-        seconds = max(max(each.last for each in counts) - begin, 1e-6)
+    """Add a round. It ends with the last flush that counts, if every process ran out of items, or one began late."""
+    last_seconds = max(each.last for each in counts) - begin
+    seconds = max(last_seconds, 1e-6 if all(each.is_dry for each in counts) else seconds)
     found.rates.append(sum(each.items for each in counts) / seconds)
     found.each.append([each.items / seconds for each in counts])
 

@@ -151,10 +151,10 @@ def _room(directory: Path, items: int) -> Iterator[Row]:
 
 
 def _flush(queue: PersistentQueue, go_on: Callable[[], bool]) -> list[float]:
-    """Enqueue and dequeue, one item per flush, while ``go_on`` is true. Return the seconds of each flush."""
+    """Enqueue and dequeue, one item per flush, once and while ``go_on`` is true. Return the seconds of each flush."""
     seconds: list[float] = []
     with queue.session() as session:
-        while go_on():
+        while not seconds or go_on():
             session.enqueue(ITEMS[0])
             start = time.perf_counter()
             session.flush()

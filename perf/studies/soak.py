@@ -93,9 +93,10 @@ def _name(pid: int) -> str:
 
 
 def _produce(directory: str, rate: float) -> None:
-    """Enqueue numbered items until SIGTERM arrives, then print their number."""
+    """Print a line, enqueue numbered items until SIGTERM arrives, then print their number."""
     stopped: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _frame: stopped.append(number))
+    print("begun", flush=True)
     number = 0
     begun = time.monotonic()
     with Producer(directory, "in") as producer:
@@ -135,6 +136,8 @@ class Soak:
             producer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=harness.ROOT)
             query = self._start()
             try:
+                assert producer.stdout is not None
+                producer.stdout.readline()  # from here on, SIGTERM does not kill it
                 end = time.monotonic() + seconds
                 due = time.monotonic() + sample_seconds
                 while time.monotonic() < end:

@@ -31,9 +31,9 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
   clock. ``checksum``, ``intervals``, ``page_cache``, ``dead_letter``, ``header``, ``operations``, ``block``, ``frame``,
   ``delivery_counts``, ``encryption``, ``items``, ``state``, ``availability``.
 - ``system/`` The operating system: access to the disk, sockets, forks, and the rights of other users. ``progress``,
-  ``path_errors``, ``disk``, ``files``, ``event_log``, ``wakeup``, ``directory_handles``, ``quota``, ``bad_pages``,
-  ``trust``, ``sockets``.
-- ``interrupts/`` Interruptions: Ctrl-C and other signals, and calls of several threads at once. ``startup``,
+  ``path_errors``, ``disk``, ``files``, ``event_log``, ``startup``, ``wakeup``, ``directory_handles``, ``quota``,
+  ``bad_pages``, ``trust``, ``sockets``.
+- ``interrupts/`` Interruptions: signal handlers in the middle of a call, and calls of several threads at once.
   ``signal_shield``, ``call_guard``.
 - ``codecs/`` Codecs: the conversion between the objects of a typed queue and the bytes that the queue stores.
   ``enclosed_item``, ``held_items``.
@@ -85,7 +85,7 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
 - ``persistentqueue/`` The command ``python -m persistentqueue``. ``__main__``.
 """
 
-from .interrupts.startup import leave_on_interrupt as _leave_on_interrupt
+from .system.startup import leave_on_interrupt as _leave_on_interrupt
 
 _leave_on_interrupt()  # before the imports, which take a while
 

@@ -1,1 +1,1 @@
-"""Interruptions: Ctrl-C and other signals, and calls of several threads at once."""
+"""Interruptions: signal handlers in the middle of a call, and calls of several threads at once."""

@@ -58,9 +58,9 @@ TABLE = (
     ),
     _folder(
         "system",
-        "progress path_errors disk files event_log wakeup directory_handles quota bad_pages trust sockets",
+        "progress path_errors disk files event_log startup wakeup directory_handles quota bad_pages trust sockets",
     ),
-    _folder("interrupts", "startup signal_shield call_guard"),
+    _folder("interrupts", "signal_shield call_guard"),
     _folder("codecs", "enclosed_item __init__ held_items"),
     _folder(
         "storage",

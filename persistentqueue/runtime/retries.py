@@ -148,7 +148,7 @@ class Trial:
 
     def __init__(self, retries: Retries) -> None:
         self.retries = retries
-        self._rejections: dict[int, Rejection] = {}
+        self.rejections: dict[int, Rejection] = {}
         """Rejections by sequence, in the order in which they were made."""
         self._place = 0
         """Index of the run that had the rejection before the last one; a hint, since runs come and go."""
@@ -262,7 +262,7 @@ class Trial:
         checked_reason(reason)
         seconds = None if delay_seconds is None else checked_delay(delay_seconds)
         runs = self._from_last(transaction.runs)
-        found = first_meant((each for each in reader.read(runs) if each[0] not in self._rejections), matches)
+        found = first_meant((each for each in reader.read(runs) if each[0] not in self.rejections), matches)
         if found is None:
             raise NotHeldError
         sequence, item = found
@@ -270,14 +270,14 @@ class Trial:
             times = retries.times(reader.counted, sequence)
             # A dead letter has no delay: the setting may not know one for the last attempt.
             seconds = retries.delay_seconds(times) if retry and not retries.is_used_up(times) else 0.0
-        self._rejections[sequence] = Rejection(sequence, item, reason, retry, seconds)
+        self.rejections[sequence] = Rejection(sequence, item, reason, retry, seconds)
 
     def _from_last(self, runs: list[Run]) -> Iterator[Run]:
         """Yield the runs from the item that was rejected last on, and then those before it.
 
         The search for that item begins at the run of the one before it. So a loop of rejections visits each run once.
         """
-        last, most = next(reversed(self._rejections), -1), len(runs)
+        last, most = next(reversed(self.rejections), -1), len(runs)
         places = ((self._place + step) % most for step in range(most))
         self._place = place = next((at for at in places if runs[at][0] <= last < sum(runs[at])), 0)
         if runs:
@@ -291,7 +291,7 @@ class Trial:
     @property
     def rejects(self) -> bool:
         """True if the next flush has an item to reject."""
-        return bool(self._rejections)
+        return bool(self.rejections)
 
     def uncount(self, transaction: Transaction, count: int) -> None:
         """Take back the last delivery of the last ``count`` items that the transaction holds.
@@ -305,25 +305,27 @@ class Trial:
         with suppress(PersistentQueueError, OSError):
             self.retries.open_queue.commit(note)
 
-    def forget(self, runs: Iterable[Run]) -> None:
-        """Drop the rejections of these runs, which are not held any more."""
-        if self._rejections:
+    def rejections_without(self, runs: Iterable[Run]) -> dict[int, Rejection]:
+        """Return the rejections of all items but those of these runs."""
+        kept = self.rejections.copy()
+        if kept:
             for first, count in runs:
                 for sequence in range(first, first + count):
-                    self._rejections.pop(sequence, None)
+                    kept.pop(sequence, None)
+        return kept
 
     def set_apart(self, transaction: Transaction) -> list[bytes]:
         """Take items that are to be ready again out of the runs that the transaction consumes.
 
         Returns the envelopes of the items that are given up. ``settle`` must follow.
         """
-        if not self._rejections:
+        if not self.rejections:
             return []
         retries, ready = self.retries, transaction.ready
         assert isinstance(ready, CountedAvailability)
         again: dict[float, list[Run]] = {}
         letters = []
-        for each in sorted(self._rejections.values()):
+        for each in sorted(self.rejections.values()):
             if each.retry and not retries.is_used_up(retries.times(ready, each.sequence)):
                 join_runs(again.setdefault(each.delay_seconds, []), [(each.sequence, 1)])
             else:
@@ -365,10 +367,10 @@ class Trial:
             return
         retries, ready = self.retries, transaction.ready
         assert isinstance(ready, CountedAvailability)
-        count = len(self._rejections)
+        count = len(self.rejections)
         retries.open_queue.release_later(ready, self._again)
         # No call in these steps, so no interruption in between.
-        self._changed, self._held, self._rejections = None, [], {}
+        self._changed, self._held, self.rejections = None, [], {}
         retries.open_queue.count_failed(count, self._failed)
 
     def commit(self, transaction: Transaction, timeout_seconds: float | None = None) -> None:
@@ -377,7 +379,7 @@ class Trial:
 
     def discard(self, transaction: Transaction) -> None:
         """Release what the transaction holds, after the delay, and drop the rest, as ``OpenQueue.discard`` does."""
-        self._rejections = {}
+        self.rejections = {}
         open_queue = self.retries.open_queue
         try:
             # In a broken queue the state in memory may be half changed.

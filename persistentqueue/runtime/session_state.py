@@ -366,13 +366,16 @@ class SessionState(SessionCalls, Generic[T]):
 
     def _give_back(self, count: int) -> None:
         """Release the last ``count`` items that were dequeued, to the front of the queue."""
-        transaction = self._transaction
+        transaction, trial = self._transaction, self._trial
         if count and transaction is not None:
             self._note(transaction)
-            if self._trial is not None:
-                self._trial.forget(last_of(transaction.runs, count))
-            # If the caller has got them, now lower than the count in ``runs``: however this ends, they are released.
-            transaction.given = min(transaction.given, sum(run[1] for run in transaction.runs) - count)
+            given = min(transaction.given, sum(run[1] for run in transaction.runs) - count)
+            kept = trial.rejections_without(last_of(transaction.runs, count)) if trial is not None else {}
+            # No call in these steps. If the caller has got the items, ``given`` is now lower than the count in
+            # ``runs``: however this ends, they are released, and so they are not rejected any more.
+            transaction.given = given
+            if trial is not None:
+                trial.rejections = kept
             self._release(transaction, count)
 
     def _return_unopened(self, count: int) -> None:

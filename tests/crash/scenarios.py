@@ -303,6 +303,22 @@ def _put_back(world: World) -> Case:
     return Case(lambda: session.put_back(3), again, [{"q": MANY[:9]}])
 
 
+def _put_back_rejected(world: World) -> Case:
+    """Put back items that are rejected: each one is ready again, or gets its letter. None is just consumed."""
+    queue = world.open("q", *MANY[:4], dead_letter="dead")
+    world.queues["dead"] = queue.dead_letters
+    session = world.session("q")
+    assert len(session.dequeue_many(4)) == 4
+    for item in MANY[1:4]:
+        session.reject(item, retry=False)
+
+    def again() -> None:
+        session.flush()
+        assert len(queue) + len(queue.dead_letters) == 3, (len(queue), len(queue.dead_letters))
+
+    return Case(lambda: session.put_back(2), again, [{"q": MANY[2:4]}, {"q": []}])
+
+
 def _spill(world: World) -> Case:
     queue = world.open("q", A)
     session = Session(SessionParts(queue._open(), spill_bytes=64 * 1024))
@@ -676,6 +692,7 @@ SCENARIOS: dict[str, Scenario] = {
     "rollback": partial(_rollback, end="rollback"),
     "close a session": partial(_rollback, end="close"),
     "put back": _put_back,
+    "put back what was rejected": _put_back_rejected,
     "spill": _spill,
     "trim": partial(_housekeeping, method="trim"),
     "compact": partial(_housekeeping, method="compact"),

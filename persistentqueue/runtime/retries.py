@@ -379,7 +379,6 @@ class Trial:
 
     def discard(self, transaction: Transaction) -> None:
         """Release what the transaction holds, after the delay, and drop the rest, as ``OpenQueue.discard`` does."""
-        self.rejections = {}
         open_queue = self.retries.open_queue
         try:
             # In a broken queue the state in memory may be half changed.

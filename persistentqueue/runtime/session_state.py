@@ -184,8 +184,12 @@ class SessionState(SessionCalls, Generic[T]):
 
     def _roll_back(self, following: Transaction | None) -> None:
         """Discard the transaction of the session and put ``following`` in its place."""
-        if self._transaction is not None:
-            transaction, self._transaction = self._transaction, following
+        transaction, trial = self._transaction, self._trial
+        if transaction is not None:
+            # No call in these steps, so no interruption in between: rejections end with their transaction.
+            self._transaction = following
+            if trial is not None:
+                trial.rejections = {}
             try:
                 self._note(transaction)
                 self._discard(transaction)
@@ -264,7 +268,11 @@ class SessionState(SessionCalls, Generic[T]):
         """Begin a new transaction behind a settled one; return True if the settled one was committed."""
         if transaction.skipped:
             self._discard(transaction)
-        self._transaction = self._new()
+        following = self._new()
+        # No call in these steps, so no interruption in between: rejections end with their transaction.
+        self._transaction = following
+        if self._trial is not None:
+            self._trial.rejections = {}
         return not transaction.skipped
 
     def _hand_over(self, transaction: Transaction, timeout: float | None) -> Ticket | None:

@@ -270,6 +270,23 @@ def test_pure_fan_out(open_queue: QueueFactory, directory: Path) -> None:
     assert (queue.stats().dequeued, len(late)) == (6, 0)
 
 
+def test_a_session_knows_the_only_consumer(open_queue: QueueFactory) -> None:
+    """A session knows whether its queue has no other consumer: then nothing else gets what it consumes."""
+    queue = open_queue()
+    with queue.session() as plain:
+        assert plain._is_only_consumer()
+        audit = queue.subscribe("audit")
+        with audit.session() as auditing:
+            assert not plain._is_only_consumer() and not auditing._is_only_consumer()
+        queue.unsubscribe("audit")
+        assert plain._is_only_consumer()
+    other = open_queue("other", fan_out=True)
+    with other.subscribe("audit").session() as auditing:
+        assert auditing._is_only_consumer()
+        other.subscribe("mails")
+        assert not auditing._is_only_consumer()
+
+
 def test_fan_out_is_for_new_queues(open_queue: QueueFactory) -> None:
     """A queue that has a plain queue keeps it: a later opening with ``fan_out`` is refused."""
     queue = open_queue()

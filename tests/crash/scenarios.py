@@ -303,20 +303,33 @@ def _put_back(world: World) -> Case:
     return Case(lambda: session.put_back(3), again, [{"q": MANY[:9]}])
 
 
-def _put_back_rejected(world: World) -> Case:
-    """Put back items that are rejected: each one is ready again, or gets its letter. None is just consumed."""
+def _end_rejections(world: World, how: str) -> Case:
+    """Make a call behind the rejection of all held items. Each is ready again and not rejected, or gets its letter."""
     queue = world.open("q", *MANY[:4], dead_letter="dead")
     world.queues["dead"] = queue.dead_letters
     session = world.session("q")
     assert len(session.dequeue_many(4)) == 4
-    for item in MANY[1:4]:
+    for item in MANY[:4]:
         session.reject(item, retry=False)
+    calls: dict[str, Callable[[], object]] = {
+        "put_back": lambda: session.put_back(2),
+        "rollback": session.rollback,
+        "flush": lambda: session.flush(wait=False),
+        "flush_all": lambda: queue.flush_all([session, world.session("q")]),
+        "close": session.close,
+    }
 
     def again() -> None:
-        session.flush()
-        assert len(queue) + len(queue.dead_letters) == 3, (len(queue), len(queue.dead_letters))
+        released: list[bytes] = []
+        with suppress(persistentqueue.ClosedError):
+            while items := session.dequeue_many(9):  # items that were delivered before come one by one
+                released += items
+            session.flush()
+        queue.sync()
+        left, letters = len(queue), len(queue.dead_letters)
+        assert left + len(released) + letters == 4, (left, released, letters)
 
-    return Case(lambda: session.put_back(2), again, [{"q": MANY[2:4]}, {"q": []}])
+    return Case(calls[how], again, [{"q": MANY[:4]}, {"q": []}])
 
 
 def _spill(world: World) -> Case:
@@ -603,6 +616,20 @@ def _reject(world: World, delay_seconds: float, dead_letter: str | None) -> Case
     return Case(session.flush, again, [{"q": [MANY[0], MANY[2], *MANY[4:6], C]}])
 
 
+def _reject_one(world: World) -> Case:
+    """Reject one of two equal items. It gets its letter, or the call did nothing. The other one is consumed."""
+    queue = world.open("q", A, B, A, dead_letter="dead")
+    world.queues["dead"] = queue.dead_letters
+    session = world.session("q")
+    assert len(session.dequeue_many(3)) == 3
+
+    def again() -> None:
+        session.flush()
+        assert len(queue.dead_letters) < 2, len(queue.dead_letters)
+
+    return Case(lambda: session.reject(A, retry=False), again, [{"q": []}])
+
+
 def _fail(world: World) -> Case:
     """Let an exception leave the block of a session that holds an item at its last attempt."""
     queue = world.open("q", A, B, max_attempts=1, dead_letter="dead")
@@ -692,7 +719,11 @@ SCENARIOS: dict[str, Scenario] = {
     "rollback": partial(_rollback, end="rollback"),
     "close a session": partial(_rollback, end="close"),
     "put back": _put_back,
-    "put back what was rejected": _put_back_rejected,
+    "put back what was rejected": partial(_end_rejections, how="put_back"),
+    "roll back what was rejected": partial(_end_rejections, how="rollback"),
+    "flush what was rejected": partial(_end_rejections, how="flush"),
+    "flush all that was rejected": partial(_end_rejections, how="flush_all"),
+    "close what was rejected": partial(_end_rejections, how="close"),
     "spill": _spill,
     "trim": partial(_housekeeping, method="trim"),
     "compact": partial(_housekeeping, method="compact"),
@@ -724,6 +755,7 @@ SCENARIOS: dict[str, Scenario] = {
     "len behind a delay": partial(_due, method="len"),
     "wait behind a delay": partial(_due, method="wait"),
     "reject": partial(_reject, delay_seconds=0.0, dead_letter=None),
+    "reject one of two": _reject_one,
     "reject with a delay": partial(_reject, delay_seconds=3600.0, dead_letter=None),
     "reject and bury": partial(_reject, delay_seconds=3600.0, dead_letter="dead"),
     "fail": _fail,

@@ -553,6 +553,21 @@ def test_rejections_end_with_the_hold(open_queue: QueueFactory) -> None:
     assert queue.peek(9) == [b"b", b"c"]
 
 
+def test_a_skipped_flush_drops_its_rejections(open_queue: QueueFactory) -> None:
+    """The rejections of a flush whose marker is recorded already are dropped with it, and its items are ready again."""
+    queue = open_queue(**DEAD)
+    put(queue, b"a")
+    with queue.session() as session:
+        assert session.flush(marker=("m", 1))
+        assert session.dequeue() == b"a"
+        session.reject(b"a", retry=False)
+        assert not session.flush(marker=("m", 1))
+        assert session.dequeue() == b"a"
+        session.flush()
+    assert letters(queue) == []
+    assert len(queue) == 0
+
+
 def test_wrong_rejections_say_what_to_do(open_queue: QueueFactory) -> None:
     """A rejection that makes no sense is refused before anything is changed, with a message that says what to do."""
     plain, late = open_queue("plain"), open_queue("late", retry_delay_seconds=1)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 import persistentqueue
 from persistentqueue import PersistentQueue, Producer, Session, transaction
-from persistentqueue.errors import CodecError, CorruptionError, QueueFullError, WrongKeyError
+from persistentqueue.errors import CodecError, CorruptionError, PrecedingFlushError, QueueFullError, WrongKeyError
 from persistentqueue.runtime.session_state import SessionParts
 from persistentqueue.system.disk import Disk
 from tests.support.disks import call_on
@@ -330,6 +330,53 @@ def _end_rejections(world: World, how: str) -> Case:
         assert left + len(released) + letters == 4, (left, released, letters)
 
     return Case(calls[how], again, [{"q": MANY[:4]}, {"q": []}])
+
+
+def _end_tickets(world: World, how: str, refused: bool) -> Case:
+    """Make a call behind flushes that were handed over, while the session holds further items."""
+    queue = world.open("q", *MANY[:6], max_items=6)
+    session = world.session("q")
+    if refused:
+        session.enqueue(C)
+    else:
+        session.dequeue_many(3)
+    ticket = session.flush(wait=False)
+    held = session.dequeue_many(2)
+
+    def call() -> None:
+        with suppress(PrecedingFlushError, QueueFullError):
+            getattr(session, how)()
+
+    def again() -> None:
+        with suppress(persistentqueue.ClosedError):
+            session.rollback()
+        queue.sync()
+        assert ticket.done() and len(held) == 2, held
+
+    left = MANY[0 if refused else 3 : 6]
+    return Case(call, again, [{"q": left}, {"q": left[2:]}] if how == "flush" and not refused else [{"q": left}])
+
+
+def _skip(world: World) -> Case:
+    """Flush with a marker that is recorded already: nothing is enqueued, consumed or rejected."""
+    queue = world.open("q", *MANY[:4], dead_letter="dead")
+    world.queues["dead"] = queue.dead_letters
+    session = world.session("q")
+    session.flush(("m", 3))
+    session.enqueue(C)
+    session.dequeue_many(3)
+    session.reject(MANY[1], retry=False)
+
+    def again() -> None:
+        assert not session.flush(("m", 3))
+        released = []
+        while items := session.dequeue_many(9):
+            released += items
+        assert released == MANY[:4], released
+        session.flush()
+        assert len(queue.dead_letters) == 0, len(queue.dead_letters)
+
+    return Case(lambda: session.flush(("m", 3)), again, [{"q": []}])
 
 
 def _spill(world: World) -> Case:
@@ -746,6 +793,12 @@ SCENARIOS: dict[str, Scenario] = {
     "repair": _repair,
     "wait for an item": partial(_wait, what="dequeue"),
     "wait for room": partial(_wait, what="flush"),
+    **{
+        f"{how} behind a {'refused ' if refused else ''}ticket": partial(_end_tickets, how=how, refused=refused)
+        for how in ("rollback", "close", "put_back", "flush")
+        for refused in (False, True)
+    },
+    "flush with a marker that is there": _skip,
     "flush all": _flush_all,
     "deliver": partial(_retries, what="dequeue"),
     "bury": partial(_retries, what="flush"),

@@ -311,12 +311,18 @@ def _end_rejections(world: World, how: str) -> Case:
     assert len(session.dequeue_many(4)) == 4
     for item in MANY[:4]:
         session.reject(item, retry=False)
+
+    def leave() -> None:
+        with suppress(ZeroDivisionError), session:
+            raise ZeroDivisionError
+
     calls: dict[str, Callable[[], object]] = {
         "put_back": lambda: session.put_back(2),
         "rollback": session.rollback,
         "flush": lambda: session.flush(wait=False),
         "flush_all": lambda: queue.flush_all([session, world.session("q")]),
         "close": session.close,
+        "leave": leave,
     }
 
     def again() -> None:
@@ -771,6 +777,7 @@ SCENARIOS: dict[str, Scenario] = {
     "flush what was rejected": partial(_end_rejections, how="flush"),
     "flush all that was rejected": partial(_end_rejections, how="flush_all"),
     "close what was rejected": partial(_end_rejections, how="close"),
+    "leave what was rejected": partial(_end_rejections, how="leave"),
     "spill": _spill,
     "trim": partial(_housekeeping, method="trim"),
     "compact": partial(_housekeeping, method="compact"),

@@ -477,6 +477,32 @@ def _reject(world: WorkerWorld, codec: Codec[Any], raw: list[bytes], item: Any, 
     return Case(lambda: session.reject(item, retry=False), again, [{"q": []}])
 
 
+def _end_rejections(world: WorkerWorld, how: str) -> Case:
+    """Make a call behind the rejection of all held items. Each is ready again and not rejected, or gets its letter."""
+    world.open("q", *MANY[:4], **COUNTED)
+    session = world.session("q")
+    assert len(session.dequeue_many(4)) == 4
+    for item in MANY[:4]:
+        session.reject(item, retry=False)
+    calls: dict[str, Callable[[], object]] = {
+        "put_back": lambda: session.put_back(2),
+        "rollback": session.rollback,
+        "flush": session.flush,
+        "close": session.close,
+    }
+
+    def again() -> None:
+        released: list[bytes] = []
+        with suppress(ClosedError):
+            while items := session.dequeue_many(9):  # items that were delivered before come one by one
+                released += items
+            session.flush()
+        left, letters = len(world.owners["q"].public), _rejected(world)
+        assert left + len(released) + len(letters) == 4, (left, released, letters)
+
+    return Case(calls[how], again, [{"q": MANY[:4]}, {"q": []}])
+
+
 def _reject_enclosed(world: WorkerWorld, goes_on: bool) -> Case:
     codec = Enclosed(JSON, encryption=Encryption("one", _find_key))
     raw = [codec.encode(each) for each in ({"a": 1}, [2], {"a": 1}, None)]
@@ -605,6 +631,10 @@ SCENARIOS: dict[str, Scenario] = {
     "reject: an enclosed item": partial(_reject_enclosed, goes_on=False),
     "reject: enclosed items": partial(_reject_enclosed, goes_on=True),
     "reject: a bad item": _reject_undecodable,
+    **{
+        f"reject: all, and {how}": partial(_end_rejections, how=how)
+        for how in ("put_back", "rollback", "flush", "close")
+    },
     "enclosed: enqueue": _enclose,
     "enclosed: dequeue": partial(_enclosed, count=1),
     "enclosed: dequeue many": partial(_enclosed, count=2),

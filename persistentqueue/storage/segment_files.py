@@ -505,6 +505,13 @@ class Segments:
             self.next_number += 1
         return self.next_number
 
+    def has_many_unsynced(self) -> bool:
+        """Return whether more files stay open until they are synced than stay open for reading."""
+        if len(self._open) <= OPEN_FILES:
+            return False
+        with self._mutex:
+            return sum(segment.dirty for segment in self._open.values()) > OPEN_FILES
+
     def close_idle(self) -> bool:
         """Close the files that only reading needs, to free descriptors; return whether there were any."""
         with self._mutex:

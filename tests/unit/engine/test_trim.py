@@ -13,6 +13,7 @@ from persistentqueue import BrokenQueueError, DiskFullError
 from persistentqueue.core.frame import LOG_MAGIC
 from persistentqueue.storage.log_reader import read_log
 from persistentqueue.storage.pool import SPARE_NAME
+from persistentqueue.storage.segment_files import OPEN_FILES
 from persistentqueue.system.disk import DISK, PAGE_BYTES, Buffers, StatResult
 from tests.conftest import QueueFactory
 from tests.support.queues import IN_CACHE, crash, drain, log_file, put, put_each
@@ -28,6 +29,17 @@ def test_log_that_fills_at_the_right_pace_keeps_its_size(
         put(queue, b"%d" % n)
     assert queue.stats().generation > 2
     assert queue.stats().log_capacity_bytes == 8192
+
+
+def test_an_unsynced_queue_keeps_few_files_open(open_queue: QueueFactory) -> None:
+    """With ``sync=False``, segments stay open until they are synced. A trim syncs them when there are many of them."""
+    queue, most, segments = open_queue(sync=False, segment_bytes=1, memory_bytes=0), 0, 4 * OPEN_FILES
+    for n in range(segments):
+        put(queue, b"%4d" % n * 10_000)
+        most = max(most, len(queue._open()._store.segments._open))
+    assert queue.stats().segments >= segments
+    assert most <= OPEN_FILES + 1
+    assert [int(item[:4]) for item in drain(queue)] == list(range(segments))
 
 
 class ZerosDisk:

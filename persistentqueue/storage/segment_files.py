@@ -104,6 +104,8 @@ class Segments:
         """The sources that a compaction has copied. They are not retired before it ends. Their files may be closed."""
         self.shrinks = False
         """Whether a segment is made smaller than usual if there is no space for a whole one."""
+        self.has_many_unsynced = False
+        """Whether more files stay open until they are synced than stay open for reading."""
         self.new: list[Segment] = []
         """Segments whose headers and names are not durable yet."""
         self.has_adopted = False
@@ -198,6 +200,7 @@ class Segments:
         for segment in dirty:
             segment.sync()
         self.syncs += len(dirty)
+        self.has_many_unsynced = False
         self.sync_new()
 
     def sync_new(self) -> None:
@@ -493,6 +496,8 @@ class Segments:
         with self._mutex:
             self._open[number] = segment
             self._evict()
+            many = len(self._open) > OPEN_FILES
+            self.has_many_unsynced = many and sum(each.dirty for each in self._open.values()) > OPEN_FILES
         self.current = segment
         return segment
 
@@ -504,13 +509,6 @@ class Segments:
         while self.exists(self.next_number):
             self.next_number += 1
         return self.next_number
-
-    def has_many_unsynced(self) -> bool:
-        """Return whether more files stay open until they are synced than stay open for reading."""
-        if len(self._open) <= OPEN_FILES:
-            return False
-        with self._mutex:
-            return sum(segment.dirty for segment in self._open.values()) > OPEN_FILES
 
     def close_idle(self) -> bool:
         """Close the files that only reading needs, to free descriptors; return whether there were any."""

@@ -526,8 +526,8 @@ class Store:
 
     def trim_if_worth(self) -> None:
         """Trim if the drained segments are worth it, or if many files stay open until a trim syncs them."""
-        is_worth = len(self.state.drained) > _DRAINED_SEGMENTS_WORTH and self._is_worth_trimming()
-        if is_worth or self.segments.has_many_unsynced:
+        has_many_drained = len(self.state.drained) > _DRAINED_SEGMENTS_WORTH
+        if (has_many_drained and self._is_worth_trimming()) or self.segments.has_many_unsynced:
             # The group is committed and durable, so a trim that finds no room must not make the commit look failed.
             with suppress(PersistentQueueError), stalled(self.disk.monotonic, self._note_stall, "trim"):
                 self.trim()

@@ -266,13 +266,13 @@ class SessionState(SessionCalls, Generic[T]):
 
     def _finish(self, transaction: Transaction) -> bool:
         """Begin a new transaction behind a settled one; return True if the settled one was committed."""
+        following = self._new()
         if transaction.skipped:
             self._discard(transaction)
-        following = self._new()
-        # No call in these steps, so no interruption in between: rejections end with their transaction.
+            # No call from here on, so no interruption in between: the rejections end with their transaction.
+            if self._trial is not None:
+                self._trial.rejections = {}
         self._transaction = following
-        if self._trial is not None:
-            self._trial.rejections = {}
         return not transaction.skipped
 
     def _hand_over(self, transaction: Transaction, timeout: float | None) -> Ticket | None:

@@ -16,6 +16,7 @@ from persistentqueue import PersistentQueue, aio, connect, transaction
 from persistentqueue.aio.shared_queue import ConnectedQueue
 from persistentqueue.misplaced_calls import MisplacedCalls
 from persistentqueue.workers import SharedQueue
+from tests.support.type_checks import lines_of_mypy
 
 CALLS = {
     "enqueue": "session.enqueue(item)",
@@ -133,15 +134,13 @@ def test_each_queue_with_sessions_has_these_errors(kind: type) -> None:
 
 def test_a_type_checker_reports_the_call(tmp_path: Path) -> None:
     """mypy reports a call of a session on the queue, and a loop over it."""
-    program = tmp_path / "program.py"
-    program.write_text(
+    program = (
         "from persistentqueue import PersistentQueue\n"
         "queue = PersistentQueue('queues')\n"
         "queue.enqueue(b'x')\n"
         "for item in queue:\n"
         "    pass\n"
     )
-    words = [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path / "cache"), "--config-file=", str(program)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert 'has no attribute "enqueue"' in done.stdout
-    assert "not iterable" in done.stdout or '"__iter__"' in done.stdout
+    said = "\n".join(lines_of_mypy(tmp_path, program))
+    assert 'has no attribute "enqueue"' in said
+    assert "not iterable" in said or '"__iter__"' in said

@@ -772,12 +772,10 @@ SCENARIOS: dict[str, Scenario] = {
     "rollback": partial(_rollback, end="rollback"),
     "close a session": partial(_rollback, end="close"),
     "put back": _put_back,
-    "put back what was rejected": partial(_end_rejections, how="put_back"),
-    "roll back what was rejected": partial(_end_rejections, how="rollback"),
-    "flush what was rejected": partial(_end_rejections, how="flush"),
-    "flush all that was rejected": partial(_end_rejections, how="flush_all"),
-    "close what was rejected": partial(_end_rejections, how="close"),
-    "leave what was rejected": partial(_end_rejections, how="leave"),
+    **{
+        f"{how} what was rejected": partial(_end_rejections, how=how)
+        for how in ("put_back", "rollback", "flush", "flush_all", "close", "leave")
+    },
     "spill": _spill,
     "trim": partial(_housekeeping, method="trim"),
     "compact": partial(_housekeeping, method="compact"),

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import persistentqueue
+from tests.support.type_checks import lines_of_mypy
 
 from .modules import ROOT
 
@@ -196,20 +197,16 @@ def test_each_public_name_is_listed() -> None:
 
 def test_a_type_checker_knows_the_public_names(tmp_path: Path) -> None:
     """mypy reports a name that the package does not have, and knows the ones that are imported late."""
-    program = tmp_path / "program.py"
-    program.write_text("from persistentqueue import Connection, Producr, connect\nreveal_type(connect)\n")
-    words = [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path / "cache"), "--config-file=", str(program)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    found = [line for line in done.stdout.splitlines() if "program.py:" in line]
-    errors = [line for line in found if ": error:" in line]  # those of the package are for ``make lint``
-    assert len(errors) == 1 and 'has no attribute "Producr"' in errors[0], done.stdout
-    assert any("SharedQueue[" in line for line in found), done.stdout
+    program = "from persistentqueue import Connection, Producr, connect\nreveal_type(connect)\n"
+    found = lines_of_mypy(tmp_path, program)
+    errors = [line for line in found if ": error:" in line]
+    assert len(errors) == 1 and 'has no attribute "Producr"' in errors[0], found
+    assert any("SharedQueue[" in line for line in found), found
 
 
 def test_a_type_checker_knows_the_items_of_a_transaction(tmp_path: Path) -> None:
     """mypy knows the type of the items of each session of a transaction over connected queues."""
-    program = tmp_path / "program.py"
-    program.write_text(
+    program = (
         "from persistentqueue import aio, codecs, connect, transaction\n"
         "with connect('a', codec=codecs.TEXT) as a, connect('b') as b, transaction(a, b) as (one, other):\n"
         "    reveal_type(one.dequeue())\n"
@@ -218,7 +215,5 @@ def test_a_type_checker_knows_the_items_of_a_transaction(tmp_path: Path) -> None
         "    async with aio.connect('a', codec=codecs.TEXT) as a, aio.transaction(a) as (session,):\n"
         "        reveal_type(await session.dequeue())\n"
     )
-    words = [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path / "cache"), "--config-file=", str(program)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    found = [line.partition("Revealed type is ")[2] for line in done.stdout.splitlines() if "program.py:" in line]
-    assert found == ['"str | None"', '"bytes | None"', '"str | None"'], done.stdout
+    found = [line.partition("Revealed type is ")[2] for line in lines_of_mypy(tmp_path, program)]
+    assert found == ['"str | None"', '"bytes | None"', '"str | None"']

@@ -283,6 +283,8 @@ class Store:
                 self.shielded(partial(self._commit_long, group))
             elif not self.committer.commit_short(group, self.generations.log):
                 self._commit_long(group)
+                if self.segments.has_many_unsynced:  # a short commit begins no segment
+                    self._trim_behind_commit()
             if self.generations.growth_bytes:
                 self.generations.grow_spare()
             self.trim_if_worth()
@@ -525,12 +527,14 @@ class Store:
         return False
 
     def trim_if_worth(self) -> None:
-        """Trim if the drained segments are worth it, or if many files stay open until a trim syncs them."""
-        has_many_drained = len(self.state.drained) > _DRAINED_SEGMENTS_WORTH
-        if (has_many_drained and self._is_worth_trimming()) or self.segments.has_many_unsynced:
-            # The group is committed and durable, so a trim that finds no room must not make the commit look failed.
-            with suppress(PersistentQueueError), stalled(self.disk.monotonic, self._note_stall, "trim"):
-                self.trim()
+        """Trim if the drained segments are worth it."""
+        if len(self.state.drained) > _DRAINED_SEGMENTS_WORTH and self._is_worth_trimming():
+            self._trim_behind_commit()
+
+    def _trim_behind_commit(self) -> None:
+        """Trim. The group is committed and durable, so a trim that finds no room must not make it look failed."""
+        with suppress(PersistentQueueError), stalled(self.disk.monotonic, self._note_stall, "trim"):
+            self.trim()
 
     def _is_worth_trimming(self) -> bool:
         """Return whether the drained segments are worth a trim, by their number or their bytes."""

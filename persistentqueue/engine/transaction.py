@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ..core.availability import Availability
 from ..core.intervals import Run
@@ -13,6 +14,16 @@ from ..storage.segment_files import Piece
 
 SPILL_BYTES = 4 * 1024 * 1024
 """Bytes of items that a session keeps in memory before it spills them."""
+
+
+class Rejection(NamedTuple):
+    """The rejection of an item that a session holds."""
+
+    sequence: int
+    item: bytes
+    reason: str
+    retry: bool
+    delay_seconds: float
 
 
 class Transaction:
@@ -36,6 +47,7 @@ class Transaction:
         "pieces",
         "published",
         "ready",
+        "rejections",
         "request",
         "runs",
         "settled",
@@ -53,6 +65,8 @@ class Transaction:
         self.runs: list[Run] = []
         self.given = 0
         """Number of sequences in ``runs`` whose items the session has returned to its caller."""
+        self.rejections: dict[int, Rejection] = {}
+        """Rejections of held items by sequence, in the order in which they were made. The engine does not read them."""
         self.is_invalid = False
         """True if the transaction contradicts the state. Then ``runs`` is wrong, and nothing of it is released."""
         self.marker: tuple[str, int] | None = None

@@ -39,7 +39,7 @@ from operator import attrgetter
 from typing import TypeVar
 
 from ..core.availability import Availability
-from ..core.intervals import Run, without
+from ..core.intervals import Run, last_of, without
 from ..core.state import StateError
 from ..engine.context import Guards
 from ..engine.inbox import LOOK_NAMES, STEP_NAMES
@@ -631,17 +631,22 @@ class OpenQueue(ClosableQueue):
         return count
 
     def put_back(self, transaction: Transaction, count: int) -> None:
-        """Release the last ``count`` sequences that the transaction holds, and wake threads that wait for an item."""
+        """Release the last ``count`` sequences that the transaction holds, with their rejections, and wake threads that
+        wait for an item."""
         if count > 0 and self.closed is None and transaction.ready is not None and not transaction.is_invalid:
-            self._put_back_whole(transaction.ready, transaction.runs, count)
+            self._put_back_whole(transaction.ready, transaction, count)
 
     @outermost
-    def _put_back_whole(self, ready: Availability, runs: list[Run], count: int) -> None:
-        self.shielded(partial(self._put_back, ready, runs, count))
+    def _put_back_whole(self, ready: Availability, transaction: Transaction, count: int) -> None:
+        self.shielded(partial(self._put_back, ready, transaction, count))
 
-    def _put_back(self, ready: Availability, runs: list[Run], count: int) -> None:
+    def _put_back(self, ready: Availability, transaction: Transaction, count: int) -> None:
+        if transaction.rejections:
+            for first, length in last_of(transaction.runs, count):
+                for sequence in range(first, first + length):
+                    transaction.rejections.pop(sequence, None)
         with self.mutex:
-            ready.give_back(runs, count)
+            ready.give_back(transaction.runs, count)
             self.counts.given_back += count
             self._wake(count)
 

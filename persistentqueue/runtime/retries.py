@@ -32,7 +32,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from itertools import chain
-from typing import NamedTuple
 
 from ..codecs.held_items import first_meant
 from ..core.dead_letter import DeadLetter
@@ -41,7 +40,7 @@ from ..core.items import NotHeldError
 from ..core.operations import Delayed, Delivered
 from ..drawing.text import many
 from ..engine.reader import CountedAvailability, CountedReader, Reader
-from ..engine.transaction import SPILL_BYTES, Transaction
+from ..engine.transaction import SPILL_BYTES, Rejection, Transaction
 from ..errors import DeadLetterError, PersistentQueueError, QueueFullError, ResourceError
 from ..system.disk import Disk, basename
 from .multi_queue import commit_jointly
@@ -57,16 +56,6 @@ _BATCH_ITEMS = 256
 """Number of dead letters that are moved back at a time."""
 _NS = 10**9
 _NEVER_FLUSHED = "delivered {}, never flushed: each time the process ended, or the session was rolled back"
-
-
-class Rejection(NamedTuple):
-    """The rejection of an item that a session holds."""
-
-    sequence: int
-    item: bytes
-    reason: str
-    retry: bool
-    delay_seconds: float
 
 
 class Retries:
@@ -148,8 +137,6 @@ class Trial:
 
     def __init__(self, retries: Retries) -> None:
         self.retries = retries
-        self.rejections: dict[int, Rejection] = {}
-        """Rejections by sequence, in the order in which they were made."""
         self._place = 0
         """Index of the run that had the rejection before the last one; a hint, since runs come and go."""
         self._changed: Transaction | None = None
@@ -261,8 +248,9 @@ class Trial:
             raise ValueError("reject with retry=False needs a dead-letter queue: open the queue with dead_letter=")
         checked_reason(reason)
         seconds = None if delay_seconds is None else checked_delay(delay_seconds)
-        runs = self._from_last(transaction.runs)
-        found = first_meant((each for each in reader.read(runs) if each[0] not in self.rejections), matches)
+        rejections = transaction.rejections
+        runs = self._from_last(transaction.runs, next(reversed(rejections), -1))
+        found = first_meant((each for each in reader.read(runs) if each[0] not in rejections), matches)
         if found is None:
             raise NotHeldError
         sequence, item = found
@@ -270,14 +258,14 @@ class Trial:
             times = retries.times(reader.counted, sequence)
             # A dead letter has no delay: the setting may not know one for the last attempt.
             seconds = retries.delay_seconds(times) if retry and not retries.is_used_up(times) else 0.0
-        self.rejections[sequence] = Rejection(sequence, item, reason, retry, seconds)
+        rejections[sequence] = Rejection(sequence, item, reason, retry, seconds)
 
-    def _from_last(self, runs: list[Run]) -> Iterator[Run]:
-        """Yield the runs from the item that was rejected last on, and then those before it.
+    def _from_last(self, runs: list[Run], last: int) -> Iterator[Run]:
+        """Yield the runs from behind ``last``, the item that was rejected last, and then those before it.
 
         The search for that item begins at the run of the one before it. So a loop of rejections visits each run once.
         """
-        last, most = next(reversed(self.rejections), -1), len(runs)
+        most = len(runs)
         places = ((self._place + step) % most for step in range(most))
         self._place = place = next((at for at in places if runs[at][0] <= last < sum(runs[at])), 0)
         if runs:
@@ -287,11 +275,6 @@ class Trial:
             for step in range(1, most):
                 yield runs[(place + step) % most]
             yield first, behind - first
-
-    @property
-    def rejects(self) -> bool:
-        """True if the next flush has an item to reject."""
-        return bool(self.rejections)
 
     def uncount(self, transaction: Transaction, count: int) -> None:
         """Take back the last delivery of the last ``count`` items that the transaction holds.
@@ -305,27 +288,18 @@ class Trial:
         with suppress(PersistentQueueError, OSError):
             self.retries.open_queue.commit(note)
 
-    def rejections_without(self, runs: Iterable[Run]) -> dict[int, Rejection]:
-        """Return the rejections of all items but those of these runs."""
-        kept = self.rejections.copy()
-        if kept:
-            for first, count in runs:
-                for sequence in range(first, first + count):
-                    kept.pop(sequence, None)
-        return kept
-
     def set_apart(self, transaction: Transaction) -> list[bytes]:
         """Take items that are to be ready again out of the runs that the transaction consumes.
 
         Returns the envelopes of the items that are given up. ``settle`` must follow.
         """
-        if not self.rejections:
+        if not transaction.rejections:
             return []
         retries, ready = self.retries, transaction.ready
         assert isinstance(ready, CountedAvailability)
         again: dict[float, list[Run]] = {}
         letters = []
-        for each in sorted(self.rejections.values()):
+        for each in sorted(transaction.rejections.values()):
             if each.retry and not retries.is_used_up(retries.times(ready, each.sequence)):
                 join_runs(again.setdefault(each.delay_seconds, []), [(each.sequence, 1)])
             else:
@@ -367,11 +341,9 @@ class Trial:
             return
         retries, ready = self.retries, transaction.ready
         assert isinstance(ready, CountedAvailability)
-        count = len(self.rejections)
         retries.open_queue.release_later(ready, self._again)
-        # No call in these steps, so no interruption in between.
-        self._changed, self._held, self.rejections = None, [], {}
-        retries.open_queue.count_failed(count, self._failed)
+        self._changed, self._held = None, []
+        retries.open_queue.count_failed(len(transaction.rejections), self._failed)
 
     def commit(self, transaction: Transaction, timeout_seconds: float | None = None) -> None:
         """Commit the transaction, as ``OpenQueue.commit`` does, together with its rejections."""

@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from ..codecs import Codec, T, advice_on_hold
 from ..codecs.held_items import ALIKE, OTHER, decode_held
 from ..core.availability import Taken
-from ..core.intervals import Intervals, Run, append_run, last_of, within
+from ..core.intervals import Intervals, Run, append_run, within
 from ..core.items import checked_held, checked_marker, checked_timeout, checked_truth
 from ..core.page_cache import ITEM_OVERHEAD_BYTES
 from ..drawing.text import many
@@ -184,12 +184,8 @@ class SessionState(SessionCalls, Generic[T]):
 
     def _roll_back(self, following: Transaction | None) -> None:
         """Discard the transaction of the session and put ``following`` in its place."""
-        transaction, trial = self._transaction, self._trial
-        if transaction is not None:
-            # No call in these steps, so no interruption in between: rejections end with their transaction.
-            self._transaction = following
-            if trial is not None:
-                trial.rejections = {}
+        if self._transaction is not None:
+            transaction, self._transaction = self._transaction, following
             try:
                 self._note(transaction)
                 self._discard(transaction)
@@ -266,13 +262,9 @@ class SessionState(SessionCalls, Generic[T]):
 
     def _finish(self, transaction: Transaction) -> bool:
         """Begin a new transaction behind a settled one; return True if the settled one was committed."""
-        following = self._new()
         if transaction.skipped:
             self._discard(transaction)
-            # No call from here on, so no interruption in between: the rejections end with their transaction.
-            if self._trial is not None:
-                self._trial.rejections = {}
-        self._transaction = following
+        self._transaction = self._new()
         return not transaction.skipped
 
     def _hand_over(self, transaction: Transaction, timeout: float | None) -> Ticket | None:
@@ -284,7 +276,7 @@ class SessionState(SessionCalls, Generic[T]):
         pipeline, open_queue = self._pipeline, self._open_queue
         if pipeline is None and transaction.is_empty:
             return done(True)
-        if self._trial is not None and self._trial.rejects:
+        if transaction.rejections:
             if pipeline is not None:
                 pipeline.settle()
             return None
@@ -326,7 +318,7 @@ class SessionState(SessionCalls, Generic[T]):
     def _hands_over_at_once(self) -> bool:
         """Return whether ``flush(wait=False)`` waits for nothing, so that an event loop may call it."""
         pipeline = self._pipeline
-        return (pipeline is None or not pipeline.is_full()) and (self._trial is None or not self._trial.rejects)
+        return (pipeline is None or not pipeline.is_full()) and not self._rejects()
 
     def _has_pipeline(self) -> bool:
         """Return whether ``flush``, ``rollback`` and ``close`` may have to wait for flushes that were handed over."""
@@ -338,7 +330,8 @@ class SessionState(SessionCalls, Generic[T]):
 
     def _rejects(self) -> bool:
         """Return whether the next flush has an item to reject. For any thread."""
-        return self._trial is not None and self._trial.rejects
+        transaction = self._transaction
+        return transaction is not None and bool(transaction.rejections)
 
     def _takes_no_more(self) -> bool:
         """Return whether ``dequeue`` returns None at once, whatever its timeout is: an item is at its last attempt."""
@@ -374,16 +367,11 @@ class SessionState(SessionCalls, Generic[T]):
 
     def _give_back(self, count: int) -> None:
         """Release the last ``count`` items that were dequeued, to the front of the queue."""
-        transaction, trial = self._transaction, self._trial
+        transaction = self._transaction
         if count and transaction is not None:
             self._note(transaction)
-            given = min(transaction.given, sum(run[1] for run in transaction.runs) - count)
-            kept = trial.rejections_without(last_of(transaction.runs, count)) if trial is not None else {}
-            # No call in these steps. If the caller has got the items, ``given`` is now lower than the count in
-            # ``runs``: however this ends, they are released, and so they are not rejected any more.
-            transaction.given = given
-            if trial is not None:
-                trial.rejections = kept
+            # If the caller has got them, now lower than the count in ``runs``: however this ends, they are released.
+            transaction.given = min(transaction.given, sum(run[1] for run in transaction.runs) - count)
             self._release(transaction, count)
 
     def _return_unopened(self, count: int) -> None:
@@ -504,7 +492,7 @@ def _flush_all(
             session._transaction.origin = origins[number]
         try:
             work = _work_of(session, marker)
-            if session._trial is not None and session._trial.rejects:  # dead letters go to another queue
+            if work.rejections:  # dead letters go to another queue
                 session._commit(work, 0.0)
                 found[number] = session._finish(work)
                 continue

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any, Literal, Protocol, TypedDict
 
 from .core.encryption import Compression, Encryption, Envelopes, check_kinds
 from .engine.context import Full, Settings
+from .interrupts.locks import Lock
 from .runtime.memory_budget import MemoryBudget
 from .runtime.retries import Delay, counts_attempts
 from .storage.inbox_limits import LIMITS, LOGS_LEAST
@@ -285,8 +285,8 @@ def for_dead_letters(options: Options) -> Options:
     )
 
 
-def settings_of(options: Options, guard: AbstractContextManager[object]) -> Settings:
-    """Return what the engine needs of the options. ``guard`` is that of ``Envelopes``, and its errors are raised."""
+def settings_of(options: Options) -> Settings:
+    """Return what the engine needs of the options. Raises the errors of ``Envelopes``."""
     shared: dict[str, Any] = {
         field.name: getattr(options, field.name) for field in fields(Settings) if field.name in _DEFAULTS
     }
@@ -294,5 +294,5 @@ def settings_of(options: Options, guard: AbstractContextManager[object]) -> Sett
         shared["memory_bytes"] = 0
     if options.pool_max_bytes is None:
         shared["pool_max_bytes"] = options.pool_min_bytes
-    envelopes = Envelopes(options.compression, options.encryption, guard)
+    envelopes = Envelopes(options.compression, options.encryption, Lock())
     return Settings(**shared, counts_attempts=counts_deliveries(options), envelopes=envelopes)

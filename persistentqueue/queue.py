@@ -193,7 +193,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
         if chosen.dead_letter == basename(directory):  # before anything is made
             raise ValueError(f"{directory}: its dead letters must go to another queue, not to itself")
         place = None if chosen.data_path is None else place_path(directory, name, chosen.data_path)
-        settings = settings_of(chosen, threading.Lock())
+        settings = settings_of(chosen)
         self._path, self._name, self._disk = fspath(path), name, current_disk()
         opening = partial(
             open_store,

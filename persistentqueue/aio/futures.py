@@ -13,6 +13,8 @@ from math import inf
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
+from persistentqueue.interrupts.locks import Lock
+
 T = TypeVar("T")
 Job = Callable[[], None]
 LINGER_SECONDS = 1.0
@@ -128,7 +130,7 @@ class Worker:
     def __init__(self, name: str) -> None:
         self._name = name
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self._starting = threading.Lock()
+        self._starting = Lock()
         self._thread: threading.Thread | None = None
 
     def submit(self, job: Job) -> None:

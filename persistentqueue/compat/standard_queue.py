@@ -28,6 +28,7 @@ from persistentqueue import (
     codecs,
 )
 from persistentqueue.core.items import NotHeldError, need_several
+from persistentqueue.interrupts.locks import Lock
 from persistentqueue.options import OptionArguments, Options, Unnamed, chosen_options, counts_deliveries
 from persistentqueue.system.disk import StrPath, abspath, after_fork_in_child
 from persistentqueue.workers import SharedQueue, connect_options
@@ -291,7 +292,7 @@ class Queue(UncopyableFace, queue.Queue[T]):
         Raises:
             ClosedError, BrokenQueueError: The queue is closed or broken.
         """
-        with self.all_tasks_done:
+        with self.mutex:
             while self.unfinished_tasks:
                 self.all_tasks_done.wait(_LOOK_SECONDS if self._is_shared else None)
 
@@ -538,9 +539,8 @@ class Queue(UncopyableFace, queue.Queue[T]):
     # -----------------------------------------------------------------------------------------------------------------
 
     def _make_locks(self) -> None:
-        self.mutex = threading.Lock()
-        self.not_full = threading.Condition(self.mutex)
-        self.all_tasks_done = threading.Condition(self.mutex)
+        self.mutex = Lock()
+        self.not_full, self.all_tasks_done = threading.Condition(self.mutex), threading.Condition(self.mutex)
 
     def _add(self, items: list[T], block: bool, timeout: float | None) -> None:
         """Reserve places with the mutex held, then commit without it, so that concurrent calls share one sync."""

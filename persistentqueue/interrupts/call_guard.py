@@ -25,6 +25,7 @@ from typing import Any, TypeVar, cast
 
 from ..errors import ClosedError, ReentrantUseError, SessionInUseError
 from ..pickling import Uncopyable
+from .locks import Lock
 from .signal_shield import shielded
 
 T = TypeVar("T")
@@ -63,7 +64,7 @@ class CallGuard:
     """Directory of the queue; set when it is open."""
 
     def __init__(self) -> None:
-        self.mutex = threading.Lock()
+        self.mutex = Lock()
         self.inside: dict[int, None] = {}
         """Threads that are in a call (see ``outermost``). The key 0, which is no thread, is present if there are
         partners."""

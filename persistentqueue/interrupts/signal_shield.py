@@ -37,6 +37,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
 from ..system.disk import after_fork_in_child
+from .locks import RLock
 
 T = TypeVar("T")
 THREAD_NAME = "persistentqueue-shield"
@@ -77,7 +78,7 @@ class _Helper:
 
     def __init__(self) -> None:
         self._jobs: SimpleQueue[_Job[Any] | None] = SimpleQueue()
-        self._starting = threading.RLock()
+        self._starting = RLock()
         """A signal handler may submit a call while the code that it interrupts starts the thread for another one."""
         self._is_running = False
         self.main = threading.main_thread().ident

@@ -19,6 +19,7 @@ from heapq import heapify, heappop, heappush
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
+from ..interrupts.locks import Lock
 from ..system.disk import after_fork_in_child
 
 THREAD_NAME = "persistentqueue-maintenance"
@@ -40,7 +41,7 @@ class BackgroundThread:
     def __init__(self) -> None:
         # ``put`` of this class takes no lock, so a finalizer may call it at any point of its thread.
         self._inbox: SimpleQueue[_Message] = SimpleQueue()
-        self._starting = threading.Lock()
+        self._starting = Lock()
         self._is_running = False
 
     def submit(self, job: Job, delay_seconds: float = 0.0, owner: object = None) -> bool:

@@ -24,6 +24,7 @@ from operator import methodcaller
 
 from ..engine.transaction import Transaction
 from ..errors import PersistentQueueError
+from ..interrupts.locks import Lock
 from ..interrupts.signal_shield import shielded
 
 
@@ -59,7 +60,7 @@ class GroupCommit:
         self._write = write
         self._note_seconds = note_seconds
         """Takes the seconds that a leader has waited for a write beside the groups."""
-        self.writing = threading.Lock()
+        self.writing = Lock()
         """Lock that is held over the writes of a group, and over all other writes beside the groups."""
         self._waiting: list[_Member] = []
         self._followers: list[_Member] = []

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 
 from ..core.page_cache import Pages
 from ..core.state import State
+from ..interrupts.locks import Lock
 from ..pickling import Uncopyable
 from ..system.disk import after_fork_in_child
 
@@ -138,7 +139,7 @@ class MemoryBudget(Uncopyable):
 
     def _begin_anew(self) -> None:
         # Also in a forked child: the lock may be taken there for ever, and the queues belong to the parent.
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._shares = []
         self.is_due = False
 

@@ -57,6 +57,7 @@ from ..errors import (
     SubscriptionNotFoundError,
 )
 from ..interrupts.call_guard import outermost
+from ..interrupts.locks import Lock
 from ..interrupts.signal_shield import is_exposed
 from ..measuring.stalls import stalled
 from ..storage.publication import LATEST
@@ -121,7 +122,7 @@ class OpenQueue(ClosableQueue):
         self._note_write = self.meters.group_size.note, self.meters.commit_seconds.note
         self._counts_at = _UNCOUNTED
         """Transaction count at which the samples are next added to the histograms."""
-        self._reading = threading.Lock()
+        self._reading = Lock()
         if keep is not None:
             keep(self)
         try:

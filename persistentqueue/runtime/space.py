@@ -12,6 +12,7 @@ from ..engine.compaction import Copy, share
 from ..engine.store import Store
 from ..errors import ReentrantUseError
 from ..interrupts.call_guard import CallGuard, outermost
+from ..interrupts.locks import Lock
 from .background import BACKGROUND
 from .memory_budget import MemoryBudget, Share
 from .waiting import RoomWaiters
@@ -32,8 +33,8 @@ class SpaceKeeper(CallGuard):
         super().__init__()
         self._room_waiters = RoomWaiters(self.mutex)
         """The transactions that wait for room."""
-        self.giving_back = threading.Lock()
-        self._compacting = threading.Lock()
+        self.giving_back = Lock()
+        self._compacting = Lock()
         self._compacting_thread: int | None = None
         """Thread that holds ``_compacting`` while it calls a function of the user; None otherwise."""
         self._is_disowned = False

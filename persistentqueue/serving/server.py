@@ -23,6 +23,7 @@ from functools import partial
 from math import inf
 
 from ..errors import PersistentQueueError
+from ..interrupts.locks import Lock
 from ..storage.layout import SOCKET_NAME
 from ..system.disk import after_fork_in_child, join
 from ..system.event_log import LOGGER
@@ -67,7 +68,7 @@ class Server:
         self._selector = selectors.DefaultSelector()
         self._listener: Socket | None = None
         self._bell: Wakeup | None = None
-        self._ringing = threading.Lock()
+        self._ringing = Lock()
         """Held while the wake-up is used by another thread, or closed."""
         self._service: Service | None = None
         self._thread: threading.Thread | None = None
@@ -161,7 +162,7 @@ class Server:
     def abandon(self) -> None:
         """Close all descriptors without a word, in a forked child: they belong to the parent."""
         self._is_stopping, self._is_closed, self._thread = True, True, None
-        self._ringing = threading.Lock()  # the parent may have held it
+        self._ringing = Lock()  # the parent may have held it
         self._close()
 
     # --- the thread --------------------------------------------------------------------------------------------------

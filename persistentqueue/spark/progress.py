@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
 
+from persistentqueue.interrupts.locks import Lock
+
 from .sessions import is_connect
 
 SECONDS = 0.5
@@ -19,7 +21,7 @@ _LOOKS, _LOOK_SECONDS = 100, 0.01
 _GROUP = "spark.jobGroup.id"
 _INTERVAL, _OFTEN = "spark.connect.progress.reportInterval", "50ms"
 """The setting of a session for the time between two messages of the server; its default is longer than many jobs."""
-_changing = threading.Lock()
+_changing = Lock()
 _changed: dict[int, tuple[int, str | None]] = {}
 """For each session whose setting is changed now: the number of blocks that need it, and the value before the first."""
 

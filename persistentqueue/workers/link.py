@@ -10,10 +10,10 @@ from __future__ import annotations
 import weakref
 from contextlib import suppress
 from math import ceil
-from threading import RLock
 from typing import NamedTuple
 
 from ..errors import PersistentQueueError
+from ..interrupts.locks import RLock
 from ..serving.protocol import (
     FIRST_CALL,
     FOR_EVER,

@@ -25,6 +25,7 @@ from ..errors import (
 )
 from ..interprocess.snapshot_view import View
 from ..interrupts.call_guard import CallGuard
+from ..interrupts.locks import RLock
 from ..options import Options, Unnamed, without_effect
 from ..queue import PersistentQueue
 from ..serving.errors import (
@@ -112,8 +113,8 @@ class Owner(Generic[T]):
 
     def begin_anew(self) -> None:
         """Forget the owner and the connection. In a forked child: both belong to the parent."""
-        self._guard = threading.RLock()
-        self._owning = threading.RLock()
+        self._guard = RLock()
+        self._owning = RLock()
         """Held while the owner is opened or closed."""
         self._here: _OwnedQueue[T] | None = None
         self._control: Link | None = None

@@ -24,6 +24,7 @@ from ..errors import (
     UnflushedWarning,
 )
 from ..interprocess.snapshot_view import View
+from ..interrupts.locks import RLock
 from ..misplaced_calls import MisplacedCalls
 from ..options import Options, Start, Unnamed, check_compaction, check_numbers, for_dead_letters
 from ..pickling import uncopyable_block
@@ -105,7 +106,7 @@ class SharedQueue(MisplacedCalls, Generic[T]):
     def _begin_anew(self) -> None:
         self._sessions = weakref.WeakSet[WorkerSession[T]]()
         self._dead_letters: SharedQueue[bytes] | None = None
-        self._guard = threading.RLock()
+        self._guard = RLock()
         """Held while the dead-letter queue is connected."""
         self._waiting: set[Link] = set()
         """Connections of threads in ``wait``."""

@@ -21,6 +21,7 @@ MODULES_WITH_THREADS = {
     "compat/__init__",
     "compat/standard_queue",
     "interrupts/call_guard",
+    "interrupts/locks",
     "interrupts/signal_shield",
     "queue",
     "runtime/background",
@@ -60,6 +61,8 @@ def problems(module: str, source: str) -> Iterator[str]:
             lines = (node.end_lineno or 0) - node.lineno - docstring.count("\n")
             if lines > FUNCTION_LINES_MAX:
                 yield f"{module}.{node.name} has {lines} lines"
+        for lock in _entered(node) & _plain_locks():
+            yield f"{module} enters {lock}, a plain lock of threading: make it by interrupts.locks"
         if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
             yield f"{module} imports *"
         for imported in _imports(node):
@@ -122,6 +125,38 @@ def _defined_anywhere() -> set[str]:
     """Return the private names that the package defines, without those that each ``NamedTuple`` has."""
     found = set().union(*(_defined(ast.parse(path.read_text(encoding="utf-8"))) for path in MODULES))
     return found - set(dir(Folder))
+
+
+def _entered(node: ast.AST) -> set[str]:
+    """Return the names of the attributes and variables that a ``with`` statement enters."""
+    entered = [item.context_expr for item in node.items] if isinstance(node, ast.With) else []
+    return {name for each in entered if (name := _name(each))}
+
+
+@cache
+def _plain_locks() -> set[str]:
+    """Return the names to which the package assigns locks and condition variables of ``threading``."""
+    return set().union(*(_locks_made(ast.parse(path.read_text(encoding="utf-8"))) for path in MODULES))
+
+
+def _locks_made(tree: ast.AST) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            targets = [each for target in node.targets for each in getattr(target, "elts", [target])]
+            calls = [each for each in ast.walk(node.value) if isinstance(each, ast.Call)]
+            if any(isinstance(call.func, ast.Attribute) and _is_threading(call.func) for call in calls):
+                found.update(filter(None, map(_name, targets)))
+    return found
+
+
+def _is_threading(function: ast.Attribute) -> bool:
+    return _name(function.value) == "threading" and function.attr in {"Lock", "RLock", "Condition"}
+
+
+def _name(node: ast.AST) -> str:
+    """Return the name of a variable or an attribute; an empty text for any other expression."""
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
 def _imports(node: ast.AST) -> Iterator[str]:
@@ -194,6 +229,7 @@ def test_module_keeps_the_rules(path: Path) -> None:
         ("cli/streams", "from .app import app", "not on a lower floor"),
         ("spark/writer", "from .source import register", "not on a lower floor"),
         ("spark/options", "from ..engine.store import Store", "public names"),
+        ("compat/standard_queue", "def f(self):\n    with self.not_full:\n        pass", "a plain lock"),
         ("core/state", "def f():\n" + "    x = 1\n" * 71, "71 lines"),
         ("core/state", "x = 1\n" * 801, "800 lines"),
     ],

@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from threading import Lock
 from typing import Any
 
 from persistentqueue import PersistentQueueError
+from persistentqueue.interrupts.locks import Lock
 
 from ..options import checked_marker
 

@@ -6,13 +6,13 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from threading import RLock
 from typing import Any, TypeVar
 
 from pyspark.sql import DataFrame
 
 from persistentqueue.core.items import checked_count
 from persistentqueue.drawing.charts import curves
+from persistentqueue.interrupts.locks import RLock
 from persistentqueue.storage.layout import queue_directory
 
 from ..handoff import Stage

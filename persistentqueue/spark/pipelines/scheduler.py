@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Literal, NamedTuple
 
 from persistentqueue import PersistentQueueError
+from persistentqueue.interrupts.locks import RLock
 
 from ..progress import Progress
 from .letters import brief
@@ -71,7 +72,9 @@ class Scheduler:
     def __init__(self, store: Store, stages: Sequence[OpenStage]) -> None:
         self.stages = stages
         self._store = store
-        self._changed = threading.Condition()
+        self._mutex = RLock()
+        """A signal handler may stop a run, so it is also for code that interrupts its owner."""
+        self._changed = threading.Condition(self._mutex)
         self._running: set[str] = set()
         self._retry_at: dict[str, float] = {}
         """Monotonic times before which a stage that has failed may not run."""
@@ -84,7 +87,7 @@ class Scheduler:
 
     def wake(self) -> None:
         """Let the run look at the stages now, since something has changed."""
-        with self._changed:
+        with self._mutex:
             self._changed.notify_all()
 
     def stop(self) -> None:
@@ -106,7 +109,7 @@ class Scheduler:
 
     def run(self, until: Until, parallel: int, progress: Report | None) -> bool:
         """Run the stages until the end that ``Pipeline.run`` describes; return whether that end was reached."""
-        with self._changed:
+        with self._mutex:
             if self._is_active:
                 raise PersistentQueueError("the pipeline runs in another thread: call stop(), and wait for its end")
             self._is_active, self._is_stopped, self._failure = True, False, None
@@ -159,7 +162,7 @@ class Scheduler:
                 progress(stage, found)
             except BaseException as error:
                 has_failed = True
-                with self._changed:
+                with self._mutex:
                     self._fail(error, permit)
                     self._changed.notify_all()
 
@@ -177,7 +180,7 @@ class Scheduler:
             if self._is_stopped and not was_told:
                 was_told = True
                 _LOGGER.warning("the pipeline ends after the running stages")
-            with self._changed:
+            with self._mutex:
                 ends = reached or self._is_stopped or self._failure is not None
                 is_drained = None if ends else self._start(tasks, parallel)
                 if not self._running:
@@ -236,7 +239,7 @@ class Scheduler:
         while (task := tasks.get()) is not None:
             name = task.stage.name
             failure, retry_at = _outcome(task.stage, permit, progress)
-            with self._changed:
+            with self._mutex:
                 self._running.discard(name)
                 self._is_alone = False
                 if not permit.is_withdrawn:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
-from threading import Lock
 from typing import TypeVar
 
 from pyspark.sql import SparkSession
@@ -23,6 +22,7 @@ from persistentqueue import (
     list_queues,
     transaction,
 )
+from persistentqueue.interrupts.locks import Lock
 from persistentqueue.storage.layout import queue_directory
 
 from ..handoff import AGAIN, LETTERS, open_queue

@@ -254,8 +254,8 @@ def _completion(directory: Path, items: int) -> Iterator[Row]:
             start_time = time.perf_counter()
             for done, number in enumerate(order, 1):
                 sessions[number].flush()
-                if len(consumed.firsts) >= gaps or done % 100 == 0:
-                    gaps = max(gaps, len(consumed.firsts))
+                if (runs := len(consumed._firsts) - consumed._start) >= gaps or done % 100 == 0:
+                    gaps = max(gaps, runs)
                     most_bytes = max(most_bytes, tracemalloc.get_traced_memory()[0])
             seconds = time.perf_counter() - start_time
             tracemalloc.stop()

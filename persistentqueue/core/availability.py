@@ -12,7 +12,7 @@ code, without the mutex. To take and release the mutex would be a third of a deq
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from .intervals import Cursor, Intervals, Run, append_run, within
@@ -88,8 +88,7 @@ class Availability:
 
     def front(self) -> int:
         """Return the lowest sequence that may be handed out next. None below it is ready."""
-        firsts = self.returned.firsts
-        return firsts[0] if firsts else self.position
+        return self.returned.lowest if self.returned.size else self.position
 
     def runs(self) -> list[Run]:
         """Return the runs of all ready sequences, in order."""
@@ -105,7 +104,7 @@ class Availability:
             self.recall()
         runs = [] if runs is None else runs
         left, returned = count, self.returned
-        while left and returned.firsts:
+        while left and returned.size:
             left -= returned.move_lowest(left, runs)
         first = self._behind
         ahead = min(left, self._state.next_sequence - first)
@@ -126,10 +125,10 @@ class Availability:
         ahead = min(end, self._state.next_sequence) - self.position
         return self.hold(self.returned.overlap(0, end) + max(ahead, 0))
 
-    def release(self, runs: Iterable[Run]) -> None:
+    def release(self, runs: Sequence[Run]) -> None:
         """Take back what was handed out: it comes out again, in its old order."""
         self.recall()
-        for first, count in runs:
+        for first, count in reversed(runs):  # each of them comes below the ready ones, as a rule
             self.returned.add(first, count)
 
     def give_back(self, runs: list[Run], count: int) -> None:

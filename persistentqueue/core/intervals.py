@@ -17,66 +17,81 @@ class Intervals:
 
     ``len`` counts members. Not synchronized. The caller must not add a member twice, or remove one that is missing:
     ``add`` and ``remove`` assert it.
+
+    The runs are an array that is open at both ends, so that the lowest run comes and goes at a constant cost:
+
+    1. The run at each place is ``_firsts[place] … _ends[place] - 1``. The places below ``_start`` are *free*.
+    2. A removal of the lowest run frees its place. A run that is added below all others takes the last free place.
+    3. A set that frees more than half of its places drops the free ones. One that needs a free place gets many.
     """
 
-    __slots__ = ("_ends", "_size", "firsts")
+    __slots__ = ("_ends", "_firsts", "_start", "size")
 
     def __init__(self, runs: Iterable[Run] = ()) -> None:
-        self.firsts: list[int] = []
-        """First members of the runs, in order. Other classes only read it."""
+        self._firsts: list[int] = []
         self._ends: list[int] = []
-        self._size = 0
+        self._start = 0
+        self.size = 0
+        """Number of members, for callers that have no time for ``len``. Other classes only read it."""
         for first, count in runs:
             self.add(first, count)
 
     def __len__(self) -> int:
-        return self._size
+        return self.size
 
     def __iter__(self) -> Iterator[Run]:
         return iter(self.runs())
 
+    @property
+    def lowest(self) -> int:
+        """The lowest member. The set must not be empty."""
+        return self._firsts[self._start]
+
     def runs(self) -> list[Run]:
         """Return the runs, in order. (``list`` of the set would first allocate space for ``len`` runs.)"""
-        return [(first, end - first) for first, end in zip(self.firsts, self._ends, strict=True)]
+        places = slice(self._start, None)
+        return [(first, end - first) for first, end in zip(self._firsts[places], self._ends[places], strict=True)]
 
     def add(self, first: int, count: int) -> None:
         """Add a run. None of its members is in the set."""
-        end = first + count
-        at = bisect_right(self.firsts, first)
-        joins_before = at > 0 and self._ends[at - 1] == first
-        joins_after = at < len(self.firsts) and self.firsts[at] == end
-        assert at == 0 or self._ends[at - 1] <= first, "the run overlaps one before it"
-        assert at == len(self.firsts) or self.firsts[at] >= end, "the run overlaps one behind it"
+        end, firsts, ends, start = first + count, self._firsts, self._ends, self._start
+        at = bisect_right(firsts, first, start)
+        joins_before = at > start and ends[at - 1] == first
+        joins_after = at < len(firsts) and firsts[at] == end
+        assert at == start or ends[at - 1] <= first, "the run overlaps one before it"
+        assert at == len(firsts) or firsts[at] >= end, "the run overlaps one behind it"
         if joins_before and joins_after:
-            self._ends[at - 1] = self._ends[at]
-            del self.firsts[at], self._ends[at]
+            firsts[at] = firsts[at - 1]
+            self._remove_place(at - 1)
         elif joins_before:
-            self._ends[at - 1] = end
+            ends[at - 1] = end
         elif joins_after:
-            self.firsts[at] = first
+            firsts[at] = first
+        elif at == start < len(firsts):
+            self._take_free_place(first, end)
         else:
-            self.firsts.insert(at, first)
-            self._ends.insert(at, end)
-        self._size += count
+            firsts.insert(at, first)
+            ends.insert(at, end)
+        self.size += count
 
     def remove(self, first: int, count: int) -> None:
         """Remove a run. All of its members are in the set."""
-        end = first + count
-        at = bisect_right(self.firsts, first) - 1
-        assert at >= 0, "the run is not in the set"
-        assert self._ends[at] >= end, "the run is not in the set"
-        old_first, old_end = self.firsts[at], self._ends[at]
+        end, firsts, ends = first + count, self._firsts, self._ends
+        at = bisect_right(firsts, first, self._start) - 1
+        assert at >= self._start, "the run is not in the set"
+        assert ends[at] >= end, "the run is not in the set"
+        old_first, old_end = firsts[at], ends[at]
         if old_first == first and old_end == end:
-            del self.firsts[at], self._ends[at]
+            self._remove_place(at)
         elif old_first == first:
-            self.firsts[at] = end
+            firsts[at] = end
         elif old_end == end:
-            self._ends[at] = first
+            ends[at] = first
         else:
-            self._ends[at] = first
-            self.firsts.insert(at + 1, end)
-            self._ends.insert(at + 1, old_end)
-        self._size -= count
+            ends[at] = first
+            firsts.insert(at + 1, end)
+            ends.insert(at + 1, old_end)
+        self.size -= count
 
     def move_lowest(self, count: int, runs: list[Run]) -> int:
         """Move the lowest run, or its first ``count`` members, to the end of ``runs``, and return the number of
@@ -85,42 +100,43 @@ class Intervals:
         The run is joined to the last one of ``runs`` if they touch. The set must not be empty. An interruption, by a
         signal handler for instance, finds the members in exactly one of both places.
         """
-        firsts, ends = self.firsts, self._ends
-        first, end = firsts[0], ends[0]
+        firsts, ends, place = self._firsts, self._ends, self._start
+        first, end = firsts[place], ends[place]
         count = min(count, end - first)
         at, start = _place_behind(runs, first)
         if count < end - first:
             # No calls from here on, so no signal handler runs between these steps.
-            firsts[0] = first + count
-            self._size -= count
+            firsts[place] = first + count
+            self.size -= count
             runs[at:] = ((start, first + count - start),)
             return count
+        drops, free = self._without_lowest()
         # No calls from here on, so no signal handler runs between these steps.
-        del firsts[0], ends[0]
-        self._size -= count
+        del firsts[:drops], ends[:drops]
+        self._start = free
+        self.size -= count
         runs[at:] = ((start, end - start),)
         return count
 
     def pop_lowest(self, count: int) -> Run:
         """Remove and return the lowest run, or its first ``count`` members. The set must not be empty."""
-        first = self.firsts[0]
-        count = min(count, self._ends[0] - first)
+        first, end = self._firsts[self._start], self._ends[self._start]
+        count = min(count, end - first)
         self.remove(first, count)
         return first, count
 
     def run_from(self, sequence: int) -> Run | None:
         """Return the lowest run of members from ``sequence`` on; None if there is none."""
-        at = bisect_right(self._ends, sequence)
+        at = bisect_right(self._ends, sequence, self._start)
         if at == len(self._ends):
             return None
-        first = max(self.firsts[at], sequence)
+        first = max(self._firsts[at], sequence)
         return first, self._ends[at] - first
 
     def between(self, first: int, end: int) -> list[Run]:
         """Return the whole runs that have members in ``first … end - 1``, in order."""
-        at = bisect_right(self._ends, first)
-        stop = bisect_left(self.firsts, end) if first < end else at
-        return [(start, self._ends[i] - start) for i, start in enumerate(self.firsts[at:stop], at)]
+        at, stop = self._places(first, end) if first < end else (0, 0)
+        return [(start, self._ends[i] - start) for i, start in enumerate(self._firsts[at:stop], at)]
 
     def missing(self, first: int, end: int) -> list[Run]:
         """Return the runs of the numbers ``first … end - 1`` that are not in the set, in order."""
@@ -133,9 +149,34 @@ class Intervals:
 
     def overlap(self, first: int, end: int) -> int:
         """Return the number of members in ``first … end - 1``."""
-        at = bisect_right(self._ends, first)
-        stop = bisect_left(self.firsts, end)
-        return sum(min(self._ends[i], end) - max(self.firsts[i], first) for i in range(at, stop))
+        at, stop = self._places(first, end)
+        return sum(min(self._ends[i], end) - max(self._firsts[i], first) for i in range(at, stop))
+
+    def _places(self, first: int, end: int) -> tuple[int, int]:
+        """Return the first place of the runs that have members in ``first … end - 1``, and the place behind them."""
+        return bisect_right(self._ends, first, self._start), bisect_left(self._firsts, end, self._start)
+
+    def _remove_place(self, at: int) -> None:
+        """Remove the run at this place."""
+        if at > self._start:
+            del self._firsts[at], self._ends[at]
+        else:
+            drops, self._start = self._without_lowest()
+            del self._firsts[:drops], self._ends[:drops]
+
+    def _without_lowest(self) -> tuple[int, int]:
+        """Return how many places to drop when the lowest run goes, and ``_start`` behind that."""
+        free = self._start + 1
+        return (free, 0) if 2 * free > len(self._firsts) else (0, free)
+
+    def _take_free_place(self, first: int, end: int) -> None:
+        """Add a run below all others."""
+        if not self._start:
+            self._start = len(self._firsts)
+            self._firsts *= 2
+            self._ends *= 2
+        self._start -= 1
+        self._firsts[self._start], self._ends[self._start] = first, end
 
 
 def append_run(runs: list[Run], first: int, count: int) -> tuple[int, tuple[Run]]:
@@ -225,7 +266,7 @@ class Cursor:
             self.consumed.add(first, count)
             return
         self.frontier = first + count
-        if self.consumed.firsts and self.consumed.firsts[0] == self.frontier:
+        if self.consumed.size and self.consumed.lowest == self.frontier:
             self.frontier += self.consumed.pop_lowest(2**63)[1]
 
     def consume_rest(self, first: int, end: int) -> list[Run]:
@@ -237,7 +278,7 @@ class Cursor:
 
     def overlaps(self, first: int, end: int) -> bool:
         """Return whether any of the sequences ``first … end - 1`` is consumed."""
-        return first < self.frontier or (bool(self.consumed.firsts) and self.consumed.overlap(first, end) > 0)
+        return first < self.frontier or (self.consumed.size > 0 and self.consumed.overlap(first, end) > 0)
 
     def live_between(self, first: int, end: int) -> int:
         """Return the number of the sequences ``first … end - 1`` that are not consumed."""

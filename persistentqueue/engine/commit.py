@@ -506,7 +506,7 @@ class Committer:
         try:
             for first, count in transaction.runs:
                 self._state.check_dequeue(number, first, count)
-                if taken.firsts and taken.overlap(first, first + count):
+                if taken.size and taken.overlap(first, first + count):
                     raise StateError(
                         "sequences that no other transaction of the group consumes", f"{count} from {first} again"
                     )

@@ -154,7 +154,7 @@ class Reader:
         Also return None if any ready item was released before, or the subscription was removed.
         """
         self.ready.recall()
-        if self.ready.returned.firsts or self.ready.is_closed:
+        if self.ready.returned.size or self.ready.is_closed:
             return None
         first, page = self.ready.position, self._pages.latest
         if not page.first <= first < page.end:

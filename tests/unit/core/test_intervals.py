@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import SupportsIndex
 
 import pytest
 from hypothesis import given
@@ -105,3 +106,69 @@ def test_runs_between(members: set[int], first: int, end: int) -> None:
     intervals = make(members)
     expected = [run for run in intervals if set(range(run[0], sum(run))) & set(range(first, end))]
     assert intervals.between(first, end) == expected
+
+
+class Places(list[int]):
+    """The ends of the runs of a set, with a count of those that change their place in memory."""
+
+    moved = 0
+
+    def insert(self, at: SupportsIndex, value: int) -> None:
+        """Insert a value, and count those behind it."""
+        self.moved += len(self) - at.__index__()
+        super().insert(at, value)
+
+    def __delitem__(self, at: SupportsIndex | slice) -> None:
+        """Delete values, and count those behind them."""
+        before = len(self)
+        super().__delitem__(at)
+        if len(self) < before:
+            self.moved += len(self) - (at.indices(before)[0] if isinstance(at, slice) else at.__index__())
+
+    def __imul__(self, times: SupportsIndex) -> Places:
+        """Repeat all values, and count the copies."""
+        self.moved += len(self)
+        return super().__imul__(times)
+
+
+def test_the_lowest_runs_come_and_go_without_moves_of_the_others() -> None:
+    """Each run is moved in memory a constant number of times when all are taken, lowest first, and all come back."""
+    gaps = 1000
+    intervals = Intervals((2 * number, 1) for number in range(gaps))
+    intervals._ends = places = Places(intervals._ends)
+    for some in (gaps // 2, gaps):
+        taken: list[tuple[int, int]] = []
+        for _ in range(some):
+            intervals.move_lowest(1, taken)
+        for first, count in reversed(taken):
+            intervals.add(first, count)
+        assert intervals.runs() == [(2 * number, 1) for number in range(gaps)]
+    for _ in range(gaps):
+        intervals.pop_lowest(1)
+    assert not places
+    assert 0 < places.moved < 6 * gaps
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 4)), max_size=60))
+def test_any_order_of_changes(changes: list[tuple[int, int]]) -> None:
+    """After each change, at either end or between, the set has exactly the members that it should have."""
+    intervals, members = Intervals(), set[int]()
+    for number, kind in changes:
+        if kind == 0 and members:
+            first, count = intervals.pop_lowest(2)
+            members -= set(range(first, first + count))
+        elif kind == 1 and members:
+            moved: list[tuple[int, int]] = []
+            intervals.move_lowest(2, moved)
+            members -= set(range(moved[0][0], sum(moved[0])))
+        elif kind == 2 and number in members:
+            intervals.remove(number, 1)
+            members.remove(number)
+        elif kind > 2 and number not in members:
+            intervals.add(number, 1)
+            members.add(number)
+        assert members_of(intervals) == sorted(members)
+        assert len(intervals) == len(members)
+        assert not members or intervals.lowest == min(members)
+        assert intervals.overlap(number, 41) == len([member for member in members if member >= number])
+        assert [run[0] for run in intervals.between(0, number)] == [low for low, _ in intervals if low < number]

@@ -455,7 +455,8 @@ class Session(SessionState[T]):
             self._begin()
         self._busy = BUSY
         try:
-            self._give_back(checked_held(count, sum(run[1] for run in self._open().runs)))
+            number = checked_held(count, self._open().given)
+            self._give_back(number, number)
             self._busy = FREE
         except BaseException:
             self._end_badly()

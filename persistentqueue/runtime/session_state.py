@@ -365,19 +365,20 @@ class SessionState(SessionCalls, Generic[T]):
         sequence = last[0][0] if last else sum(runs[-1]) - 1 if runs else None
         return CodecError("decode", codec, data, reason, open_queue.directory, sequence, advice_on_hold(reason))
 
-    def _give_back(self, count: int) -> None:
-        """Release the last ``count`` items that were dequeued, to the front of the queue."""
+    def _give_back(self, count: int, returned: int = 0) -> None:
+        """Release the last ``count`` items that were dequeued, to the front of the queue. The caller has got
+        ``returned`` of them: all or none."""
         transaction = self._transaction
         if count and transaction is not None:
             self._note(transaction)
             # If the caller has got them, now lower than the count in ``runs``: however this ends, they are released.
-            transaction.given = min(transaction.given, sum(run[1] for run in transaction.runs) - count)
+            transaction.given -= returned
             self._release(transaction, count)
 
     def _return_unopened(self, count: int) -> None:
         """Release the last ``count`` items, which the codec cannot open for now: no delivery attempt is counted."""
         uncount(self, count)
-        self._give_back(count)
+        self._give_back(count, count)
 
     def _release(self, transaction: Transaction, count: int) -> None:
         self._open_queue.put_back(transaction, count)

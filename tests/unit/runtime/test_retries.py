@@ -540,6 +540,25 @@ def test_runs_are_visited_few_times(open_queue: QueueFactory) -> None:
     assert letters(queue) == [(b"%d" % (place // 2), 1, f"{place}") for place in range(200)]
 
 
+def test_put_back_visits_few_runs(open_queue: QueueFactory) -> None:
+    """``put_back`` looks at the runs that it releases, and not at the others that the session holds."""
+    queue = open_queue(**DEAD)
+    put(queue, *(b"%d" % number for number in range(400)))
+    with queue.session() as session, queue.session() as other:
+        for _ in range(200):
+            session.dequeue()
+            other.dequeue()
+        assert session._transaction is not None
+        session._transaction.runs = runs = Visited(session._transaction.runs)
+        for _ in range(100):
+            session.put_back()
+        assert session._transaction.runs is runs
+        assert (len(runs), runs.visits < 20 * 100) == (100, True)
+        session.flush()
+        other.flush()
+    assert [int(item) for item in queue.peek(400)] == list(range(200, 400, 2))
+
+
 def test_rejections_end_with_the_hold(open_queue: QueueFactory) -> None:
     """An item that is put back is no longer rejected. The items that stay held are."""
     queue = open_queue(**DEAD)

@@ -509,9 +509,10 @@ class StageHandoff:
         """Return the session that reads a stage. It is called when there is one, so that a look starts no Spark."""
         return self._spark or SparkSession.active()
 
-    def _needed(self) -> set[str]:
-        """Return the payloads that any consumer has still to take, or is taking."""
-        return {self._decode(item).directory for item in self._queue.browse_all()}
+    def _needed(self, naming: str = "") -> set[str]:
+        """Return the payloads that any consumer has still to take, or is taking; only those with ``naming`` in their
+        item."""
+        return {self._decode(item).directory for item in self._queue.browse_all() if naming.encode() in item}
 
     def _has_letters(self) -> bool:
         """Return whether letters of a pipeline may need payloads of this queue: whether their queues lie beside it.
@@ -530,7 +531,7 @@ class StageHandoff:
 
     def _is_needed(self, directory: str) -> bool:
         """Return whether another consumer needs a payload that was just taken."""
-        return bool(self._queue.subscriptions()) and directory in self._needed()
+        return bool(self._queue.subscriptions()) and directory in self._needed(directory)
 
     def _sweep(self) -> None:
         """Remove the payloads of this queue that no manifest in it names, and that no process may hand over.

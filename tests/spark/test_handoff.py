@@ -438,6 +438,33 @@ def test_every_subscriber_takes_every_stage(spark: SparkSession, tmp_path: Path)
         assert [len(list(handoff.waiting(name))) for name in ("train", "late")] == [1, 1]
 
 
+def test_few_manifests_are_decoded_for_one_payload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether another consumer needs a payload is known without the manifests of other payloads."""
+    with StageHandoff(None, tmp_path, "q") as handoff:
+        handoff.subscribe("report")
+        handoff.subscribe("train")
+        names = [stages_room.new_name(handoff._queue.identity[:16]) for _ in range(50)]
+        manifests = [stages_room.Manifest(name, {}, (), (), 0, 0, None) for name in names]
+        with handoff._queue.session() as session:
+            session.enqueue_many(map(stages_room.encode, manifests))
+            session.flush()
+        room, decoded = tmp_path / "q+payload", 0
+        for name in names:
+            (room / name).mkdir()
+
+        def decode(item: bytes) -> stages_room.Manifest:
+            nonlocal decoded
+            decoded += 1
+            return stages_room.decode(item)
+
+        monkeypatch.setattr("persistentqueue.spark.handoff.decode", decode)
+        for consumer in ("report", "train", None):
+            assert payloads(room) == set(names)
+            assert handoff.skip(manifests[0], subscription=consumer)
+        assert payloads(room) == {*names[1:], f"{names[0]}.lost"}
+        assert 0 < decoded < 10
+
+
 def test_the_path_of_an_unknown_subscription(tmp_path: Path) -> None:
     """The error has the directory of the queue, not the one above it. No session of Spark is needed."""
     with StageHandoff(None, tmp_path, "q") as handoff, pytest.raises(SubscriptionNotFoundError) as caught:

@@ -13,6 +13,7 @@ from persistentqueue import DiskFullError, NetworkDiskError, QueueLockedError
 from persistentqueue.spark import Pipeline, PipelineDefinitionError, StageFailedError, StageHandoff
 from persistentqueue.spark.pipelines import stage
 from persistentqueue.spark.pipelines.edge import Edge
+from persistentqueue.spark.pipelines.graph import Graph
 from tests.support.disks import disk_with, using_disk
 from tests.support.pipelines import Flow, echo, noted, take, waiting
 
@@ -86,6 +87,26 @@ def test_a_wrong_definition_is_refused(flow: Flow, arguments: dict[str, Any], wo
     with pytest.raises(PipelineDefinitionError, match=words):
         pipeline.stage(**arguments)(echo)
     assert not flow.root.exists()
+
+
+def test_each_edge_is_searched_once_for_circles(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stage before many forks that join again is defined without a search of each of the ways behind it."""
+    pipeline, forks, searched = flow.make(), 12, 0
+    readers = Graph.readers
+
+    def counted(graph: Graph, edge: str) -> list[str]:
+        nonlocal searched
+        searched += 1
+        return readers(graph, edge)
+
+    monkeypatch.setattr(Graph, "readers", counted)
+    for at in reversed(range(forks)):
+        pipeline.stage(source=[f"b{at}", f"c{at}"], target=f"a{at + 1}", name=f"join{at}")(echo)
+        searched = 0
+        pipeline.stage(source=f"a{at}", target=[f"b{at}", f"c{at}"], name=f"fork{at}")(echo)
+    assert searched == 3 * forks
+    with pytest.raises(PipelineDefinitionError, match="closes a circle"):
+        pipeline.stage(source=f"a{forks}", target="a0")(echo)
 
 
 def test_a_decorator_without_brackets_is_refused(flow: Flow) -> None:

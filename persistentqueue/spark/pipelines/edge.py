@@ -43,7 +43,7 @@ class Edge(StageHandoff):
         path: str | os.PathLike[str],
         name: str,
         payload_root: str | os.PathLike[str] | None,
-        kept: Callable[[], set[str]],
+        kept: Callable[[str], set[str]],
         network_disk: bool = False,
     ) -> None:
         self._kept = kept
@@ -142,7 +142,7 @@ class Edge(StageHandoff):
 
     def is_needed(self, manifest: Manifest) -> bool:
         """Return whether a consumer, or a letter, needs the payload."""
-        return manifest.directory in self._needed()
+        return manifest.directory in self._needed(manifest.directory)
 
     def _reader(self) -> SparkSession:
         return self._session()
@@ -151,8 +151,8 @@ class Edge(StageHandoff):
         """Delete a payload. One that stays is an orphan, which the next opening sweeps."""
         self._payloads.remove(manifest.directory)
 
-    def _needed(self) -> set[str]:
-        return super()._needed() | self._kept()
+    def _needed(self, naming: str = "") -> set[str]:
+        return super()._needed(naming) | self._kept(naming)
 
     def _has_letters(self) -> bool:
         return False  # ``_kept`` tells exactly what they need

@@ -111,7 +111,7 @@ class Graph:
                 f"there is a stage {stage.name!r} already: give this one another name, with name="
             )
         stage.check()
-        circle = self._path(stage.targets, set(stage.sources))
+        circle = self._path(stage.targets, set(stage.sources), set())
         if circle:
             raise PipelineDefinitionError(
                 f"stage {stage.name!r} closes a circle, {' > '.join([*circle, stage.name, circle[0]])}: let no stage "
@@ -175,13 +175,19 @@ class Graph:
             visit(stage)
         return list(found.values())
 
-    def _path(self, edges: Sequence[str], wanted: set[str]) -> list[str]:
-        """Return edges and stages, by turns, from one of these edges to a wanted edge; none if there is no way."""
+    def _path(self, edges: Sequence[str], wanted: set[str], seen: set[str]) -> list[str]:
+        """Return edges and stages, by turns, from one of these edges to a wanted edge; none if there is no way.
+
+        No way leads on from the edges in ``seen``, to which this search adds its own.
+        """
         for edge in edges:
             if edge in wanted:
                 return [edge]
+            if edge in seen:
+                continue
+            seen.add(edge)
             for reader in self.readers(edge):
-                rest = self._path(self.stages[reader].targets, wanted)
+                rest = self._path(self.stages[reader].targets, wanted, seen)
                 if rest:
                     return [edge, reader, *rest]
         return []

@@ -162,15 +162,17 @@ class Store:
         with self._commits:
             permit.is_withdrawn = True
 
-    def kept(self) -> set[str]:
-        """Return the names of the payloads that letters and inputs to take again need."""
+    def kept(self, naming: str) -> set[str]:
+        """Return the names of the payloads that letters and inputs to take again need; only those with ``naming`` in
+        their item."""
         with self._made:
             queues = dict(self._queues)
         inputs: list[Input] = []
         for name, queue in queues.items():
+            decode = _inputs_of_letter if name.endswith(LETTERS) else decode_inputs
             for item in queue.browse_all() if not name.endswith(_FAILURE) else ():
-                is_letter = name.endswith(LETTERS)
-                inputs += decode_from(queue, _inputs_of_letter if is_letter else decode_inputs, item)
+                if naming.encode() in item:
+                    inputs += decode_from(queue, decode, item)
         return {each.manifest.directory for each in inputs}
 
     # --- failures and letters

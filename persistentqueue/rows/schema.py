@@ -17,7 +17,8 @@ column never changes, and neither does a field in a ``struct``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Union
 
 from .errors import SchemaMismatchError
@@ -57,9 +58,9 @@ class Schema(NamedTuple):
         """The names of the columns."""
         return tuple(column.name for column in self.columns)
 
-    def find(self, name: str) -> Column | None:
-        """Return the column of this name; None if there is none."""
-        return next((column for column in self.columns if column.name == name), None)
+    def by_name(self) -> dict[str, Column]:
+        """Return the columns by their names."""
+        return {column.name: column for column in self.columns}
 
     def text(self) -> str:
         """Return the schema as text, for an error."""
@@ -104,8 +105,8 @@ def _checked(columns: Any) -> Schema:
 
 
 def _need_distinct(names: Sequence[str], where: str) -> None:
-    folded = [name.lower() for name in names]
-    twice = next((name for name, each in zip(names, folded, strict=True) if folded.count(each) > 1), None)
+    times = Counter(map(str.lower, names))
+    twice = next((name for name in names if times[name.lower()] > 1), None)
     if twice is not None:
         raise ValueError(f"the column {where + twice!r} is there twice, perhaps in another case: rename one of them")
 
@@ -193,11 +194,11 @@ def evolved(path: str, old: Schema, new: Schema) -> Schema:
 
     Raises ``SchemaMismatchError`` otherwise. ``path`` is the directory of the queue, for the error.
     """
-    added = [column for column in new.columns if old.find(column.name) is None]
-    for column in added:
-        _need_new_name(path, old, column)
+    earlier, later = old.by_name(), new.by_name()
+    added = [column for column in new.columns if column.name not in earlier]
+    _need_new_names(path, old, added)
     for column in old.columns:
-        found = new.find(column.name)
+        found = later.get(column.name)
         if found is None:
             advice = f"add the column to the rows, as null if there is no value, {_OTHER_QUEUE}"
             raise SchemaMismatchError(path, column.name, column.text(), "no such column", advice)
@@ -217,13 +218,14 @@ def evolved(path: str, old: Schema, new: Schema) -> Schema:
     return Schema((*old.columns, *added))
 
 
-def _need_new_name(path: str, stored: Schema, column: Column) -> None:
-    """Raise ``SchemaMismatchError`` if the name is that of a stored column, in another case."""
-    folded = column.name.lower()
-    other = next((each for each in stored.columns if each.name.lower() == folded), None)
-    if other is not None:
-        advice = f"name it {other.name!r}"
-        raise SchemaMismatchError(path, column.name, f"{other.name!r}, which differs in case", column.text(), advice)
+def _need_new_names(path: str, stored: Schema, columns: Iterable[Column]) -> None:
+    """Raise ``SchemaMismatchError`` if the name of a column is that of a stored one, in another case."""
+    folded = {each.name.lower(): each.name for each in stored.columns}
+    for column in columns:
+        other = folded.get(column.name.lower())
+        if other is not None:
+            advice = f"name it {other!r}"
+            raise SchemaMismatchError(path, column.name, f"{other!r}, which differs in case", column.text(), advice)
 
 
 def need_readable(path: str, stored: Schema, wanted: Schema) -> None:
@@ -231,10 +233,11 @@ def need_readable(path: str, stored: Schema, wanted: Schema) -> None:
 
     A wanted column that is not stored is null in each row. Stored columns that are not wanted are left out.
     """
+    known = stored.by_name()
+    _need_new_names(path, stored, (column for column in wanted.columns if column.name not in known))
     for column in wanted.columns:
-        found = stored.find(column.name)
+        found = known.get(column.name)
         if found is None:
-            _need_new_name(path, stored, column)
             if not column.nullable:
                 advice = "leave the column out, or declare that it can be null"
                 raise SchemaMismatchError(path, column.name, "no such column", column.text(), advice)

@@ -224,15 +224,14 @@ class Reader:
         """
         items: list[bytes] = []
         total = sum(count for _, count in taken)
-        left = list(taken)
         try:
-            while left:
-                first, count = left[0]
-                page = self._page(first, count)
-                at = first - page.first
-                part = page.items[at : at + count]
-                items += part
-                left[:1] = [(first + len(part), count - len(part))] if len(part) < count else []
+            for first, count in taken:
+                at, end = first, first + count
+                while at < end:
+                    page = self._page(at, end - at)
+                    part = page.items[at - page.first : end - page.first]
+                    items += part
+                    at += len(part)
         except UnreadableError as unreadable:
             if items and unreadable.first < unreadable.end:
                 # The items before the damage are returned first; the next call meets the damage again.

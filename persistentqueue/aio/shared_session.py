@@ -277,10 +277,14 @@ class ConnectedSession(Uncopyable, Generic[T]):
         if self._is_taking:
             self._core.end()
         while True:
-            with suppress(SessionInUseError):  # it is being flushed with the session of another queue
+            try:
                 await self._finish(self._core.close, is_patient=False)
+            except SessionInUseError:  # it is being flushed with the session of another queue
+                await asyncio.sleep(_POLL_SECONDS)
+            except Exception:  # of ``retry_delay_seconds``: the items are released all the same
                 return
-            await asyncio.sleep(_POLL_SECONDS)
+            else:
+                return
 
     async def _finish(self, call: Callable[[], None], *, is_patient: bool = True) -> None:
         """Make the last call of the session, and end its thread."""

@@ -574,6 +574,32 @@ def test_a_wait_ends_with_its_task(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("delay", ["raises", "returns text"])
+def test_closing_with_a_function_of_delays_that_fails(tmp_path: Path, delay: str) -> None:
+    """The closing of a queue raises no error of ``retry_delay_seconds``, warns of losses, and releases the items."""
+
+    def delay_seconds(attempts: int) -> Any:
+        if delay == "raises":
+            raise LookupError(attempts)
+        return "soon"
+
+    async def main() -> None:
+        queue = await aio.connect(tmp_path, "q", retry_delay_seconds=delay_seconds)
+        await put(queue, b"1", b"2")
+        sessions = [queue.session("1"), queue.session("2")]
+        for session in sessions:
+            assert await session.dequeue() is not None
+            await session.enqueue(b"3")
+        with pytest.warns(UnflushedWarning) as told:
+            await queue.close()
+        assert len(told) == 2
+        assert [session.closed for session in sessions] == [True, True]
+        with PersistentQueue(tmp_path, "q") as again:
+            assert again.peek(3) == [b"1", b"2"]
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("holds", [False, True])
 def test_closing_ends_waits_for_items(tmp_path: Path, holds: bool) -> None:
     """The closing of a queue, also a cancelled one, ends the wait of a task, and what it held is ready again."""

@@ -246,7 +246,7 @@ class Session(SessionState[T]):
         The item stays on hold until ``flush`` consumes it durably, or ``rollback`` releases it. For one thread at a
         time.
         """
-        if timeout:
+        if timeout or type(timeout) is not float:  # the default needs no check
             timeout = checked_timeout(timeout)
         if self._busy:
             self._begin()

@@ -190,10 +190,10 @@ class Session(Uncopyable, Generic[T]):
         timeout = checked_timeout(timeout)
         max_items = checked_count("max_items", max_items)
         with self._using():
-            items = self._cached(max_items) if timeout == 0 or not self._watch else []
-            if items or not max_items:
+            items = self._cached(max_items) if max_items and (timeout == 0 or not self._watch) else []
+            if items:
                 return items
-            if timeout == 0 or (self._counts and self._core._takes_no_more()):
+            if timeout == 0 or not max_items or (self._counts and self._core._takes_no_more()):
                 return await self._read(max_items)
             return await self._watch.take(lambda is_sure: self._attempt(max_items, is_sure), timeout)
 

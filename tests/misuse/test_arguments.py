@@ -205,6 +205,21 @@ def test_a_timeout_is_checked_for_any_number_of_items(tmp_path: Path, count: int
     assert answers == ["ValueError: timeout must be None or at least 0 seconds, got -1"] * 4
 
 
+@pytest.mark.parametrize("timeout", [False, "", []], ids=repr)
+def test_a_timeout_that_is_false_is_checked(tmp_path: Path, timeout: Any) -> None:
+    """Each interface refuses a timeout that is no number, also one that counts as false."""
+    answers = asyncio.run(_answers_of_queues(tmp_path, lambda queue: queue.session().dequeue(timeout)))
+    assert answers == [f"TypeError: timeout must be None or a number of seconds, not {timeout!r}"] * 4
+
+
+def test_no_items_need_no_consumer(tmp_path: Path) -> None:
+    """Each interface returns no items for a count of 0, also if only subscriptions read the queue."""
+    for name in ("own", "tasks", "joined"):
+        PersistentQueue(tmp_path, name, fan_out=True).close()
+    answers = asyncio.run(_answers_of_queues(tmp_path, lambda queue: queue.session().dequeue_many(0)))
+    assert answers == ["took []"] * 4
+
+
 def test_a_closed_session_takes_nothing(tmp_path: Path) -> None:
     """Each interface refuses a dequeue of a session that is closed, also of no items."""
 

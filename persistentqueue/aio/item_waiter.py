@@ -70,7 +70,10 @@ class Watch:
             return await attempt(True) or []
         place = _Place()
         timer = None if timeout_seconds is None else self._loop.call_later(timeout_seconds, place.expire)
+        is_first = not self._waiting
         self._waiting.append(place)
+        if is_first and timer is not None:  # its first attempt is in time, however short that is
+            self._serve(is_sure=True)
         try:
             while True:
                 self._watch()

@@ -559,7 +559,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
 
     def _open(self) -> persistentqueue.PersistentQueue[T]:
         if self._core is None or self._closing.is_under_way:
-            raise not_open(self._path)
+            raise not_open(self._path if self._name is None else f"{self._path}/{self._name}")
         self._check_loop()
         return self._core
 

@@ -242,6 +242,28 @@ def test_tasks_get_items_in_the_order_in_which_they_came(place: Path) -> None:
     run(main())
 
 
+@pytest.mark.parametrize("settings", [{}, {"memory_bytes": 0}, {"max_attempts": 100, "dead_letter": "dead"}], ids=repr)
+def test_the_shortest_timeout_is_enough_for_a_ready_item(place: Path, settings: dict[str, Any]) -> None:
+    """A dequeue with any timeout returns an item that is ready, also one that a thread has to read. A file that a
+    ``Producer`` has published counts."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place, "q", **settings) as queue, queue.session() as session:
+            await put(queue, b"1")
+            for _ in range(20):
+                assert await session.dequeue(timeout=1e-12) == b"1"
+                await session.rollback()
+            await queue.clear()
+            with Producer(place, "q") as producer:
+                producer.enqueue(b"2")
+                producer.flush()
+            assert await session.dequeue_many(2, timeout=1e-12) == [b"2"]
+            await session.flush()
+            assert await session.dequeue(timeout=1e-12) is None
+
+    run(main())
+
+
 def test_waiting_has_one_thread_and_takes_no_time(place: Path) -> None:
     """A hundred waiting tasks cost one thread and no processor time, and its wait ends when no task waits."""
 
@@ -494,7 +516,7 @@ def test_closing_ends_who_waits(place: Path) -> None:
 
     async def main() -> None:
         threads = set(threading.enumerate())
-        queue = aio.PersistentQueue(place, max_items=3, full="block")
+        queue = aio.PersistentQueue(place, "jobs", max_items=3, full="block")
         async with queue:
             await put(queue, b"a")
             holder = queue.session()
@@ -508,7 +530,7 @@ def test_closing_ends_who_waits(place: Path) -> None:
         found = await asyncio.gather(*consuming, *flushing, return_exceptions=True)
         assert [type(each) for each in found] == [ClosedError] * 5
         for call in (queue.stats(), holder.flush()):
-            with pytest.raises(ClosedError):
+            with pytest.raises(ClosedError, match=f"^{place}/jobs: the queue is not open: open it by async with or"):
                 await call
         with pytest.raises(ClosedError):
             len(queue)

@@ -37,7 +37,7 @@ class Lifecycle:
     def shut_down(self, immediate: bool) -> None:
         """Record a shutdown. A later one cannot take back that the queue is drained."""
         self.is_shutdown = True
-        self.is_drained = self.is_drained or immediate
+        self.is_drained = self.is_drained or bool(immediate)  # any value, as in the standard library
 
     def size(self, stored: int) -> int:
         """Return the number of items in a queue that stores this many, without those that were got."""

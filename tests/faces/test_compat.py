@@ -565,6 +565,20 @@ def test_shutdown_loses_nothing(opened: OpenFace) -> None:
     assert opened().get_many(10) == [2, 3]
 
 
+@pytest.mark.parametrize("immediate", [None, 0, "", 1], ids=repr)
+def test_shutdown_takes_any_value_as_a_truth(opened: OpenFace, immediate: Any) -> None:
+    """``shutdown`` tests its argument as the standard library does: each ``get`` of the empty queue raises
+    ``ShutDown``."""
+    queue = opened()
+    queue.put("a")
+    queue.shutdown(immediate)
+    if not immediate:
+        assert queue.get() == "a"
+    for _ in range(2):
+        with pytest.raises(ShutDown):
+            queue.get(block=False)
+
+
 def test_shutdown_wakes_all(opened: OpenFace) -> None:
     """``shutdown`` raises ``ShutDown`` in threads that wait for an item or for room."""
     queue = opened(1)

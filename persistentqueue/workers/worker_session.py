@@ -45,7 +45,8 @@ class WorkerSession(WorkerState[T]):
       that was under way returns True if it was committed, and otherwise raises that error.
     - An item has at most 64 MiB - 1 KiB.
     - An item for which the codec has no key goes back at once, and the call raises ``WrongKeyError``.
-    - ``flush(wait=False)`` waits, and returns a ticket that is done.
+    - ``flush(wait=False)`` waits, and returns a ticket that is done. If the flush fails, the call raises the error, and
+      the session keeps its operations.
 
     Durability: nothing is durable before ``flush`` returns. Threads: for one thread at a time, except ``give_up``.
     """
@@ -223,7 +224,7 @@ class WorkerSession(WorkerState[T]):
         Args:
             marker: Name and version to record with the transaction. Default: None.
             timeout: Seconds to wait for room; None (the default) waits for ever.
-            wait: False to return a ticket. It is done: the call waits nevertheless.
+            wait: False to return a ticket. It is done: the call waits nevertheless, and raises the errors.
 
         Returns:
             True if the transaction was committed, or if there was nothing to commit. False if the marker had reached

@@ -301,6 +301,21 @@ class Session(Uncopyable, Generic[T]):
             reject = partial(self._core.reject, item, reason, retry=retry, delay_seconds=delay_seconds)
             await over(self._host.in_thread(reject))
 
+    async def put_back(self, count: int = 1) -> None:
+        """Release the items that were dequeued last: they are ready again, in their old places.
+
+        Args:
+            count: Number of items, from 0 to that of the held ones. Default 1.
+
+        Raises:
+            TypeError, ValueError: ``count`` is no whole number, or out of range.
+        """
+        with self._using():
+            self._core.put_back(count)
+
+    async def extend(self) -> None:
+        """Do nothing, as ``persistentqueue.Session.extend``. It stands for the method of sessions of ``connect``."""
+
     async def rollback(self) -> None:
         """Release what was dequeued and drop what was enqueued since the last flush.
 

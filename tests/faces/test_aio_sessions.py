@@ -20,6 +20,7 @@ from persistentqueue import (
     PersistentQueue,
     PrecedingFlushError,
     QueueFullError,
+    Session,
     Ticket,
     aio,
     codecs,
@@ -53,6 +54,41 @@ def test_a_task_goes_on(place: Path) -> None:
             assert await drain(queue) == [b"%d" % number for number in range(1000)]
 
     run(main())
+
+
+@pytest.mark.parametrize("connects", [False, True], ids=["owner", "connect"])
+def test_a_session_of_tasks_puts_items_back(place: Path, connects: bool) -> None:
+    """``put_back`` releases the items that were dequeued last, in their order, and ``extend`` is there in each process:
+    a program of sessions runs with ``aio.PersistentQueue`` and with ``aio.connect``."""
+
+    async def main() -> None:
+        kind: Any = aio.connect if connects else aio.PersistentQueue
+        async with kind(place, "jobs", max_attempts=5, dead_letter="dead") as queue, queue.session() as session:
+            await put(queue, *(b"%d" % number for number in range(4)))
+            assert await session.dequeue_many(3) == [b"0", b"1", b"2"]
+            await session.reject(b"2")
+            await session.extend()
+            await session.put_back(2)
+            for count in (2, -1):
+                with pytest.raises(ValueError):
+                    await session.put_back(count)
+            await session.put_back(0)
+            await session.flush()
+            assert await queue.peek(4) == [b"1", b"2", b"3"]
+            assert await session.dequeue() == b"1"
+            await session.put_back()
+            await session.close()
+            with pytest.raises(ClosedError):
+                await session.put_back()
+
+    run(main())
+
+
+def test_sessions_of_tasks_have_all_methods() -> None:
+    """The sessions of ``aio`` have each method of a ``Session``, but for the two that serve an event loop."""
+    needed = {name for name in dir(Session) if not name.startswith("_")} - {"dequeue_cached", "give_up"}
+    for kind in (aio.Session, aio.ConnectedSession):
+        assert needed <= set(dir(kind))
 
 
 def test_tickets_that_wait_for_room_take_no_threads(place: Path) -> None:

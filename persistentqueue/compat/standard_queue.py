@@ -27,7 +27,7 @@ from persistentqueue import (
     TooManyFilesError,
     codecs,
 )
-from persistentqueue.core.items import NotHeldError, need_several
+from persistentqueue.core.items import NotHeldError, checked_count, need_several
 from persistentqueue.interrupts.locks import Lock
 from persistentqueue.options import OptionArguments, Options, Unnamed, chosen_options, counts_deliveries
 from persistentqueue.system.disk import StrPath, abspath, after_fork_in_child
@@ -365,13 +365,12 @@ class Queue(UncopyableFace, queue.Queue[T]):
             timeout: Seconds to wait for the first item; at least 0. Default None: no limit.
 
         Raises:
+            TypeError: ``max_items`` is no whole number.
             ValueError: ``max_items`` is less than 1, or ``timeout`` is negative.
             Empty, ShutDown, CodecError, CorruptionError, WrongKeyError, MissingExtraError, TooManyFilesError: On the
                 conditions that ``get`` names.
         """
-        if max_items < 1:
-            raise ValueError(f"max_items must be at least 1, got {max_items}")
-        return self._take(max_items, block, timeout)
+        return self._take(checked_count("max_items", max_items, 1), block, timeout)
 
     def task_done(self) -> None:
         """Mark the oldest item that this thread has got as done; if it has none, the oldest item of all threads.

@@ -71,17 +71,17 @@ def are_bytes(chunk: list[Any]) -> TypeGuard[list[bytes]]:
     return list(map(type, chunk)).count(bytes) == len(chunk)
 
 
-def checked_count(name: str, count: object) -> int:
+def checked_count(name: str, count: object, least: int = 0) -> int:
     """Return the number of items that a caller asks for, cut to what a list can have. Raises ``TypeError`` and
-    ``ValueError`` with the name of the argument."""
+    ``ValueError`` with the name of the argument; ``least`` is the lowest number."""
     try:
         number = None if isinstance(count, bool) else index(count)  # type: ignore[arg-type]
     except TypeError:
         number = None
     if number is None:
         raise TypeError(f"{name} must be a whole number, not {count!r}")
-    if number < 0:
-        raise ValueError(f"{name} must be at least 0, got {number}")
+    if number < least:
+        raise ValueError(f"{name} must be at least {least}, got {number}")
     return min(number, sys.maxsize)
 
 

@@ -195,8 +195,19 @@ def test_get_many_is_done_with_its_last(opened: OpenFace) -> None:
     crash(queue.persistent)
     queue = opened()
     assert queue.get_many(10) == [3, 4]
-    with pytest.raises(ValueError):
-        queue.get_many(0)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("count", [0, -1, True, 1.5, None, "1"], ids=repr)
+def test_a_number_of_items_is_checked(opened: OpenFace, count: Any, shared: bool) -> None:
+    """``get_many`` refuses a number that is not whole, or below 1, before it takes anything."""
+    queue = opened(shared=shared)
+    queue.put_many([1, 2, 3])
+    is_number = type(count) is int
+    text = f"must be at least 1, got {count}" if is_number else f"must be a whole number, not {count!r}"
+    with pytest.raises(ValueError if is_number else TypeError, match=rf"^max_items {text}$"):
+        queue.get_many(count)
+    assert queue.get_many(3) == [1, 2, 3]
 
 
 def test_thirty_two_thousand_at_once(opened: OpenFace) -> None:

@@ -122,7 +122,8 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
     - ``get_nowait`` returns only an item that a cancelled ``get`` has left, since a delivery waits for the disk.
 
     The queue belongs to the first event loop that uses it; in another one, its methods raise ``RuntimeError``. Methods
-    raise ``ClosedError`` before ``open`` and after ``close``, and ``BrokenQueueError`` after a failed sync.
+    raise ``ClosedError`` before ``open`` and after ``close``, and ``BrokenQueueError`` after a failed sync. ``qsize``,
+    ``empty`` and ``full`` go on to tell the last number.
     """
 
     # Private attributes of asyncio.Queue, present in each version from 3.10 on.
@@ -359,7 +360,9 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
 
         Raises:
             ValueError: Every item that was got is done already.
+            ClosedError, BrokenQueueError: The queue is not open, or is broken. The item comes back.
         """
+        self._check()
         entry = self._got.first()
         self._got.remove(entry)
         entry.is_done = True
@@ -402,8 +405,9 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
         if entry is None:
             raise ValueError("no such item was got, or all of them are done: pass an item that get returned")
         assert entry.hold is not None  # it is meant
-        self._got.remove(entry)
-        reason = reason or entry.problem
+        entry.is_leaving = True
+        if entry.error is not None:
+            reason = reason or entry.problem
         await self._run(partial(reject, entry.hold, entry.data, reason, retry, delay_seconds), entry)
 
     @property
@@ -441,7 +445,7 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
         return await self._run(partial(self._core.requeue, max_items))
 
     async def _run(self, call: Callable[[], int], entry: Entry | None = None) -> int:
-        """Let the thread make a call, and return its result. If it raises, ``entry`` is the oldest that was got."""
+        """Let the thread make a call, and return its result. ``entry`` is the item that it rejects."""
         errand = Errand(call, Landing(loop=asyncio.get_running_loop()), entry)
         self._errands.append(errand)
         self._arm()
@@ -670,9 +674,13 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
     def _ran(self, errands: list[Errand], found: Sequence[int | BaseException]) -> None:
         """Give the results of errands to the tasks that await them. A rejected item is done with."""
         for errand, each in zip(errands, found, strict=True):
-            if errand.entry is not None and isinstance(each, BaseException):
-                self._got.add_first(errand.entry)
-            elif errand.entry is not None:
+            entry = errand.entry
+            if entry is not None and isinstance(each, BaseException):
+                entry.is_leaving = False
+                if entry.hold is not None and entry.hold._rejects():  # its ``task_done`` tries that again
+                    self._got.make_first(entry)
+            elif entry is not None:
+                self._got.remove(entry)
                 self._lifecycle.undone -= 1
             errand.landing.land(each)
 

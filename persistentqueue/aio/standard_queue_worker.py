@@ -37,7 +37,7 @@ class Entry:
     Raises ``MissingExtraError`` and ``WrongKeyError``. It keeps any other error of the codec.
     """
 
-    __slots__ = ("data", "error", "hold", "is_at_hand", "is_done", "is_got", "item", "own", "saved")
+    __slots__ = ("data", "error", "hold", "is_at_hand", "is_done", "is_got", "is_leaving", "item", "own", "saved")
 
     def __init__(self, data: bytes, codec: codecs.Codec[Any], hold: Session[bytes] | None = None) -> None:
         self.data = data
@@ -48,6 +48,8 @@ class Entry:
         self.item: Any = None
         self.is_at_hand = True
         self.is_got = self.is_done = False
+        self.is_leaving = False
+        """Whether the thread is about to reject the item. If it cannot, the item is got and not done, as before."""
         self.own: OrderedDict[Entry, None] | None = None
         """Entries that the task has which got this one; see ``Got``."""
         self.saved: Landing[None] | None = None
@@ -71,7 +73,9 @@ class Entry:
 
     def is_meant(self, item: object) -> bool:
         """Return whether it has been got, and this is an equal item, or its error."""
-        return self.hold is not None and bool(self.item == item if self.error is None else self.error is item)
+        if self.hold is None or self.is_leaving:
+            return False
+        return bool(self.item == item if self.error is None else self.error is item)
 
 
 class Got:
@@ -104,21 +108,20 @@ class Got:
             entry.own = self._of_task.setdefault(task, OrderedDict())
             entry.own[entry] = None
 
-    def add_first(self, entry: Entry) -> None:
-        """Add an entry that was removed: it is the oldest one now."""
+    def make_first(self, entry: Entry) -> None:
+        """Make an entry the oldest one."""
         for entries in (self._all, entry.own):
             if entries is not None:
-                entries[entry] = None
                 entries.move_to_end(entry, last=False)
 
     def first(self) -> Entry:
         """Return the oldest entry of the running task, or else of all. Raises ``ValueError`` if there is none."""
         task = _running_task()
-        own = self._of_task.get(task) if task is not None else None
-        return oldest(own or self._all)
+        own = self._of_task.get(task, ()) if task is not None else ()
+        return oldest(entry for entries in (own, self._all) for entry in entries if not entry.is_leaving)
 
     def remove(self, entry: Entry) -> None:
-        """Remove an entry: it is done, or it is being rejected."""
+        """Remove an entry: it is done, or rejected."""
         del self._all[entry]
         if entry.own is not None:
             del entry.own[entry]

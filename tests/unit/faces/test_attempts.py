@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -439,6 +440,43 @@ def test_many_workers_of_a_counting_queue(place: Path) -> None:
             assert all(attempts[n] == 3 for n in bad)
 
     run(main())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"delay_seconds": -1}, {"delay_seconds": "x"}, {"retry": False}, {"reason": None}, {"reason": 0}],
+    ids=repr,
+)
+def test_a_rejection_of_a_task_that_is_refused_changes_nothing(place: Path, wrong: dict[str, Any]) -> None:
+    """A ``reject`` with a wrong argument, or whose ``retry_delay_seconds`` raises, leaves the item as it was:
+    ``task_done`` is for the oldest item that was got. While a rejection is under way, it is for the next one."""
+
+    async def main() -> None:
+        delays: Iterator[float] = iter(())
+        async with aio.Queue(place / "jobs", retry_delay_seconds=lambda _: next(delays)) as queue:
+            for item in "abc":
+                await queue.put(item)
+            assert [await queue.get() for _ in "abc"] == ["a", "b", "c"]
+            with pytest.raises((TypeError, ValueError)):
+                await queue.reject("b", **wrong)
+            with pytest.raises(RuntimeError):
+                await queue.reject("b")
+            queue.task_done()
+            delays = iter([0.0])
+            rejecting = asyncio.create_task(queue.reject("b"))
+            await asyncio.sleep(0)
+            with pytest.raises(ValueError, match="no such item was got"):
+                await queue.reject("b")
+            queue.task_done()
+            with pytest.raises(ValueError, match="too many times"):
+                queue.task_done()
+            await rejecting
+        with pytest.raises(ClosedError):
+            queue.task_done()
+        async with aio.Queue(place / "jobs") as again:
+            assert (await again.get(), again.qsize()) == ("b", 0)
+
+    asyncio.run(main())
 
 
 def test_a_full_dead_letter_queue_refuses_the_rejection_of_a_task(place: Path) -> None:

@@ -687,6 +687,11 @@ def counts_attempts(session: SessionState[Any]) -> bool:
     return session._counts_attempts()
 
 
+def takes_no_more(session: SessionState[Any]) -> bool:
+    """Return whether a dequeue of the session returns nothing at once: an item is at its last attempt."""
+    return session._takes_no_more()
+
+
 def dequeue_by(session: SessionState[bytes], max_items: int, take: Take) -> list[bytes]:
     """Hold up to ``max_items`` items for the session without a wait, by ``take`` in place of ``OpenQueue.take``, and
     return them. Raises the errors of ``Session.dequeue_many``."""

@@ -41,6 +41,7 @@ from ..runtime.session_state import (
     holds,
     put_at_once,
     reader_of,
+    takes_no_more,
     uncount,
 )
 from ..session import Session
@@ -283,7 +284,7 @@ class Service:
             self._waits.serve_one(reader, self._now())
         if not self._waits.has(reader) and self._take_now(client, call, message.most):
             return
-        if not message.wait_milliseconds:
+        if not message.wait_milliseconds or takes_no_more(_session(client)):
             client.answer(call, Taken(0, ()))
             return
         client.waits = call, message

@@ -583,6 +583,29 @@ class _Wordless(Exception):  # noqa: N818 - its text is what fails
         raise LookupError("no words")
 
 
+@pytest.mark.parametrize("count", [1, 5])
+def test_a_worker_that_holds_a_last_attempt_does_not_wait(served: Serve, count: int) -> None:
+    """A dequeue of a session that holds an item at its last attempt returns nothing at once, whatever its timeout is:
+    the work of that item is to be flushed first. Behind the flush it waits again."""
+    queue, join = served(max_attempts=1, dead_letter="dead")
+    with join(max_attempts=1, dead_letter="dead") as shared:
+        put(queue, b"1", b"2")
+        for session in (queue.session(), shared.session()):
+            with session:
+                assert session.dequeue() is not None
+                start = time.monotonic()
+                assert session.dequeue_many(count, timeout=SECONDS) == []
+                assert session.dequeue(timeout=SECONDS) is None
+                assert time.monotonic() - start < SECONDS / 2
+                session.flush()
+        with shared.session() as session:
+            assert session.dequeue(timeout=0.01) is None
+            put(queue, b"3")
+            assert session.dequeue(timeout=SECONDS) == b"3"
+            assert session.dequeue(timeout=None) is None
+            session.flush()
+
+
 @pytest.mark.parametrize("error", [RuntimeError("long " * 2_000_000), _Wordless()], ids=["long", "wordless"])
 def test_any_error_of_a_block_comes_out(served: Serve, error: Exception) -> None:
     """An error that leaves a block comes out as it is, also if no message can hold its text, or it has none. The item

@@ -492,6 +492,7 @@ class ConnectedQueue(MisplacedCalls, Uncopyable, Generic[T]):
                 stack.push_async_callback(self._graves._closing.once, partial(self._graves._close, lost))
             stack.push_async_callback(self._end_threads)
             for session in list(self._sessions):
+                session.end_take()  # first: no wait may get an item that the end of another session releases
                 stack.push_async_callback(session.leave)
 
     async def _end_threads(self) -> None:

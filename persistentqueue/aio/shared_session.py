@@ -272,10 +272,14 @@ class ConnectedSession(Uncopyable, Generic[T]):
         """Return the text of a warning if the close of the queue loses something. For ``ConnectedQueue``."""
         return None if self._is_busy else self._core.loss()
 
-    async def leave(self) -> None:
-        """Close the session with its queue, also during a call of its task, whose wait ends. For ``ConnectedQueue``."""
+    def end_take(self) -> None:
+        """End the wait of a dequeue, since the queue closes. For ``ConnectedQueue``."""
         if self._is_taking:
             self._core.end()
+
+    async def leave(self) -> None:
+        """Close the session with its queue, also during a call of its task, whose wait ends. For ``ConnectedQueue``."""
+        self.end_take()
         while True:
             try:
                 await self._finish(self._core.close, is_patient=False)

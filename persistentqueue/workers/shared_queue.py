@@ -473,7 +473,11 @@ class SharedQueue(MisplacedCalls, Generic[T]):
         while True:
             with suppress(RuntimeError):  # the set changed: another thread has made a session
                 ending = [each for each in list(self._sessions) if not only_lossy or each.loss() is not None]
-                return [text for session in ending if (text := session.end(why_closed)) is not None]
+                # First: an item that the end of one session releases must not come to a call of another one.
+                lost = [text for session in ending if (text := session.refuse(why_closed)) is not None]
+                for session in ending:
+                    session.end()
+                return lost
 
     def _end_with_process(self) -> None:
         """Close the queue if this process owns it. Daemon threads that look for an owner get no error: they wait on."""

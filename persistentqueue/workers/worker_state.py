@@ -364,19 +364,21 @@ class WorkerState(SessionCalls, Generic[T]):
         self._raw, self._ahead, self._held, self._given = [], [], 0, 0
         self._has_put = self._doubt = False
 
-    def end(self, why_closed: str | None = None) -> str | None:
-        """End the session, since the process was forked, or its queue was closed; return its ``loss``.
-
-        Later calls say ``why_closed``, if any. For any thread.
-        """
+    def refuse(self, why_closed: str | None) -> str | None:
+        """Refuse later calls, which say ``why_closed``, if any; return the ``loss`` of the session. For any thread."""
         loss = self.loss()
-        self._is_closed, self._why_closed, link = True, why_closed or self._why_closed, self._link
+        self._is_closed, self._why_closed = True, why_closed or self._why_closed
+        return loss
+
+    def end(self, why_closed: str | None = None) -> None:
+        """End the session, since the process was forked, or its queue was closed. For any thread."""
+        self.refuse(why_closed)
+        link = self._link
         if link is not None:
             if self._busy and self._doubt:  # a flush: it ends, so that its caller learns whether it was committed
                 link.wait_no_more()
             else:
                 link.cut()
-        return loss
 
     def _leave(self) -> None:
         """End the connection if the session was ended during its flush, which ``end`` has left to it."""

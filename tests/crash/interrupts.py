@@ -56,6 +56,8 @@ _TESTS = str(Path(__file__).parent)
 _WEAK = str(_weakrefset.__file__)
 _LOOKING = ("CALL", "JUMP_BACKWARD", "POP_JUMP_BACKWARD", "RESUME", "JUMP_ABSOLUTE")
 """Prefixes of the names of instructions after which CPython checks for signals."""
+_CALLS_NOTHING = "CALL_INTRINSIC"
+"""Prefix of the names of instructions that are no calls."""
 _LOSES = inspect.CO_GENERATOR if sys.version_info[:2] == (3, 12) else 0
 """Flags of code in which Python loses an error of the tracer: that of generators, in Python 3.12."""
 PARTS = 32
@@ -153,7 +155,8 @@ class Tracer:
         if event == "opcode":
             code, offset, last = frame.f_code, frame.f_lasti, self._last.get(frame)
             self._last[frame] = offset
-            looks = last is not None and _instructions(code).get(last, "").startswith(_LOOKING)
+            name = _instructions(code).get(last, "") if last is not None else ""
+            looks = name.startswith(_LOOKING) and not name.startswith(_CALLS_NOTHING)
             # An error raised now seems to come from this instruction, so that must have the same handler.
             if looks and last is not None and _handler(code, last) == _handler(code, offset):
                 self._look(Place(code, last))

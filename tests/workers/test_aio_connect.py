@@ -628,6 +628,29 @@ def test_closing_ends_waits_for_items(tmp_path: Path, holds: bool) -> None:
     asyncio.run(main())
 
 
+def test_closing_gives_no_item_to_a_task_that_waits(tmp_path: Path) -> None:
+    """The items that the closing of a queue releases come to no task that waits for one: its wait ends."""
+
+    async def main() -> None:
+        async with await aio.connect(tmp_path, "q") as owner:
+            queue = await aio.connect(tmp_path, "q", serve="never")
+            await put(owner, b"1", b"2")
+            sessions = [queue.session() for _ in range(6)]
+            holding = (sessions[0], sessions[-1])
+            for session in holding:
+                assert await session.dequeue() is not None
+            taking = [asyncio.create_task(session.dequeue(timeout=None)) for session in sessions[1:-1]]
+            await until(lambda: all(map(is_taking, sessions[1:-1])))
+            await queue.close()
+            for task in taking:
+                with pytest.raises(ClosedError):
+                    await task
+            assert await owner.wait(60) is True
+            assert await drained(owner) == [b"1", b"2"]
+
+    asyncio.run(main())
+
+
 def test_closing_ends_waits_for_room(tmp_path: Path) -> None:
     """A flush that waits for room when its queue is closed is refused, and commits nothing."""
 

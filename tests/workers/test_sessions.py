@@ -1183,6 +1183,33 @@ def test_a_flush_tells_its_outcome_when_its_queue_is_closed(served: Serve, monke
     wait_for(lambda: not owner.connections())
 
 
+def test_a_close_gives_no_item_of_one_session_to_another(served: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a queue closes, no session gets an item that the end of another one has released: all calls are refused."""
+    owner, join = served()
+    put(owner, b"1", b"2")
+    with join() as shared:
+        sessions = [shared.session() for _ in range(2)]
+        assert [session.dequeue() for session in sessions] == [b"1", b"2"]
+        refused: list[object] = []
+        cut = Link.cut
+
+        def cut_first(link: Link) -> None:
+            """End a connection, and make a call of each session behind it."""
+            cut(link)
+            wait_for(lambda: len(owner) > 0)
+            for session in sessions:
+                with pytest.raises(ClosedError) as caught:
+                    session.dequeue()
+                refused.append(caught.value)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Link, "cut", cut_first)
+            shared.close()
+    assert len(refused) >= 4
+    wait_for(lambda: len(owner) == 2)
+    assert drained(owner) == [b"1", b"2"]
+
+
 def test_a_queue_that_is_closed_just_before_a_flush_commits_nothing(
     served: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:

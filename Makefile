@@ -40,6 +40,9 @@ COVERING += $(patsubst %,tests/misuse/test_%.py,corners sessions scarce_resource
 # What tests need that start Spark, for a fast start: see tests/support/quick_spark.py.
 READY := $(VENV)/test.installed $(VENV)/spark/classes.jsa
 
+# What a Python can do in another way than those of make test.
+ON_PYTHONS := $(patsubst %,tests/%,unit api misuse faces workers peers golden predecessors)
+
 # What make test leaves out, since it takes its time; the targets of these names run it.
 # The main job, with all its data and killed at every place.
 FLIGHTS := tests/examples/test_flights_killed.py tests/examples/test_flights_pipeline.py
@@ -224,6 +227,26 @@ $(VENV)/spark-%.tested:
 		-W ignore::pytest.PytestUnraisableExceptionWarning $(ON_SPARK)
 	SPARK_MODE=connect $(VENV)/spark-$*/bin/python -m pytest -W ignore::ResourceWarning \
 		-W ignore::pytest.PytestUnraisableExceptionWarning tests/spark/test_connect.py $(ON_SPARK) -k 'not java'
+
+# The tests with Pythons that the machine lacks, in a folder with a Debian of its own: a quarter of an hour for each. It
+# needs root, debootstrap and unshare. What is there already is used again.
+PYTHONS := 3.14
+DEBIAN := $(VENV)/debian
+IN_DEBIAN := unshare --mount sh -c 'mount --rbind /dev $(DEBIAN)/dev && mount -t proc proc $(DEBIAN)/proc && \
+	exec chroot $(DEBIAN) "$$@"' -
+pythons: $(PYTHONS:%=$(VENV)/python-%.tested)
+
+$(VENV)/python-%.tested: $(DEBIAN)/etc/debian_version
+	$(IN_DEBIAN) apt-get install --yes --quiet=2 --no-install-recommends python$*-full python$*-dev libpython$*-testsuite gcc libc6-dev
+	mkdir -p $(DEBIAN)/root/tree && git archive HEAD | tar --extract --directory $(DEBIAN)/root/tree
+	$(IN_DEBIAN) python$* -m venv /root/python-$*
+	$(IN_DEBIAN) sh -c 'cd /root/tree && /root/python-$*/bin/python -m pip install --disable-pip-version-check --quiet --editable ".[test]"'
+	$(IN_DEBIAN) sh -c 'cd /root/tree && /root/python-$*/bin/python -m pytest -n 2 $(ON_PYTHONS)'
+	$(IN_DEBIAN) sh -c 'cd /root/tree && /root/python-$*/bin/python -m tests.crash interrupts --parts 16 --jobs 2'
+
+$(DEBIAN)/etc/debian_version:
+	debootstrap --variant=minbase --include=ca-certificates,git sid $(DEBIAN)
+	cp /etc/ssl/certs/ca-certificates.crt $(DEBIAN)/etc/ssl/certs/
 
 # The same tests and kills in sessions of Spark Connect, and a program with pyspark-client alone: an hour. The kills of
 # hand-offs in classic sessions are here as well: make flights has others.

@@ -168,7 +168,7 @@ BOUNDS += -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableException
 # The tools of a release have an environment of their own, so that none of them decides a version that is tested.
 RELEASE := $(VENV)/release/bin
 
-.PHONY: demo test long flights kills kills-pipeline models cluster crash search sparks connect neighbours airflow lint docs screenshots package bounds perf \
+.PHONY: demo test long flights kills kills-pipeline models cluster crash search pythons sparks connect neighbours airflow lint docs screenshots package bounds perf \
 	perf-spark clean
 
 # The pipeline is killed in the middle of a stage, and then goes on. It needs no kill if an earlier demo is done.
@@ -245,6 +245,7 @@ $(VENV)/python-%.tested: $(DEBIAN)/etc/debian_version
 	$(IN_DEBIAN) sh -c 'cd /root/tree && /root/python-$*/bin/python -m tests.crash interrupts --parts 16 --jobs 2'
 
 $(DEBIAN)/etc/debian_version:
+	mkdir -p $(VENV)
 	debootstrap --variant=minbase --include=ca-certificates,git sid $(DEBIAN)
 	cp /etc/ssl/certs/ca-certificates.crt $(DEBIAN)/etc/ssl/certs/
 

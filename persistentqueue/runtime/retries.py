@@ -514,7 +514,9 @@ def checked_delay(seconds: float) -> float:
     try:
         is_possible = 0 <= seconds <= DELAY_SECONDS_MAX
     except TypeError:
-        raise TypeError(f"a delay must be a number of seconds, not {seconds!r}") from None
+        is_possible = None
+    if is_possible is None or isinstance(seconds, bool):
+        raise TypeError(f"a delay must be a number of seconds, not {seconds!r}")
     if not is_possible:
         raise ValueError(f"a delay must be from 0 to {DELAY_SECONDS_MAX} seconds, got {seconds}")
     return seconds

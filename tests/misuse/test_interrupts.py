@@ -13,6 +13,7 @@ from unittest.mock import patch
 import pytest
 
 from persistentqueue import PersistentQueue
+from persistentqueue.interrupts.locks import Lock
 from persistentqueue.runtime.maintenance import Maintenance
 from persistentqueue.runtime.waiting import ItemWaiters
 from persistentqueue.serving.server import THREAD_NAME, Server
@@ -175,7 +176,7 @@ def test_row_03_the_end_of_a_wait_behind_a_close_leaves_no_descriptor(tmp_path: 
 
     def leave(target: tuple[Place, int] | None) -> dict[Place, int]:
         """End such a wait, interrupted at the target; return the places that it reached."""
-        waiters = ItemWaiters(threading.Lock(), lambda: nullcontext(inbox))
+        waiters = ItemWaiters(Lock(), lambda: nullcontext(inbox))
         tracer = Tracer(target)
 
         def sleep(_: object) -> None:

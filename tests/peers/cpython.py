@@ -82,7 +82,8 @@ def main() -> None:
     for name, reason in (LEFT_OUT | OF_SHARED).items():
         print(f"left out: {name}: {reason}")
     result = unittest.TextTestRunner(sys.stdout, verbosity=2).run(suite())
-    print(f"ran {result.testsRun}, skipped {len(result.skipped)}")
+    skipped = [reason for _, reason in result.skipped if not reason.startswith("not enough memory")]
+    print(f"ran {result.testsRun - len(result.skipped)}, skipped {len(skipped)}")
     raise SystemExit(not result.wasSuccessful())
 
 

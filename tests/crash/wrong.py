@@ -128,7 +128,9 @@ _HUGE: list[mmap.mmap] = []
 
 def _huge(_: bytes) -> object:
     if not _HUGE:
-        _HUGE.append(mmap.mmap(-1, ITEM_BYTES_MAX + 1))
+        # Only for reading, so that the system reserves no memory: other processes may have taken it.
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        _HUGE.append(mmap.mmap(-1, ITEM_BYTES_MAX + 1, flags=flags, prot=mmap.PROT_READ))
     return _HUGE[0]
 
 

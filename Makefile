@@ -238,11 +238,11 @@ pythons: $(PYTHONS:%=$(VENV)/python-%.tested)
 
 $(VENV)/python-%.tested: $(DEBIAN)/etc/debian_version
 	$(IN_DEBIAN) apt-get install --yes --quiet=2 --no-install-recommends python$*-full python$*-dev libpython$*-testsuite gcc libc6-dev
-	mkdir -p $(DEBIAN)/root/tree && git archive HEAD | tar --extract --directory $(DEBIAN)/root/tree
-	$(IN_DEBIAN) python$* -m venv /root/python-$*
-	$(IN_DEBIAN) sh -c 'cd /root/tree && /root/python-$*/bin/python -m pip install --disable-pip-version-check --quiet --editable ".[test]"'
-	$(IN_DEBIAN) sh -c 'cd /root/tree && /root/python-$*/bin/python -m pytest -n 2 $(ON_PYTHONS)'
-	$(IN_DEBIAN) sh -c 'cd /root/tree && /root/python-$*/bin/python -m tests.crash interrupts --parts 16 --jobs 2'
+	mkdir -p $(DEBIAN)/srv/tree && git archive HEAD | tar --extract --directory $(DEBIAN)/srv/tree
+	$(IN_DEBIAN) python$* -m venv /srv/python-$*
+	$(IN_DEBIAN) sh -c 'cd /srv/tree && /srv/python-$*/bin/python -m pip install --disable-pip-version-check --quiet --editable ".[test]"'
+	$(IN_DEBIAN) sh -c 'cd /srv/tree && /srv/python-$*/bin/python -m pytest -n 2 $(ON_PYTHONS)'
+	$(IN_DEBIAN) sh -c 'cd /srv/tree && /srv/python-$*/bin/python -m tests.crash interrupts --parts 16 --jobs 2'
 
 $(DEBIAN)/etc/debian_version:
 	mkdir -p $(VENV)

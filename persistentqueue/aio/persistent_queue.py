@@ -28,6 +28,7 @@ from persistentqueue.core.items import checked_text, checked_timeout
 from persistentqueue.misplaced_calls import MisplacedCalls
 from persistentqueue.options import DeadLetterQueue, Options, PlainOptionArguments, Start, Unnamed, chosen_options
 from persistentqueue.pickling import Uncopyable, uncopyable_async_block
+from persistentqueue.storage.layout import queue_directory
 from persistentqueue.system.disk import StrPath, fspath
 
 from .flush_batcher import Flushes, Marker
@@ -559,7 +560,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
 
     def _open(self) -> persistentqueue.PersistentQueue[T]:
         if self._core is None or self._closing.is_under_way:
-            raise not_open(self._path if self._name is None else f"{self._path}/{self._name}")
+            raise not_open(queue_directory(self._path, self._name))
         self._check_loop()
         return self._core
 

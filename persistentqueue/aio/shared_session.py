@@ -6,6 +6,7 @@ Each session has a thread of its own while a call of it is under way. So tasks t
 from __future__ import annotations
 
 import asyncio
+import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,6 +24,7 @@ from .futures import Landing, Worker, impatiently, launch, over, patiently
 
 R = TypeVar("R")
 THREAD_NAME = "persistentqueue-shared"
+_LOGGER = logging.getLogger("persistentqueue")
 _POLL_SECONDS = 0.01
 """Pause between two attempts to close a session that is flushed with that of another queue, in seconds."""
 
@@ -285,7 +287,8 @@ class ConnectedSession(Uncopyable, Generic[T]):
                 await self._finish(self._core.close, is_patient=False)
             except SessionInUseError:  # it is being flushed with the session of another queue
                 await asyncio.sleep(_POLL_SECONDS)
-            except Exception:  # of ``retry_delay_seconds``: the items are released all the same
+            except Exception as error:  # of ``retry_delay_seconds``: the items are released all the same
+                _LOGGER.warning("a session could not be closed with its queue: %r", error)
                 return
             else:
                 return

@@ -371,7 +371,8 @@ class SessionState(SessionCalls, Generic[T]):
         transaction = self._transaction
         if count and transaction is not None:
             self._note(transaction)
-            # If the caller has got them, now lower than the count in ``runs``: however this ends, they are released.
+            # If the caller has got them, ``given`` is now lower than the count in ``runs``. Then the items are
+            # released, however this call ends.
             transaction.given -= returned
             self._release(transaction, count)
 

@@ -673,7 +673,7 @@ def test_a_load_goes_on_behind_what_waits_in_the_inbox(path: Path, open_queue: Q
 
 def test_a_load_that_exceeds_a_limit_is_cut_into_parts(path: Path, tmp_path: Path) -> None:
     """A load into a queue with a low limit fills it. Its error tells the number of loaded items, and names a command
-    to make room. The same load goes on once there is room."""
+    to make room. The same load goes on when the queue has room again."""
     PersistentQueue(path, "q", max_items=50).close()
     file = tmp_path / "in.jsonl"
     file.write_text("".join(json.dumps({"text": f"{n}"}) + "\n\n" for n in range(120)))

@@ -1,15 +1,17 @@
 # ruff: noqa: E501
 """Bugs planted on purpose, one at a time: a test tool that misses one of them proves nothing.
 
-Each bug is a replacement of text in a copy of the package. ``python -m tests.crash mutants`` runs a campaign on each
-copy, in a process of its own, until it finds a violation. ``where`` names the campaign: random programs, with failing
-calls, of one style, or both. It may also be a test, by its path and name, which finds the bug without chance.
+Each bug is a replacement of text in one module. ``python -m tests.crash mutants`` runs a campaign with each bug, in a
+process of its own, until it finds a violation. ``where`` names the campaign: random programs, with failing calls, of
+one style, or both. It may also be a test, by its path and name, which finds the bug without chance.
+
+The files of the package stay as they are. In the process and in its children, an importer gives the changed text of
+that one module to Python. So nothing is copied, and nothing but that module is compiled.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -29,8 +31,31 @@ from .several import SEVERAL
 from .workers import WORKERS
 
 PACKAGE = Path(persistentqueue.__file__).parent
-TESTS = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 
+_IMPORTER = """
+import sys
+from importlib.machinery import SourceFileLoader
+from importlib.util import spec_from_file_location
+
+
+class Planted(SourceFileLoader):
+    def get_code(self, fullname):  # not what Python has compiled of the module without the bug
+        return self.source_to_code(TEXT.encode(), self.path)
+
+    def get_source(self, fullname):
+        return TEXT
+
+
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        return spec_from_file_location(name, PATH, loader=Planted(name, PATH)) if name == NAME else None
+
+
+sys.meta_path.insert(0, Finder)
+"""
+"""The module ``sitecustomize``, which each Python imports at its start, behind the values of its three constants."""
 
 _BLUNDERS = ("TypeError", "NameError", "UnboundLocalError", "AttributeError", "ImportError", "SyntaxError")
 """Errors that a planted text causes only if it makes no sense in its place: then no bug was caught."""
@@ -402,32 +427,31 @@ def run_mutants(mutants: Iterable[Mutant], schedules: int, jobs: int = 1, batch:
 
 def _hunt_alone(schedules: int, batch: int, mutant: Mutant) -> Verdict:
     with tempfile.TemporaryDirectory() as scratch:
-        root = Path(scratch)
-        shutil.copytree(PACKAGE, root / "persistentqueue", ignore=shutil.ignore_patterns("__pycache__"))
-        is_test = mutant.where.startswith("tests/")
-        for part in [""] if is_test else ["crash", "support"]:
-            shutil.copytree(TESTS / part, root / "tests" / part)
-        (root / "tests" / "__init__.py").touch()
-        plant(mutant, root / "persistentqueue")
-        return _test(mutant, root) if is_test else _hunt(mutant, root, schedules, batch)
+        plant(mutant, Path(scratch))
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([scratch, str(ROOT)])}
+        if mutant.where.startswith("tests/"):
+            return _test(mutant, environment)
+        return _hunt(mutant, environment, schedules, batch)
 
 
-def plant(mutant: Mutant, package: Path) -> None:
-    """Put the bug into the package. Raises ``ValueError`` if its text does not occur exactly once."""
-    path = package / f"{mutant.room}.py"
+def plant(mutant: Mutant, directory: Path) -> None:
+    """Write the importer of the bug into a directory, for ``PYTHONPATH``. Raises ``ValueError`` if the text of the bug
+    does not occur exactly once."""
+    path = PACKAGE / f"{mutant.room}.py"
     text = path.read_text(encoding="utf-8")
     if text.count(mutant.old) != 1:
         raise ValueError(f"mutant {mutant.name!r}: its text occurs {text.count(mutant.old)} times in {mutant.room}")
-    path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
+    name = f"{PACKAGE.name}.{mutant.room.replace('/', '.')}"
+    constants = f"NAME, PATH, TEXT = {name!r}, {str(path)!r}, {text.replace(mutant.old, mutant.new)!r}\n"
+    (directory / "sitecustomize.py").write_text(constants + _IMPORTER, encoding="utf-8")
 
 
-def _test(mutant: Mutant, root: Path) -> Verdict:
-    """Run the test that finds the bug, in this copy of the package."""
-    shutil.copy(TESTS.parent / "setup.cfg", root)
+def _test(mutant: Mutant, environment: dict[str, str]) -> Verdict:
+    """Run the test that finds the bug."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", mutant.where],
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root)},
+        cwd=ROOT,
+        env=environment,
         capture_output=True,
         text=True,
         check=False,
@@ -438,16 +462,16 @@ def _test(mutant: Mutant, root: Path) -> Verdict:
     return Verdict(mutant, done.returncode == 1, 1, errors[0][:100] if errors else "")
 
 
-def _hunt(mutant: Mutant, root: Path, schedules: int, batch: int) -> Verdict:
+def _hunt(mutant: Mutant, environment: dict[str, str], schedules: int, batch: int) -> Verdict:
     if mutant.where == MISUSE:
-        return _hunt_misuse(mutant, root)
+        return _hunt_misuse(mutant, environment)
     arguments = ["random", "--first", str(mutant.first), "--schedules", str(schedules), "--progress", str(batch)]
     style = mutant.where.removesuffix(" faults")
     if style != mutant.where or style == "faults":
         arguments.append("--faults")
     if style in {*STYLES, SEVERAL, RETRIES, PIPELINES, WORKERS}:
         arguments += ["--style", style]
-    done = _campaign(root, arguments)
+    done = _campaign(environment, arguments)
     counts = [int(line.split()[0]) for line in done.stdout.splitlines() if " schedules" in line]
     last = done.stderr.strip().splitlines()
     how = next((line for line in reversed(last) if "Error" in line), last[-1] if last else "")
@@ -461,12 +485,12 @@ def _hunt(mutant: Mutant, root: Path, schedules: int, batch: int) -> Verdict:
     return Verdict(mutant, is_caught, counts[-1] if counts else 0, how[:100], seed)
 
 
-def _hunt_misuse(mutant: Mutant, root: Path) -> Verdict:
+def _hunt_misuse(mutant: Mutant, environment: dict[str, str]) -> Verdict:
     """Run the directed programs, each with one kind of misuse, until one finds the bug.
 
     Some have threads. On a busy machine these may come one behind the other, so each program runs several times.
     """
-    done = _campaign(root, ["misuse", "--directed", "--repeat", _REPEATS])
+    done = _campaign(environment, ["misuse", "--directed", "--repeat", _REPEATS])
     last = done.stderr.strip().splitlines()
     violations = [line for line in last if line.startswith("tests.crash.exploring.ViolationError: ")]
     if done.returncode != 0 and not violations:
@@ -474,12 +498,12 @@ def _hunt_misuse(mutant: Mutant, root: Path) -> Verdict:
     return Verdict(mutant, done.returncode != 0, 0, violations[-1][:100] if violations else "")
 
 
-def _campaign(root: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run a campaign of ``tests.crash`` in this copy of the package."""
+def _campaign(environment: dict[str, str], arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a campaign of ``tests.crash`` with the bug."""
     return subprocess.run(
         [sys.executable, "-m", "tests.crash", *arguments],
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root)},
+        cwd=ROOT,
+        env=environment,
         capture_output=True,
         text=True,
         check=False,

@@ -10,7 +10,7 @@ from typing import Any, Literal, overload
 
 from .codecs import T
 from .core.availability import LANE_ITEMS
-from .core.block import ITEM_BYTES_MAX
+from .core.block import ITEM_BYTES_MAX, MIXED, uniform_bytes
 from .core.items import (
     Buffer,
     are_bytes,
@@ -184,9 +184,11 @@ class Session(SessionState[T]):
         """
         for chunk in chunks(items):  # the iterable may call the session itself
             data: list[bytes] = chunk if are_bytes(chunk) else list(map(as_bytes, chunk))
-            size_bytes = sum(map(len, data))
+            sizes = list(map(len, data))
+            each_bytes = uniform_bytes(sizes)
+            size_bytes = sum(sizes) if each_bytes == MIXED else each_bytes * len(sizes)
             cost_bytes = size_bytes + ITEM_OVERHEAD_BYTES * len(data)
-            if size_bytes > ITEM_BYTES_MAX and (largest := max(map(len, data))) > ITEM_BYTES_MAX:
+            if size_bytes > ITEM_BYTES_MAX and (largest := max(sizes)) > ITEM_BYTES_MAX:
                 raise too_large(largest)
             if self._busy:
                 self._begin()
@@ -197,9 +199,14 @@ class Session(SessionState[T]):
                     self._enqueue_large(transaction, data)
                 else:
                     buffered = transaction.items
+                    goes_on = not buffered or transaction.each_bytes == each_bytes
+                    uniform_items = len(buffered) + len(data) if goes_on and each_bytes != MIXED else 0
                     # No call from here on, so no interruption in between.
                     buffered += data
                     transaction.cost_bytes += cost_bytes
+                    if uniform_items:
+                        transaction.uniform_bytes = each_bytes
+                    transaction.uniform_items = uniform_items
             finally:
                 self._busy = FREE
 

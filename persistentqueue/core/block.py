@@ -107,6 +107,9 @@ BLOCK_ITEMS = 65_536
 """Upper bound on the items of a block, so that the count is bounded even if all items are empty."""
 ITEM_BYTES_MAX = 2**32 - 1
 
+MIXED = -1
+"""In place of the length that all items have: it is not known, or there is none."""
+
 UNIFORM = 1
 HOLES = 2
 COMPRESSED = 4
@@ -210,13 +213,25 @@ Sizes = Callable[[int, int], Iterable[int]]
 """Callable that returns the lengths of the items from an index to another one."""
 
 
-def split_items(items: Sequence[bytes], payload_bytes: int) -> list[tuple[Sequence[bytes], int]]:
+def uniform_bytes(sizes: list[int]) -> int:
+    """Return the length that all items have, by their lengths; ``MIXED`` if there is no such length, or no item."""
+    return sizes[0] if sizes and sizes.count(sizes[0]) == len(sizes) else MIXED
+
+
+def split_items(
+    items: Sequence[bytes], payload_bytes: int, each_bytes: int = MIXED
+) -> list[tuple[Sequence[bytes], int]]:
     """Cut the items, which have ``payload_bytes`` in all, into the parts for one block each, in order.
 
-    Returns each part with the bytes of its payloads.
+    ``each_bytes`` is the length of every item, or ``MIXED``; it changes no part. Returns each part with the bytes of
+    its payloads.
     """
     if payload_bytes <= BLOCK_BYTES and len(items) <= BLOCK_ITEMS:
         return [(items, payload_bytes)]
+    if each_bytes != MIXED:
+        most = min(BLOCK_ITEMS, BLOCK_BYTES // max(1, each_bytes)) or 1
+        alike = [items[start : start + most] for start in range(0, len(items), most)]
+        return [(part, each_bytes * len(part)) for part in alike]
     parts = _split(len(items), payload_bytes, lambda start, stop: map(len, items[start:stop]))
     return [(items[start:stop], part_bytes) for start, stop, part_bytes in parts]
 
@@ -287,6 +302,7 @@ class Encode(Protocol):
         ordinal: int,
         time_ns: int,
         holes: Sequence[int] = (),
+        each_bytes: int = MIXED,
     ) -> Encoded:
         """Encode one block."""
 
@@ -306,12 +322,14 @@ def encode_block(
     ordinal: int,
     time_ns: int,
     holes: Sequence[int] = (),
+    each_bytes: int = MIXED,
     enclose: Enclose | None = None,
 ) -> Encoded:
     """Encode one block for ``offset`` of the segment with this salt, behind ``ordinal`` items.
 
-    The items at the indexes ``holes`` are holes; they must be empty. Columns have no holes. The block is the same for
-    items and for their columns.
+    The items at the indexes ``holes`` are holes; they must be empty. Columns have no holes. ``each_bytes`` is the
+    length of every item, or ``MIXED``: then items are measured. The block is the same for items and for their columns,
+    and with either ``each_bytes``.
     """
     start = seed(salt, offset)
     count, bits = len(items), b""
@@ -327,9 +345,12 @@ def encode_block(
         flags, payload = UNIFORM, items[0]
         lengths = _LENGTH.pack(len(payload))
     else:
-        sizes, payload = list(map(len, items)), b"".join(items)
-        if sizes.count(sizes[0]) == count:
-            flags, lengths = UNIFORM, _LENGTH.pack(sizes[0])
+        payload = b"".join(items)
+        if each_bytes * count != len(payload):
+            sizes = list(map(len, items))
+            each_bytes = uniform_bytes(sizes)
+        if each_bytes != MIXED:
+            flags, lengths = UNIFORM, _LENGTH.pack(each_bytes)
         else:
             flags, lengths = 0, _little_endian(array("I", sizes)).tobytes()
     if enclose is None:

@@ -26,6 +26,7 @@ from .block import (
     ENVELOPE_BYTES_MAX,
     ENVELOPE_SALT_BYTES,
     KEY_ID_BYTES_MAX,
+    MIXED,
     PIECE_BYTES,
     RAW_LENGTH_BYTES,
     TAG_BYTES,
@@ -319,8 +320,9 @@ class _Encoder:
         ordinal: int,
         time_ns: int,
         holes: Sequence[int] = (),
+        each_bytes: int = MIXED,
     ) -> Encoded:
-        return encode_block(items, salt, offset, ordinal, time_ns, holes, self.enclose)
+        return encode_block(items, salt, offset, ordinal, time_ns, holes, each_bytes, self.enclose)
 
     def enclose(self, flags: int, count: int, lengths: bytes, bits: bytes, payload: bytes) -> tuple[int, bytes, bytes]:
         """Put a body into an envelope, as ``Enclose`` describes."""

@@ -40,7 +40,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
-from ..core.block import BLOCK_BYTES, BLOCK_HEADER_BYTES, LENGTH_BYTES, combine_checksums
+from ..core.block import BLOCK_BYTES, BLOCK_HEADER_BYTES, LENGTH_BYTES, MIXED, combine_checksums
 from ..core.intervals import Intervals, Run, joined
 from ..core.operations import (
     COUNT_BYTES,
@@ -394,7 +394,10 @@ class Committer:
         disk, state, number, offset, ordinal = self._disk, self._state, segment.number, segment.end, segment.ordinal
         first = state.next_sequence
         disk.failpoint("commit.1 write blocks")
-        blocks, length_bytes, checksum = self._segments.encode(items, segment.salt, offset, ordinal, disk.time_ns())
+        each_bytes = group[0].each_bytes if count > 1 and len(group) == 1 else MIXED
+        blocks, length_bytes, checksum = self._segments.encode(
+            items, segment.salt, offset, ordinal, disk.time_ns(), (), each_bytes
+        )
         segment.defer(blocks, length_bytes, count)
         disk.failpoint("commit.2 sync blocks")
         checksum = combine_checksums(0, checksum)
@@ -532,8 +535,8 @@ class Committer:
         next_number = self._segments.next_number
         try:
             kept_bytes = self._inline_bytes if may_defer else 0
-            for first, items, payload_bytes in _batches(group):
-                first.staged = self._segments.stage(items, payload_bytes, time_ns, kept_bytes)
+            for first, items, payload_bytes, each_bytes in _batches(group):
+                first.staged = self._segments.stage(items, payload_bytes, time_ns, kept_bytes, each_bytes)
             staged_bytes = sum(piece.length_bytes for transaction in group for piece in transaction.staged)
             was_spilled = any(transaction.pieces for transaction in group)
             is_small = may_defer and not was_spilled and staged_bytes <= self._inline_bytes
@@ -573,13 +576,17 @@ class Committer:
         return refusal.errno in NO_FILES and self._segments.close_idle()
 
 
-def _batches(group: Sequence[Transaction]) -> Iterator[tuple[Transaction, list[bytes], int]]:
-    """Yield the items between spilled pieces together: their first transaction, the items, and their payload bytes."""
+def _batches(group: Sequence[Transaction]) -> Iterator[tuple[Transaction, list[bytes], int, int]]:
+    """Yield the items between spilled pieces together: their first transaction, the items, their payload bytes, and
+    the length of each or ``MIXED``."""
     batch: list[Transaction] = []
     for transaction in [*group, None]:
         if batch and (transaction is None or transaction.pieces):
-            items = batch[0].items if len(batch) == 1 else [item for each in batch for item in each.items]
-            yield batch[0], items, sum(each.payload_bytes for each in batch)
+            if len(batch) == 1:
+                yield batch[0], batch[0].items, batch[0].payload_bytes, batch[0].each_bytes
+            else:
+                items = [item for each in batch for item in each.items]
+                yield batch[0], items, sum(each.payload_bytes for each in batch), MIXED
             batch = []
         if transaction is not None and transaction.items:
             batch.append(transaction)

@@ -254,7 +254,7 @@ class Store:
         transaction.pieces = [*transaction.pieces, *(piece._replace(blocks=[]) for piece in transaction.staged)]
         transaction.staged = ()
         transaction.items = []
-        transaction.cost_bytes = 0
+        transaction.cost_bytes = transaction.uniform_items = 0
 
     def discard(self, transaction: Transaction) -> None:
         """Release the items that the transaction holds, and drop the items that it wanted to enqueue.

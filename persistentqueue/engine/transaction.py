@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..core.availability import Availability
+from ..core.block import MIXED
 from ..core.intervals import Run
 from ..core.operations import Adoption, Operation
 from ..core.page_cache import ITEM_OVERHEAD_BYTES, cost
@@ -54,13 +55,19 @@ class Transaction:
         "since_seconds",
         "skipped",
         "staged",
+        "uniform_bytes",
+        "uniform_items",
     )
+
+    uniform_bytes: int  # without a value until it is needed: most transactions have one item
 
     def __init__(self, ready: Availability | None = None) -> None:
         self.ready = ready
         self.items: list[bytes] = []
         self.cost_bytes = 0
         """Bytes that ``items`` take in memory, each with ``ITEM_OVERHEAD_BYTES``. Change both together."""
+        self.uniform_items = 0
+        """So many ``items``, the first ones, have ``uniform_bytes`` each: they need not be measured again."""
         self.pieces: Sequence[Piece] = ()
         self.runs: list[Run] = []
         self.given = 0
@@ -117,6 +124,11 @@ class Transaction:
     def payload_bytes(self) -> int:
         """Payload bytes of ``items``, without spilled items."""
         return self.cost_bytes - ITEM_OVERHEAD_BYTES * len(self.items)
+
+    @property
+    def each_bytes(self) -> int:
+        """Length of each of ``items``; ``MIXED`` if they are not known to have one length."""
+        return self.uniform_bytes if 0 < self.uniform_items == len(self.items) else MIXED
 
     def add(self, items: Sequence[bytes]) -> None:
         """Add items to enqueue."""

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
 from typing import NamedTuple
 
-from ..core.block import BLOCK_HEADER_BYTES, LENGTH_BYTES, combine_checksums, split_items
+from ..core.block import BLOCK_HEADER_BYTES, LENGTH_BYTES, MIXED, combine_checksums, split_items
 from ..core.encryption import PLAIN, Envelopes
 from ..core.header import HEADER_BYTES
 from ..core.operations import Enqueue, SegmentCreated
@@ -125,8 +125,12 @@ class Segments:
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
-    def stage(self, items: Sequence[bytes], payload_bytes: int, time_ns: int, kept_bytes: int = 0) -> list[Piece]:
+    def stage(
+        self, items: Sequence[bytes], payload_bytes: int, time_ns: int, kept_bytes: int = 0, each_bytes: int = MIXED
+    ) -> list[Piece]:
         """Encode the items as blocks and give each block its place, in a new segment when one is full.
+
+        ``each_bytes`` is the length of every item, or ``MIXED`` if it is not known.
 
         Up to ``kept_bytes`` of blocks, the pieces have their bytes. Beyond that, blocks may be written while the next
         ones are encoded, and their bytes are not kept. Blocks before a change of segment are written, too. Raises
@@ -134,7 +138,7 @@ class Segments:
         """
         pieces: list[Piece] = []
         total_bytes = 0
-        for part, part_bytes in split_items(items, payload_bytes):
+        for part, part_bytes in split_items(items, payload_bytes, each_bytes):
             room_bytes = BLOCK_HEADER_BYTES + LENGTH_BYTES * len(part) + part_bytes + self.envelopes.most_bytes
             segment = self.current
             if segment is None or not segment.has_room(self._staged_bytes, room_bytes):
@@ -142,7 +146,7 @@ class Segments:
                     segment = self._shielded(partial(self._roll, room_bytes))
             self.touched.add(segment.number)
             at, ordinal, count = segment.end + self._staged_bytes, segment.ordinal + self._staged_count, len(part)
-            blocks, length_bytes, checksum = self.encode(part, segment.salt, at, ordinal, time_ns)
+            blocks, length_bytes, checksum = self.encode(part, segment.salt, at, ordinal, time_ns, (), each_bytes)
             self._staged += blocks
             self._staged_bytes += length_bytes
             self._staged_count += count

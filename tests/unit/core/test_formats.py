@@ -30,6 +30,7 @@ from persistentqueue.core.block import (
     encode_block,
     split_columns,
     split_items,
+    uniform_bytes,
 )
 from persistentqueue.core.frame import decode_frame, encode_frame, find_frame
 from persistentqueue.core.header import HEADER_BYTES, Header, decode_header, encode_header
@@ -148,6 +149,7 @@ def test_block_round_trip(items: list[bytes]) -> None:
     assert (found.flags == UNIFORM) == (len({*map(len, items)}) == 1)
     assert decode(data + b"behind") == items
     assert encode_block(columns_of(items), SALT, 640, 17, 99) == encoded
+    assert encode_block(items, SALT, 640, 17, 99, (), uniform_bytes(list(map(len, items)))) == encoded
 
 
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=40), st.integers(0, 2**64 - 1), st.integers(0, 2**63))
@@ -261,6 +263,20 @@ def test_split_items(items: list[bytes], counts: list[int]) -> None:
     assert [sum(map(len, part)) for part, _ in parts] == [size_bytes for _, size_bytes in parts]
     assert [item for part, _ in parts for item in part] == items
     assert [items_of(part) for part in split_columns(columns_of(items))] == [part for part, _ in parts]
+    assert split_items(items, sum(map(len, items)), uniform_bytes(list(map(len, items)))) == parts
+
+
+@given(
+    st.sampled_from(
+        [0, 1, 3, 100, BLOCK_BYTES // 3, BLOCK_BYTES // 2, BLOCK_BYTES // 2 + 1, BLOCK_BYTES, BLOCK_BYTES + 1]
+    ),
+    st.integers(1, 9),
+    st.sampled_from([1, 1000, BLOCK_ITEMS]),
+)
+def test_uniform_items_are_split_like_measured_ones(each_bytes: int, count: int, times: int) -> None:
+    """Items of one known length are cut where the same items are cut when they are measured."""
+    items = [bytes(each_bytes)] * (count * (times if each_bytes <= 100 else 1))
+    assert split_items(items, len(items) * each_bytes, each_bytes) == split_items(items, len(items) * each_bytes)
 
 
 @given(st.lists(st.sampled_from([0, 1, 100, BLOCK_BYTES // 3, BLOCK_BYTES]), min_size=1, max_size=40))

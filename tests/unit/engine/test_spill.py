@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from persistentqueue import (
     BrokenQueueError,
 )
 from persistentqueue import session as session_module
+from persistentqueue.core.block import MIXED
+from persistentqueue.core.page_cache import ITEM_OVERHEAD_BYTES
 from persistentqueue.engine.transaction import SPILL_BYTES
 from persistentqueue.storage.segment_files import Segments
 from persistentqueue.system.disk import DISK
@@ -44,6 +47,53 @@ def test_items_that_are_too_large(open_queue: QueueFactory, monkeypatch: pytest.
         session.enqueue_many([b"x" * 10] * 2)
         session.flush()
     assert drain(queue) == [b"x" * 10] * 2
+
+
+def test_lengths_that_a_session_has_measured(open_queue: QueueFactory) -> None:
+    """A session says that its items have one length only if they all have it, whatever comes one by one, in series, and
+    behind spills and rollbacks. Each item is written as it is."""
+    queue, chance = open_queue(), Random(5)
+    expected: list[bytes] = []
+    said = 0
+    with queue.session() as session:
+        session._spill_bytes = 400  # of three items or so: behind a spill there are soon as many as before
+        for _ in range(400):
+            buffered: list[bytes] = []
+            for _ in range(chance.randrange(5)):
+                length_bytes = chance.randrange(3)
+                items = [chance.randbytes(length_bytes) for _ in range(chance.randrange(4))]
+                if chance.random() < 0.2:
+                    items.append(b"one more")
+                many = chance.random() < 0.8
+                for part in [items] if many else [[item] for item in items]:
+                    session.enqueue_many(part) if many else session.enqueue(*part)
+                    transaction = session._open()
+                    lengths = {len(item) for item in transaction.items}
+                    assert transaction.each_bytes == MIXED or lengths == {transaction.each_bytes}
+                    said += len(transaction.items) > 1 and transaction.each_bytes != MIXED
+                buffered += items
+            if chance.random() < 0.2:
+                session.rollback()
+            else:
+                session.flush()
+                expected += buffered
+    assert said > 100
+    crash(queue)  # so that the items come from the file
+    assert drain(open_queue()) == expected
+
+
+def test_items_behind_a_spill_are_measured_anew(open_queue: QueueFactory) -> None:
+    """As many items as were spilled, with as many bytes in all but other lengths, are written as they are."""
+    queue = open_queue()
+    with queue.session() as session:
+        session._spill_bytes = 2 * ITEM_OVERHEAD_BYTES + 4
+        session.enqueue_many([b"aa", b"bb"])
+        session.enqueue(b"c")  # spills
+        session.enqueue(b"ddd")
+        assert session._open().pieces
+        session.flush()
+    crash(queue)  # so that the items come from the file
+    assert drain(open_queue()) == [b"aa", b"bb", b"c", b"ddd"]
 
 
 def test_spill_that_breaks(open_queue: QueueFactory) -> None:

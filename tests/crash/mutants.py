@@ -451,7 +451,7 @@ def plant(mutant: Mutant, directory: Path) -> None:
 def _test(mutant: Mutant, environment: dict[str, str]) -> Verdict:
     """Run the test that finds the bug."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", mutant.where],
+        [sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider", "-p", "no:xdist", mutant.where],
         cwd=ROOT,
         env=environment,
         capture_output=True,

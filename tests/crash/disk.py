@@ -774,6 +774,13 @@ def after_cut(inode: Inode, pick: Pick) -> bytearray:
     return content
 
 
+def _same_bytes(old: bytes | bytearray, new: bytes) -> int:
+    """Return how many bytes at the beginning of both are the same."""
+    length = min(len(old), len(new))
+    changes = int.from_bytes(old[:length], "little") ^ int.from_bytes(new[:length], "little")
+    return ((changes & -changes).bit_length() - 1) // 8 if changes else length
+
+
 def _tear(content: bytearray, operation: Pending, pick: Pick) -> None:
     """Apply a write in part: not at all, up to a sector, or sector by sector old, new, zero or garbage."""
     kind, offset, data = operation
@@ -800,8 +807,7 @@ def _tear(content: bytearray, operation: Pending, pick: Pick) -> None:
         new = data[start:stop]
         if fate > 1:
             old = content[offset + start : offset + stop]
-            changes = (at for at, (was, comes) in enumerate(zip(old, new, strict=False)) if was != comes)
-            same = next(changes, min(len(old), len(new)))
+            same = _same_bytes(old, new)
             spoilt = bytes(len(new) - same) if fate == 2 else b"\xa5" * (len(new) - same)
             new = new[:same] + spoilt
         _apply(content, (_WRITE, offset + start, new))

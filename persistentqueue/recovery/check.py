@@ -39,6 +39,7 @@ from ..storage.layout import (
     bears,
     believed,
     find_generations,
+    holds_queue,
     is_name,
     names_in,
     no_queue,
@@ -474,7 +475,7 @@ def _repair(
     if not mended.problems:
         mended = mend_places(disk, directory, given)
     places = read_places(disk, directory)
-    if not any(names_in(disk, places.path(part)) for part in (LOG_DIRECTORY, DATA_DIRECTORY)):
+    if not _has_files(disk, places):
         if mended.problems:
             return RepairReport(mended.problems, 0, (), False, mended.kept)
         raise no_queue(disk, directory, "to repair")
@@ -510,6 +511,13 @@ def _repair(
     kept = [*mended.kept, *sorted(_damaged_files(disk, places) - before | reused)]
     problems, lost = tuple(dict.fromkeys(found)), tuple(salvaged.lost)
     return RepairReport(problems, report.items, lost, salvaged.without_log, tuple(kept))
+
+
+def _has_files(disk: Disk, places: Places) -> bool:
+    """Return whether there is a queue, or at least one file of it, however damaged."""
+    if holds_queue(disk, places.directory):
+        return True
+    return any(names_in(disk, places.path(part)) for part in (LOG_DIRECTORY, DATA_DIRECTORY))
 
 
 def _salvage_adopted(disk: Disk, directory: str, given: str | None, trust: bool, meter: Meter) -> Salvaged:

@@ -78,6 +78,7 @@ from .locations import (
 )
 from .lock import LOCK_NAME, read_inode
 from .log import generations_of, parse_log_name
+from .log_reader import LISTINGS_MAX, list_generations
 from .pool import SPARE_NAME, Pool, parse_pool_name
 from .publication import is_part, is_published, parse_name
 from .schema_files import parse_schema_file
@@ -135,7 +136,7 @@ def need_name(disk: Disk, directory: str) -> None:
 
     A caller that forgot the name would otherwise make a second, empty queue beside them.
     """
-    if _is_there(disk, join(directory, LOCK_NAME)) or is_queue(disk, directory):
+    if is_there(disk, join(directory, LOCK_NAME)) or is_queue(disk, directory):
         return
     shown = _queues_shown(disk, directory)
     if shown:
@@ -167,7 +168,7 @@ def need_own_directory(disk: Disk, directory: str) -> None:
             f"{directory}: {name!r} cannot be a queue's name in {above or '.'}: that directory is a queue itself, or a "
             f"location of segments, and {name!r} is a part of it: choose another name, or another path"
         )
-    if not _is_there(disk, join(directory, LOCK_NAME)):
+    if not is_there(disk, join(directory, LOCK_NAME)):
         names = names_in(disk, directory)
         _need_no_foreign_queue(disk, directory, names)
         for part in sorted(PART_NAMES.intersection(names)):
@@ -182,10 +183,10 @@ def _need_no_foreign_queue(disk: Disk, directory: str, names: list[str]) -> None
     """Raise ``ForeignQueueError`` if these names in the directory are those of a queue of persist-queue or queuelib."""
     chunks = [name for name in names if _FOREIGN_CHUNK.fullmatch(name)]
     for info, origin in (("info", "persist-queue"), ("info.json", "queuelib")):
-        if chunks and info in names:
+        if chunks and is_there(disk, join(directory, info)):  # its owner replaces it, so a listing may miss it
             raise ForeignQueueError(directory, origin, f"{info!r} and {chunks[0]!r}")
     for name in ("data.db", "data.db-wal"):  # its tables are in the second file until a checkpoint
-        if name in names and _is_there(disk, join(directory, name)):
+        if name in names and is_there(disk, join(directory, name)):
             table = _FOREIGN_TABLE.search(_head(disk, join(directory, name)))
             if table is not None:
                 found = f"'data.db' with the table {table.group(1).decode(errors='replace')!r}"
@@ -206,13 +207,14 @@ def _head(disk: Disk, path: str) -> bytes:
 
 def is_queue(disk: Disk, directory: str) -> bool:
     """Return whether the directory is that of a queue, or the location of its segments."""
-    logs = (name for part in (LOG_DIRECTORY, DELETED_DIRECTORY) for name in names_in(disk, directory, part))
-    return any(parse_log_name(name) is not None for name in logs) or any(
-        _is_there(disk, join(directory, name)) for name in (PATH_NAME, ID_NAME)
+    return (
+        holds_queue(disk, directory)
+        or bool(generations_of(names_in(disk, directory, DELETED_DIRECTORY)))
+        or any(is_there(disk, join(directory, name)) for name in (PATH_NAME, ID_NAME))
     )
 
 
-def _is_there(disk: Disk, path: str) -> bool:
+def is_there(disk: Disk, path: str) -> bool:
     """Return whether the path is a plain file."""
     try:
         return S_ISREG(disk.lstat(path).st_mode)
@@ -266,7 +268,15 @@ def names_in(disk: Disk, directory: str, part: str = "") -> list[str]:
 
 def holds_queue(disk: Disk, directory: str) -> bool:
     """Return whether the directory holds a queue: it has a log."""
-    return any(parse_log_name(name) is not None for name in names_in(disk, directory, LOG_DIRECTORY))
+    return bool(_generations(disk, directory))
+
+
+def _generations(disk: Disk, directory: str) -> list[int]:
+    """Return the generations of the log in this directory, lowest first; none if it has no log."""
+    try:
+        return list_generations(disk, directory)
+    except ABSENT:
+        return []
 
 
 def is_named_queue(disk: Disk, directory: str) -> bool:
@@ -313,7 +323,15 @@ def find_generations(disk: Disk, directory: str, places: Places | None = None) -
     Raises ``CorruptionError`` if there are segments and no log, since that was a queue. Raises ``DataPathError`` if the
     directory is the location of another queue's segments, and ``DataMissingError`` like ``read_places``.
     """
-    found = generations_of(names_in(disk, directory, LOG_DIRECTORY))
+    for _ in range(LISTINGS_MAX - 1):
+        with suppress(CorruptionError):  # another process may have made or deleted the queue between these listings
+            return _find_generations(disk, directory, places)
+    return _find_generations(disk, directory, places)
+
+
+def _find_generations(disk: Disk, directory: str, places: Places | None) -> list[int]:
+    """Return what ``find_generations`` returns, by a single look at the directory, and raise its errors."""
+    found = _generations(disk, directory)
     if found:
         return found
     names = names_in(disk, directory)

@@ -4,6 +4,9 @@ A log is read in three steps. ``read_steadily`` finds the generations, of which 
 the owner may have replaced that one meanwhile. ``read_log`` reads the bytes of the file. ``decode_log`` decodes them,
 and judges how they end. Nothing here changes a file.
 
+A listing of a directory is not atomic. If the owner names the next generation and deletes the last one meanwhile, a
+listing may show neither of them, as on btrfs. So ``list_generations`` lists again before it returns none.
+
 A policy says how a use of the log meets each condition:
 
 | Policy    | Newer log    | Damage           | Torn tail | Seal     | Shortage | Bytes  | Name     | In doubt         |
@@ -49,12 +52,16 @@ from ..errors import CorruptionError, MemoryShortageError
 from ..system.bad_pages import read_around, read_needed
 from ..system.disk import READ, Disk, basename, join
 from ..system.files import read_all, sync_directory
+from ..system.path_errors import ABSENT
 from ..system.progress import SILENT, Meter
 from ..system.trust import open_plain
 from .locations import LOG_DIRECTORY
+from .lock import LOCK_NAME
 from .log import generations_of, log_name, parse_log_name
 
 T = TypeVar("T")
+LISTINGS_MAX = 10
+"""Most listings that show no log, while other signs say that there is a queue, until they are believed."""
 _TRIES = 100
 _ZEROS = bytes(64 * 1024)
 _REPAIR = "nothing was changed: run repair, which keeps what can be read"
@@ -120,6 +127,30 @@ class Replay(NamedTuple):
         return self.frames[-1].number
 
 
+def list_generations(disk: Disk, directory: str) -> list[int]:
+    """Return the generations of the log in a queue's directory, lowest first.
+
+    A listing without a generation is repeated, up to ``LISTINGS_MAX`` times, if the lock file is there: an owner makes
+    it before the log, and deletes it after the log. Raises ``FileNotFoundError`` if there is no directory of the log,
+    and ``OSError``.
+    """
+    found: list[int] = []
+    for _ in range(LISTINGS_MAX):
+        found = generations_of(disk.listdir(join(directory, LOG_DIRECTORY)))
+        if found or not _has_lock(disk, directory):
+            break
+    return found
+
+
+def _has_lock(disk: Disk, directory: str) -> bool:
+    """Return whether there is a lock file. Without one, no owner is changing the log."""
+    try:
+        disk.lstat(join(directory, LOCK_NAME))
+    except ABSENT:
+        return False
+    return True
+
+
 def read_newest(disk: Disk, directory: str, policy: Policy) -> Replay | None:
     """Return the newest generation of the log of the queue in this directory.
 
@@ -130,17 +161,13 @@ def read_newest(disk: Disk, directory: str, policy: Policy) -> Replay | None:
     """
     path = join(directory, LOG_DIRECTORY)
 
-    def find() -> list[int]:
-        """Return the generations that are there."""
-        return generations_of(disk.listdir(path))
-
     def read(generations: list[int]) -> Replay | None:
         """Read the newest of these generations."""
         if policy.syncs_name and len(generations) > 1:
             sync_directory(disk, path)  # the older one is deleted only after the name of the newer one is durable
         return read_log(disk, join(path, log_name(generations[-1])), policy) if generations else None
 
-    return read_steadily(find, read, policy)
+    return read_steadily(partial(list_generations, disk, directory), read, policy)
 
 
 def read_steadily(find: Callable[[], list[int]], read: Callable[[list[int]], T], policy: Policy) -> T | None:

@@ -54,6 +54,7 @@ from .layout import (
     find_generations,
     finish_deletion,
     is_left_here,
+    is_there,
     let_go,
     names_in,
     need_own_directory,
@@ -323,7 +324,7 @@ def need_data(disk: Disk, places: Places, replay: Replay | None = None) -> None:
         return
     # Looked for after ``data``: a move records the new location, and a deletion renames the log, before ``data`` goes.
     names = names_in(disk, directory)
-    if LOG_DIRECTORY in names and PATH_NAME not in names:
+    if LOG_DIRECTORY in names and not is_there(disk, join(directory, PATH_NAME)):  # a listing may miss a new record
         raise DataMissingError(
             directory,
             directory,

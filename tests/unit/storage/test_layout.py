@@ -33,7 +33,8 @@ from persistentqueue import (
 from persistentqueue.cli.summary import made_note
 from persistentqueue.interprocess.consumer_requests import request_subscription
 from persistentqueue.interprocess.multi_writer import count_published
-from persistentqueue.system.disk import DISK
+from persistentqueue.storage.log_reader import LISTINGS_MAX
+from persistentqueue.system.disk import DISK, Disk
 from tests.conftest import QueueFactory
 from tests.support.disks import call_on, using_disk
 from tests.support.queues import crash, drain, flip, log_file, put, put_each
@@ -205,6 +206,96 @@ def test_waiting_for_a_queue_that_is_deleted(tmp_path: Path) -> None:
             PersistentQueue(tmp_path, "q")
     with PersistentQueue(tmp_path, "q") as queue:
         assert drain(queue) == [b"new"]
+
+
+# --- listings that are not atomic ------------------------------------------------------------------------------------
+
+
+def _missing(path: Path, misses: int, names: frozenset[str] | None = None) -> Disk:
+    """Return a disk whose first listings of the directory miss these names, or all: they change meanwhile."""
+    left = [misses]
+
+    def listdir(name: str) -> list[str]:
+        found = DISK.listdir(name)
+        if str(name) != str(path) or left[0] == 0:
+            return found
+        left[0] -= 1
+        return [each for each in found if names is not None and each not in names]
+
+    return replace(DISK, listdir=listdir)
+
+
+LOOKS: dict[str, Callable[[Path], object]] = {
+    "view": lambda path: View(path).look().enqueued == 1,
+    "check": lambda path: check(path).ok,
+    "list": lambda path: list_queues(path.parent) == ["q"],
+    "publish": lambda path: Producer(path).close(),
+    "open": lambda path: PersistentQueue(path, create=False).close(),
+    "move": lambda path: move_data(path, data_path=path.parent / "elsewhere").target.endswith("elsewhere"),
+    "repair": lambda path: not repair(path).problems,
+    "delete": delete_queue,
+}
+"""Calls that look for a queue without its lock; each raises an error, or returns False, if it finds none."""
+
+
+@pytest.mark.parametrize("consumed", [False, True])
+@pytest.mark.parametrize("call", LOOKS)
+def test_a_listing_that_misses_the_turn_of_the_log(tmp_path: Path, call: str, consumed: bool) -> None:
+    """If listings show neither the old log nor the new one, since they ran during a turn of the log, the queue is found
+    all the same, with segments or without."""
+    path = tmp_path / "q"
+    with PersistentQueue(path) as queue:
+        put(queue, b"x")
+        if consumed:
+            drain(queue)
+            queue.trim()
+    assert call_on(_missing(path / "log", LISTINGS_MAX - 1), LOOKS[call], path) is not False
+
+
+def test_a_listing_that_misses_the_start_of_a_deletion(tmp_path: Path) -> None:
+    """If a listing shows neither ``log`` nor ``deleted``, since one was renamed to the other, no segment is taken for
+    that of a damaged queue."""
+    path = tmp_path / "q"
+    with PersistentQueue(path) as queue:
+        put(queue, b"x")
+    (path / "log").rename(path / "deleted")
+    for call in (lambda: View(path).look(), lambda: check(path), lambda: PersistentQueue(path, create=False)):
+        with pytest.raises(QueueNotFoundError):
+            call_on(_missing(path, 1, frozenset({"deleted"})), call)
+    call_on(_missing(path, 1, frozenset({"deleted"})), delete_queue, path)
+    assert list(path.iterdir()) == []
+
+
+def test_a_listing_that_misses_the_creation_of_a_queue(tmp_path: Path) -> None:
+    """If another process makes the queue between two listings, its segments are not taken for those of a damaged
+    queue."""
+    path = tmp_path / "q"
+    listings: list[str] = []
+
+    def listdir(name: str) -> list[str]:
+        listings.append(name)
+        if name == str(path) and listings.count(name) == 2:  # the first one looks for foreign files
+            with PersistentQueue(path) as queue:
+                put(queue, b"x")
+        return DISK.listdir(name)
+
+    path.mkdir()
+    with call_on(replace(DISK, listdir=listdir), PersistentQueue, path, create=False) as queue:
+        assert drain(queue) == [b"x"]
+
+
+@pytest.mark.damages
+def test_segments_without_a_log_stay_damage(tmp_path: Path) -> None:
+    """If no listing shows a log, the queue is damaged; without a segment, there is none."""
+    path = tmp_path / "q"
+    with PersistentQueue(path) as queue:
+        put(queue, b"x")
+    with pytest.raises(CorruptionError, match="expected a log"):
+        call_on(_missing(path / "log", -1), PersistentQueue, path, create=False)
+    for segment in (path / "data").iterdir():
+        segment.unlink()
+    with pytest.raises(QueueNotFoundError):
+        call_on(_missing(path / "log", -1), PersistentQueue, path, create=False)
 
 
 # --- check -----------------------------------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ from ..storage.layout import (
     bears,
     believed,
     find_generations,
+    gone_meanwhile,
     holds_queue,
     is_name,
     names_in,
@@ -481,6 +482,8 @@ def _repair(
         raise no_queue(disk, directory, "to repair")
     before = _damaged_files(disk, places)
     with take(disk, directory, _settings(trust), create=True, data_path=given) as taken:
+        if not _has_files(taken.lock.disk, taken.places):  # it was deleted meanwhile: there is nothing to keep
+            raise gone_meanwhile(taken.lock, directory, "to repair")
         if renew:
             _refuse_unsettled(taken.lock.disk, directory)
         salvaged = salvage(taken.lock.disk, taken.places, asking(disk, directory, UNKNOWN, trust), meter)

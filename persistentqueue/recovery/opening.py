@@ -42,6 +42,7 @@ from ..storage.layout import (
     believed,
     delete_all,
     find_generations,
+    gone_meanwhile,
     need_name,
     need_own_directory,
     no_queue,
@@ -86,6 +87,9 @@ def announce(directory: str, report: RecoveryReport) -> None:
     else:
         for name in report.set_aside:
             LOGGER.error("%s: nothing refers to %s, which may hold items: renamed to *.damaged", directory, name)
+
+
+_NO_CREATION = "check the path; create=False makes none"
 
 
 class Others(NamedTuple):
@@ -176,20 +180,25 @@ def take(
     with unless_call_lacks(directory, "to open the queue", "then open it"):
         need_own_directory(disk, directory)
         _need_local(disk, settings, directory, data_path)
-        if not create and not find_generations(disk, directory):
-            raise no_queue(disk, directory, "to open", "check the path; create=False makes none")
+        if not create:
+            _need_queue(disk, directory)
         if needs_name:
             need_name(disk, directory)
         lock = Lock(disk, join(directory, LOCK_NAME))
         try:  # with the lock in it: an interruption may come when it is taken
             while True:
-                make_directory(disk, directory)
+                if create:
+                    make_directory(disk, directory)
                 _need_trusted(disk, settings, directory, data_path)
                 with suppress(FileNotFoundError):  # the queue was being deleted, and its directory with it
                     lock.acquire(lock_timeout_seconds)
                     break
+                if not create:
+                    _need_queue(disk, directory)
             own = lock.disk
             _need_trusted(own, settings, directory, None)  # again: under the lock no other process replaces it
+            if not create and not find_generations(own, directory):  # again: it may have been deleted during the wait
+                raise gone_meanwhile(lock, directory, "to open", _NO_CREATION)
             places = open_places(own, directory, data_path, lock)
             _need_trusted(own, settings, places.data_root, None)
             if places.data_root != directory:
@@ -241,6 +250,12 @@ def begin(
         store.abandon()
         raise
     return store
+
+
+def _need_queue(disk: Disk, directory: str) -> None:
+    """Raise ``QueueNotFoundError`` if there is no queue in this directory."""
+    if not find_generations(disk, directory):
+        raise no_queue(disk, directory, "to open", _NO_CREATION)
 
 
 def _recover(taken: Taken, decide: Decide, meter: Meter = SILENT) -> Recovered | None:

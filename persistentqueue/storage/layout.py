@@ -76,7 +76,7 @@ from .locations import (
     read_places,
     remove_file,
 )
-from .lock import LOCK_NAME, read_inode
+from .lock import LOCK_NAME, Lock, read_inode
 from .log import generations_of, parse_log_name
 from .log_reader import LISTINGS_MAX, list_generations
 from .pool import SPARE_NAME, Pool, parse_pool_name
@@ -297,6 +297,19 @@ def no_queue(disk: Disk, directory: str, purpose: str, advice: str = "check the 
         shown = _queues_shown(disk, directory)
     hint = f"name one of the queues in this directory: {shown}" if shown else advice
     return QueueNotFoundError(f"{directory}: no queue here {purpose}: {hint}")
+
+
+def gone_meanwhile(lock: Lock, directory: str, purpose: str, advice: str = "check the path") -> QueueNotFoundError:
+    """Return the error for a queue that another process has deleted before this process got the ``lock``.
+
+    The lock file goes, too: this process may have made it beside foreign files. If a deletion was cut short, it stays
+    for the next process, which finishes that deletion.
+    """
+    disk = lock.disk
+    if DELETED_DIRECTORY not in names_in(disk, directory):
+        with suppress(FileNotFoundError):
+            disk.unlink(lock.path)
+    return no_queue(disk, directory, purpose, advice)
 
 
 def _queues_shown(disk: Disk, directory: str) -> str:

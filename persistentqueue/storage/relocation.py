@@ -53,6 +53,7 @@ from .layout import (
     believed,
     find_generations,
     finish_deletion,
+    gone_meanwhile,
     is_left_here,
     is_there,
     let_go,
@@ -201,7 +202,7 @@ def _move_data(
         disk = lock.disk
         places = read_places(disk, directory)
         if not find_generations(disk, directory, places):
-            raise no_queue(disk, directory, "to move")
+            raise gone_meanwhile(lock, directory, "to move")
         need_data(disk, places)
         own_location(disk, places, lock)
         claim(disk, places, lock)

@@ -9,6 +9,8 @@ states that a real disk hides:
   deleted and made again is another one. A path below a held directory is resolved from that directory, even if it was
   renamed. Creating, renaming and deleting become durable by the sync of the directory, never by the sync of the file.
   For a rename, that is the directory of the new name.
+- **A listing** is not atomic. If ``on_listing`` lets another process work in the middle of it, the listing has only the
+  names that did not change meanwhile. A renamed file may be in it under neither of its names, as on btrfs.
 - **A kill** leaves the cache. Pending writes stay pending: a power cut in a later life may still take them.
 - **A power cut** leaves everything durable. ``pick`` decides about everything pending. A write is kept, dropped, or cut
   after a sector of 512 bytes, or its sectors are mixed from old, new, zeros and garbage. A name is kept or dropped.
@@ -139,6 +141,8 @@ class SimulatedDisk:
         self.ticks = 0
         self.salt = 0
         self.on_tick: Callable[[], None] | None = None
+        self.on_listing: Callable[[], None] | None = None
+        """Function that is called in the middle of each listing. Another process may work in it."""
         self.locked: dict[int, int] = {}
         """Descriptors that have locked a directory, by its inode."""
         self.fault: Callable[[str, str], OSError | int | None] | None = None
@@ -230,12 +234,13 @@ class SimulatedDisk:
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
-        """Let another process work: none of its calls fails or is cut short, and none ticks."""
-        watch, fault, self.on_tick, self.fault = self.on_tick, self.fault, None, None
+        """Let another process work: its calls do not fail, end early or tick, and its listings are atomic."""
+        kept = self.on_tick, self.fault, self.on_listing
+        self.on_tick = self.fault = self.on_listing = None
         try:
             yield
         finally:
-            self.on_tick, self.fault = watch, fault
+            self.on_tick, self.fault, self.on_listing = kept
 
     def move_durably(self, source: str, target: str) -> None:
         """Rename a directory like another process that syncs the names."""
@@ -570,7 +575,13 @@ class SimulatedDisk:
         number = self._number(path)
         if number > 0:
             raise NotADirectoryError(errno.ENOTDIR, "Not a directory", path)
-        return list(self.directories[number])
+        before = self.directories[number]
+        if self.on_listing is None:
+            return list(before)
+        before = dict(before)
+        self.on_listing()
+        after = self.directories.get(number, {})  # the directory itself may be deleted meanwhile
+        return [name for name, inode in before.items() if after.get(name) == inode]
 
     def lstat(self, path: str) -> os.stat_result:
         return self._stat(self._number(self._where(path)))

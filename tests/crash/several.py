@@ -5,7 +5,7 @@ three: items are enqueued, taken, or moved from one queue to another. Between de
 again, in any order. Before that, they are closed, or dropped without a close. The other queues may be open or not. An
 opening may know the queues that this owner has open, or not. Queues are deleted if that is allowed. A crash may fall on
 any call. The next life opens all queues or some of them, in any order. Meanwhile another process may open or delete a
-queue that is not open.
+queue that is not open, also in the middle of a listing.
 
 The model is the content of each queue. Allowed after a crash is the state after the last acknowledged deal, or that
 state with the whole deal that was under way. Content that one queue has served rules out all states with other content.
@@ -71,6 +71,8 @@ _DEAL_ODDS = 0.3
 """Odds of a crash at a call of a commit or of a trim; at other calls they are lower."""
 _SUBSCRIPTION = "s"
 _INTRUSION_ODDS = 0.002
+_LISTING_ODDS = 0.05
+"""Odds that another process opens or deletes a queue in the middle of a listing."""
 _GROWTH_ODDS = 0.1
 
 World = tuple[Content, ...]
@@ -169,6 +171,7 @@ class SeveralExplorer:
         for name, settings in self._settings.items():
             self._settings[name] = replace(settings, wipe=kinds.random() < 0.3, fan_out=kinds.random() < 0.3)
         self._intrusions, self._growths = self._random_of("intrusions"), self._random_of("growths")
+        self._listings = self._random_of("listings")
         self._crash_odds = choose((0.01, 0.03, 0.1))
 
     def _random_of(self, what: str) -> random.Random:
@@ -188,6 +191,7 @@ class SeveralExplorer:
         self.deepest = max(self.deepest, depth)
         life = Life(disk, list(worlds), [])
         disk.on_tick = partial(self._at_tick, life, depth)
+        disk.on_listing = partial(self._at_listing, life)
         if self._faults and self.random.random() < 0.5:
             inject(disk, self.random)
         order = self.random.sample(NAMES, self.random.choice((1, 1, 2, 3)) if depth else len(NAMES))
@@ -214,7 +218,7 @@ class SeveralExplorer:
                 raise
         for store in life.stores.values():
             store.abandon()
-        disk.on_tick = disk.fault = None
+        disk.on_tick = disk.on_listing = disk.fault = None
         if depth < LIVES:
             self._crash(life, depth)
 
@@ -327,25 +331,24 @@ class SeveralExplorer:
 
     # --- others ------------------------------------------------------------------------------------------------------
 
-    def _intrude(self, life: Life, name: str) -> None:
+    def _intrude(self, life: Life, chance: random.Random) -> None:
         """Let another process open or delete a queue, if no process owns it and it is not being deleted."""
+        name = chance.choice(NAMES)
         at, disk = NAMES.index(name), life.disk
         if {world[at] for world in life.under_way} - {world[at] for world in life.worlds}:
             return
-        watch, disk.on_tick = disk.on_tick, None
         try:
-            if self._intrusions.random() < 0.3:
-                call_on(disk.disk, delete_queue, PATH, name)
-                found = None
-            else:
-                store = self._opened(life, name, lambda _directory: False)
-                self._subscribe(store)
-                found = _content_of(store)
-                (store.close if self._intrusions.random() < 0.5 else store.release)()
+            with disk.undisturbed():
+                if chance.random() < 0.3:
+                    call_on(disk.disk, delete_queue, PATH, name)
+                    found = None
+                else:
+                    store = self._opened(life, name, lambda _directory: False)
+                    self._subscribe(store)
+                    found = _content_of(store)
+                    (store.close if chance.random() < 0.5 else store.release)()
         except (QueueLockedError, QueueNotFoundError, InDoubtError):
             return
-        finally:
-            disk.on_tick = watch
         for worlds in (life.worlds, life.under_way):
             if found is None:
                 worlds[:] = [(*world[:at], Content(), *world[at + 1 :]) for world in worlds]
@@ -354,11 +357,15 @@ class SeveralExplorer:
         if not life.worlds:
             raise ViolationError(f"another process found {found} in {name}\n{self._tail(life)}")
 
+    def _at_listing(self, life: Life) -> None:
+        if not self._faults and self._listings.random() < _LISTING_ODDS:
+            self._intrude(life, self._listings)
+
     # --- crashing ----------------------------------------------------------------------------------------------------
 
     def _at_tick(self, life: Life, depth: int) -> None:
         if not self._faults and self._intrusions.random() < _INTRUSION_ODDS:
-            self._intrude(life, self._intrusions.choice(NAMES))
+            self._intrude(life, self._intrusions)
         odds = _DEAL_ODDS if life.under_way or life.is_settling else self._crash_odds
         if depth < LIVES and self.schedules < SCHEDULES_MAX and self.random.random() < odds / (1 + depth):
             self._crash(life, depth)

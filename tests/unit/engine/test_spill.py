@@ -50,7 +50,7 @@ def test_items_that_are_too_large(open_queue: QueueFactory, monkeypatch: pytest.
 
 
 def test_lengths_that_a_session_has_measured(open_queue: QueueFactory) -> None:
-    """A session says that its items have one length only if they all have it, whatever comes one by one, in series, and
+    """A session says that its items have one length only if they have it. They come one by one or in series, also
     behind spills and rollbacks. Each item is written as it is."""
     queue, chance = open_queue(), Random(5)
     expected: list[bytes] = []

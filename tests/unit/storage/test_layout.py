@@ -241,8 +241,8 @@ LOOKS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("consumed", [False, True])
 @pytest.mark.parametrize("call", LOOKS)
 def test_a_listing_that_misses_the_turn_of_the_log(tmp_path: Path, call: str, consumed: bool) -> None:
-    """If listings show neither the old log nor the new one, since they ran during a turn of the log, the queue is found
-    all the same, with segments or without."""
+    """During a turn of the log, listings may show neither the old log nor the new one. The queue is found all the same,
+    with segments or without."""
     path = tmp_path / "q"
     with PersistentQueue(path) as queue:
         put(queue, b"x")

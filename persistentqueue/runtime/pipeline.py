@@ -620,24 +620,24 @@ _ALIVE: set[Pipeline] = set()
 
 def pipelines_of(owner: object) -> list[Pipeline]:
     """Return the pipelines of this open queue."""
-    return [each for each in tuple(_ALIVE) if each.owner is owner]
+    return [each for each in _ALIVE.copy() if each.owner is owner]
 
 
 def is_committing() -> bool:
     """Return whether this thread is that of a pipeline, in a callback of a ticket."""
     thread = threading.current_thread()
-    return any(each._thread is thread for each in tuple(_ALIVE))
+    return any(each._thread is thread for each in _ALIVE.copy())
 
 
 def _finish_all() -> None:
     """Commit what was handed over, before the process ends."""
-    for pipeline in tuple(_ALIVE):
+    for pipeline in _ALIVE.copy():
         with suppress(PersistentQueueError):
             pipeline.drain(may_wait=False)
 
 
 def _abandon_all() -> None:
-    for pipeline in tuple(_ALIVE):
+    for pipeline in _ALIVE.copy():
         reason = "the queue belongs to the parent process: open it in the child after the parent closed it"
         pipeline.abandon(f"{pipeline.directory}: {reason}")
     _ALIVE.clear()

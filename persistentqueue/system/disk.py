@@ -179,15 +179,17 @@ class _Descriptor:
     """A descriptor that is closed with the last reference to it. A closed directory has none: a Ctrl-C is lost in a
     finalizer."""
 
-    __slots__ = ("_disk", "_fd")
+    __slots__ = ("_disk", "_fds")
 
     def __init__(self, disk: Disk, fd: int) -> None:
-        self._disk, self._fd = disk, fd
+        self._disk, self._fds = disk, [fd]
 
     def __del__(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            self._disk.close(fd)
+        try:
+            fd = self._fds.pop()  # one of two threads gets it: the number may be another file's after the close
+        except IndexError:
+            return
+        self._disk.close(fd)
 
     close = __del__
 

@@ -117,7 +117,8 @@ class Owner(Generic[T]):
         self._owning = RLock()
         """Held while the owner is opened or closed."""
         self._here: _OwnedQueue[T] | None = None
-        self._control: Link | None = None
+        self._control: list[Link] = []
+        """The connection for calls. A thread takes it out, so that no other thread uses or closes it meanwhile."""
         self._controlling = CallGuard()
         """One call through ``_control`` at a time. Code that interrupts such a call may make no other one."""
         self._controlling.directory = self.directory
@@ -339,12 +340,12 @@ class Owner(Generic[T]):
         return self._controlling.look(ask)
 
     def _ask(self, message: Message, since_seconds: float) -> Message:
-        link, self._control = self._control, None
+        link = self._take_control()
         if link is None or link.is_lost:
             link, _ = self.reach(self.calling(), since_seconds)
         answer = link.call(message)
         link.end()
-        self._control = link  # only now: a call that was interrupted ends its connection
+        self._control.append(link)  # only now: a call that was interrupted ends its connection
         if self.closed:  # meanwhile, by another thread
             self.end_control()
         return answer
@@ -366,9 +367,15 @@ class Owner(Generic[T]):
 
     def end_control(self) -> None:
         """End the connection for calls."""
-        control, self._control = self._control, None
+        control = self._take_control()
         if control is not None:
             control.close()
+
+    def _take_control(self) -> Link | None:
+        try:
+            return self._control.pop()
+        except IndexError:
+            return None
 
     def close_owner(self) -> list[str]:
         """Close the queue if this process owns it; return the texts of the warnings."""

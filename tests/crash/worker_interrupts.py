@@ -66,7 +66,7 @@ def _require_sound(world: WorkerWorld) -> None:
         require(not owner_of._controlling.mutex.locked(), "the lock of calls is taken")
         require(not owner_of._controlling.inside, "a thread seems to be in a call")
         require(not queue._waiting, "a thread seems to wait")
-        links += [owner_of._control] if owner_of._control is not None else []
+        links += owner_of._control
     known = {id(cast(Handle, link._socket).wire) for link in links}
     if any(id(wire) not in known for wire in world.wires()):
         gc.collect()  # a session that was dropped ends its connection

@@ -32,8 +32,8 @@ from ..errors import (
     WrongKeyError,
     naming_paths,
 )
+from ..interrupts.call_guard import BUSY, FREE, Exclusive
 from ..options import Unnamed
-from ..pickling import Uncopyable
 from ..recovery.mounts import need_local
 from ..recovery.opening import open_store
 from ..storage.inbox_access import is_shared, publication_mode
@@ -53,7 +53,7 @@ from .splits import Onlooker
 _CREATION_TRIES, _TRY_SECONDS = 100, 0.1
 
 
-class Producer(Uncopyable, Generic[T]):
+class Producer(Exclusive, Generic[T]):
     """A handle that enqueues items into a queue without its lock, whether another process owns the queue or not.
 
     Any number of producers, in any processes of this machine, work beside the owner and each other. Each flush is one
@@ -125,7 +125,6 @@ class Producer(Uncopyable, Generic[T]):
         "_forks",
         "_id",
         "_inbox",
-        "_is_busy",
         "_place",
         "_time_ns",
         "_versions",
@@ -146,9 +145,7 @@ class Producer(Uncopyable, Generic[T]):
         network_disk: bool = False,
     ) -> None:
         disk = current_disk()
-        self._is_busy = False
-        """Whether a call is under way. The flag is tested and set without a call in between. So only one of two
-        threads, or only a call and not the code that interrupts it, finds the producer free."""
+        super().__init__()
         self._draft: Draft | None = None
         self._batch = Batch(SPILL_BYTES)
         self._codec = checked_codec(codec)
@@ -254,9 +251,9 @@ class Producer(Uncopyable, Generic[T]):
         After an error the item is not buffered. ``pending`` says whether the items before it still are. Nothing is
         durable before ``flush``. A producer is for one thread at a time.
         """
-        if self._is_busy:
-            raise _in_use()
-        self._is_busy = True
+        if self._busy:
+            self._begin()
+        self._busy = BUSY
         try:
             self._check()
             if self._codec is not BYTES:
@@ -264,7 +261,7 @@ class Producer(Uncopyable, Generic[T]):
             data = item if type(item) is bytes else as_bytes(item)
             self._batch.add(data, self._spill)
         finally:
-            self._is_busy = False
+            self._busy = FREE
 
     @overload
     def enqueue_many(self: Producer[bytes], items: Iterable[Buffer]) -> None: ...
@@ -297,9 +294,9 @@ class Producer(Uncopyable, Generic[T]):
         Nothing is durable before ``flush``. A producer is for one thread at a time.
         """
         for chunk in chunks(items):  # the iterable may call the producer itself
-            if self._is_busy:
-                raise _in_use()
-            self._is_busy = True
+            if self._busy:
+                self._begin()
+            self._busy = BUSY
             try:
                 self._check()
                 if self._codec is not BYTES:
@@ -307,7 +304,7 @@ class Producer(Uncopyable, Generic[T]):
                 data = chunk if are_bytes(chunk) else list(map(as_bytes, chunk))
                 self._batch.extend(data, self._spill)
             finally:
-                self._is_busy = False
+                self._busy = FREE
 
     def flush(self, marker: tuple[str, int] | None = None) -> bool:
         """Publish everything since the last flush as one atomic transaction.
@@ -350,14 +347,14 @@ class Producer(Uncopyable, Generic[T]):
 
         On return, the transaction is durable. A producer is for one thread at a time.
         """
-        if self._is_busy:
-            raise _in_use()
-        self._is_busy = True
+        if self._busy:
+            self._begin()
+        self._busy = BUSY
         try:
             with naming_paths(self._inbox):
                 return self._flush(marker)
         finally:
-            self._is_busy = False
+            self._busy = FREE
 
     def _flush(self, marker: tuple[str, int] | None) -> bool:
         self._check()
@@ -379,7 +376,7 @@ class Producer(Uncopyable, Generic[T]):
         self._bounds.check(self._inbox, *self._load())
         try:
             if draft is None:
-                draft = self._begin()
+                draft = self._begin_draft()
                 if self._batch.items:
                     self._write(draft)
             draft.publish(marker, self._next_time_ns(behind))
@@ -404,15 +401,21 @@ class Producer(Uncopyable, Generic[T]):
         The producer can be used afterwards. Nothing that was flushed is affected. A producer is for one thread at a
         time.
         """
-        if self._is_busy:
-            raise _in_use()
-        if self._forks is not None:
-            self._check()  # a child must not delete what its parent has spilled
-        self._is_busy = True
+        if self._busy:
+            self._begin()
+        self._busy = BUSY
         try:
+            if self._forks is not None:
+                self._check()  # a child must not delete what its parent has spilled
             self._roll_back()
         finally:
-            self._is_busy = False
+            self._busy = FREE
+
+    def _in_use(self) -> SessionInUseError:
+        return SessionInUseError(
+            "another call of this producer has not ended: it runs in another thread, or in the code that this call "
+            "interrupts; nothing was done: use one producer for each thread"
+        )
 
     def _roll_back(self) -> None:
         self._batch.clear()
@@ -450,7 +453,7 @@ class Producer(Uncopyable, Generic[T]):
         draft = self._draft
         try:
             if draft is None:
-                draft = self._draft = self._begin()
+                draft = self._draft = self._begin_draft()
             before = draft.count
             try:
                 self._write(draft)
@@ -498,7 +501,7 @@ class Producer(Uncopyable, Generic[T]):
                 if not bears(self._disk, self._place):
                     self._inbox, self._place = _find_inbox(self._disk, self._directory)
 
-    def _begin(self) -> Draft:
+    def _begin_draft(self) -> Draft:
         try:
             return Draft(self._disk, self._inbox, self._id, self._next_time_ns(), self._encode)
         except FileNotFoundError:  # the segments were moved, or the queue was deleted
@@ -529,13 +532,6 @@ def need_same_key(disk: Disk, directory: str, envelopes: Envelopes, key_id: str)
             except WrongKeyError as error:
                 if error.key_id == key_id:
                     raise
-
-
-def _in_use() -> SessionInUseError:
-    return SessionInUseError(
-        "another call of this producer has not ended: it runs in another thread, or in the code that this call "
-        "interrupts; nothing was done: use one producer for each thread"
-    )
 
 
 def explained(

@@ -11,17 +11,18 @@ Queues that take part in a transaction over several queues are *partners*. Code 
 not call a partner either. The partner might wait for a transaction over both, and that transaction waits for the
 interrupted call.
 
-A session is for one call at a time: see ``SessionCalls``.
+A session or a producer is for one call at a time: see ``Exclusive``.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial, wraps
 from itertools import repeat
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from ..errors import ClosedError, ReentrantUseError, SessionInUseError
 from ..pickling import Uncopyable
@@ -31,8 +32,13 @@ from .signal_shield import shielded
 T = TypeVar("T")
 Method = TypeVar("Method", bound=Callable[..., Any])
 _thread = threading.get_ident
-FREE, BUSY, TORN = 0, 1, 2
-"""States of a session: no call is under way; one is; or one was interrupted and its cleanup is still to be done."""
+FREE_THREADED: Final = "t" in getattr(sys, "abiflags", "")
+"""Whether this Python was built to run threads at once, without a lock around its interpreter."""
+FREE, BUSY, TORN = (3 if FREE_THREADED else 0), 1, 2
+"""States of a session: no call is under way; one is; or one was interrupted and its cleanup is still to be done.
+
+On a free-threaded Python ``FREE`` is true, too: no call begins without ``_begin``."""
+_TOKEN: Final = (None,)
 
 
 def outermost(method: Method) -> Method:
@@ -146,39 +152,120 @@ class CallGuard:
             return look()
 
 
-class SessionCalls(Uncopyable):
-    """The flag that lets one call at a time use a session, and the end of a call that raised. Base class of sessions.
+class Exclusive(Uncopyable):
+    """The flag that lets one call at a time use an object. Base class of sessions and producers.
 
-    A call begins with ``if self._busy: self._begin()`` and ``self._busy = BUSY``. It ends with ``self._busy = FREE``,
-    or with ``_end_badly`` if it raised. A session can be neither copied nor pickled.
+    A call begins with ``if self._busy: self._begin()`` and ``self._busy = BUSY``. It ends with ``self._busy = FREE``.
+    Such an object can be neither copied nor pickled.
     """
 
-    __slots__ = ("_busy",)
+    __slots__ = ("_busy", "_token")
 
     def __init__(self) -> None:
         self._busy = FREE
-        """One of ``FREE``, ``BUSY`` and ``TORN``. A call tests and sets it without a call in between. So only one of
-        two threads finds the session free. That also holds for a call and the code that interrupts it."""
+        """``FREE`` or ``BUSY``, and ``TORN`` for sessions. A call tests and sets it without a call in between. So only
+        one of two threads finds the object free. That also holds for a call and the code that interrupts it."""
+        if FREE_THREADED:
+            self._token: list[None] = [*_TOKEN]
+
+    def _begin(self) -> None:
+        """Raise ``SessionInUseError`` if another call is under way."""
+        if not self._claims():
+            raise self._in_use()
+
+    def _claims(self) -> bool:
+        """Make the object busy, on a free-threaded Python; return False if another call is under way.
+
+        Return False on other Pythons: there the caller has found that the object is not free.
+        """
+        return FREE_THREADED and self._claimed() != BUSY
+
+    def _claimed(self) -> int:
+        """Make the object busy, and return its state before. For any thread of a free-threaded Python.
+
+        Threads run at once there, so two of them might find the object free. Only one can delete the token, by one
+        instruction. It alone tests and sets the state. No call is made until the token is back, so no signal handler
+        and no finalizer runs before.
+        """
+        token = self._token
+        try:
+            del token[0]
+        except IndexError:  # a call of another thread is at this place
+            return BUSY
+        before = self._busy
+        self._busy = BUSY
+        token += _TOKEN
+        return before
+
+    @abstractmethod
+    def _in_use(self) -> SessionInUseError:
+        """Return the error for a call during another one."""
+
+
+class SessionCalls(Exclusive):
+    """The end of a call that raised. Base class of sessions.
+
+    A call that raised ends with ``_end_badly``.
+    """
+
+    __slots__ = ()
 
     def _begin(self) -> None:
         """Clean up after an interrupted call. Raises ``SessionInUseError`` if another call is under way."""
-        if self._busy == TORN:
+        if self._busy == TORN and not FREE_THREADED:
             self._end_badly()
-        if self._busy:
-            raise SessionInUseError(
-                "the session is in the middle of another call, made by another thread or by the code that this call "
-                "interrupts; nothing was done: use one session for each thread"
-            )
+        if self._busy and not self._claims():
+            raise self._in_use()
+
+    def _claims(self) -> bool:
+        if not FREE_THREADED:
+            return False
+        before = self._claimed()
+        if before == TORN:
+            self._mend()
+        return before != BUSY
+
+    def _in_use(self) -> SessionInUseError:
+        return SessionInUseError(
+            "the session is in the middle of another call, made by another thread or by the code that this call "
+            "interrupts; nothing was done: use one session for each thread"
+        )
 
     def _end_badly(self) -> None:
         """Clean up after a call that raised. If this is interrupted, the next call of the session does it first."""
-        self._busy = TORN
-        self._clean_up()
+        if FREE_THREADED:
+            self._mend()
+        else:
+            self._busy = TORN
+            self._clean_up()
         self._busy = FREE
+
+    def _mend(self) -> None:
+        """Clean up while other threads find the session busy."""
+        try:
+            self._clean_up()
+        except BaseException:
+            self._busy = TORN
+            raise
+
+    def _end_torn(self) -> None:
+        """End a call that left the session ``TORN``, unless a call of another thread has done it."""
+        if not FREE_THREADED:
+            self._end_badly()
+        elif self._busy == TORN and self._claims():
+            self._busy = FREE
 
     @abstractmethod
     def _clean_up(self) -> None:
         """Undo the part of a call that its caller did not learn of. This may be interrupted, and is then repeated."""
+
+
+def claims(session: SessionCalls) -> bool:
+    """Make a session that is not known to be free busy, and return True; return False if the caller must leave it.
+
+    Only a free-threaded Python asks for more than the flag (see ``FREE``).
+    """
+    return session._claims()
 
 
 def exclusively(sessions: Sequence[SessionCalls], call: Callable[[], T]) -> T:
@@ -197,10 +284,15 @@ def exclusively(sessions: Sequence[SessionCalls], call: Callable[[], T]) -> T:
         end_all(taken)
     except BaseException:
         any(tear)  # one call of C code: if the shield is interrupted before it begins, the next calls clean up
-        shielded(partial(end_all, taken))
+        shielded(partial(_end_all_torn, taken))
         raise
     else:
         return result
+
+
+def _end_all_torn(sessions: Iterable[SessionCalls]) -> None:
+    for session in sessions:
+        session._end_torn()
 
 
 def end_all(sessions: Iterable[SessionCalls]) -> None:

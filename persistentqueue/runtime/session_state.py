@@ -24,7 +24,7 @@ from ..engine.reader import Reader
 from ..engine.segment_use import Hold
 from ..engine.transaction import SPILL_BYTES, Transaction
 from ..errors import ClosedError, CodecError, PersistentQueueError, UnflushedWarning
-from ..interrupts.call_guard import BUSY, FREE, SessionCalls, end_all, exclusively
+from ..interrupts.call_guard import BUSY, FREE, SessionCalls, claims, end_all, exclusively
 from .multi_queue import introduce, require_neighbours
 from .open_queue import OpenQueue
 from .pipeline import Committing, Handed, Pipeline, Ticket, done
@@ -146,7 +146,7 @@ class SessionState(SessionCalls, Generic[T]):
         gets an error from it.
         """
         transaction = self._transaction
-        if transaction is None or not self._open_queue.is_usable or (closes and self._busy):
+        if transaction is None or not self._open_queue.is_usable or (closes and self._busy != FREE):
             return None
         has_work = transaction.count or (not closes and self._runs_of(transaction))
         return self._lost(_CLOSED if closes else "ended without a flush") if has_work else None
@@ -594,7 +594,7 @@ def reader_of(session: SessionState[Any]) -> Reader | None:
 def put_at_once(session: SessionState[bytes], items: Sequence[bytes]) -> bool:
     """Buffer items of a message, if they have room in memory. Return False, and do nothing, if the call of the session
     must do it."""
-    if session._busy:
+    if session._busy and not claims(session):
         return False
     session._busy = BUSY
     try:
@@ -621,7 +621,7 @@ def flush_at_once(
     taken: list[SessionState[Any]] = []
     try:
         for session, origin in zip(sessions, origins, strict=True):
-            if session._busy:
+            if session._busy and not claims(session):
                 return None
             # No call from here on: an interruption finds the session free, or busy and in the list.
             session._busy = BUSY

@@ -34,7 +34,7 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
   ``path_errors``, ``disk``, ``files``, ``event_log``, ``startup``, ``wakeup``, ``directory_handles``, ``quota``,
   ``bad_pages``, ``trust``, ``sockets``.
 - ``interrupts/`` Interruptions: signal handlers in the middle of a call, and calls of several threads at once.
-  ``locks``, ``signal_shield``, ``call_guard``.
+  ``locks``, ``members``, ``signal_shield``, ``call_guard``.
 - ``codecs/`` Codecs: the conversion between the objects of a typed queue and the bytes that the queue stores.
   ``enclosed_item``, ``held_items``.
 - ``storage/`` One module for each kind of file: segments, the log, the pool of empty files, the lock, and published

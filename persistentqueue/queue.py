@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import islice
 from math import inf
@@ -22,6 +20,7 @@ from .engine.segment_use import SegmentUse
 from .engine.store import RecoveryReport
 from .errors import UnflushedWarning, naming_paths
 from .interprocess.snapshot_view import View, view_of
+from .interrupts.members import Members
 from .misplaced_calls import MisplacedCalls
 from .options import (
     OptionArguments,
@@ -56,7 +55,7 @@ if TYPE_CHECKING:
     from .serving.connections import Connection
     from .serving.server import Server
 
-_OPEN: weakref.WeakSet[PersistentQueue[Any]] = weakref.WeakSet()
+_OPEN: Members[PersistentQueue[Any]] = Members()
 
 
 class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
@@ -185,7 +184,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
         serve: bool = False,
         **arguments: Unpack[OptionArguments],
     ) -> None:
-        self._codec, self._sessions = checked_codec(codec), weakref.WeakSet[Session[T]]()
+        self._codec, self._sessions = checked_codec(codec), Members[Session[T]]()
         needs_name = isinstance(name, Unnamed)
         name = None if isinstance(name, Unnamed) else name
         directory = abspath(queue_directory(path, name))  # the working directory may change while the queue is open
@@ -781,10 +780,8 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
 
 def _is_sound(directory: str) -> bool:
     """Return whether this process has the queue in this directory open and not broken."""
-    while True:
-        with suppress(RuntimeError):  # the set changed: another thread opened or closed a queue
-            open_queues = [queue._open_queue for queue in _OPEN if queue._open_queue is not None]
-            return any(each.is_usable and each.directory == directory for each in open_queues)
+    open_queues = [each for queue in _OPEN if (each := queue._open_queue) is not None]
+    return any(each.is_usable and each.directory == directory for each in open_queues)
 
 
 _OTHERS = Others(_is_sound, announce)
@@ -792,7 +789,7 @@ _OTHERS = Others(_is_sound, announce)
 
 def _disown_all(*_: Any) -> None:
     # The lock is held as long as any process has its descriptor open: a child must not hold it for a dead parent.
-    for queue in list(_OPEN):
+    for queue in _OPEN:
         if (open_queue := queue._open_queue) is not None:
             open_queue.disown(f"{open_queue.directory}: {queue._in_child}", alone=True)
 

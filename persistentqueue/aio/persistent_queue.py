@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -25,6 +24,7 @@ from persistentqueue import (
 )
 from persistentqueue.codecs import T
 from persistentqueue.core.items import checked_text, checked_timeout
+from persistentqueue.interrupts.members import Members
 from persistentqueue.misplaced_calls import MisplacedCalls
 from persistentqueue.options import DeadLetterQueue, Options, PlainOptionArguments, Start, Unnamed, chosen_options
 from persistentqueue.pickling import Uncopyable, uncopyable_async_block
@@ -122,7 +122,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
         self._is_opening = False
         self._closing = Closing()
         self._subscriptions: dict[str, Subscription[T]] = {}
-        self._sessions = weakref.WeakSet[Session[T]]()
+        self._sessions = Members[Session[T]]()
 
     async def __aenter__(self) -> PersistentQueue[T]:
         return await self.open()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from contextlib import AsyncExitStack
 from functools import partial
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cas
 
 from persistentqueue import ClosedError, Compacted, Maintained, SegmentUse, Session, Stats, UnflushedWarning
 from persistentqueue.codecs import BYTES, Codec, T
+from persistentqueue.interrupts.members import Members
 from persistentqueue.misplaced_calls import MisplacedCalls
 from persistentqueue.options import OptionArguments, Options, Start, Unnamed
 from persistentqueue.pickling import Uncopyable, uncopyable_async_block
@@ -171,8 +171,8 @@ class ConnectedQueue(MisplacedCalls, Uncopyable, Generic[T]):
         """The synchronous queue."""
         self._calls = Worker(THREAD_NAME)
         self._closing = Closing()
-        self._sessions = weakref.WeakSet[ConnectedSession[T]]()
-        self._threads = weakref.WeakSet[Worker]()
+        self._sessions = Members[ConnectedSession[T]]()
+        self._threads = Members[Worker]()
         """Threads of the sessions. That of a session that was dropped is here until it ends."""
         self._graves: ConnectedQueue[bytes] | None = None
         """The dead-letter queue, once it was asked for."""
@@ -491,12 +491,12 @@ class ConnectedQueue(MisplacedCalls, Uncopyable, Generic[T]):
             if self._graves is not None:
                 stack.push_async_callback(self._graves._closing.once, partial(self._graves._close, lost))
             stack.push_async_callback(self._end_threads)
-            for session in list(self._sessions):
+            for session in self._sessions:
                 session.end_take()  # first: no wait may get an item that the end of another session releases
                 stack.push_async_callback(session.leave)
 
     async def _end_threads(self) -> None:
-        for thread in list(self._threads):
+        for thread in self._threads:
             await thread.ended()
 
 

@@ -21,7 +21,6 @@ import asyncio
 import atexit
 import sys
 import warnings
-import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -40,6 +39,7 @@ from persistentqueue import (
     UnflushedWarning,
     codecs,
 )
+from persistentqueue.interrupts.members import Members
 from persistentqueue.options import Options, chosen_options, counts_deliveries
 from persistentqueue.system.disk import StrPath, after_fork_in_child, fspath
 
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 AT_HAND_ITEMS = 1000
 AT_HAND_BYTES = 8 * 1024 * 1024
 """Upper bounds for what is kept at hand; one item is at hand in any case."""
-_OPEN: weakref.WeakSet[Queue[Any]] = weakref.WeakSet()
+_OPEN: Members[Queue[Any]] = Members()
 
 
 class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
@@ -784,7 +784,7 @@ def _tell_of(loop: asyncio.AbstractEventLoop, landed: Callable[..., None], found
 @atexit.register
 def _warn_of_losses() -> None:
     """Warn of the queues that the program leaves open while their last puts are not durable."""
-    for queue in list(_OPEN):
+    for queue in _OPEN:
         if queue._failure is None and (queue._unsaved or queue._done or queue._is_working):
             warnings.warn(
                 f"{queue._path}: the program ended without close() of the queue: items of put_nowait() may be lost, "

@@ -6,7 +6,6 @@ import errno
 import queue
 import sys
 import threading
-import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -29,6 +28,7 @@ from persistentqueue import (
 )
 from persistentqueue.core.items import NotHeldError, checked_count, need_several
 from persistentqueue.interrupts.locks import Lock
+from persistentqueue.interrupts.members import Members
 from persistentqueue.options import OptionArguments, Options, Unnamed, chosen_options, counts_deliveries
 from persistentqueue.system.disk import StrPath, abspath, after_fork_in_child
 from persistentqueue.workers import SharedQueue, connect_options
@@ -776,7 +776,7 @@ def _left(block: bool, deadline: float | None) -> float | None:
     return None if deadline is None else min(max(deadline - monotonic(), 0.0), threading.TIMEOUT_MAX)
 
 
-_OPEN: weakref.WeakSet[Queue[Any]] = weakref.WeakSet()
+_OPEN: Members[Queue[Any]] = Members()
 
 
 def _connected(
@@ -789,7 +789,7 @@ def _connected(
 
 
 def _forget_parent() -> None:
-    for each in list(_OPEN):
+    for each in _OPEN:
         if each._is_shared:
             each._begin_anew()
         else:  # a lock held by another thread would block the child, which must get ``ClosedError``

@@ -23,10 +23,11 @@ from collections.abc import Sequence
 from ..core.page_cache import Pages
 from ..core.state import State
 from ..interrupts.locks import Lock
+from ..interrupts.members import Members
 from ..pickling import Uncopyable
 from ..system.disk import after_fork_in_child
 
-_BUDGETS: weakref.WeakSet[MemoryBudget] = weakref.WeakSet()
+_BUDGETS: Members[MemoryBudget] = Members()
 _PATIENCE_SECONDS = 0.01
 """Longest wait for the mutex of a queue whose share changes, in seconds."""
 _CHANGE = 8
@@ -207,7 +208,7 @@ def split(total_bytes: int, depths: Sequence[int]) -> list[int]:
 
 
 def _begin_all_anew() -> None:
-    for budget in list(_BUDGETS):
+    for budget in _BUDGETS:
         budget._begin_anew()
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import selectors
 import threading
-import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -24,6 +23,7 @@ from math import inf
 
 from ..errors import PersistentQueueError
 from ..interrupts.locks import Lock
+from ..interrupts.members import Members
 from ..storage.layout import SOCKET_NAME
 from ..system.disk import after_fork_in_child, join
 from ..system.event_log import LOGGER
@@ -371,16 +371,16 @@ def _apart(call: Callable[[], None]) -> None:
     threading.Thread(target=call, name=CALL_THREAD_NAME, daemon=True).start()
 
 
-_SERVERS: weakref.WeakSet[Server] = weakref.WeakSet()
+_SERVERS: Members[Server] = Members()
 
 
 def server_of(directory: str) -> Server | None:
     """Return the server of the queue in this directory, if this process has it."""
-    return next((server for server in list(_SERVERS) if server.directory == directory), None)
+    return next((server for server in _SERVERS if server.directory == directory), None)
 
 
 def _abandon_all() -> None:
-    for server in list(_SERVERS):
+    for server in _SERVERS:
         server.abandon()
 
 

@@ -7,13 +7,13 @@ to come. ``settle`` finishes such a call.
 
 from __future__ import annotations
 
-import weakref
 from contextlib import suppress
 from math import ceil
 from typing import NamedTuple
 
 from ..errors import PersistentQueueError
 from ..interrupts.locks import RLock
+from ..interrupts.members import Members
 from ..serving.protocol import (
     FIRST_CALL,
     FOR_EVER,
@@ -195,12 +195,12 @@ def _answer(data: bytes, call: int) -> tuple[int, Message | None]:
     return incoming.need_bytes, None
 
 
-_LINKS: weakref.WeakSet[Link] = weakref.WeakSet()
+_LINKS: Members[Link] = Members()
 
 
 def _close_all() -> None:
     # The parent has the same sockets: to close the child's copies ends no connection.
-    for link in list(_LINKS):
+    for link in _LINKS:
         link._cancelling = RLock()  # another thread of the parent may have held it
         link.close()
 

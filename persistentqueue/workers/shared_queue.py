@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import threading
 import warnings
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -25,6 +24,7 @@ from ..errors import (
 )
 from ..interprocess.snapshot_view import View
 from ..interrupts.locks import RLock
+from ..interrupts.members import Members
 from ..misplaced_calls import MisplacedCalls
 from ..options import Options, Start, Unnamed, check_compaction, check_numbers, for_dead_letters
 from ..pickling import uncopyable_block
@@ -45,7 +45,7 @@ from .link import Link, LinkLostError, milliseconds
 from .owner import Owner, Serving
 from .worker_session import WorkerSession
 
-_OPEN: weakref.WeakSet[SharedQueue[Any]] = weakref.WeakSet()
+_OPEN: Members[SharedQueue[Any]] = Members()
 _LONGEST_SECONDS = 1e9
 """Longest ``hold_seconds``: the owner takes no longer one."""
 
@@ -104,7 +104,7 @@ class SharedQueue(MisplacedCalls, Generic[T]):
         _OPEN.add(self)
 
     def _begin_anew(self) -> None:
-        self._sessions = weakref.WeakSet[WorkerSession[T]]()
+        self._sessions = Members[WorkerSession[T]]()
         self._dead_letters: SharedQueue[bytes] | None = None
         self._guard = RLock()
         """Held while the dead-letter queue is connected."""
@@ -470,14 +470,12 @@ class SharedQueue(MisplacedCalls, Generic[T]):
 
         With ``only_lossy``, the sessions without a warning go on.
         """
-        while True:
-            with suppress(RuntimeError):  # the set changed: another thread has made a session
-                ending = [each for each in list(self._sessions) if not only_lossy or each.loss() is not None]
-                # First: an item that the end of one session releases must not come to a call of another one.
-                lost = [text for session in ending if (text := session.refuse(why_closed)) is not None]
-                for session in ending:
-                    session.end()
-                return lost
+        ending = [each for each in self._sessions if not only_lossy or each.loss() is not None]
+        # First: an item that the end of one session releases must not come to a call of another one.
+        lost = [text for session in ending if (text := session.refuse(why_closed)) is not None]
+        for session in ending:
+            session.end()
+        return lost
 
     def _end_with_process(self) -> None:
         """Close the queue if this process owns it. Daemon threads that look for an owner get no error: they wait on."""
@@ -565,14 +563,14 @@ def _checked_hold(seconds: float | None) -> float | None:
 @atexit.register
 def _close_owned() -> None:
     """Close the queues that this process owns, so that another process takes over a sealed log."""
-    for queue in list(_OPEN):
+    for queue in _OPEN:
         if queue.owns:
             with suppress(Exception):  # the process ends: the next owner recovers
                 queue._end_with_process()
 
 
 def _forget_parent() -> None:
-    for queue in list(_OPEN):
+    for queue in _OPEN:
         queue._end_sessions()
         queue._owner.begin_anew()
         queue._begin_anew()

@@ -20,11 +20,11 @@ from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 from unittest.mock import patch
-from weakref import WeakSet
 
 from persistentqueue import queue as queue_module
 from persistentqueue.core.dead_letter import DeadLetter
 from persistentqueue.core.header import HEADER_BYTES
+from persistentqueue.interrupts.members import Members
 from persistentqueue.queue import PersistentQueue
 from persistentqueue.runtime.open_queue import OpenQueue
 from persistentqueue.session import Session
@@ -146,7 +146,7 @@ class RetriesExplorer:
         self.lives += 1
         self.deepest = max(self.deepest, depth)
         life.disk.on_tick = partial(self._at_tick, life, depth)
-        with patch.object(queue_module, "_OPEN", WeakSet()):  # each life stands for a process of its own
+        with patch.object(queue_module, "_OPEN", Members()):  # each life stands for a process of its own
             self._open(life)
             few = (0, 2, 5, 12) if depth else (20, 40, 60)
             for _ in range(self.random.choice(few)):

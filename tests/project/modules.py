@@ -60,7 +60,7 @@ TABLE = (
         "system",
         "progress path_errors disk files event_log startup wakeup directory_handles quota bad_pages trust sockets",
     ),
-    _folder("interrupts", "locks signal_shield call_guard"),
+    _folder("interrupts", "locks members signal_shield call_guard"),
     _folder("codecs", "enclosed_item __init__ held_items"),
     _folder(
         "storage",
@@ -132,6 +132,7 @@ FACES_MAY_IMPORT = {
     "persistentqueue.storage.layout",
     "persistentqueue.storage.pool",
     "persistentqueue.interrupts.locks",
+    "persistentqueue.interrupts.members",
     "persistentqueue.system.disk",
     "persistentqueue.system.path_errors",
     "persistentqueue.system.progress",

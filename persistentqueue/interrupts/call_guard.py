@@ -193,7 +193,8 @@ class Exclusive(Uncopyable):
         except IndexError:  # a call of another thread is at this place
             return BUSY
         before = self._busy
-        self._busy = BUSY
+        if before != BUSY:  # else the other call may end just now, and would be undone
+            self._busy = BUSY
         token += _TOKEN
         return before
 

@@ -30,6 +30,7 @@ from typing import Any, Final, NamedTuple, NoReturn, TypeVar, cast
 from ..core.intervals import join_runs
 from ..engine.transaction import SPILL_BYTES, Transaction
 from ..errors import BrokenQueueError, ClosedError, PersistentQueueError, PrecedingFlushError, ReentrantUseError
+from ..interrupts.locks import Lock
 from ..pickling import Uncopyable
 from ..system.disk import after_fork_in_child
 from ..system.event_log import LOGGER
@@ -295,6 +296,8 @@ class Pipeline:
         """Transactions of flushes that failed since the last rollback. The pipeline's thread appends, the session's
         removes."""
         self._thread: threading.Thread | None = None
+        self._starting = Lock()
+        """Held while the thread is started: only a thread that has begun can be waited for."""
         self._bell = threading.Lock()
         """Lock that the thread acquires in order to sleep; a release wakes the thread."""
         self._bell.acquire()
@@ -312,15 +315,16 @@ class Pipeline:
 
     def begin(self) -> bool:
         """Start the thread, once. Return False if the process cannot have another thread."""
-        # A daemon, so that a session that is never closed does not keep the process from ending.
-        self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
-        _ALIVE.add(self)
-        try:
-            self._thread.start()
-        except RuntimeError:
-            _ALIVE.discard(self)
-            self._thread = None
-            return False
+        with self._starting:
+            # A daemon, so that a session that is never closed does not keep the process from ending.
+            self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
+            _ALIVE.add(self)
+            try:
+                self._thread.start()
+            except RuntimeError:
+                _ALIVE.discard(self)
+                self._thread = None
+                return False
         return True
 
     def make_room(self) -> None:
@@ -446,14 +450,17 @@ class Pipeline:
 
     def join(self) -> None:
         """Wait for the end of the thread, after ``end``."""
-        if self._thread is not None:
-            self._thread.join()
+        with self._starting:
+            thread = self._thread
+        if thread is not None:
+            thread.join()
 
     def abandon(self, reason: str) -> None:
         """Fail all flushes with ``ClosedError``, in a forked child: it does not have the thread."""
         for handed in (*self._under_way, *self.waiting):
             handed.ticket.abandon(reason)
         self.waiting, self._under_way, self._thread, self._has_ended = [], (), None, True
+        self._starting = Lock()  # another thread of the parent may have held it
 
     # --- the thread's side -------------------------------------------------------------------------------------------
 

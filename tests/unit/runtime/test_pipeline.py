@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import pytest
 
@@ -235,3 +236,22 @@ def test_room_that_comes_before_the_wait() -> None:
     queue = NotedQueue()
     queue.pipeline.waiting = Shrinking()
     queue.pipeline.make_room()
+
+
+def test_a_join_while_the_thread_is_started(monkeypatch: pytest.MonkeyPatch, threads: ThreadPoolExecutor) -> None:
+    """A queue may be closed while the thread of a pipeline is started: the close waits for the start, and the end."""
+    queue, start = NotedQueue(), threading.Thread.start
+    joins: list[Future[None]] = []
+
+    def start_late(thread: threading.Thread) -> None:
+        if thread.name == pipeline.THREAD_NAME and not joins:
+            queue.pipeline.end()
+            joins.append(threads.submit(queue.pipeline.join))
+            assert wait(joins, timeout=0.1).not_done
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_late)
+    assert queue.pipeline.begin()
+    joins[0].result(60)
+    thread = queue.pipeline._thread
+    assert thread is not None and not thread.is_alive()

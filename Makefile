@@ -168,7 +168,7 @@ BOUNDS += -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableException
 # The tools of a release have an environment of their own, so that none of them decides a version that is tested.
 RELEASE := $(VENV)/release/bin
 
-.PHONY: demo test long flights kills kills-pipeline models cluster crash search pythons sparks connect neighbours airflow lint docs screenshots package bounds perf \
+.PHONY: demo test long flights kills kills-pipeline models cluster crash search pythons free-threaded sparks connect neighbours airflow lint docs screenshots package bounds perf \
 	perf-spark clean
 
 # The pipeline is killed in the middle of a stage, and then goes on. It needs no kill if an earlier demo is done.
@@ -248,6 +248,38 @@ $(DEBIAN)/etc/debian_version:
 	mkdir -p $(VENV)
 	debootstrap --variant=minbase --include=ca-certificates,git sid $(DEBIAN)
 	cp /etc/ssl/certs/ca-certificates.crt $(DEBIAN)/etc/ssl/certs/
+
+# The tests with a free-threaded CPython 3.13 without a GIL: three quarters of an hour. Debian has only its source, so a
+# folder with a Debian of its own builds it. It needs root, debootstrap and unshare. What is there already is used again.
+FREE := $(VENV)/debian-free-threaded
+IN_FREE := unshare --mount sh -c 'mount --rbind /dev $(FREE)/dev && mount -t proc proc $(FREE)/proc && \
+	exec chroot $(FREE) "$$@"' -
+ON_FREE := $(patsubst %,tests/%,unit api misuse faces workers peers)
+# The packages of the extra `test` that have wheels for it: those for encryption, compression and Spark have none.
+FREE_EXTRAS := arrow,avro,cli,progress,prometheus
+FREE_PACKAGES := 'pytest>=8,<10' 'pytest-benchmark>=5,<6' 'pytest-xdist>=3.6,<4' 'hypothesis>=6.115,<7' 'cbor2>=5.6' aiofiles \
+	'aiosqlite>=0.20,<1' 'persist-queue>=1.1,<2' 'queuelib>=1.7,<2' 'litequeue>=0.9,<1' 'diskcache>=5.6,<6' 'huey>=2.5,<4' \
+	'redis>=5.2' 'greenstalk>=2,<3'
+BUILT_WITH := gcc libc6-dev make pkg-config xz-utils dpkg-dev libssl-dev libffi-dev zlib1g-dev libbz2-dev liblzma-dev libsqlite3-dev \
+	libreadline-dev uuid-dev
+free-threaded: $(FREE)/opt/python/bin/python3.13t
+	rm -rf $(FREE)/srv/tree && mkdir -p $(FREE)/srv/tree && git archive HEAD | tar --extract --directory $(FREE)/srv/tree
+	$(IN_FREE) /opt/python/bin/python3.13t -m venv /srv/python
+	$(IN_FREE) sh -c "cd /srv/tree && /srv/python/bin/python -m pip install --disable-pip-version-check --quiet \
+		--only-binary hypothesis --editable '.[$(FREE_EXTRAS)]' $(FREE_PACKAGES)"
+	$(IN_FREE) sh -c 'cd /srv/tree && PYTHON_GIL=0 /srv/python/bin/python -m pytest -n 2 $(ON_FREE) $(WITHOUT_EXTRAS)'
+
+$(FREE)/opt/python/bin/python3.13t: $(FREE)/etc/debian_version
+	$(IN_FREE) sh -c 'apt-get update --quiet=2 && apt-get install --yes --quiet=2 --no-install-recommends $(BUILT_WITH)'
+	$(IN_FREE) sh -c 'mkdir -p /srv/source && cd /srv/source && apt-get source --quiet=2 --download-only python3.13 && \
+		tar --extract --file python3.13_*.orig.tar.xz && cd Python-3.13.* && \
+		./configure --quiet --disable-gil --prefix=/opt/python && make --quiet --jobs=2 && make --quiet install'
+
+$(FREE)/etc/debian_version:
+	mkdir -p $(VENV)
+	unshare --mount debootstrap --variant=minbase --include=ca-certificates,git trixie $(FREE)
+	cp /etc/ssl/certs/ca-certificates.crt $(FREE)/etc/ssl/certs/
+	sed 's/^deb /deb-src /' $(FREE)/etc/apt/sources.list > $(FREE)/etc/apt/sources.list.d/source.list
 
 # The same tests and kills in sessions of Spark Connect, and a program with pyspark-client alone: an hour. The kills of
 # hand-offs in classic sessions are here as well: make flights has others.

@@ -1,4 +1,4 @@
-"""Weak sets: what is in them, and threads that change one while another thread goes through it."""
+"""The weak sets of ``interrupts``: their members, and changes by one thread while another thread looks."""
 
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 R = TypeVar("R")
-SECONDS = 60.0
+SECONDS = 300.0
+"""Time that a call or a thread has, on a machine with other load."""
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import chain, combinations, count
 
 from persistentqueue.core.encryption import Encryption, Envelopes
@@ -70,7 +70,6 @@ ENCLOSES = "encloses"
 """Style in which each opening compresses and encrypts differently, with one of two keys."""
 STYLES = (*PROGRAMS, MOVES, PUBLISHES, SUBSCRIBES, ENCLOSES, RENAMES)
 KEYS = {"old": bytes(16), "new": bytes(range(32))}
-WAYS = [Envelopes(how, Encryption(key_id, KEYS.__getitem__)) for how in (None, "zstd") for key_id in KEYS]
 _ODDS = {
     "mixed": (40, 20, 5, 5, 25, 2, 3, 1, 0, 0),
     "drains": (40, 20, 5, 5, 25, 8, 5, 1, 0, 0),
@@ -108,6 +107,12 @@ _SEGMENT_BYTES = {
 _STEPS = {"mixed": (10, 20, 40), "drains": (10, 20, 40), "recycles": (20, 40), "compacts": (60, 120)}
 _INTRUSION_ODDS = 0.01
 _LIMITED_ODDS = 0.3
+
+
+@cache
+def ways() -> list[Envelopes]:
+    """Return the ways of the style ``ENCLOSES``. Only it needs the packages for encryption and compression."""
+    return [Envelopes(how, Encryption(key_id, KEYS.__getitem__)) for how in (None, "zstd") for key_id in KEYS]
 
 
 class Work:
@@ -355,7 +360,7 @@ class Explorer:
 
     def _open(self, disk: SimulatedDisk) -> Store:
         if self._asked_style == ENCLOSES:
-            self.settings = replace(self.settings, envelopes=self.random.choice(WAYS))
+            self.settings = replace(self.settings, envelopes=self.random.choice(ways()))
         now = self._renames.at(disk)
         self._places.lead(now.path)
         return self._places.open(disk, self.settings, now.place if now.is_elsewhere else None)

@@ -23,7 +23,7 @@ from persistentqueue.storage.segment import segment_name
 
 from .content import Content
 from .disk import SimulatedDisk
-from .explorer import DIRECTORY, WAYS
+from .explorer import DIRECTORY, ways
 
 _Batch = tuple[list[bytes], list[int]]
 """Items that become a block, and their sequences, once they have them."""
@@ -88,7 +88,7 @@ class _Maker:
         self._compacts = compacts
         segment_bytes = length_bytes // 3 if compacts else length_bytes + self.longest_bytes
         self.settings = Settings(True, segment_bytes + HEADER_BYTES, 1 << 20, self.longest_bytes * 3 // 4, log_bytes)
-        self._envelopes = WAYS[-1] if encloses else None
+        self._envelopes = ways()[-1] if encloses else None
         self.settings = replace(self.settings, envelopes=self._envelopes)
         self.store = open_store(self.disk.disk, DIRECTORY, self.settings, create=True)
         self.items: list[bytes] = []

@@ -114,17 +114,21 @@ def test_an_interrupted_second_close_does_no_harm(open_queue: QueueFactory, dire
     gate = Gate()
     queue = open_queue(disk=gate.disk)
     put(queue, b"x")
-    main = threading.get_ident()
+    main, is_interrupted = threading.get_ident(), threading.Event()
 
     def interrupt() -> None:
         wait_for(lambda: len(ends(queue)) == 1)
-        signal.pthread_kill(main, signal.SIGINT)
+        # Without a GIL the signal may come between the last look for signals and the wait itself, which then goes on.
+        while not is_interrupted.is_set():
+            signal.pthread_kill(main, signal.SIGINT)
+            is_interrupted.wait(5)
 
     with ThreadPoolExecutor(3) as pool:
         first = gate.close(pool, queue.close)
         interrupting = pool.submit(interrupt)
         with pytest.raises(KeyboardInterrupt):
             queue.close()
+        is_interrupted.set()
         interrupting.result(SECONDS)
         assert not first.done() and not is_free(directory)
         third = pool.submit(queue.close)

@@ -375,7 +375,7 @@ class WorkerState(SessionCalls, Generic[T]):
         self.refuse(why_closed)
         link = self._link
         if link is not None:
-            if self._busy and self._doubt:  # a flush: it ends, so that its caller learns whether it was committed
+            if self._busy != FREE and self._doubt:  # a flush ends: its caller learns whether it was committed
                 link.wait_no_more()
             else:
                 link.cut()
@@ -383,7 +383,7 @@ class WorkerState(SessionCalls, Generic[T]):
     def _leave(self) -> None:
         """End the connection if the session was ended during its flush, which ``end`` has left to it."""
         link = self._link
-        if self._is_closed and not self._busy and link is not None:
+        if self._is_closed and self._busy == FREE and link is not None:
             link.part()
 
     def _need_open(self) -> None:
@@ -397,7 +397,7 @@ class WorkerState(SessionCalls, Generic[T]):
 
         A call that is under way tells it. For any thread.
         """
-        if self._is_closed or self._busy or not self._has_enqueued:
+        if self._is_closed or self._busy != FREE or not self._has_enqueued:
             return None
         return self._lost("was not flushed before its queue was closed")
 

@@ -84,7 +84,7 @@ class Waiting(threading.Thread):
         try:
             self._outcome = self._call(*self._arguments)
         except Exception as error:
-            self._outcome = error
+            self._outcome = error.with_traceback(None)  # which has the frame of this call, and so this object
 
     def answer(self) -> Any:
         self.join(60)

@@ -28,6 +28,7 @@ from persistentqueue import (
 )
 from persistentqueue.core.state import State, StateError
 from persistentqueue.errors import PersistentQueueError
+from persistentqueue.interrupts.call_guard import BUSY, FREE
 from persistentqueue.system.disk import DISK, PORTABLE, Disk
 from tests.conftest import QueueFactory
 from tests.crash import scenarios
@@ -484,10 +485,10 @@ def test_sessions_of_a_transaction_are_free_behind_a_refusal(open_queue: QueueFa
     """A flush over several queues that finds one session in use leaves the other sessions free."""
     a, b = open_queue("a"), open_queue("b")
     with transaction(a, b) as (first, second):
-        second._busy = 1
+        second._busy = BUSY
         with pytest.raises(SessionInUseError):
             first.flush()
-        second._busy = 0
+        second._busy = FREE
         first.enqueue(b"x")
     assert drain(a) == [b"x"]
 

@@ -47,6 +47,7 @@ from persistentqueue import (
     transaction,
 )
 from persistentqueue.codecs import BYTES
+from persistentqueue.interrupts.call_guard import BUSY, FREE
 from persistentqueue.options import Options
 from persistentqueue.runtime import session_state
 from persistentqueue.serving import calls, server
@@ -685,7 +686,7 @@ def test_one_call_at_a_time(served: Serve) -> None:
         found: list[Any] = []
         thread = threading.Thread(target=lambda: found.append(session.dequeue(timeout=30)))
         thread.start()
-        while not session._busy:
+        while session._busy != BUSY:
             time.sleep(0.001)
         with pytest.raises(SessionInUseError):
             session.enqueue(b"one")
@@ -1404,7 +1405,7 @@ def test_an_interruption_at_the_end_of_a_joint_flush_leaves_its_sessions_free(
                 sessions[0].flush()
             finally:
                 monkeypatch.undo()
-        assert [each._busy for each in sessions] == [0, 0]
+        assert [each._busy for each in sessions] == [FREE, FREE]
     assert target.peek(2) == [b"1"]
 
 

@@ -32,7 +32,7 @@ with Producer(sys.argv[1]) as producer:
 with PersistentQueue(sys.argv[1]) as queue, queue.session() as session:
     while len(items) < int(sys.argv[3]):
         try:
-            item = session.dequeue(timeout=9)
+            item = session.dequeue(timeout=300)
             assert item is not None, (items, errors)
             items.append(item if len(item) < 100 else b"%d bytes" % len(item))
         except PersistentQueueError as error:
@@ -58,14 +58,15 @@ class Outcome(NamedTuple):
 def consume_in_little_memory(directory: Path, count: int) -> Outcome:
     """Publish an item, open the queue, and dequeue ``count`` items and the rest, in a child process.
 
-    The child has 512 MiB of address space, and may use ten seconds of processor time.
+    The child has 512 MiB of address space, and may use a minute of processor time.
+    Work that grows with the square of the files would need far more, on any machine.
     """
     root = Path(persistentqueue.__file__).parent.parent
     command = [sys.executable, "-c", LIMITED, str(directory), str(root), str(count)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     items, errors, seconds = ast.literal_eval(done.stdout)
-    assert seconds < 10
+    assert seconds < 60
     return Outcome(items, errors)
 
 

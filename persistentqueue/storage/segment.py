@@ -502,8 +502,8 @@ class Segment:
             raise CorruptionError(self.path, offset, f"items up to {end_ordinal}", f"none from {ordinal} on")
 
     def _window(self, end: int) -> _Window:
-        deferred_at, blocks = self._deferred
-        return _Window(self._disk, self._fd, self.path, end, deferred_at, b"".join(blocks))
+        deferred_at, blocks = self._deferred  # a thread that commits may add to the list meanwhile: it is copied
+        return _Window(self._disk, self._fd, self.path, end, deferred_at, b"".join(blocks.copy()))
 
     def _header(self, window: _Window, offset: int, ordinal: int, end: int, end_ordinal: int) -> BlockHeader:
         data = window.read(offset, BLOCK_HEADER_BYTES)

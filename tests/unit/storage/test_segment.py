@@ -18,6 +18,7 @@ from persistentqueue.storage.segment import Segment, parse_segment_name
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
 from tests.support.queues import put_each, segment_files
+from tests.support.threads import at_once
 
 
 @pytest.mark.damages
@@ -83,3 +84,28 @@ def test_damage_that_hides_everything_behind_it(tmp_path: Path) -> None:
     assert loaded.lost == 3
     assert segment.load(HEADER_BYTES, 0, 2**60, 3, 0).lost == 3  # without reading beyond the end of the file
     segment.close()
+
+
+@pytest.mark.damages
+def test_a_look_while_blocks_come(tmp_path: Path) -> None:
+    """A thread looks at the blocks in memory while another one adds some: it finds a whole number of them, in order."""
+    segment = Segment.create(DISK, str(tmp_path / "1.seg"), 1, 1 << 20)
+
+    def add() -> int:
+        for number in range(20_000):
+            segment.defer([struct.pack(">I", number)], 4, 1)
+        return 20_000
+
+    def look() -> int:
+        found, most = b"", 0
+        while most < 20_000:
+            found = segment._window(segment.end)._deferred
+            most = len(found) // 4
+            assert found[-4:] == (struct.pack(">I", most - 1) if most else b"")
+        assert found == b"".join(struct.pack(">I", number) for number in range(20_000))
+        return most
+
+    try:
+        assert at_once(add, look, look) == [20_000] * 3
+    finally:
+        segment.close()

@@ -223,7 +223,11 @@ class SessionCalls(Exclusive):
             return False
         before = self._claimed()
         if before == TORN:
-            self._mend()
+            try:
+                self._clean_up()  # while other threads find the session busy
+            except BaseException:
+                self._busy = TORN
+                raise
         return before != BUSY
 
     def _in_use(self) -> SessionInUseError:
@@ -234,20 +238,14 @@ class SessionCalls(Exclusive):
 
     def _end_badly(self) -> None:
         """Clean up after a call that raised. If this is interrupted, the next call of the session does it first."""
-        if FREE_THREADED:
-            self._mend()
-        else:
+        if not FREE_THREADED:  # else another thread could begin a call in the middle of the cleanup
             self._busy = TORN
-            self._clean_up()
-        self._busy = FREE
-
-    def _mend(self) -> None:
-        """Clean up while other threads find the session busy."""
         try:
             self._clean_up()
         except BaseException:
             self._busy = TORN
             raise
+        self._busy = FREE
 
     def _end_torn(self) -> None:
         """End a call that left the session ``TORN``, unless a call of another thread has done it."""

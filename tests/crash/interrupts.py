@@ -38,7 +38,7 @@ import persistentqueue
 from persistentqueue import PersistentQueue, Session
 from persistentqueue.errors import PersistentQueueError
 from persistentqueue.interrupts import signal_shield
-from persistentqueue.interrupts.call_guard import BUSY, TORN
+from persistentqueue.interrupts.call_guard import BUSY, FREE_THREADED, TORN, Exclusive, SessionCalls
 from persistentqueue.interrupts.signal_shield import end_helper, is_postponing
 from persistentqueue.runtime.maintenance import Maintenance
 from persistentqueue.runtime.pipeline import pipelines_of
@@ -58,6 +58,12 @@ _LOOKING = ("CALL", "JUMP_BACKWARD", "POP_JUMP_BACKWARD", "RESUME", "JUMP_ABSOLU
 """Prefixes of the names of instructions after which CPython checks for signals."""
 _CALLS_NOTHING = "CALL_INTRINSIC"
 """Prefix of the names of instructions that are no calls."""
+_CLAIMING = {
+    each.__code__
+    for each in (Exclusive._begin, Exclusive._claims, Exclusive._claimed, SessionCalls._begin, SessionCalls._claims)
+    if FREE_THREADED
+}
+"""Code that begins a call of a session. Behind its return CPython 3.13 has no look for signals, on which it relies."""
 _LOSES = inspect.CO_GENERATOR if sys.version_info[:2] == (3, 12) else 0
 """Flags of code in which Python loses an error of the tracer: that of generators, in Python 3.12."""
 PARTS = 32
@@ -162,6 +168,8 @@ class Tracer:
                 self._look(Place(code, last))
         elif event in {"return", "exception"}:  # a call that raised is no place: its handler is next
             self._last.pop(frame, None)
+            if frame.f_code in _CLAIMING and frame.f_back is not None:
+                self._last.pop(frame.f_back, None)
         return self._step
 
     def _profile(self, frame: FrameType, event: str, _: Any) -> None:

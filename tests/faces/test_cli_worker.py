@@ -19,7 +19,7 @@ from persistentqueue.cli.workers import crew, loop
 from persistentqueue.cli.workers.signals import Signals
 from tests.crash.interrupts import Place, Tracer
 from tests.faces.test_cli import cli
-from tests.support.commands import SOURCES, Command
+from tests.support.commands import PYTHON_PATH, SOURCES, Command
 from tests.support.limits import SECONDS
 from tests.support.queues import drain, put, wait_for
 
@@ -554,7 +554,7 @@ def test_output_without_a_reader_fails_no_call(tasks: Path) -> None:
     """If stdout is closed, what a function prints is dropped, and its item is done once."""
     enqueue(tasks, *numbers(3))
     words = [sys.executable, "-m", "persistentqueue", "worker", "queues", "orders", "tasks:loud", "--until-empty"]
-    surroundings = os.environ | {"PYTHONPATH": SOURCES}
+    surroundings = os.environ | {"PYTHONPATH": PYTHON_PATH}
     closed = ["sh", "-c", 'exec "$@" >&-', "sh", *words]
     subprocess.run(closed, cwd=tasks, env=surroundings, check=False, timeout=SECONDS)
     assert lines(tasks) == Counter(numbers(3))

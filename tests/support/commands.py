@@ -15,6 +15,8 @@ from typing import Any
 import persistentqueue
 
 SOURCES = os.path.dirname(os.path.dirname(os.path.abspath(persistentqueue.__file__)))
+PYTHON_PATH = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), SOURCES]))
+"""Where a process looks for modules: where this one does, for a bug that is planted there, and in this tree."""
 TIMEOUT_SECONDS = 60
 """Time that a command may take for any step before it is killed."""
 
@@ -26,7 +28,7 @@ class Command:
         self.process = subprocess.Popen(
             [sys.executable, "-W", "error", "-m", "persistentqueue", *map(str, arguments)],
             cwd=directory,
-            env=os.environ | {"PYTHONPATH": SOURCES},
+            env=os.environ | {"PYTHONPATH": PYTHON_PATH},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

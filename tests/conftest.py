@@ -98,6 +98,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def nothing_old_is_collected() -> None:
+    """Exempt what the tests of other files have left from garbage collection, as ``pytest_collection_finish`` does."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def reports_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let ``progress`` be told of each step of the work, however small it is."""

@@ -37,8 +37,11 @@ COVERING += $(patsubst %,tests/unit/interprocess/test_%.py,producer producer_cra
 COVERING += $(patsubst %,tests/misuse/test_%.py,corners sessions scarce_resources renames errors arguments inboxes \
 	inbox_limits trust foreign_directories location_repair identities passing_errors)
 
-# What tests need that start Spark, for a fast start: see tests/support/quick_spark.py.
-READY := $(VENV)/test.installed $(VENV)/spark/classes.jsa
+# What tests need that start Spark, for a fast start: see tests/support/quick_spark.py. And the tests, compiled.
+READY := $(VENV)/test.installed $(VENV)/spark/classes.jsa $(VENV)/tests.compiled
+# Processes of pytest. One that crashes ends the run: pytest-xdist may wait for ever for the one that replaces it.
+FOUR := -n 4 --max-worker-restart 0
+TWO := -n 2 --max-worker-restart 0
 
 # What a Python can do in another way than those of make test.
 ON_PYTHONS := $(patsubst %,tests/%,unit api misuse faces workers peers golden predecessors)
@@ -75,59 +78,58 @@ LONG := tests/project/test_documents_spark.py tests/peers/test_cpython.py tests/
 
 CRASH := $(BIN)/python -m tests.crash
 JOBS ?= 3
-# Campaigns of about a minute, and of about fifteen, on two cores; three at a time, since some wait. The longest stand first.
+# Campaigns of about a minute, and of about five, on two cores; three at a time, since some wait. The longest stand first.
 define MINUTE
-random --schedules 12000
+random --schedules 6000
 exhaustive --operations 2 --only 0
-random --schedules 6000 --faults
+random --schedules 3000 --faults
 mutants --most 6
-random --schedules 4000 --style several
-random --schedules 2000 --style retries
-random --schedules 4000 --style pipelines
-random --schedules 500 --style workers
-random --schedules 2000 --style encloses
-random --schedules 2000 --style renames
-kills --count 100
-workers --kills 100
-cuts --count 10
-cuts --workers --count 6
-misuse --count 200
-fuzz --kind files --count 20
-interrupts --only flush --parts 8
-interrupts --signals-only --count 200
+random --schedules 2000 --style several
+random --schedules 1000 --style retries
+random --schedules 2000 --style pipelines
+random --schedules 250 --style workers
+random --schedules 1000 --style encloses
+random --schedules 1000 --style renames
+kills --count 50
+workers --kills 50
+cuts --count 5
+cuts --workers --count 3
+misuse --count 100
+fuzz --kind files --count 10
+interrupts --only flush --parts 16
+interrupts --signals-only --count 100
 endef
-define QUARTER
-interrupts --parts 8
-exhaustive --operations 3 --only 0
+define MINUTES
 mutants --jobs 2
-random --first 36 --schedules 12000
-random --first 7 --schedules 2000 --style retries
-random --first 1000000 --schedules 40000
-flips --bytes 65536
-exhaustive --operations 3 --only 1
-random --first 1000000 --schedules 25000 --faults
-random --first 1000000 --schedules 20000 --style several
-random --first 1000000 --schedules 10000 --style several --faults
-random --first 1000000 --schedules 5000 --style retries
-random --first 1000000 --schedules 20000 --style pipelines
-random --first 1000000 --schedules 10000 --style pipelines --faults
-random --first 1000000 --schedules 2500 --style workers
-random --first 1000000 --schedules 20000 --style encloses
-random --first 1000000 --schedules 10000 --style renames
-random --first 1000000 --schedules 10000 --style encloses --faults
-kills --count 5000
-workers --kills 2000
-cuts --count 300
-cuts --workers --count 60
-syscalls --count 1000
-truncate --bytes 2048
-fuzz --kind formats --count 1000
-fuzz --kind files --first 1000 --count 400
-misuse --first 1000 --count 2000
-misuse --directed --repeat 20
-interrupts --signals-only --count 10000
+interrupts --parts 32
+exhaustive --operations 2
+flips --bytes 16384
+random --first 36 --schedules 4000
+random --first 7 --schedules 700 --style retries
+random --first 1000000 --schedules 12000
+random --first 1000000 --schedules 8000 --faults
+random --first 1000000 --schedules 6000 --style several
+random --first 1000000 --schedules 3000 --style several --faults
+random --first 1000000 --schedules 1500 --style retries
+random --first 1000000 --schedules 6000 --style pipelines
+random --first 1000000 --schedules 3000 --style pipelines --faults
+random --first 1000000 --schedules 800 --style workers
+random --first 1000000 --schedules 6000 --style encloses
+random --first 1000000 --schedules 3000 --style renames
+random --first 1000000 --schedules 3000 --style encloses --faults
+kills --count 1500
+workers --kills 600
+cuts --count 100
+cuts --workers --count 20
+syscalls --count 300
+truncate --bytes 1024
+fuzz --kind formats --count 300
+fuzz --kind files --first 1000 --count 120
+misuse --first 1000 --count 600
+misuse --directed --repeat 6
+interrupts --signals-only --count 3000
 endef
-# The same with seeds that no run had before: the second of the start. An hour and a half.
+# Random programs with seeds that no run had before, from the second of the start on, and all that has an end: two hours.
 FIRST ?= $(shell date +%s)
 define SEARCH
 random --first $(FIRST) --schedules 400000
@@ -143,8 +145,14 @@ random --first $(FIRST) --schedules 80000 --style encloses
 random --first $(FIRST) --schedules 40000 --style encloses --faults
 workers --kills 4000
 misuse --first $(FIRST) --count 8000
+interrupts --parts 4 --seed $(FIRST)
+exhaustive --operations 3 --only 0
+exhaustive --operations 3 --only 1
+flips --bytes 65536
+truncate --bytes 4096
+syscalls
 endef
-export MINUTE QUARTER SEARCH
+export MINUTE MINUTES SEARCH
 
 # Tests and campaigns start Python a thousand times: it shall keep what it compiled, whatever the surroundings say.
 export PYTHONDONTWRITEBYTECODE :=
@@ -177,31 +185,31 @@ demo: $(VENV)/examples.installed
 	$(BIN)/python examples/flights_pipeline.py --directory demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 4 --dist loadfile $(COVERED:%=--cov=persistentqueue.%) --cov-report= $(COVERING)
+	$(BIN)/python -m pytest $(FOUR) --dist loadfile $(COVERED:%=--cov=persistentqueue.%) --cov-report= $(COVERING)
 	$(BIN)/python -m coverage report --fail-under=100
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(COVERING:%=--ignore=%) \
+	$(BIN)/python -m pytest $(FOUR) --dist loadfile --no-loadscope-reorder $(COVERING:%=--ignore=%) \
 		$(FLIGHTS:%=--ignore=%) $(KILLS:%=--ignore=%) $(CLUSTER:%=--ignore=%) $(MODELS:%=--ignore=%) $(LONG:%=--ignore=%) \
 		$(NEIGHBOURS:%=--ignore=%)
 	echo "$$MINUTE" | xargs -t -L 1 -P $(JOBS) $(CRASH)
 
 long: $(READY)
-	$(BIN)/python -m pytest -n 4 --dist load --no-loadscope-reorder $(LONG)
+	$(BIN)/python -m pytest $(FOUR) --dist load --no-loadscope-reorder $(LONG)
 
 flights: $(READY)
-	EVERY_PLACE=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(FLIGHTS)
+	EVERY_PLACE=1 $(BIN)/python -m pytest $(TWO) --dist loadfile $(FLIGHTS)
 
 # Spark, of which every process is killed at every place, one after the other: 52 of them. And pipelines of stages.
 kills: $(READY)
-	EVERY_PLACE=1 $(BIN)/python -m pytest -n 2 --dist load --no-loadscope-reorder $(KILLS) -k 'not hand-offs'
-	SPARK_MODE=connect $(BIN)/python -m pytest -n 2 --dist load $(ON_CONNECT)
+	EVERY_PLACE=1 $(BIN)/python -m pytest $(TWO) --dist load --no-loadscope-reorder $(KILLS) -k 'not hand-offs'
+	SPARK_MODE=connect $(BIN)/python -m pytest $(TWO) --dist load $(ON_CONNECT)
 
 # The pipeline of ten stages on Spark, whose driver is killed with its Java at each place, and 200 times at random: hours.
 kills-pipeline: $(READY)
-	KILLS=200 $(BIN)/python -m pytest -n 2 --dist load -s -o faulthandler_timeout=0 $(KILLED_PIPELINE)
+	KILLS=200 $(BIN)/python -m pytest $(TWO) --dist load -s -o faulthandler_timeout=0 $(KILLED_PIPELINE)
 
 # Models of protocols, whole within their bounds, and the bugs that are planted in them. It needs spin and gcc.
 models: $(VENV)/test.installed
-	LARGE_MODELS=1 $(BIN)/python -m pytest -n 2 --dist load $(MODELS)
+	LARGE_MODELS=1 $(BIN)/python -m pytest $(TWO) --dist load $(MODELS)
 
 # Hand-offs on a cluster of Spark whose machines share a file system and nothing else, with each kind of loss: half an hour.
 # apt-get install --no-install-recommends glusterfs-server sshfs openssh-sftp-server iproute2 strace
@@ -209,7 +217,7 @@ cluster: $(VENV)/test.installed
 	$(BIN)/python -m pytest -o faulthandler_timeout=0 $(CLUSTER)
 
 crash: $(VENV)/test.installed
-	echo "$$QUARTER" | xargs -t -L 1 -P $(JOBS) $(CRASH)
+	echo "$$MINUTES" | xargs -t -L 1 -P $(JOBS) $(CRASH)
 
 # Random programs with new seeds. xargs prints each command, so that a violation can be replayed.
 search: $(VENV)/test.installed
@@ -241,7 +249,7 @@ $(VENV)/python-%.tested: $(DEBIAN)/etc/debian_version
 	mkdir -p $(DEBIAN)/srv/tree && git archive HEAD | tar --extract --directory $(DEBIAN)/srv/tree
 	$(IN_DEBIAN) python$* -m venv /srv/python-$*
 	$(IN_DEBIAN) sh -c 'cd /srv/tree && /srv/python-$*/bin/python -m pip install --disable-pip-version-check --quiet --editable ".[test]"'
-	$(IN_DEBIAN) sh -c 'cd /srv/tree && /srv/python-$*/bin/python -m pytest -n 2 $(ON_PYTHONS)'
+	$(IN_DEBIAN) sh -c 'cd /srv/tree && /srv/python-$*/bin/python -m pytest $(TWO) $(ON_PYTHONS)'
 	$(IN_DEBIAN) sh -c 'cd /srv/tree && /srv/python-$*/bin/python -m tests.crash interrupts --parts 16 --jobs 2'
 
 $(DEBIAN)/etc/debian_version:
@@ -273,7 +281,7 @@ free-threaded: $(FREE)/opt/python/bin/python3.13t
 	$(IN_FREE) /opt/python/bin/python3.13t -m venv /srv/python
 	$(IN_FREE) sh -c "cd /srv/tree && /srv/python/bin/python -m pip install --disable-pip-version-check --quiet \
 		--only-binary hypothesis --editable '.[$(FREE_EXTRAS)]' $(FREE_PACKAGES)"
-	$(IN_FREE) sh -c 'cd /srv/tree && PYTHON_GIL=0 /srv/python/bin/python -m pytest -n 2 $(ON_FREE) $(WITHOUT_EXTRAS)'
+	$(IN_FREE) sh -c 'cd /srv/tree && PYTHON_GIL=0 /srv/python/bin/python -m pytest $(TWO) $(ON_FREE) $(WITHOUT_EXTRAS)'
 
 $(FREE)/opt/python/bin/python3.13t: $(FREE)/etc/debian_version
 	$(IN_FREE) sh -c 'apt-get update --quiet=2 && apt-get install --yes --quiet=2 --no-install-recommends $(BUILT_WITH)'
@@ -292,9 +300,9 @@ $(FREE)/etc/debian_version:
 connect: export SPARK_MODE := connect
 connect: export SPARK_CLIENT_PYTHON := $(CURDIR)/$(VENV)/client/bin/python
 connect: $(READY) $(VENV)/client.made
-	EVERY_PLACE=1 $(BIN)/python -m pytest -n 2 --dist load --no-loadscope-reorder $(ON_SPARK) tests/spark/test_connect.py \
+	EVERY_PLACE=1 $(BIN)/python -m pytest $(TWO) --dist load --no-loadscope-reorder $(ON_SPARK) tests/spark/test_connect.py \
 		tests/spark/test_killed.py
-	SPARK_MODE= EVERY_PLACE=1 $(BIN)/python -m pytest -n 2 --dist load tests/spark/test_killed.py -k hand-offs
+	SPARK_MODE= EVERY_PLACE=1 $(BIN)/python -m pytest $(TWO) --dist load tests/spark/test_killed.py -k hand-offs
 
 $(VENV)/client.made: setup.cfg
 	$(PYTHON) -m venv $(VENV)/client
@@ -303,7 +311,7 @@ $(VENV)/client.made: setup.cfg
 
 # Airflow, a declarative pipeline of Spark, and a stream over several queues that is killed around a commit.
 neighbours: airflow $(READY)
-	$(BIN)/python -m pytest -n 2 --dist load $(NEIGHBOURS)
+	$(BIN)/python -m pytest $(TWO) --dist load $(NEIGHBOURS)
 	SPARK_MODE=connect $(BIN)/python -m pytest tests/spark/test_declarative.py
 
 # The provider for Airflow, in an environment of its own, of a third of a gigabyte.
@@ -334,7 +342,7 @@ screenshots: docs
 package: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 1577836800)
 package: $(READY) $(VENV)/release.installed
 	$(RELEASE)/python release/check.py dist
-	cd dist/unpacked && PYTHONPATH=$(CURDIR)/dist/unpacked $(CURDIR)/$(BIN)/python -m pytest -n 4 --dist loadfile \
+	cd dist/unpacked && PYTHONPATH=$(CURDIR)/dist/unpacked $(CURDIR)/$(BIN)/python -m pytest $(FOUR) --dist loadfile \
 		$(UNPACKED) $(LONG:%=--ignore=%)
 	rm -rf dist/unpacked
 
@@ -345,7 +353,7 @@ $(VENV)/bounds-%.tested: $(VENV)/release.installed
 	rm -rf $(VENV)/bounds-$*
 	$(RELEASE)/uv venv --quiet --python $(PYTHON) $(VENV)/bounds-$*
 	$(RELEASE)/uv pip install --quiet --python $(VENV)/bounds-$* --resolution $* --editable '.[test]'
-	$(VENV)/bounds-$*/bin/python -m pytest -n 2 --dist loadfile $(BOUNDS)
+	$(VENV)/bounds-$*/bin/python -m pytest $(TWO) --dist loadfile $(BOUNDS)
 
 perf: $(VENV)/test.installed
 	$(BIN)/python -m perf --results perf/results
@@ -364,6 +372,12 @@ perf-spark: $(VENV)/test.installed
 # Without Java it is not made, and the tests that need it are skipped. If it fails, Spark starts as slowly as always.
 $(VENV)/spark/classes.jsa: $(VENV)/test.installed tests/support/quick_spark.py
 	-$(BIN)/python -m tests.support.quick_spark
+
+# Else each process of pytest compiles each test for itself, which takes half a minute of a core.
+$(VENV)/tests.compiled: $(VENV)/test.installed
+	printf '%s\n' 'tests/unit tests/api' 'tests/misuse tests/faces tests/workers tests/predecessors tests/project tests/durability' | \
+		xargs -L 1 -P 2 $(BIN)/python -m pytest --collect-only -qq > $@.out
+	mv $@.out $@
 
 $(VENV)/release.installed:
 	$(PYTHON) -m venv $(VENV)/release

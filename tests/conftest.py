@@ -45,6 +45,14 @@ ONE_JAVA = {
     )
 }
 """Test files that use the fixture ``spark``. Its start takes ten seconds and one gibibyte."""
+DIVIDED = {
+    f"tests/{name}.py"
+    for name in (
+        *("durability/test_campaigns", "durability/test_failing_closes", "durability/test_syscalls"),
+        *("misuse/test_interrupts", "unit/engine/test_store", "unit/recovery/test_repair", "unit/recovery/test_replay"),
+    )
+}
+"""Test files that take longest, and whose tests share nothing: the last process would be busy with one alone."""
 
 
 def _descriptors() -> dict[int, str]:
@@ -78,7 +86,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Send the files of ``ONE_JAVA`` to one process with ``--dist loadfile``, so that their tests share one Spark."""
+    """Send the files of ``ONE_JAVA`` to one process with ``--dist loadfile``, so that their tests share one Spark. Send
+    each test of ``DIVIDED`` to the process that is free."""
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
@@ -86,6 +95,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduling(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file = str(super()._split_scope(nodeid))
+            if file in DIVIDED:
+                return nodeid
             return "one Java" if file in ONE_JAVA else file
 
     return Scheduling(config, log)

@@ -85,6 +85,9 @@ class Ticket(Uncopyable, Future[bool]):
 
     def __init__(self) -> None:
         """Begin an outcome that is unknown."""
+        # Now, while one thread has the ticket: CPython before 3.12 makes two dictionaries if two threads ask for the
+        # first one and a collection of garbage lets them change. One is lost, or the memory of both is freed twice.
+        vars(self)
 
     def done(self) -> bool:
         """Return whether the flush has ended, well or badly. For any thread."""

@@ -78,7 +78,9 @@ LONG := tests/project/test_documents_spark.py tests/peers/test_cpython.py tests/
 
 CRASH := $(BIN)/python -m tests.crash
 JOBS ?= 3
-# Campaigns of about a minute, and of about five, on two cores; three at a time, since some wait. The longest stand first.
+# Each commit takes another third of the planted bugs.
+COMMITS := $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
+# Campaigns of about a minute, of some, and of half an hour, on two cores; three at a time, since some wait. The longest stand first.
 define MINUTE
 random --schedules 6000
 exhaustive --operations 2 --only 0
@@ -100,7 +102,7 @@ interrupts --only flush --parts 16
 interrupts --signals-only --count 100
 endef
 define MINUTES
-mutants --jobs 2
+mutants --jobs 2 --parts 3 --seed $(COMMITS)
 interrupts --parts 32
 exhaustive --operations 2
 flips --bytes 16384
@@ -129,7 +131,38 @@ misuse --first 1000 --count 600
 misuse --directed --repeat 6
 interrupts --signals-only --count 3000
 endef
-# Random programs with seeds that no run had before, from the second of the start on, and all that has an end: two hours.
+define QUARTER
+interrupts --parts 8
+exhaustive --operations 3 --only 0
+mutants --jobs 2
+random --first 36 --schedules 12000
+random --first 7 --schedules 2000 --style retries
+random --first 1000000 --schedules 40000
+flips --bytes 65536
+exhaustive --operations 3 --only 1
+random --first 1000000 --schedules 25000 --faults
+random --first 1000000 --schedules 20000 --style several
+random --first 1000000 --schedules 10000 --style several --faults
+random --first 1000000 --schedules 5000 --style retries
+random --first 1000000 --schedules 20000 --style pipelines
+random --first 1000000 --schedules 10000 --style pipelines --faults
+random --first 1000000 --schedules 2500 --style workers
+random --first 1000000 --schedules 20000 --style encloses
+random --first 1000000 --schedules 10000 --style renames
+random --first 1000000 --schedules 10000 --style encloses --faults
+kills --count 5000
+workers --kills 2000
+cuts --count 300
+cuts --workers --count 60
+syscalls --count 1000
+truncate --bytes 2048
+fuzz --kind formats --count 1000
+fuzz --kind files --first 1000 --count 400
+misuse --first 1000 --count 2000
+misuse --directed --repeat 20
+interrupts --signals-only --count 10000
+endef
+# The same with seeds that no run had before: the second of the start. An hour and a half.
 FIRST ?= $(shell date +%s)
 define SEARCH
 random --first $(FIRST) --schedules 400000
@@ -145,14 +178,8 @@ random --first $(FIRST) --schedules 80000 --style encloses
 random --first $(FIRST) --schedules 40000 --style encloses --faults
 workers --kills 4000
 misuse --first $(FIRST) --count 8000
-interrupts --parts 4 --seed $(FIRST)
-exhaustive --operations 3 --only 0
-exhaustive --operations 3 --only 1
-flips --bytes 65536
-truncate --bytes 4096
-syscalls
 endef
-export MINUTE MINUTES SEARCH
+export MINUTE MINUTES QUARTER SEARCH
 
 # Tests and campaigns start Python a thousand times: it shall keep what it compiled, whatever the surroundings say.
 export PYTHONDONTWRITEBYTECODE :=
@@ -176,7 +203,7 @@ BOUNDS += -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableException
 # The tools of a release have an environment of their own, so that none of them decides a version that is tested.
 RELEASE := $(VENV)/release/bin
 
-.PHONY: demo test long flights kills kills-pipeline models cluster crash search pythons free-threaded sparks connect neighbours airflow lint docs screenshots package bounds perf \
+.PHONY: demo test long flights kills kills-pipeline models cluster campaigns crash search pythons free-threaded sparks connect neighbours airflow lint docs screenshots package bounds perf \
 	perf-spark clean
 
 # The pipeline is killed in the middle of a stage, and then goes on. It needs no kill if an earlier demo is done.
@@ -216,8 +243,12 @@ models: $(VENV)/test.installed
 cluster: $(VENV)/test.installed
 	$(BIN)/python -m pytest -o faulthandler_timeout=0 $(CLUSTER)
 
-crash: $(VENV)/test.installed
+# Of each campaign as much as .ci/run has time for, and a third of the planted bugs.
+campaigns: $(VENV)/test.installed
 	echo "$$MINUTES" | xargs -t -L 1 -P $(JOBS) $(CRASH)
+
+crash: $(VENV)/test.installed
+	echo "$$QUARTER" | xargs -t -L 1 -P $(JOBS) $(CRASH)
 
 # Random programs with new seeds. xargs prints each command, so that a violation can be replayed.
 search: $(VENV)/test.installed

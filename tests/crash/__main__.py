@@ -114,6 +114,7 @@ def hunt(options: argparse.Namespace) -> None:
     """Plant each bug; exit with an error if one is not caught."""
     survivors: list[str] = []
     chosen = [mutant for mutant in MUTANTS if options.only in mutant.name][: options.most]
+    chosen = chosen[options.seed % options.parts :: options.parts]
     for verdict in run_mutants(chosen, options.schedules, options.jobs):
         if not verdict.caught:
             survivors.append(verdict.mutant.name)
@@ -235,6 +236,8 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--schedules", type=int, default=100_000)
     command.add_argument("--only", default="", help="those with this in their name")
     command.add_argument("--most", type=int, default=None, help="the first so many")
+    command.add_argument("--parts", type=int, default=1, help="take one in so many of them")
+    command.add_argument("--seed", type=int, default=0, help="of the part")
     command.set_defaults(do=hunt)
     for name, what, count, do in (
         ("kills", "kill -9 of real processes", 1000, kill),

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-
 _CACHE = Path(__file__).parents[2] / ".mypy_cache" / "programs"
 """What mypy knows of the package and of the standard library: it takes ten seconds to find that out again."""
 

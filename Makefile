@@ -104,7 +104,7 @@ endef
 define MINUTES
 mutants --jobs 2 --parts 3 --seed $(COMMITS)
 interrupts --parts 32
-exhaustive --operations 2
+exhaustive --operations 2 --only 1
 flips --bytes 16384
 random --first 36 --schedules 4000
 random --first 7 --schedules 700 --style retries

@@ -33,7 +33,7 @@ def test_row_10_empty_transactions(attacked: Path, directory: Path, kind: str) -
         forge(attacked / name, [Adoption(0, 5, 0, name), *chain.from_iterable(files)])
         del files
     assert (attacked / name).stat().st_size > 50 * 10**6
-    found = consume_in_little_memory(directory, 1)
+    found = consume_in_little_memory(directory, 1, processor_seconds=60)
     assert found == ([b"innocent, with a marker"], ["CorruptionError"])
     assert aside(attacked) == [f"{name}.damaged"]
 
@@ -44,7 +44,7 @@ def test_row_10_very_many_empty_files(attacked: Path, directory: Path) -> None:
     The publication behind them is adopted."""
     for number in range(100_000):
         os.close(os.open(attacked / hostile_name(number), os.O_WRONLY | os.O_CREAT, 0o600))
-    found = consume_in_little_memory(directory, 1)
+    found = consume_in_little_memory(directory, 1, processor_seconds=60)
     assert found.items == [b"innocent, with a marker"]
     assert set(found.errors) == {"CorruptionError"} and len(found.errors) == TOLD_MAX
     assert len(aside(attacked)) == 100_000
@@ -62,7 +62,7 @@ def test_row_10_a_block_that_becomes_a_gibibyte(attacked: Path, directory: Path)
         producer.flush()
     (file,) = attacked.iterdir()
     assert file.stat().st_size < 10**5
-    found = consume_in_little_memory(directory, 1)
+    found = consume_in_little_memory(directory, 1, processor_seconds=60)
     assert found == ([b"innocent, with a marker"], ["MemoryShortageError"])
     with PersistentQueue(directory) as queue, queue.session() as session:
         item = session.dequeue()

@@ -33,7 +33,7 @@ from tests.conftest import QueueFactory
 from tests.support.disks import call_on
 from tests.support.queues import drain
 
-PUBLISHED = 3 * LOOK_NAMES
+PUBLISHED = 2 * LOOK_NAMES + STEP_NAMES
 
 
 def publish_many(directory: Path, count: int) -> None:

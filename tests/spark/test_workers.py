@@ -28,7 +28,7 @@ def test_a_worker_is_settled_once(spark: SparkSession, tmp_path: Path) -> None:
     """
     before = gc.get_freeze_count()
     settle()
-    assert gc.get_freeze_count() == before
+    assert gc.get_freeze_count() <= before  # an object that was exempt may go meanwhile
     register(spark)
     for _ in range(2):
         values = spark.range(0, 8, 1, 2).selectExpr("CAST(id AS string) AS value")

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 _CACHE = Path(__file__).parents[2] / ".mypy_cache" / "programs"
-"""What mypy knows of the package and of the standard library: it takes ten seconds to find that out again."""
+"""Cache of mypy for the package and the standard library, which it reads in ten seconds."""
 
 
 def lines_of_mypy(directory: Path, program: str) -> list[str]:

@@ -300,7 +300,7 @@ def test_full_disk(open_queue: QueueFactory, code: int) -> None:
 
 def test_full_disk_at_every_limit(tmp_path: Path) -> None:
     """Whichever write takes the disk's last byte, the acknowledged items come out, and nothing else."""
-    for left_bytes in range(9_000, 16_000, 61):
+    for left_bytes in range(9_000, 16_000, 101):
         full = FullDisk(left_bytes)
         path = tmp_path / str(left_bytes)
         acknowledged: list[bytes] = []

@@ -197,6 +197,8 @@ ON_CONNECT := tests/spark/test_killed.py tests/spark/test_connect.py::test_a_que
 
 # These tests run from the unpacked source distribution, and with the oldest and newest versions of all dependencies.
 UNPACKED := tests/project tests/api
+# But not what looks at each file for itself: the distribution has the same files.
+UNPACKED += --ignore=tests/project/test_language.py --ignore=tests/project/test_layers.py
 BOUNDS := tests/api tests/faces tests/unit/core tests/unit/system tests/spark/test_handoff.py tests/spark/test_source.py
 # Before 4.3 PySpark leaves a folder `artifacts` in the working directory, and before 4.1 sockets to the garbage collector.
 BOUNDS += -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning

@@ -7,8 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import portalocker
@@ -18,8 +16,6 @@ import persistentqueue
 
 from . import cpython
 
-Running = tuple[subprocess.Popen[bytes], Path]
-"""A process, and the file that gets its output."""
 SOURCES = Path(persistentqueue.__file__).parents[1]
 LEAST_TESTS = {10: 23, 11: 23, 12: 23, 13: 59, 14: 58, 15: 58}
 """Least number of its tests that apply, by the minor version of Python."""
@@ -38,44 +34,26 @@ def python_of(minor: int) -> str | None:
     return None
 
 
-@pytest.fixture(scope="module")
-def outputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Running]]:
-    """Start the tests with each installed Python, and yield their processes and output files.
-
-    They run at once, since the tests mostly sleep.
-    """
-    root = tmp_path_factory.mktemp("cpython")
-    beside = root / "beside"
+@pytest.mark.parametrize("minor", LEAST_TESTS, ids="3.{}".format)
+def test_its_own_tests_pass(minor: int, tmp_path: Path) -> None:
+    """Every class of ``test.test_queue`` that applies passes, unmodified, with warnings as errors."""
+    python = python_of(minor)
+    if python is None:
+        pytest.skip(f"no Python 3.{minor} with its tests is installed here")
+    beside = tmp_path / "beside"
     beside.mkdir()
     (beside / "portalocker").symlink_to(Path(portalocker.__file__).parent)  # the only dependency
-    with ExitStack() as stack:
-        found: dict[int, Running] = {}
-        for minor, python in ((minor, python_of(minor)) for minor in LEAST_TESTS):
-            if python is None:
-                continue
-            output = root / str(minor)
-            process = subprocess.Popen(
-                [python, "-W", "error", "-m", "tests.peers.cpython"],
-                cwd=SOURCES,
-                env=os.environ | {"PYTHONPATH": f"{SOURCES}{os.pathsep}{beside}", "TMPDIR": str(root)},
-                stdout=stack.enter_context(output.open("wb")),
-                stderr=subprocess.STDOUT,
-            )
-            stack.enter_context(process)
-            stack.callback(process.kill)
-            found[minor] = (process, output)
-        yield found
-
-
-@pytest.mark.parametrize("minor", LEAST_TESTS, ids="3.{}".format)
-def test_its_own_tests_pass(minor: int, outputs: dict[int, Running]) -> None:
-    """Every class of ``test.test_queue`` that applies passes, unmodified, with warnings as errors."""
-    if minor not in outputs:
-        pytest.skip(f"no Python 3.{minor} with its tests is installed here")
-    process, file = outputs[minor]
-    process.wait()
-    output = file.read_text()
-    assert process.returncode == 0, output
+    done = subprocess.run(
+        [python, "-W", "error", "-m", "tests.peers.cpython"],
+        cwd=SOURCES,
+        env=os.environ | {"PYTHONPATH": f"{SOURCES}{os.pathsep}{beside}", "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    output = done.stdout
+    assert done.returncode == 0, output
     ran = re.search(r"^ran (\d+), skipped 0$", output, re.MULTILINE)
     assert ran is not None
     assert int(ran[1]) >= LEAST_TESTS[minor]

@@ -228,6 +228,9 @@ flights: $(READY)
 	EVERY_PLACE=1 $(BIN)/python -m pytest $(TWO) --dist loadfile $(FLIGHTS)
 
 # Spark, of which every process is killed at every place, one after the other: 52 of them. And pipelines of stages.
+# With PARTS=3 it takes one place in three, and with each commit others.
+kills: export PART := $(COMMITS)
+kills: export PARTS ?= 1
 kills: $(READY)
 	EVERY_PLACE=1 $(BIN)/python -m pytest $(TWO) --dist load --no-loadscope-reorder $(KILLS) -k 'not hand-offs'
 	SPARK_MODE=connect $(BIN)/python -m pytest $(TWO) --dist load $(ON_CONNECT)

@@ -19,6 +19,7 @@ import persistentqueue
 from persistentqueue import PersistentQueue
 from persistentqueue.engine.inbox import PART_GRACE_SECONDS
 from persistentqueue.spark import StageHandoff
+from tests.support.parts import in_part
 from tests.support.queues import drain
 from tests.support.spark_kills import (
     BATCH_PLACES,
@@ -71,6 +72,8 @@ SOME_OF_CONNECT = [
 """Some of the places, with one start of a server of Spark Connect."""
 if not os.environ.get("EVERY_PLACE"):
     CHAINS = {"some": SOME_OF_CONNECT if IS_CONNECT else SOME}
+else:
+    CHAINS = {name: chosen for name, cells in CHAINS.items() if (chosen := list(in_part(cells)))}
 
 
 def run(root: Path, cells: Sequence[Cell]) -> tuple[int, str]:

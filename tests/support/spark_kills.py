@@ -26,8 +26,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, TypeVar
 
 from py4j.protocol import Py4JError
 from pyspark import TaskContext
@@ -79,6 +80,7 @@ SETTINGS, PAYLOADS = "PERSISTENTQUEUE_CLUSTER", "PERSISTENTQUEUE_PAYLOADS"
 """Variables with the settings of a session on the cluster, as a json, and with the shared directory of payloads."""
 _BACKEND = "CoarseGrainedExecutorBackend"
 _LIVES = 4
+T = TypeVar("T")
 
 
 class Cell(NamedTuple):
@@ -420,28 +422,38 @@ def work(spark: SparkSession, cell: Cell) -> None:
         with PersistentQueue(directory, "in", fan_out=True) as queue, queue.transaction() as session:
             session.enqueue_many(b"%d" % number for number in range(ITEMS))
     Path(os.environ[_ROOT], "current").write_text(" ".join(cell))
-    query = None
-    for life in range(_LIVES):
-        try:
-            with owning(cell):
-                if cell.kind == "stream":
-                    query = run_stream(spark, directory)
-                elif cell.kind in {"handoff", "put"}:
-                    run_handoff(spark, cell)
-                else:
-                    run_batch(spark, directory)
-        except (PySparkException, Py4JError) as failure:
-            if life + 1 == _LIVES or not find("jvm"):
-                raise
-            print(f"{' '.join(cell)}: {failure}"[:300], flush=True)
-        else:
-            break
+    query = survive(cell, partial(run, spark, cell))
     if query is not None:
         strike("ended")
         acknowledge(query)
     elif cell.kind == "batch":
-        run_batch(spark, directory)  # once more: its marker must prevent a second write
+        survive(cell, partial(run_batch, spark, directory))  # once more: its marker must prevent a second write
     (directory / "done").touch()
+
+
+def run(spark: SparkSession, cell: Cell) -> StreamingQuery | None:
+    """Run the query or the job of the piece; return the query."""
+    with owning(cell):
+        if cell.kind == "stream":
+            return run_stream(spark, cell.directory)
+        if cell.kind in {"handoff", "put"}:
+            run_handoff(spark, cell)
+        else:
+            run_batch(spark, cell.directory)
+    return None
+
+
+def survive(cell: Cell, call: Callable[[], T]) -> T:
+    """Make the call again if it fails by the kill while Java lives, also late: Spark may begin its next work with a
+    Python process that was killed."""
+    for _ in range(_LIVES - 1):
+        try:
+            return call()
+        except (PySparkException, Py4JError) as failure:
+            if not find("jvm"):
+                raise
+            print(f"{' '.join(cell)}: {failure}"[:300], flush=True)
+    return call()
 
 
 def open_spark(root: Path) -> SparkSession:

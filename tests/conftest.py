@@ -4,11 +4,15 @@ descriptor or thread left over."""
 from __future__ import annotations
 
 import gc
+import importlib
 import os
+import signal
+import sys
+import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -84,6 +88,44 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("spark") is None)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Let coverage watch the imports of its modules, but not those of the tests, if ``WATCHED`` has paths."""
+    if not os.environ.get("WATCHED"):
+        return (yield)
+    for module in session.config.getoption("cov_source"):
+        importlib.import_module(module)
+    with _unwatched():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Let coverage watch only the tests of ``WATCHED`` that are not marked ``unwatched``, if ``WATCHED`` has paths.
+
+    Coverage doubles the time of a test. The marker ``no_cover`` of pytest-cov has no effect in a process of xdist:
+    there are two watchers, and if one stops, the other goes on.
+    """
+    watched = tuple(os.environ.get("WATCHED", "").split())
+    if not watched or (item.nodeid.startswith(watched) and item.get_closest_marker("unwatched") is None):
+        return (yield)
+    with _unwatched():
+        return (yield)
+
+
+@contextmanager
+def _unwatched() -> Iterator[None]:
+    """Let coverage see nothing of the context, nor of the threads that start in it."""
+    own, that_of_threads = sys.gettrace(), threading.gettrace()
+    sys.settrace(None)
+    threading.settrace(None)
+    try:
+        yield
+    finally:
+        sys.settrace(own)
+        threading.settrace(that_of_threads)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Send the files of ``ONE_JAVA`` to one process with ``--dist loadfile``, so that their tests share one Spark. Send
@@ -147,9 +189,13 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
         if thread not in threads and _ends_by_itself(thread):
             thread.join(60)
     left = {fd: target for fd, target in _descriptors().items() if before.get(fd) != target}
-    kinds = ("/", "anon_inode")
     foreign = ("/dev/", "/usr/lib/")  # libffi, which ctypes uses, keeps its own file open
-    own = {fd: target for fd, target in left.items() if target.startswith(kinds) and not target.startswith(foreign)}
+    own = {
+        fd: target
+        for fd, target in left.items()
+        if target.startswith((tempfile.gettempdir(), "anon_inode"))
+        or (target.startswith("/") and not target.startswith(foreign))
+    }
     assert not own, f"descriptors left open: {own}"
     running = {thread for thread in threading.enumerate() if not _is_of_java(thread)}
     assert running <= threads, "threads left running"
@@ -239,6 +285,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         except JavaNotFoundError as reason:
             pytest.skip(str(reason))
         register(opened)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # PySpark's own would change what later tests see
         yield opened
 
 

@@ -89,6 +89,7 @@ def test_items_come_out_as_they_went_in(tmp_path: Path, codec: codecs.Codec[Any]
             assert (session.dequeue(), session.dequeue_many(1)) == (None, [])
 
 
+@pytest.mark.unwatched
 @given(JSON_VALUES)
 def test_json_says_whatever_json_can_say(value: Any) -> None:
     """Any JSON value is decoded to an equal value."""

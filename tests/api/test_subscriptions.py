@@ -508,6 +508,7 @@ def test_starts_that_cannot_be(open_queue: QueueFactory) -> None:
 # --- against a model -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.unwatched
 @pytest.mark.parametrize("seed", range(9))
 def test_random_programs(directory: Path, seed: int) -> None:
     """After random enqueues, dequeues, rollbacks, subscriptions, closings and crashes, each subscription has the items

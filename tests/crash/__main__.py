@@ -26,6 +26,7 @@ from .misuse import directed, run_misuse, run_programs
 from .mutants import MUTANTS, run_mutants
 from .owner_interrupts import run_owner_places
 from .pipelines import PIPELINES, PipelinesExplorer
+from .plans import PLANS, lines_of, run_lines
 from .retries import RETRIES, RetriesExplorer
 from .several import SEVERAL, SeveralExplorer
 from .signals import run_signals
@@ -197,6 +198,14 @@ def interrupt(options: argparse.Namespace) -> None:
         print(run_signals(options.count, options.seed))
 
 
+def follow(options: argparse.Namespace) -> None:
+    """Run the campaigns of a plan; exit with an error if one fails."""
+    failed = run_lines(lines_of(options.plan, options.seed), options.jobs)
+    for line in failed:
+        print(f"FAILED: python -m tests.crash {line}")  # last: of a long output, a log may keep the end only
+    sys.exit(bool(failed))
+
+
 def main() -> None:
     """Parse the command line, and run the campaign."""
     # Campaigns cause damage and failed syncs on purpose, a million times: their warnings would hide the result.
@@ -287,6 +296,10 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--repeat", type=int, default=1, help="how often each program runs")
     command.add_argument("--directed", action="store_true", help="only the programs that find the planted bugs")
     command.set_defaults(do=misuse)
+    command = commands.add_parser("plan", parents=[shared], help="several campaigns, as the Makefile does")
+    command.add_argument("plan", choices=PLANS)
+    command.add_argument("--seed", type=int, default=0, help="of the planted bugs, or the first of a search")
+    command.set_defaults(do=follow)
     return made
 
 

@@ -59,6 +59,7 @@ def counting() -> tuple[Disk, list[str]]:
 # --- row 24: what waits in the inbox, and how long that takes --------------------------------------------------------
 
 
+@pytest.mark.unwatched
 def test_row_24_who_does_not_wait_adopts_a_bounded_part(open_queue: QueueFactory, directory: Path) -> None:
     """``dequeue()`` adopts a bounded part of the publications, a flush adopts another, and all items come in order."""
     disk, renamed = counting()
@@ -78,6 +79,7 @@ def test_row_24_who_does_not_wait_adopts_a_bounded_part(open_queue: QueueFactory
     assert len(renamed) == PUBLISHED
 
 
+@pytest.mark.unwatched
 @pytest.mark.parametrize("timeout", [60.0, None])
 def test_row_24_an_item_is_returned_once_it_is_there(
     open_queue: QueueFactory, directory: Path, timeout: float | None

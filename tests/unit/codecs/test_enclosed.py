@@ -90,6 +90,7 @@ def test_any_item_comes_back(way: str, item: bytes) -> None:
     assert len(data) <= len(item) + over
 
 
+@pytest.mark.unwatched
 @given(item=st.recursive(st.none() | st.integers() | st.text(), st.lists))
 def test_items_of_an_inner_codec_come_back(item: Any) -> None:
     """The envelope contains what the inner codec makes of an item."""

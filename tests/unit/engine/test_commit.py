@@ -91,6 +91,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("scratch")
 
 
+@pytest.mark.unwatched
 @settings(max_examples=60)
 @given(groups=GROUPS, inline_bytes=st.sampled_from([0, 100, 65536]))
 @example(groups=[[([], 0, 0, 0)], [([], 0, 0, 0), ([b""], 0, 0, 0)], [([], 0, 0, 0), ([], 1, 0, 0)]], inline_bytes=100)

@@ -260,6 +260,7 @@ def test_a_run_of_many_blocks_is_one_move() -> None:
     assert items_in(store) == items[2:]
 
 
+@pytest.mark.unwatched
 @settings(max_examples=60)
 @given(st.lists(st.binary(max_size=30), min_size=8, max_size=40), st.data())
 def test_anything_is_moved_as_it_was(items: list[bytes], data: st.DataObject) -> None:

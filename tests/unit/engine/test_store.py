@@ -298,6 +298,7 @@ def test_full_disk(open_queue: QueueFactory, code: int) -> None:
         assert drain(queue) == [items[done]]
 
 
+@pytest.mark.unwatched
 def test_full_disk_at_every_limit(tmp_path: Path) -> None:
     """Whichever write takes the disk's last byte, the acknowledged items come out, and nothing else."""
     for left_bytes in range(9_000, 16_000, 101):
@@ -414,6 +415,7 @@ def work(queue: PersistentQueue, done: list[bytes], taken: list[bytes]) -> None:
     queue.trim()
 
 
+@pytest.mark.unwatched
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 def test_every_call_failing_once(tmp_path: Path, code: int) -> None:
     """Whichever call fails, all acknowledged items are there afterwards, and at most the one failed flush as well."""

@@ -261,6 +261,7 @@ def test_two_that_publish_at_the_same_moment(made: Path, monkeypatch: pytest.Mon
         assert queue.marker("app") == 2
 
 
+@pytest.mark.unwatched
 def test_a_manifest_of_very_many(open_queue: QueueFactory, directory: Path) -> None:
     """A manifest may name more parts than a usual frame or the usual length of the log takes."""
     queue = open_queue(log_bytes=64 * 1024)

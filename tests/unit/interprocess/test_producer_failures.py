@@ -231,6 +231,7 @@ def test_what_is_no_file_is_set_aside(open_queue: QueueFactory, directory: Path,
     assert sorted(inbox(directory))[0].endswith(".damaged")
 
 
+@pytest.mark.unwatched
 def test_a_large_inbox_is_listed_a_few_times(directory: Path) -> None:
     """Adopting ten frames of publications takes a few listings of the inbox, and not some for each frame."""
     listings = [0]

@@ -112,6 +112,7 @@ def test_recovery_run_twice_or_cut_short_gives_the_same(crashed: Path, tmp_path:
         assert items == ITEMS
 
 
+@pytest.mark.unwatched
 def test_log_cut_at_every_byte(crashed: Path, tmp_path: Path) -> None:
     """An unsealed log that is cut behind its checkpoint opens with an exact prefix of its commits, and the cut is
     reported."""
@@ -175,6 +176,7 @@ def test_unused_space_is_of_no_interest(sealed: Path) -> None:
     assert items == ITEMS
 
 
+@pytest.mark.unwatched
 @pytest.mark.damages
 def test_damage_before_valid_frames_is_refused(crashed: Path) -> None:
     """An invalid frame before a valid one is damage to acknowledged data: the opening is refused."""
@@ -194,6 +196,7 @@ def test_damage_before_valid_frames_is_refused(crashed: Path) -> None:
         PersistentQueue(crashed)
 
 
+@pytest.mark.unwatched
 def test_damage_to_the_last_frame_is_reported_as_torn(crashed: Path, tmp_path: Path) -> None:
     """Damage to the last frame of an unsealed log looks like a torn write: the frame is dropped and reported, and the
     log is kept aside."""
@@ -424,6 +427,7 @@ def make_blocks(path: Path, **settings: Any) -> tuple[list[bytes], Path]:
     return items, segment
 
 
+@pytest.mark.unwatched
 @pytest.mark.damages
 def test_every_byte_of_a_segment(tmp_path: Path) -> None:
     """A flipped bit costs only the items of its own block and is raised once. All other items come out, in order."""

@@ -55,6 +55,7 @@ def seconds_of(samples: Sequence[Sample]) -> list[float]:
 # --- the ring ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.unwatched
 def test_the_ring_is_dense_for_a_minute_and_bounded() -> None:
     """Three days of one sample a second leave the last minute by seconds, an hour by minutes, and 47 hours by hours."""
     history = History()

@@ -112,6 +112,7 @@ def test_an_error_is_the_same_for_each_look() -> None:
             ticket.result()
 
 
+@pytest.mark.unwatched
 @pytest.mark.usefixtures("often_switched")
 @pytest.mark.parametrize("way", ["result", "wait", "callback", "as_completed"])
 def test_no_end_is_missed(way: str) -> None:

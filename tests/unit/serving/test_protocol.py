@@ -102,6 +102,7 @@ def raw(kind: int, rest: bytes, length_bytes: int | None = None) -> bytes:
     return struct.pack("<IBI", len(rest) + 5 if length_bytes is None else length_bytes, kind, 1) + rest
 
 
+@pytest.mark.unwatched
 @given(MESSAGES, U32)
 def test_each_message_arrives(message: Message, call: int) -> None:
     """A message is decoded as it was encoded, with the number of its call, and of the same type."""

@@ -39,6 +39,7 @@ def sent(value: object) -> Any:
     return decode_value(json.loads(json.dumps(encode_value(value))))
 
 
+@pytest.mark.unwatched
 @given(VALUES)
 def test_values_arrive(value: Any) -> None:
     """Lists, tuples, dictionaries and the classes of results arrive equal, and of the same types."""

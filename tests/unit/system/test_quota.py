@@ -203,6 +203,7 @@ def test_log_grows_for_who_dequeues_out_of_order() -> None:
             assert run.settled, run.error
 
 
+@pytest.mark.unwatched
 def test_gaps_that_take_more_than_is_kept_do_not_end_dequeueing(open_queue: QueueFactory) -> None:
     """Dequeues go on when their gaps take more space in the log than the limit has left.
 
@@ -362,6 +363,7 @@ def test_nobody_waits_for_the_file_system(open_queue: QueueFactory) -> None:
     put(queue, b"x")
 
 
+@pytest.mark.unwatched
 def test_log_grows_below_the_guard_for_dequeues() -> None:
     """``min_free_bytes`` does not keep the log from growing for a state that dequeues make large."""
     machine = SimulatedDisk()

@@ -232,7 +232,6 @@ def publish_until_full(directory: Path, size_bytes: int) -> list[bytes]:
     return items
 
 
-@pytest.mark.unwatched
 @pytest.mark.parametrize(("most_bytes", "size_bytes", "is_open"), FULL_DISKS)
 def test_what_fills_the_disk_is_adopted_in_parts(
     open_queue: QueueFactory, directory: Path, most_bytes: int, size_bytes: int, is_open: bool

@@ -153,7 +153,6 @@ def on_simulated(disk: SimulatedDisk) -> PersistentQueue:
     )
 
 
-@pytest.mark.unwatched
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO], ids=errno.errorcode.get)
 def test_every_call_of_a_compaction_failing_once(code: int) -> None:
     """Whichever call fails before the commit, the error is raised, the queue stays as it was, and no file is left

@@ -298,7 +298,6 @@ def test_full_disk(open_queue: QueueFactory, code: int) -> None:
         assert drain(queue) == [items[done]]
 
 
-@pytest.mark.unwatched
 def test_full_disk_at_every_limit(tmp_path: Path) -> None:
     """Whichever write takes the disk's last byte, the acknowledged items come out, and nothing else."""
     for left_bytes in range(9_000, 16_000, 101):

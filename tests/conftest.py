@@ -93,7 +93,7 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     """Let coverage watch the imports of its modules, but not those of the tests, if ``WATCHED`` has paths."""
     if not os.environ.get("WATCHED"):
         return (yield)
-    for module in session.config.getoption("cov_source"):
+    for module in session.config.getoption("cov_source", None) or []:  # a hunt for a planted bug has none
         importlib.import_module(module)
     with _unwatched():
         return (yield)

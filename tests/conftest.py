@@ -285,7 +285,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         except JavaNotFoundError as reason:
             pytest.skip(str(reason))
         register(opened)
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # PySpark's own would change what later tests see
+        if threading.current_thread() is threading.main_thread():  # PySpark's handler would change what later tests see
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         yield opened
 
 

@@ -40,7 +40,7 @@ COVERING += $(patsubst %,tests/misuse/test_%.py,corners sessions scarce_resource
 # What tests need that start Spark, for a fast start: see tests/support/quick_spark.py. And the tests, compiled.
 READY := $(VENV)/test.installed $(VENV)/spark/classes.jsa $(VENV)/tests.compiled
 # Tests make and delete hundreds of thousands of files: on some disks each takes half a millisecond. The other targets use the disk.
-IN_MEMORY = $(or $(shell test $$(df --output=avail /dev/shm 2>/dev/null | tail -n 1) -gt 4000000 && echo /dev/shm),/tmp)
+IN_MEMORY = $(or $(shell { test $$(df --output=avail /dev/shm | tail -n 1) -gt 4000000 && echo /dev/shm; } 2>/dev/null),/tmp)
 # Processes of pytest. One that crashes ends the run: pytest-xdist may wait for ever for the one that replaces it.
 FOUR := -n 4 --max-worker-restart 0
 THREE := -n 3 --max-worker-restart 0

@@ -224,7 +224,7 @@ def test_evidence_outlives_any_crash() -> None:
     inode.cache[frame] ^= 1
     evidence = {bytes(inode.cache)} | {bytes(each.cache) for each in disk.inodes.values() if b"the ev" in each.cache}
     chance = Random(1)
-    for _ in range(600):
+    for _ in range(3000):
         crashed = disk.kill(chance.randrange)
         for _ in range(chance.randrange(5)):
             crashed = crash_anywhere(crashed, chance)

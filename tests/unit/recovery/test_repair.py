@@ -342,7 +342,7 @@ def test_repair_that_is_cut_short(ending: str, offset: int, inline_bytes: int, l
     chance = Random(offset)
 
     def crash_copies() -> None:
-        for _ in range(1 if how == "kill" else 2):
+        for _ in range(1 if how == "kill" else 3):
             killed = disk.kill(chance.randrange)
             cut_short.append(killed if how == "kill" else killed.cut_power(chance.randrange))
 

@@ -31,6 +31,7 @@ from persistentqueue.storage.layout import find_generations
 from persistentqueue.storage.locations import ID_NAME
 from persistentqueue.system import progress
 from persistentqueue.system.disk import DISK
+from tests import suites
 from tests.support import quick_spark
 from tests.support.disks import call_on
 from tests.support.queues import receive_signals
@@ -41,22 +42,6 @@ if TYPE_CHECKING:
 QueueFactory = Callable[..., PersistentQueue]
 _ENDING = {THREAD_NAME, HELPER_NAME, server.THREAD_NAME, server.CALL_THREAD_NAME}
 """Names of threads that end by themselves, a moment after what a test waits for."""
-ONE_JAVA = {
-    f"tests/spark/test_{name}.py"
-    for name in (
-        *("batches", "handoff", "pipeline_on_spark", "rows", "several_machines", "source", "stream", "typed_rows"),
-        "workers",
-    )
-}
-"""Test files that use the fixture ``spark``. Its start takes ten seconds and one gibibyte."""
-DIVIDED = {
-    f"tests/{name}.py"
-    for name in (
-        *("durability/test_campaigns", "durability/test_failing_closes", "durability/test_syscalls"),
-        *("misuse/test_interrupts", "unit/engine/test_store", "unit/recovery/test_repair", "unit/recovery/test_replay"),
-    )
-}
-"""Test files that take longest, and whose tests share nothing: the last process would be busy with one alone."""
 
 
 def _descriptors() -> dict[int, str]:
@@ -134,12 +119,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         return None
     from xdist.scheduler import LoadFileScheduling
 
+    one_java, divided = frozenset(suites.paths(suites.ONE_JAVA)), frozenset(suites.paths(suites.DIVIDED))
+
     class Scheduling(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file = str(super()._split_scope(nodeid))
-            if file in DIVIDED:
+            if file in divided:
                 return nodeid
-            return "one Java" if file in ONE_JAVA else file
+            return "one Java" if file in one_java else file
 
     return Scheduling(config, log)
 

@@ -725,6 +725,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
         Raises:
             ResourceError, BrokenQueueError: The log could not be sealed. The queue is closed, its lock is free, and the
                 next opening recovers.
+            ReentrantUseError: The thread is in another call of the queue, which stays open: a signal handler made this.
         """
         for loss in self._close():
             warnings.warn(loss, UnflushedWarning, stacklevel=2)
@@ -732,6 +733,8 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
     def _close(self) -> list[str]:
         """Close the queue; return the texts of the warnings."""
         open_queue, lost = self._open_queue, list[str]()
+        if open_queue is not None:  # a close that is refused must leave the sessions of workers alone
+            open_queue.check_closable()
         try:
             if self._server is not None:
                 self._server.stop()

@@ -73,6 +73,14 @@ class ClosableQueue(InspectedQueue):
     def settle(self, *, may_wait: bool = True) -> None:
         """Wait until all flushes that sessions have handed over have ended."""
 
+    def check_closable(self) -> None:
+        """Raise ``ReentrantUseError`` if a close by this thread would wait for a call of the same thread."""
+        if self._is_disowned:
+            return
+        if self.closed is None:
+            self.check_outermost()
+        self.check_not_compacting()
+
     def close(self, reason: str, note: Callable[[], object] = bool) -> None:
         """Refuse new calls, wake the waiting threads, then close the store.
 
@@ -82,8 +90,8 @@ class ClosableQueue(InspectedQueue):
         """
         if self._is_disowned:  # in a forked child, for example, the mutex may be held for ever
             return
+        self.check_closable()
         if self.closed is None:
-            self.check_outermost()
             self.settle(may_wait=False)
         try:
             self._close_whole(reason, note)
@@ -98,7 +106,6 @@ class ClosableQueue(InspectedQueue):
 
     @outermost
     def _close_whole(self, reason: str, note: Callable[[], object]) -> None:
-        self.check_not_compacting()
         self.shielded(partial(self._close, reason, note))
 
     def _close(self, reason: str, note: Callable[[], object]) -> None:

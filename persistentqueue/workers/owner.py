@@ -83,6 +83,11 @@ class _OwnedQueue(PersistentQueue[T]):
         open_queue = self._open()
         return Subscription(open_queue, open_queue.reader_named(name), self._codec, self._session)
 
+    def check_closable(self) -> None:
+        """Raise ``ReentrantUseError`` if a close by this thread would wait for a call of the same thread."""
+        if self._open_queue is not None:
+            self._open_queue.check_closable()
+
     def end(self) -> list[str]:
         """Close the queue; return the texts of the warnings."""
         return self._close()
@@ -360,6 +365,12 @@ class Owner(Generic[T]):
         return facts.get(name)
 
     # --- the end -----------------------------------------------------------------------------------------------------
+
+    def check_closable(self) -> None:
+        """Raise ``ReentrantUseError`` if this process owns the queue, and this thread is in one of its calls."""
+        here = self.here()
+        if here is not None:
+            here.check_closable()
 
     def refuse(self) -> None:
         """Refuse new calls: the close begins."""

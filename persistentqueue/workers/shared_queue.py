@@ -445,12 +445,14 @@ class SharedQueue(MisplacedCalls, Generic[T]):
 
         Raises:
             ResourceError, BrokenQueueError: The log could not be sealed. The next owner recovers.
+            ReentrantUseError: This process owns the queue, and the thread is in another call of it: nothing is closed.
         """
         for loss in self._close():
             warnings.warn(loss, UnflushedWarning, stacklevel=2)
 
     def _close(self) -> list[str]:
         """Close the queue; return the texts of the warnings."""
+        self._owner.check_closable()
         self._owner.refuse()
         _OPEN.discard(self)
         lost = self._end_sessions(self._owner.closed_text())

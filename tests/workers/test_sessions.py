@@ -1629,6 +1629,50 @@ def test_code_that_interrupts_a_call_of_the_queue_must_not_call_it(
         assert shared.marker("a") is None
 
 
+@pytest.mark.parametrize("whose", ["of the queue", "that connected"])
+def test_a_close_that_is_refused_serves_on(tmp_path: Path, open_queue: QueueFactory, whose: str) -> None:
+    """A signal handler that closes the owner in the middle of a call gets an error. The queue stays open, and so do the
+    sessions of this process and of workers."""
+    if whose == "of the queue":
+        queue: Any = open_queue(serve=True)
+        open_of_it = queue._open_queue
+    else:
+        queue = connect(tmp_path / "queues", "orders")
+        open_of_it = queue._owner.here()._open_queue
+    with (
+        queue,
+        queue.session() as own,
+        connect(tmp_path / "queues", "orders", serve="never", lock_timeout=0.2) as shared,
+    ):
+        put(queue, b"1", b"2")
+        assert own.dequeue() == b"1"
+        with shared.session() as session:
+            assert session.dequeue() == b"2"
+            with pytest.raises(ReentrantUseError, match="after that call has ended"):
+                open_of_it.look(queue.close)
+            assert not queue.closed
+            assert session.flush() is True
+            assert own.flush() is True
+        assert len(shared) == 0
+
+
+@pytest.mark.usefixtures("reports_each_step")
+def test_a_close_by_the_progress_of_a_compaction_serves_on(served: Serve) -> None:
+    """A close that would wait for the compaction of its own thread is refused, and workers do not notice it."""
+    queue, join = served(segment_bytes=4096, inline_bytes=0)
+    for _ in range(8):
+        put(queue, *[b"x" * 1000] * 8)
+    with queue.session() as session:
+        session.dequeue_many(7)
+        session.flush()
+    with join() as shared, shared.session() as working:
+        assert working.dequeue() is not None
+        with pytest.raises(ReentrantUseError, match="would wait for itself"):
+            queue.compact(below=1.0, progress=lambda *_: queue.close())
+        assert working.flush() is True
+        assert not queue.closed
+
+
 def test_a_call_that_must_not_be_repeated_is_not_repeated(served: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the owner ends during ``clear``, its outcome is unknown. A call that only looks is made again."""
     queue, join = served()

@@ -123,7 +123,8 @@ $(DEBIAN)/etc/debian_version:
 FREE := $(VENV)/debian-free-threaded
 IN_FREE := unshare --mount sh -c 'mount --rbind /dev $(FREE)/dev && mount -t proc proc $(FREE)/proc && \
 	exec chroot $(FREE) "$$@"' -
-# The packages of the extra `test` that have wheels for it: those for encryption, compression and Spark have none.
+# The packages of the extra `test` that have wheels for it, perhaps of an older version: those for encryption, compression
+# and Spark have none.
 FREE_EXTRAS := arrow,avro,cli,progress,prometheus
 FREE_PACKAGES := 'pytest>=8,<10' 'pytest-benchmark>=5,<6' 'pytest-xdist>=3.6,<4' 'hypothesis>=6.115,<7' 'cbor2>=5.6' aiofiles \
 	'aiosqlite>=0.20,<1' 'persist-queue>=1.1,<2' 'queuelib>=1.7,<2' 'litequeue>=0.9,<1' 'diskcache>=5.6,<6' 'huey>=2.5,<4' \
@@ -134,7 +135,7 @@ free-threaded: $(FREE)/opt/python/bin/python3.13t
 	rm -rf $(FREE)/srv/tree && mkdir -p $(FREE)/srv/tree && git archive HEAD | tar --extract --directory $(FREE)/srv/tree
 	$(IN_FREE) /opt/python/bin/python3.13t -m venv /srv/python
 	$(IN_FREE) sh -c "cd /srv/tree && /srv/python/bin/python -m pip install --disable-pip-version-check --quiet \
-		--only-binary hypothesis --editable '.[$(FREE_EXTRAS)]' $(FREE_PACKAGES)"
+		--prefer-binary --editable '.[$(FREE_EXTRAS)]' $(FREE_PACKAGES)"
 	$(IN_FREE) sh -c 'cd /srv/tree && PYTHON_GIL=0 /srv/python/bin/python -m tests.suites free-threaded $(TWO)'
 
 $(FREE)/opt/python/bin/python3.13t: $(FREE)/etc/debian_version

@@ -46,6 +46,7 @@ class PlainOptionArguments(TypedDict, total=False):
     sync: bool
     create: bool
     lock_timeout: float
+    grace_seconds: float
     segment_bytes: int
     memory_bytes: int | MemoryBudget
     inline_bytes: int
@@ -96,6 +97,7 @@ class Options:
     sync: bool = Settings.sync
     create: bool = True
     lock_timeout: float = 0.0
+    grace_seconds: float = 1.0
     segment_bytes: int = Settings.segment_bytes
     memory_bytes: int | MemoryBudget = Settings.memory_bytes
     inline_bytes: int = Settings.inline_bytes
@@ -169,6 +171,7 @@ _LEAST = {
     "max_bytes": 1,
     "min_free_bytes": 0,
     "lock_timeout": 0,
+    "grace_seconds": 0,
 }
 _RELIED_ON = (
     "sync",
@@ -276,6 +279,7 @@ def for_dead_letters(options: Options) -> Options:
     return Options(
         keep_limits=True,
         lock_timeout=options.lock_timeout,
+        grace_seconds=options.grace_seconds,
         memory_bytes=0,
         wipe=options.wipe,
         trust=options.trust,

@@ -88,6 +88,8 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
             process. A power cut may then take the latest flushes, from the last one backwards. Closing and trims sync.
         create: Whether a queue that does not exist is made. Default True.
         lock_timeout: Seconds to wait for the lock if another owner holds it. Default 0.0: no wait. At least 0.
+        grace_seconds: Longest time that ``close`` of a served queue waits for sessions of other processes that hold
+            items: they can flush them, and get no others. Default 1.0; at least 0.
         segment_bytes: Size in bytes that a data file grows to. Default 64 MiB; at least 1. The first file has at most
             960 KiB, so that a small queue takes 3 MiB in all. A larger block gets a file of its own size.
         memory_bytes: Upper bound in bytes for the items in memory, however many are queued. Default 64 MiB; at least
@@ -185,8 +187,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
         **arguments: Unpack[OptionArguments],
     ) -> None:
         self._codec, self._sessions = checked_codec(codec), Members[Session[T]]()
-        needs_name = isinstance(name, Unnamed)
-        name = None if isinstance(name, Unnamed) else name
+        needs_name, name = isinstance(name, Unnamed), None if isinstance(name, Unnamed) else name
         directory = abspath(queue_directory(path, name))  # the working directory may change while the queue is open
         chosen = chosen_options(options, arguments)
         if chosen.dead_letter == basename(directory):  # before anything is made
@@ -321,12 +322,8 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
     def _serve(self, options: Options) -> None:
         from .serving.calls import make_server  # noqa: PLC0415  late: other queues need no sockets
 
-        def session(name: str, subscription: str) -> Session[Any]:
-            """Return a session of a worker, which has the codec: its items are bytes."""
-            return self._session(name, open_queue.reader_named(subscription) if subscription else None, Session)
-
-        open_queue = self._open()
-        self._server = make_server(self, open_queue, session, options)
+        session = partial(self._session, make=Session)  # the worker has the codec: its items are bytes here
+        self._server = make_server(self, self._open(), session, options)
         self._server.start()  # if it fails, or is interrupted, the close finds the server
 
     def _session(
@@ -720,7 +717,8 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
 
         Everything committed is durable on return, whatever ``sync`` is. A second call waits for the first, and does
         nothing. A ``dequeue`` or ``flush`` that waits raises ``ClosedError``. A dead-letter queue opened by name is
-        closed, too. Items that a session has not flushed cause an ``UnflushedWarning``. For any thread.
+        closed, too. Items that a session has not flushed cause an ``UnflushedWarning``. Other processes have
+        ``grace_seconds`` to flush what they hold; a signal handler that raises ends this time. For any thread.
 
         Raises:
             ResourceError, BrokenQueueError: The log could not be sealed. The queue is closed, its lock is free, and the
@@ -732,19 +730,21 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
 
     def _close(self) -> list[str]:
         """Close the queue; return the texts of the warnings."""
-        open_queue, lost = self._open_queue, list[str]()
-        if open_queue is not None:  # a close that is refused must leave the sessions of workers alone
-            open_queue.check_closable()
+        if (open_queue := self._open_queue) is None:
+            return []
+        open_queue.check_closable()  # first: a close that is refused must leave the sessions of workers alone
+        lost: list[str] = []
         try:
             if self._server is not None:
                 self._server.stop()
-            if open_queue is not None:
+        finally:  # Ctrl-C ends the grace of workers, and no more
+            try:
                 reason = f"{open_queue.directory}: the queue is closed: open it again"
                 open_queue.close(reason, lambda: lost.extend(losses(self._sessions)))
                 _OPEN.discard(self)
-        finally:
-            if self._owns_dead_letters and self._dead_letters is not None:
-                lost += self._dead_letters._close()
+            finally:
+                if self._owns_dead_letters and self._dead_letters is not None:
+                    lost += self._dead_letters._close()
         return lost
 
     def _bury_in(self, options: Options, serve: bool) -> None:

@@ -468,7 +468,8 @@ class ConnectedQueue(MisplacedCalls, Uncopyable, Generic[T]):
         Flushes that have begun end first, but wait for no more room. Tasks that wait for an item get ``ClosedError``,
         or ``SessionLostError`` if their session held items. Everything committed is durable on return. The queue is
         closed also if the call is cancelled. Closing again does nothing, but waits for another task that is closing it.
-        A session with enqueued items that it has not flushed causes an ``UnflushedWarning``.
+        A session with enqueued items that it has not flushed causes an ``UnflushedWarning``. If this process owns the
+        queue, the sessions of other processes have ``grace_seconds`` to flush what they hold.
 
         Raises:
             ResourceError, BrokenQueueError: The log could not be sealed. The queue is closed, and the next owner

@@ -28,8 +28,8 @@ _CLOSING: set[int] = set()
 """Threads that close the files of a queue."""
 
 
-class _End:
-    """The end of a close. Any number of threads wait for it, and one thread tells them.
+class Ending:
+    """The end of a close, or of a thread. Any number of threads wait for it, and one thread tells them.
 
     An interrupted wait leaves nothing that needs a cleanup. That of a ``threading.Event`` may lose a lock.
     """
@@ -64,7 +64,7 @@ class ClosableQueue(InspectedQueue):
     """Held over a read of a file."""
     _waiters: ItemWaiters
     """Threads that wait for an item."""
-    _end: _End | None = None
+    _end: Ending | None = None
     """End of the close; None before it began. An open queue has as few attributes of its own as it can."""
     was_dropped = False
     """True if the program has dropped the queue without a close, and perhaps sessions with it."""
@@ -114,7 +114,7 @@ class ClosableQueue(InspectedQueue):
                 return
             note()
             self.closed, self.is_usable = reason, False
-            self._end = end = _End()
+            self._end = end = Ending()
         thread = get_ident()
         is_inner = thread in _CLOSING
         _CLOSING.add(thread)

@@ -106,9 +106,17 @@ def _flush_jointly(parts: Sequence[tuple[str, str, int]], marker: tuple[str, int
 
 
 def make_server(
-    queue: _Queue, open_queue: OpenQueue, session: Callable[[str, str], Session[bytes]], options: Options
+    queue: _Queue, open_queue: OpenQueue, session: Callable[[str, Reader | None], Session[Any]], options: Options
 ) -> Server:
-    """Return the server of an open queue, for its owner to start and to stop."""
+    """Return the server of an open queue, for its owner to start and to stop.
+
+    ``session`` makes a session without a codec, by its name and the reader of its subscription, if any.
+    """
+
+    def session_of_worker(name: str, subscription: str) -> Session[bytes]:
+        """Return a session of this name, for a subscription, or without one for an empty text."""
+        return session(name, open_queue.reader_named(subscription) if subscription else None)
+
     facts = {
         "version": VERSION,
         "identity": open_queue.identity.hex(),
@@ -116,4 +124,5 @@ def make_server(
         "counts": counts_deliveries(options),
         "options": relied_on(options) | {name: getattr(open_queue.settings, name) for name in LIMITS},
     }
-    return Server(Served(open_queue, session, partial(make_call, queue, open_queue), facts, current_disk().monotonic))
+    call = partial(make_call, queue, open_queue)
+    return Server(Served(open_queue, session_of_worker, call, facts, current_disk().monotonic), options.grace_seconds)

@@ -7,6 +7,9 @@ server takes no processor time, with any number of connections.
 If a worker does not read its answers, the server does not read from it either. So each connection keeps at most one
 message in each direction in memory. Bytes that no worker sends end that connection alone.
 
+When the queue closes, the sessions of workers get ``grace_seconds`` to flush what they hold: see ``service``. Then
+their connections end, and they look for the next owner.
+
 If the process has no file descriptors left, new workers are told so, with a descriptor that is kept for this moment.
 They come again until their ``lock_timeout`` is over. Without that descriptor, too, the server looks again every
 ``RETRY_SECONDS``.
@@ -24,6 +27,7 @@ from math import inf
 from ..errors import PersistentQueueError
 from ..interrupts.locks import Lock
 from ..interrupts.members import Members
+from ..runtime.closing import Ending
 from ..storage.layout import SOCKET_NAME
 from ..system.disk import after_fork_in_child, join
 from ..system.event_log import LOGGER
@@ -62,8 +66,10 @@ class _Peer:
 class Server:
     """The server of one queue. ``start`` and ``stop`` are for the thread that opens and closes the queue."""
 
-    def __init__(self, served: Served) -> None:
+    def __init__(self, served: Served, grace_seconds: float) -> None:
+        """``grace_seconds`` bounds the wait of ``stop`` for sessions that can still finish their work."""
         self._served = served
+        self._grace_seconds = grace_seconds
         self.directory, self._disk = served.open_queue.directory, served.open_queue.disk
         self._selector = selectors.DefaultSelector()
         self._listener: Socket | None = None
@@ -75,6 +81,10 @@ class Server:
         self._peers: set[_Peer] = set()
         self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
         """Bytes that were received last: a new object of that size for each call would take longer than the call."""
+        self._leaves_by = inf
+        """Time by which the sessions of workers end; ``inf`` until the close begins."""
+        self._end = Ending()
+        """End of the thread."""
         self._is_stopping = False
         self._is_closed = False
         self.on_failure: Callable[[], object] = _nothing
@@ -111,12 +121,27 @@ class Server:
         return connections_of(self._served.open_queue, self._service.clients) if self._service is not None else []
 
     def stop(self) -> None:
-        """Refuse new connections, answer what has come, and end all sessions of workers. They look for another owner.
+        """Let workers finish what they hold, answer what has come, and end all sessions. They look for another owner.
 
-        Calling it again does nothing, or finishes a call that was interrupted.
+        An interruption ends the wait for the workers, and the sessions. Calling it again does nothing, or finishes a
+        call that was interrupted.
         """
         if self._is_closed:
             return
+        try:
+            self._give_grace()
+        finally:
+            self._stop()
+
+    def _give_grace(self) -> None:
+        """Wait until no worker has work that it can still finish, or ``grace_seconds`` are over."""
+        thread = self._thread
+        if thread is not None and thread.is_alive() and thread is not threading.current_thread():
+            self._leaves_by = min(self._leaves_by, self._served.now() + self._grace_seconds)
+            self._ring()
+            self._end.wait()
+
+    def _stop(self) -> None:
         self._is_stopping = True
         if self._thread is not None and self._thread is not threading.current_thread() and self._thread.is_alive():
             self._ring()
@@ -173,8 +198,8 @@ class Server:
         service, bell, now = self._service, self._bell, self._served.now
         due = inf
         try:
-            while not self._is_stopping:
-                left_seconds = min(due, self._accepts_at) - now()
+            while not self._is_stopping and not self._may_leave():
+                left_seconds = min(due, self._accepts_at, self._leaves_by) - now()
                 if not bell.watches and service.waits:
                     self._look()
                     left_seconds = min(left_seconds, POLL_SECONDS)
@@ -192,6 +217,13 @@ class Server:
             self._is_stopping = True
             self._end_all()  # no worker may wait for an answer that never comes
             self.on_failure()
+        finally:
+            self._end.come()
+
+    def _may_leave(self) -> bool:
+        """Return whether the close has begun, and workers have finished, or have had their time."""
+        assert self._service is not None
+        return self._leaves_by < inf and (self._service.may_leave() or self._served.now() >= self._leaves_by)
 
     def _take(self, most_seconds: float) -> None:
         """Wait for the next event, if none has come, and take all that have come."""
@@ -205,9 +237,12 @@ class Server:
                 self._hear(key.fd)
 
     def _leave(self) -> None:
-        """Do what workers have asked for until now, then end their sessions."""
+        """Do what workers have asked for until now, then end their sessions.
+
+        If none of them has work left, no message is taken any more: an answered *put* would be lost.
+        """
         assert self._service is not None
-        for key, _ in self._selector.select(0):
+        for key, _ in self._selector.select(0) if not self._service.may_leave() else ():
             if key.data is not None:
                 self._receive(key.data)
         self._service.turn()

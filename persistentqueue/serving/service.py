@@ -15,6 +15,9 @@ worker says that it ends the connection. Without that word, the worker was kille
 asks soon: its record is forgotten after ``FORGET_SECONDS``. If an owner died, its connections stay in the records, up
 to ``INHERITED_MAX`` of them. A record of ``SOME_LOST`` says that there were more.
 
+When the owner closes the queue, sessions that hold or have put items may go on until they flush or roll back. The
+others get no more items: a *take* of theirs has no answer, and the worker makes it again at the next owner.
+
 The connections that wait for an item are in ``waits``. A flush that waits for room is tried again in each turn that may
 have made room, and at least every ``ROOM_SECONDS``.
 """
@@ -153,6 +156,8 @@ class Service:
         """Sessions of connections that have ended, to close when another thread is done with them."""
         self._answered: list[Client] = []
         """Connections that have messages to send."""
+        self._is_leaving = False
+        """True from the beginning of the close on."""
         self._queue.inherit_flushes(INHERITED_MAX, SOME_LOST)
 
     def connect(self) -> Client:
@@ -173,6 +178,13 @@ class Service:
     def may_gather(self) -> bool:
         """Whether flushes of other connections may have come meanwhile, to share the sync of those that are here."""
         return 0 < len(self._flushing) < len(self.clients)
+
+    def may_leave(self) -> bool:
+        """Begin to leave; return whether no worker has work that it can still finish."""
+        if not self._is_leaving:
+            self._is_leaving = True
+            self._waits.let_go(lambda client: not _has_work(client))
+        return not any(map(_has_work, self.clients))
 
     @property
     def waits(self) -> bool:
@@ -279,6 +291,9 @@ class Service:
 
     def _take(self, client: Client, call: int, message: Take) -> None:
         self._need_hold(client)
+        if self._is_leaving and not _has_work(client):
+            client.waits = call, message  # in no line: the end of the connection is the answer
+            return
         reader = _reader(self._queue, client)
         if self._waits.has(reader):  # those that came before take first, and perhaps leave something
             self._waits.serve_one(reader, self._now())
@@ -587,7 +602,8 @@ class Service:
     def _take_ahead(self, client: Client, call: int, most: int) -> None:
         """Answer a flush with the next items, unless others wait for them. Their errors are left to the next take."""
         with suppress(PersistentQueueError, OSError, MemoryError):
-            if not self._waits.has(_reader(self._queue, client)) and self._take_now(client, call, most):
+            is_first = not self._is_leaving and not self._waits.has(_reader(self._queue, client))
+            if is_first and self._take_now(client, call, most):
                 return
         client.answer(call, Taken(0, ()))
 
@@ -694,6 +710,13 @@ def _hold_lost(directory: str, client: Client) -> HoldLostError:
 def _session(client: Client) -> Session[bytes]:
     assert client.session is not None
     return client.session
+
+
+def _has_work(client: Client) -> bool:
+    """Return whether the end of the connection would lose something of its session, or a call that is made apart."""
+    session = client.session
+    has_items = session is not None and (holds(session) or buffered(session) > 0)
+    return has_items or client.flush is not None or client.is_busy
 
 
 def _reader(queue: OpenQueue, client: Client) -> Reader:

@@ -78,6 +78,13 @@ class Waits:
         """Hand ready items to the connections that wait on this reader, of which there are some."""
         self._serve(self._places[reader], now)
 
+    def let_go(self, chosen: Callable[[Client], bool]) -> None:
+        """Forget the waits of these connections. They get no answer."""
+        for place in self._places.values():
+            place.line = deque(each for each in place.line if not chosen(each[0]))
+        self._due = [each for each in self._due if not chosen(each[2])]
+        heapify(self._due)
+
     def leave(self) -> None:
         """Leave the line of the queue: nothing is served any more."""
         for place in self._places.values():

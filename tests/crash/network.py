@@ -108,7 +108,8 @@ class Owner:
         self.disk = world.disk
         self.rung = True
         """True if the next turn must come soon."""
-        self.due = inf
+        self.due = self.leaves_by = inf
+        """Times of the next turn, and of the end of a close that has begun."""
         self.wires: list[Wire] = []
         opening = partial(open_store, self.disk.disk, DIRECTORY, world.settings, create=True)
         self.queue = OpenQueue(opening, 0.0, None, self.disk.disk)
@@ -160,7 +161,7 @@ class Owner:
 
     def finish(self) -> None:
         """Take what has come, and make the last turn, as ``Server._leave`` does."""
-        for wire in list(self.wires):
+        for wire in list(self.wires) if not self.service.may_leave() else ():
             if wire.to_owner and not wire.left:
                 self.receive(wire, len(wire.to_owner))
         self.turn()
@@ -215,6 +216,8 @@ class World:
         """True if the disk loses what is not durable when it kills the owner. The workers live on: they see more."""
         self.deaths = 0
         """Number of owners that have ended."""
+        self.losses = 0
+        """Number of those that may have had anything of a worker."""
         self.log: list[str] | None = None if disk.trace is None else []
 
     def now(self) -> float:
@@ -299,8 +302,20 @@ class World:
             if self.disk is owner.disk:
                 self.disk = owner.disk.kill(self.pick())
         self.deaths += 1
+        self.losses += 1
         self.crash_at = None
         self.power_goes = False
+
+    def begin_to_leave(self, grace_seconds: float) -> None:
+        """Let the owner begin to end in order: it stays for the workers that have work, up to this time."""
+        if self.owner is not None:
+            self.note(f"the owner leaves within {grace_seconds} s")
+            self.owner.leaves_by = min(self.owner.leaves_by, self.seconds + grace_seconds)
+            self.owner.service.may_leave()
+
+    def may_leave(self, owner: Owner) -> bool:
+        """Return whether the owner leaves now, as ``Server._may_leave`` does."""
+        return owner.leaves_by < inf and (owner.service.may_leave() or self.seconds >= owner.leaves_by)
 
     def leave(self) -> None:
         """Let the owner end in order."""
@@ -308,6 +323,7 @@ class World:
         if owner is None:
             return
         self.note("the owner leaves")
+        self.losses += not owner.service.may_leave()
         self.act(Owner.finish)
         if self.owner is owner:
             self.act(Owner.leave, is_last=True)

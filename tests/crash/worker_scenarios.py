@@ -105,7 +105,7 @@ class _Owner(network.Owner):
         counts = self.public._retries is not None
         facts = {"version": 1, "identity": queue.identity.hex(), "data_path": self.public.data_path, "counts": counts}
         served = Served(queue, session, partial(make_call, self.public, queue), facts, world.now)
-        self.server = self.public._server = Server(served)
+        self.server = self.public._server = Server(served, 0.0)
         self.service = self.server._service = Service(served, self.ring, lambda call: call())
         _SERVERS.add(self.server)
 

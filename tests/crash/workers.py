@@ -11,6 +11,8 @@ The model knows the items in order, and the transactions whose flush is under wa
 - Each item that is not ready is held by a connection, and a connection got the first items that were ready.
 - Waiting connections are served in the order in which they came.
 - A connection holds the items that its session has dequeued or taken ahead, and no others.
+- An owner that leaves in order hands out nothing to connections without work. If it leaves when no connection has any,
+  no session raises ``SessionLostError``.
 
 A *schedule* is one end: of an owner, of a connection, of a worker, or of the power. Everything follows from the seed.
 """
@@ -30,7 +32,7 @@ from persistentqueue.core.header import HEADER_BYTES
 from persistentqueue.engine.context import Settings
 from persistentqueue.errors import QueueFullError
 from persistentqueue.interrupts import call_guard
-from persistentqueue.runtime.session_state import buffered
+from persistentqueue.runtime.session_state import buffered, holds
 from persistentqueue.serving import service as service_module
 from persistentqueue.serving.client import Client
 from persistentqueue.serving.errors import (
@@ -102,7 +104,7 @@ class Model:
         """Compare the queue with the model after a step of its owner. Raises ``ViolationError``."""
         held = owner.held()
         state, ready_count = owner.queue._store.state, len(owner.queue.need_plain().ready)
-        waiting = [(client, client.waits[0]) for client in owner.service.clients if client.waits is not None]
+        waiting = [(each, each.waits[0]) for each in owner.service.clients if each.waits and _is_in_line(owner, each)]
         lost = [client for client in held if client.is_lost]
         key = (owner, state.next_sequence, state.gone_count, ready_count, held, set(waiting), lost)
         if key == self._key:
@@ -118,6 +120,8 @@ class Model:
             raise ViolationError("a connection whose hold has ended still holds something")
         before = {at for each in self._held.values() for at in each}
         got = {client: set(each) - set(self._held.get(client, ())) for client, each in held.items()}
+        if owner.leaves_by < inf and any(got[client] and not self._had_work(client) for client in got):
+            raise ViolationError("an owner that leaves has given an item to a connection without work")
         last = max((at for each in got.values() for at in each), default=-1)
         passed = [at for at in ready if at < last and at not in before]
         if passed:
@@ -125,6 +129,9 @@ class Model:
         self._check_line(waiting, {client for client, each in got.items() if each})
         self._held = held
         self._holders = {content[at]: _name_of(client) for client, each in held.items() for at in each}
+
+    def _had_work(self, client: Client) -> bool:
+        return bool(self._held.get(client)) or (client.session is not None and buffered(client.session) > 0)
 
     def _check_line(self, waiting: list[tuple[Client, int]], served: set[Client]) -> None:
         still = set(waiting)
@@ -167,6 +174,13 @@ class Model:
         return gone - set(work.held)
 
 
+def _is_in_line(owner: Owner, client: Client) -> bool:
+    """Return whether the connection waits for an item of this owner."""
+    session = client.session
+    has_work = session is not None and (holds(session) or buffered(session) > 0)
+    return client.waits is not None and (has_work or owner.leaves_by == inf)
+
+
 def _name_of(client: Client) -> str:
     assert isinstance(client.peer, Wire)
     return client.peer.worker
@@ -194,7 +208,7 @@ class Worker:
         self.work = Work(self.name, self._ends())
 
     def _ends(self) -> int:
-        return self.world.deaths + self.cuts
+        return self.world.losses + self.cuts
 
     def _attach(self, connection: bytes) -> tuple[Link, bool]:
         """Connect to the owner, as ``SharedQueue`` does."""
@@ -237,11 +251,11 @@ class Worker:
         except OutcomeUnknownError as error:
             raise ViolationError(f"{self.name} {action}: {error}") from error
         except SessionLostError as error:
-            if self.work.ends == self._ends():
+            if self.work.ends == self._ends() and not self._may_have_lost_hold():
                 raise ViolationError(f"{self.name} {action} since {began}: no owner has ended, but {error}") from error
             self._lose()
         except HoldLostError as error:
-            if self.hold_seconds is None or self.world.seconds < self.work.held_since + self.hold_seconds:
+            if not self._may_have_lost_hold():
                 raise ViolationError(f"{self.name} {action}: too early: {error}") from error
             self._lose()
             with suppress(Killed):
@@ -252,6 +266,10 @@ class Worker:
             self._reopen()
         finally:
             self.is_busy = False
+
+    def _may_have_lost_hold(self) -> bool:
+        """Return whether ``hold_seconds`` may be over."""
+        return self.hold_seconds is not None and self.world.seconds >= self.work.held_since + self.hold_seconds
 
     def _do(self, action: str) -> None:
         chance, session = self.world.chance, self.session
@@ -488,6 +506,8 @@ class WorkersWorld(World):
                 steps.append(partial(self.act, partial(Owner.drop, wire=wire, by_worker=True)))
         if owner.rung or owner.due <= self.seconds:
             steps.append(partial(self.act, Owner.turn))
+        if self.may_leave(owner):
+            steps.append(self.leave)
         return steps
 
     def _send(self, wire: Wire) -> None:
@@ -499,21 +519,28 @@ class WorkersWorld(World):
         self.act(partial(Owner.receive, wire=wire, count=self.part_of(len(wire.to_owner))))
 
     def _pass_time(self, owner: Owner) -> None:
-        waits = [client for client in owner.service.clients if client.waits is not None]
+        waits = [client for client in owner.service.clients if _is_in_line(owner, client)]
+        due = min(owner.due, owner.leaves_by)
         if waits and len(owner.queue.need_plain().ready):
             raise ViolationError("an item is ready, and a worker waits for one")
-        if owner.due == inf:
+        if due == inf:
             raise ViolationError("a worker waits for an answer that never comes")
-        self.seconds = max(self.seconds, min(owner.due, self.seconds + self.chance.choice((0.05, 0.3, 5.0))))
+        self.seconds = max(self.seconds, min(due, self.seconds + self.chance.choice((0.05, 0.3, 5.0))))
 
     # --- ends --------------------------------------------------------------------------------------------------------
 
     def _end_something(self) -> None:
         self.schedules += 1
         how = self.chance.choice(
-            (self.kill_owner, self._arm, self._arm, self.leave, self._cut, self._kill_worker, self.intrude, self._power)
+            (
+                *(self.kill_owner, self._arm, self._arm, self.leave, self._leave_soon, self._leave_soon, self._cut),
+                *(self._kill_worker, self.intrude, self._power),
+            )
         )
         how()
+
+    def _leave_soon(self) -> None:
+        self.begin_to_leave(self.chance.choice((0.05, 1.0, 100.0)))
 
     def _arm(self) -> None:
         self.crash_at = self.disk.ticks + self.chance.randrange(1, 12)

@@ -6,11 +6,12 @@ import json
 import os
 import shutil
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from persistentqueue import DeadLetter, PersistentQueue, QueueFullError, View, connect
+from persistentqueue import DeadLetter, PersistentQueue, QueueFullError, SessionLostError, View, connect
 from persistentqueue.storage.inbox_limits import read_limits
 from persistentqueue.storage.layout import SOCKET_NAME
 from persistentqueue.system.disk import DISK
@@ -86,6 +87,36 @@ def test_nothing_to_serve(path: Path, tmp_path: Path) -> None:
     )
     assert os.listdir(tmp_path) == ["empty"]
     assert os.listdir(tmp_path / "empty") == []
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_a_signal_lets_workers_finish(path: Path, threads: ThreadPoolExecutor, signals: int) -> None:
+    """An owner that was told to end waits for the flush of a session that holds an item, and gives no item to another
+    one. A second signal ends the wait."""
+    with serving(path, "orders", "--grace-seconds", 600) as owner, connect(path, "orders") as orders:
+        with orders.transaction() as session:
+            session.enqueue_many([b"1", b"2"])
+        with orders.session() as session, orders.session() as other:
+
+            def take_until_another_process_owns() -> bytes | None:
+                while (item := other.dequeue()) is not None and not orders.owns:
+                    other.rollback()
+                return item
+
+            assert session.dequeue() == b"1"
+            owner.send(signal.SIGTERM)
+            taking = threads.submit(take_until_another_process_owns)
+            wait_for(lambda: any(each.waits for each in orders.connections()))
+            if signals == 1:
+                assert session.flush() is True
+            else:
+                owner.send(signal.SIGTERM)
+            assert owner.finish()[0] == 0
+            assert taking.result() == (b"2" if signals == 1 else b"1")
+            other.rollback()
+            if signals == 2:
+                with pytest.raises(SessionLostError):
+                    session.flush()
 
 
 def test_a_second_owner_is_refused_or_waits(path: Path) -> None:

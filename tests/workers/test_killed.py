@@ -187,7 +187,7 @@ def test_stopped_owner_stays_the_owner(start: Start, tmp_path: Path) -> None:
 
 
 def test_owners_that_close_disturb_nobody(start: Start, tmp_path: Path) -> None:
-    """While owners close one after the other, workers at work see no error except of items that they held."""
+    """While owners close one after the other, workers at work see no error, whether they hold items or not."""
     processes = [start() for _ in range(5)]
     workers = processes[2:]
     for number, each in enumerate(workers):

@@ -1284,6 +1284,7 @@ def test_a_close_that_was_interrupted_is_finished(served: Serve, monkeypatch: py
     queue, _ = served()
     assert queue._server is not None
     with monkeypatch.context() as patched:
+        patched.setattr(queue._server, "_give_grace", lambda: None)
         patched.setattr(queue._server._thread, "join", lambda: signal.raise_signal(signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
             queue.close()

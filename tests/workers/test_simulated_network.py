@@ -98,6 +98,8 @@ class Scripted(WorkersWorld):
             self.kill_owner()
         elif self._end == "leave":
             self.leave()
+        elif self._end == "leave with grace":
+            self.begin_to_leave(10_000.0)
         elif self._end == "worker":
             self.workers[0].kill()
         else:
@@ -116,7 +118,7 @@ class Scripted(WorkersWorld):
 
 
 @pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
-@pytest.mark.parametrize("end", ["kill", "leave", "worker", "cut"])
+@pytest.mark.parametrize("end", ["kill", "leave", "leave with grace", "worker", "cut"])
 def test_an_end_at_every_byte(end: str, script: Sequence[str]) -> None:
     """Whenever an owner, a worker or a connection ends, the promises of all sessions hold: at each byte of a script."""
     with small_messages():

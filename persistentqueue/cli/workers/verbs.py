@@ -96,6 +96,13 @@ def _options(
         "--no-sync", action="store_false", dest="sync", help="Do not wait for the disk: a power cut may lose flushes."
     ),
     parameter("--wipe", action="store_true", help="Overwrite each file that the owner frees."),
+    parameter(
+        "--grace-seconds",
+        type=Number(float, 0),
+        default=Options.grace_seconds,
+        metavar="SECONDS",
+        help="At the end, time for workers to flush what they hold.",
+    ),
     *CREATE,
     *OWNING,
 )
@@ -111,6 +118,7 @@ def serve(
     full: Literal["raise", "block"],
     sync: bool,
     wipe: bool,
+    grace_seconds: float,
     create: bool,
     as_json: bool,
     **access: Unpack[Owning],
@@ -119,8 +127,9 @@ def serve(
 
     Without a NAME it serves the queues that exist in PATH. A queue that is named, and does not exist, is made. A line
     on stdout says that the queues are served. Without an option of a limit, each queue keeps its recorded limits. A
-    signal closes the queues and seals their logs: status 0. Status 130: the signal came before that line. Status 2: a
-    queue could not be opened, or it broke.
+    signal closes the queues and seals their logs: status 0. Until then, workers that hold items have --grace-seconds
+    to flush them, for one queue after the other; a second signal ends that time. Status 130: the signal came before
+    that line. Status 2: a queue could not be opened, or it broke.
 
     Disk: the queues, as its clients ask for. Lock: needed, until the end.
     """
@@ -140,6 +149,7 @@ def serve(
         full=full,
         sync=sync,
         wipe=wipe,
+        grace_seconds=grace_seconds,
     )
     found = [each for each in dict.fromkeys(queues_in(path, names)) if each != dead_letter]
     if not found:
@@ -155,6 +165,7 @@ def serve(
             for queue in queues:
                 _need_usable(queue)
                 queue.view()  # raises an error if the directory was renamed or deleted
+        signals.interruptible(opened.close, 1)
     return WELL
 
 

@@ -67,7 +67,7 @@ from persistentqueue.serving.service import (
 from persistentqueue.session import Session
 
 from ...conftest import QueueFactory
-from ...support.queues import put
+from ...support.queues import put, wait_for
 
 DONE, NOT_DONE, NOTHING = Done(1), Done(0), Taken(0, [])
 
@@ -1432,3 +1432,101 @@ def test_the_connection_that_flushed_last_is_remembered_longest(bench: Bench) ->
     assert Peer(bench, 1).ask(Flush(2, FOR_EVER, [b"again"])) == DONE
     bench.open_queue.inherit_flushes(1, SOME_LOST)
     assert set(bench.flushes()) == {bytes([1]) * CONNECTION_BYTES, SOME_LOST}
+
+
+# --- the close -------------------------------------------------------------------------------------------------------
+
+
+def test_a_session_that_holds_items_finishes_before_the_owner_leaves(bench: Bench) -> None:
+    """Until its flush or its rollback the owner stays, and it may take more meanwhile. Items ahead are not brought."""
+    bench.put(b"1", b"2", b"3", b"4")
+    one, other = Peer(bench, 1), Peer(bench, 2)
+    assert one.ask(Take(1, 0)) == Taken(0, [b"1"])
+    assert other.ask(Take(1, 0)) == Taken(0, [b"2"])
+    assert not bench.service.may_leave()
+    assert one.ask(Take(1, 0)) == Taken(0, [b"3"])
+    one.send(Ahead(0, 9))
+    assert one.ask(Flush(1, 0, [b"new"])) == NOTHING
+    assert not bench.service.may_leave()
+    assert other.ask(RollBack()) == DONE
+    assert bench.service.may_leave()
+    assert bench.queue.peek(9) == [b"2", b"4", b"new"]
+
+
+def test_what_a_worker_has_put_is_waited_for(bench: Bench) -> None:
+    """So is a flush that has come, and a call that is made apart."""
+    peer, caller = Peer(bench, 1), Peer(bench, 2)
+    assert bench.service.may_leave()
+    assert peer.ask(Put([b"1"])) == DONE
+    assert not bench.service.may_leave()
+    peer.send(Flush(1, 0, []))
+    assert not bench.service.may_leave()
+    bench.turn()
+    assert peer.answer() == DONE
+    assert bench.service.may_leave()
+    caller.send(Call({"call": "clear", "arguments": {}}))
+    assert not bench.service.may_leave()
+    bench.apart.pop()()
+    bench.turn()
+    assert caller.answer() == Result({"result": 1})
+    assert bench.service.may_leave()
+
+
+@pytest.mark.parametrize("begins", ["before", "after"])
+@pytest.mark.parametrize("wait", [0, 50, FOR_EVER])
+def test_a_session_without_items_gets_no_answer_from_an_owner_that_leaves(bench: Bench, begins: str, wait: int) -> None:
+    """It asks the next owner: neither is an item taken, nor is the wait over. A cancel ends the call."""
+    holder, peer = Peer(bench, 1), Peer(bench, 2)
+    bench.put(b"held")
+    assert holder.ask(Take(1, 0)) == Taken(0, [b"held"])
+    if begins == "before" and wait:
+        peer.send(Take(1, wait))
+    assert not bench.service.may_leave()
+    if begins == "after" or not wait:
+        peer.send(Take(1, wait))
+    bench.put(b"1")
+    bench.seconds += 1.0
+    assert bench.turn() == inf
+    assert peer.answer() is None
+    assert bench.queue.peek(9) == [b"1"]
+    peer.bench.service.receive(peer.client, encode(Cancel(), peer.calls))
+    assert peer.answer() == Taken(0, [])
+    assert holder.ask(Flush(1, 0, [])) == DONE
+    assert bench.service.may_leave()
+
+
+def test_a_thread_of_the_owner_gets_the_item_that_a_worker_no_longer_waits_for(bench: Bench) -> None:
+    """A connection that was told of an item, and is let go then, passes the word on."""
+    holder, peer = Peer(bench, 1), Peer(bench, 2)
+    bench.put(b"held")
+    assert holder.ask(Take(1, 0)) == Taken(0, [b"held"])
+    assert peer.ask(Take(1, FOR_EVER)) is None
+    with bench.queue.session() as session:
+        found: list[bytes | None] = []
+        thread = threading.Thread(target=lambda: found.append(session.dequeue(timeout=60.0)))
+        thread.start()
+        wait_for(lambda: bench.open_queue._waiters.count == 2)
+        bench.put(b"1")  # the place of the worker is told, for it came first
+        assert not bench.service.may_leave()
+        bench.turn()
+        thread.join(60.0)
+        assert found == [b"1"]
+        session.flush()
+    assert holder.ask(Flush(1, 0, [])) == DONE
+
+
+def test_a_wait_of_a_session_that_holds_items_goes_on(bench: Bench) -> None:
+    """It gets the next item, also from an owner that leaves."""
+    bench.put(b"1")
+    peer = Peer(bench, 1)
+    assert peer.ask(Take(1, 0)) == Taken(0, [b"1"])
+    assert peer.ask(Take(1, 50)) is None
+    assert not bench.service.may_leave()
+    bench.put(b"2")
+    bench.turn()
+    assert peer.answer() == Taken(0, [b"2"])
+    assert peer.ask(Take(1, 50)) is None
+    bench.seconds += 1.0
+    bench.turn()
+    assert peer.answer() == NOTHING
+    assert peer.ask(Flush(1, 0, [])) == DONE

@@ -118,7 +118,7 @@ class Maintenance:
                 if copy is None:
                     return Compacted(segments, copied_bytes)
                 resumed, groups, counted_bytes = self._open_queue.now(), self._open_queue.groups, 0
-                while copy.step():
+                while self._open_queue.around(copy.step):  # it takes the mutex
                     self._open_queue.check()
                     if self._open_queue.now() >= self._sample_seconds:
                         self._sample()

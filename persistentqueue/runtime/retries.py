@@ -31,7 +31,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
-from itertools import chain
+from functools import partial
+from itertools import chain, islice
 
 from ..codecs.held_items import first_meant
 from ..core.dead_letter import DeadLetter
@@ -53,7 +54,7 @@ Take = Callable[[Reader, int, float | None, list[Run]], list[bytes]]
 DELAY_SECONDS_MAX = 10 * 366 * 86_400.0
 """Ten years, in seconds. The log counts nanoseconds and has room for more."""
 _BATCH_ITEMS = 256
-"""Number of dead letters that are moved back at a time."""
+"""Number of items that are read, or of dead letters that are moved back, at a time."""
 _NS = 10**9
 _NEVER_FLUSHED = "delivered {}, never flushed: each time the process ended, or the session was rolled back"
 
@@ -106,6 +107,18 @@ class Retries:
         time = datetime.fromtimestamp(seconds, timezone.utc)
         name, times = basename(self.open_queue.directory), self.times(ready, sequence)
         return DeadLetter(item, name, ready.name, sequence, times, reason, time).encode()
+
+    def read(self, reader: CountedReader, runs: Iterable[Run]) -> Iterator[tuple[int, bytes]]:
+        """Yield the items of these held runs, as ``CountedReader.read`` does.
+
+        Each part of them is read in a call of the queue, since a read takes its locks: code that interrupts it may not
+        call the queue.
+        """
+        items, part, most = reader.read(runs), [(0, b"")], 1  # a search mostly ends at the first item
+        while part:
+            part = self.open_queue.around(partial(list, islice(items, most)))
+            yield from part
+            most = min(2 * most, _BATCH_ITEMS)
 
     def bury(self, work: Transaction, items: Iterable[tuple[int, bytes]], reason: str) -> None:
         """Move these items, which ``work`` holds, to the dead letters; durable on return. Raises errors of a flush."""
@@ -250,7 +263,7 @@ class Trial:
         seconds = None if delay_seconds is None else checked_delay(delay_seconds)
         rejections = transaction.rejections
         runs = self._from_last(transaction.runs, next(reversed(rejections), -1))
-        found = first_meant((each for each in reader.read(runs) if each[0] not in rejections), matches)
+        found = first_meant((each for each in retries.read(reader, runs) if each[0] not in rejections), matches)
         if found is None:
             raise NotHeldError
         sequence, item = found
@@ -376,7 +389,7 @@ class Trial:
             transaction.runs, transaction.given = kept, given
             try:
                 with suppress(Exception):  # the user must see the error of the block, not this one
-                    retries.bury(work, reader.read(work.runs), f"{type(error).__name__}: {error}")
+                    retries.bury(work, retries.read(reader, work.runs), f"{type(error).__name__}: {error}")
             finally:
                 retries.open_queue.discard(work)
 

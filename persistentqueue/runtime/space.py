@@ -35,8 +35,8 @@ class SpaceKeeper(CallGuard):
         """The transactions that wait for room."""
         self.giving_back = Lock()
         self._compacting = Lock()
-        self._compacting_thread: int | None = None
-        """Thread that holds ``_compacting`` while it calls a function of the user; None otherwise."""
+        self._compactors: dict[int, None] = {}
+        """Threads in a compaction, from before they take ``_compacting`` until they have freed it."""
         self._is_disowned = False
         self._is_giving_back_due = False
         """True if the deletion of retired segments is scheduled but has not started."""
@@ -126,16 +126,18 @@ class SpaceKeeper(CallGuard):
     def compacting(self) -> Iterator[None]:
         """Keep the files open, as ``keeping_files``, while the block runs, which may call functions of the user."""
         self.check_not_compacting()
-        with self.keeping_files():
-            self._compacting_thread = threading.get_ident()
-            try:
+        thread, compactors = threading.get_ident(), self._compactors
+        # No call here or in ``finally``, so no interruption between this step and the next.
+        compactors[thread] = None
+        try:
+            with self.keeping_files():
                 yield
-            finally:
-                self._compacting_thread = None
+        finally:
+            del compactors[thread]
 
     def check_not_compacting(self) -> None:
         """Raise ``ReentrantUseError`` if this thread is in a compaction, whose end the caller would wait for."""
-        if self._compacting_thread == threading.get_ident() and self._compacting.locked():
+        if threading.get_ident() in self._compactors:
             raise ReentrantUseError(
                 f"{self.directory}: compacted, maintained or closed by the progress= of a compaction, which would wait "
                 "for itself: raise an error to end the compaction, and make this call after it"
@@ -187,7 +189,7 @@ class SpaceKeeper(CallGuard):
             self._room_waiters.tell()
 
     def _give_back_soon(self) -> None:
-        retired_bytes = sum(size_bytes for _, size_bytes in tuple(self._store.generations.retired))
+        retired_bytes = sum(size_bytes for _, size_bytes in self._store.generations.retired.copy())
         if retired_bytes <= _AT_ONCE_BYTES and not self.giving_back.locked():
             if retired_bytes:
                 self.give_back()

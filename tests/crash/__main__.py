@@ -27,6 +27,8 @@ from .mutants import MUTANTS, run_mutants
 from .owner_interrupts import run_owner_places
 from .pipelines import PIPELINES, PipelinesExplorer
 from .plans import PLANS, lines_of, run_lines
+from .reentry import PARTS as REENTRY_PARTS
+from .reentry import run_reentry
 from .retries import RETRIES, RetriesExplorer
 from .several import SEVERAL, SeveralExplorer
 from .signals import run_signals
@@ -198,6 +200,17 @@ def interrupt(options: argparse.Namespace) -> None:
         print(run_signals(options.count, options.seed))
 
 
+def reenter(options: argparse.Namespace) -> None:
+    """Call the queue from a signal handler at each place of every scenario; stop at the first violation."""
+    each = REENTRY_PARTS // options.parts
+    first = options.seed % options.parts
+    with ProcessPoolExecutor(options.jobs) as pool:
+        shares = [first + options.parts * number for number in range(each)]
+        reports = list(pool.map(partial(run_reentry, options.only, parts=REENTRY_PARTS), shares))
+    places, done = (sum(report[at] for report in reports) for at in (1, 2))
+    print(f"{reports[0].scenarios} scenarios, {places} places, {done} handlers that called, 0 violations")
+
+
 def follow(options: argparse.Namespace) -> None:
     """Run the campaigns of a plan; exit with an error if one fails."""
     failed = run_lines(lines_of(options.plan, options.seed), options.jobs)
@@ -269,6 +282,11 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--seed", type=int, default=0, help="of the random moments, and of the part")
     command.add_argument("--parts", type=int, default=1, help="take one in so many of the places")
     command.set_defaults(do=interrupt)
+    command = commands.add_parser("reentry", parents=[shared], help="signal handlers that call the queue, anywhere")
+    command.add_argument("--only", default="", help="scenarios with this in their name")
+    command.add_argument("--seed", type=int, default=0, help="of the part")
+    command.add_argument("--parts", type=int, default=1, help="take one in so many of the places")
+    command.set_defaults(do=reenter)
     command = commands.add_parser("syscalls", parents=[shared], help="real system calls that fail, through strace")
     command.add_argument("--first", type=int, default=0, help="the first case")
     command.add_argument("--count", type=int, default=None, help="how many cases")

@@ -676,14 +676,15 @@ class SimulatedDisk:
     def _where(self, path: str) -> str:
         """Return the current path of a file that may be below a held directory.
 
-        Raises ``FileNotFoundError`` if that directory was deleted, and ``OSError`` if it is not held any more.
+        Raises ``FileNotFoundError`` if that directory was deleted, and ``ClosedError`` if it is not held any more.
         """
         if type(path) is not Below:
             return path
         root = path.root
-        if root.fd not in self.descriptors:
-            raise OSError(errno.EBADF, "Bad file descriptor", path)
-        number, found = self.descriptors[root.fd][0], root.path
+        with root as fd:
+            if fd not in self.descriptors:
+                raise OSError(errno.EBADF, "Bad file descriptor", path)
+            number, found = self.descriptors[fd][0], root.path
         if self.names.get(found) != number:
             found = next((each for each, inode in self.names.items() if inode == number), "")
             if not found:

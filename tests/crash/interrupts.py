@@ -184,7 +184,11 @@ class Tracer:
             if is_postponing():
                 signal.raise_signal(signal.SIGINT)
             else:
-                raise Interruption
+                self.interrupt()
+
+    def interrupt(self) -> None:
+        """Do what the signal handler does: raise."""
+        raise Interruption
 
 
 def _is_shielded(frame: FrameType) -> bool:

@@ -47,7 +47,7 @@ class OwnerWorld:
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
-        self.settings: dict[str, Any] = dict(SMALL)
+        self.settings: dict[str, Any] = {**SMALL, "grace_seconds": 0.01}
         self.other: PersistentQueue[bytes] | None = None
         """The queue of another owner, until it dies."""
         self.queues: list[SharedQueue[Any]] = []

@@ -18,7 +18,8 @@ from typing import NamedTuple
 class Campaign(NamedTuple):
     """A campaign and its size in each plan; None leaves it out.
 
-    In ``command`` stand ``{first}`` for the first seed of the plan, and ``{part}`` for the part of the planted bugs.
+    In ``command`` stand ``{first}`` for the first seed of the plan, and ``{part}`` for the part of planted bugs, or of
+    places, that this run takes.
     """
 
     command: str
@@ -42,6 +43,7 @@ CAMPAIGNS = (
     Campaign("interrupts --only flush --seed 16", "--parts", None, 32, 32),  # another part of the same 32
     Campaign("exhaustive --only 0", "--operations", None, 2, 3),
     Campaign("flips", "--bytes", None, 16_384, 65_536),
+    Campaign("reentry --seed {part}", "--parts", None, 128, 16),
     Campaign("syscalls", "--count", None, 300, 1_000),
     Campaign("exhaustive --only 1", "--operations", None, 2, 3),
     Campaign("random --first {first}", "--schedules", 3_000, 15_000, 40_000, 400_000),
@@ -74,7 +76,7 @@ _printing = Lock()
 
 
 def lines_of(plan: str, seed: int) -> list[str]:
-    """Return the command lines of a plan. A search begins at ``seed``; else it is the part of the planted bugs."""
+    """Return the command lines of a plan. A search begins at ``seed``; else that decides the parts."""
     return [
         f"{campaign.command.format(first=_FIRST.get(plan, seed), part=seed)} {campaign.size} {size}"
         for campaign in CAMPAIGNS

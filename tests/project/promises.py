@@ -60,8 +60,9 @@ PROMISES = (
         "api/queue api/subscriptions unit/core/availability unit/runtime/open_queue unit/runtime/retries "
         "unit/runtime/dead_letters durability/compat_killed faces/compat faces/aio_cancelled faces/aio_steps "
         "misuse/sessions "
-        "misuse/interrupts misuse/errors misuse/command_line misuse/arguments",
+        "misuse/interrupts misuse/reentry misuse/errors misuse/command_line misuse/arguments",
         "interrupts",
+        "reentry",
         "interrupts --signals-only --count 100000",
         "random --style retries --schedules 100000",
         "random --style workers --schedules 100000",

@@ -31,14 +31,15 @@ def test_a_search_begins_at_its_seed() -> None:
     """The seeds of a search are new, those of the other plans are always the same."""
     assert "random --first 7 --schedules 400000" in lines_of("search", 7)
     for plan in ("minute", "commit", "release"):
-        first, second = ([line for line in lines_of(plan, seed) if "mutants" not in line] for seed in (7, 8))
+        first, second = ([line for line in lines_of(plan, seed) if " --seed " not in line] for seed in (7, 8))
         assert first == second
 
 
 def test_each_commit_plants_another_part_of_the_bugs() -> None:
-    """The seed of the plan chooses the part."""
+    """The seed of the plan chooses the part, also of the places at which a handler calls the queue."""
     for seed in (7, 8):
         assert f"mutants --jobs 2 --seed {seed} --parts 3" in lines_of("commit", seed)
+        assert f"reentry --seed {seed} --parts 128" in lines_of("commit", seed)
 
 
 def test_a_campaign_that_fails_is_named(capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,68 @@
+"""Row 5: signal handlers that call the queue, at each place where CPython looks for signals in some calls."""
+
+from __future__ import annotations
+
+import sys
+from itertools import repeat
+
+import pytest
+
+from persistentqueue.runtime.maintenance import Maintenance
+from tests.crash import reentry
+from tests.crash.interrupts import Place
+from tests.crash.reentry import KINDS, reenter, run_reentry
+from tests.crash.scenarios import SCENARIOS
+from tests.support.queues import receive_signals
+
+pytestmark = pytest.mark.filterwarnings("ignore::persistentqueue.UnflushedWarning")  # a handler that closes drops work
+
+
+@pytest.fixture(autouse=True)
+def ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Receive signals, and let a call that hangs end the process soon."""
+    receive_signals()
+    monkeypatch.setattr(reentry, "_HANG_SECONDS", 45.0)
+    monkeypatch.setattr(Maintenance, "maintain_soon", lambda _: None)
+
+
+def places_in(name: str, functions: str) -> list[Place]:
+    """Return the places of a scenario in these functions."""
+    chosen = functions.split()
+    reenter(repeat("look"), SCENARIOS[name], None)  # imports and objects of the first run do not count
+    return [place for place in reenter(repeat("look"), SCENARIOS[name], None) if place.code.co_name in chosen]
+
+
+@pytest.mark.skipif(sys.version_info[:2] == (3, 12), reason="Python 3.12 loses errors of a tracer in generators")
+@pytest.mark.parametrize("kind", ["close", "work"])
+def test_row_05_a_handler_beside_the_lock_of_a_compaction(kind: str) -> None:
+    """A handler that compacts or closes, where a compaction takes its lock or frees it, does not wait for itself."""
+    places = places_in("compact", "compacting keeping_files __enter__ __exit__")
+    assert len(places) >= 4
+    for place in places:
+        reenter(repeat(kind), SCENARIOS["compact"], (place, 1))
+
+
+@pytest.mark.parametrize(("name", "functions"), [("compact", "_opened pin"), ("fail", "find _page")])
+@pytest.mark.parametrize("kind", ["look", "session"])
+def test_row_05_a_handler_during_a_read(name: str, functions: str, kind: str) -> None:
+    """A handler does not wait for the locks of a read: of a compaction, and of items that become dead letters."""
+    places = places_in(name, functions)
+    assert len(places) >= 4
+    for place in places:
+        reenter(repeat(kind), SCENARIOS[name], (place, 1))
+
+
+@pytest.mark.parametrize(
+    "name", ["flush one item", "dequeue from disk", "consume one", "put back", "stats", "transaction"]
+)
+def test_row_05_a_handler_anywhere(name: str) -> None:
+    """At one place in eight of each of these calls, a handler of one kind or another calls the queue."""
+    assert run_reentry(name, part=3, parts=8).interruptions >= 4
+
+
+def test_a_handler_that_gets_a_bare_error_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of the package that no document names is a violation."""
+    monkeypatch.setitem(KINDS, "bare", lambda world: iter([lambda: world.sessions[0]._take(None, None, None)]))
+    seen = reenter(repeat("look"), SCENARIOS["flush one item"], None)
+    with pytest.raises(AssertionError, match=r"a handler of the kind 'bare': Traceback"):
+        reenter(repeat("bare"), SCENARIOS["flush one item"], (next(iter(seen)), 1))

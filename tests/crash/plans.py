@@ -18,8 +18,8 @@ from typing import NamedTuple
 class Campaign(NamedTuple):
     """A campaign and its size in each plan; None leaves it out.
 
-    In ``command`` stand ``{first}`` for the first seed of the plan, and ``{part}`` for the part of planted bugs, or of
-    places, that this run takes.
+    In ``command`` stand ``{first}`` for the first seed of the plan, and ``{part}`` for the part of the work that it
+    takes.
     """
 
     command: str
@@ -76,7 +76,7 @@ _printing = Lock()
 
 
 def lines_of(plan: str, seed: int) -> list[str]:
-    """Return the command lines of a plan. A search begins at ``seed``; else that decides the parts."""
+    """Return the command lines of a plan. A search begins at ``seed``; otherwise the seed decides the parts."""
     return [
         f"{campaign.command.format(first=_FIRST.get(plan, seed), part=seed)} {campaign.size} {size}"
         for campaign in CAMPAIGNS

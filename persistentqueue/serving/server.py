@@ -81,8 +81,10 @@ class Server:
         self._peers: set[_Peer] = set()
         self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
         """Bytes that were received last: a new object of that size for each call would take longer than the call."""
+        self._is_leaving = False
+        """True from the beginning of the close on."""
         self._leaves_by = inf
-        """Time by which the sessions of workers end; ``inf`` until the close begins."""
+        """Time by which the sessions of workers end then."""
         self._end = Ending()
         """End of the thread."""
         self._is_stopping = False
@@ -138,6 +140,7 @@ class Server:
         thread = self._thread
         if thread is not None and thread.is_alive() and thread is not threading.current_thread():
             self._leaves_by = min(self._leaves_by, self._served.now() + self._grace_seconds)
+            self._is_leaving = True
             self._ring()
             self._end.wait()
 
@@ -223,7 +226,7 @@ class Server:
     def _may_leave(self) -> bool:
         """Return whether the close has begun, and workers have finished, or have had their time."""
         assert self._service is not None
-        return self._leaves_by < inf and (self._service.may_leave() or self._served.now() >= self._leaves_by)
+        return self._is_leaving and (self._service.may_leave() or self._served.now() >= self._leaves_by)
 
     def _take(self, most_seconds: float) -> None:
         """Wait for the next event, if none has come, and take all that have come."""

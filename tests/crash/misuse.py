@@ -24,6 +24,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from random import Random
 from types import FrameType
 from typing import Any
@@ -54,6 +55,7 @@ MISUSE = "misuse"
 HANG_SECONDS = 120.0
 """Time after which a program is considered to hang. Programs take milliseconds."""
 _ADDRESS_SPACE_BYTES = 8 * 1024**3
+"""Bytes of addresses that programs may take."""
 _STYLES = {"core": 34, "typed": 20, "retries": 14, "together": 10, "compat": 14, "aio": 8}
 _SESSIONS = {
     "enqueue": 20,
@@ -349,10 +351,23 @@ def run_misuse(first: int, count: int, repeat: int = 1) -> str:
     return run_programs(map(generate, range(first, first + count)), repeat)
 
 
+def _taken_bytes() -> int:
+    """Return the bytes of addresses that this process has taken; 0 without ``/proc``.
+
+    A free-threaded Python takes gibibytes of them for its threads.
+    """
+    try:
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
+    except OSError:
+        return 0
+    return int(pages) * resource.getpagesize()
+
+
 def run_programs(programs: Iterable[Program], repeat: int = 1) -> str:
     """Run these programs, each ``repeat`` times; return a summary. Raises ``ViolationError``."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_SPACE_BYTES, hard))  # an item of 4 GiB must not be copied
+    # An item of 4 GiB must not be copied.
+    resource.setrlimit(resource.RLIMIT_AS, (_taken_bytes() + _ADDRESS_SPACE_BYTES, hard))
     began, calls, count = time.monotonic(), 0, 0
     try:
         for program in programs:

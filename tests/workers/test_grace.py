@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from ..conftest import QueueFactory
 from ..support.limits import SECONDS
 from ..support.queues import wait_for
 
-LONG = 600.0
+LONG = inf
 
 
 def put(queue: Any, *items: bytes) -> None:

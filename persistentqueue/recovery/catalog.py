@@ -106,33 +106,33 @@ def _delete_queue(disk: Disk, directory: str, name: str | None, lock_timeout: fl
             lock.acquire(lock_timeout)
         except FileNotFoundError:  # another process has deleted the queue and its directory in the meantime
             raise no_queue(disk, directory, "to delete") from None
-        disk = lock.disk
-        places = read_places(disk, directory)
-        found = find_generations(disk, directory, places)  # again: the queue may have been deleted during the wait
-        had_begun = _has_begun(disk, directory)
+        held = lock.disk
+        places = read_places(held, directory)
+        found = find_generations(held, directory, places)  # again: the queue may have been deleted during the wait
+        had_begun = _has_begun(held, directory)
         if found:
-            own_location(disk, places, lock)
-            _refuse_unsettled(disk, directory)
-            disk.failpoint("delete.1 rename log")
-            disk.rename(join(directory, LOG_DIRECTORY), join(directory, DELETED_DIRECTORY))
-        finish_deletion(disk, places)
+            own_location(held, places, lock)
+            _refuse_unsettled(held, directory)
+            held.failpoint("delete.1 rename log")
+            held.rename(join(directory, LOG_DIRECTORY), join(directory, DELETED_DIRECTORY))
+        finish_deletion(held, places)
         if name is not None:
             for place in (*places.others, places.place):
                 if place != OWN:
-                    remove_directory(disk, place.path)
+                    remove_directory(held, place.path)
         lock.free_locations()  # the next queue of this name may want the same one
         # A process that waits for the lock notices that its lock file has lost its name, and makes a new one.
-        disk.unlink(lock.path)
+        held.unlink(lock.path)
         if name is not None:
-            remove_directory(disk, directory)
+            remove_directory(held, directory)
             with suppress(FileNotFoundError):  # the directory, or its parent, was renamed: the old name needs no sync
-                sync_directory(disk, dirname(directory) or ".")
+                sync_directory(held, dirname(directory) or ".")
         lock.release()
     except BaseException:  # also an interruption of that step, which then does the rest
         shielded(lock.release)
         raise
     if not (found or had_begun or is_done):
-        raise no_queue(disk, directory, "to delete")
+        raise no_queue(disk, directory, "to delete")  # by its name: the directory is not held any more
 
 
 def _has_begun(disk: Disk, directory: str) -> bool:

@@ -43,7 +43,7 @@ CAMPAIGNS = (
     Campaign("interrupts --only flush --seed 16", "--parts", None, 32, 32),  # another part of the same 32
     Campaign("exhaustive --only 0", "--operations", None, 2, 3),
     Campaign("flips", "--bytes", None, 16_384, 65_536),
-    Campaign("reentry --seed {part}", "--parts", None, 128, 16),
+    Campaign("reentry --seed {part}", "--parts", None, 32, 4),
     Campaign("syscalls", "--count", None, 300, 1_000),
     Campaign("exhaustive --only 1", "--operations", None, 2, 3),
     Campaign("random --first {first}", "--schedules", 3_000, 15_000, 40_000, 400_000),

@@ -39,7 +39,7 @@ def test_each_commit_plants_another_part_of_the_bugs() -> None:
     """The seed of the plan chooses the part, also of the places at which a handler calls the queue."""
     for seed in (7, 8):
         assert f"mutants --jobs 2 --seed {seed} --parts 3" in lines_of("commit", seed)
-        assert f"reentry --seed {seed} --parts 128" in lines_of("commit", seed)
+        assert f"reentry --seed {seed} --parts 32" in lines_of("commit", seed)
 
 
 def test_a_campaign_that_fails_is_named(capfd: pytest.CaptureFixture[str]) -> None:

@@ -209,10 +209,18 @@ class SessionCalls(Exclusive):
     A call that raised ends with ``_end_badly``.
     """
 
-    __slots__ = ()
+    __slots__ = ("_is_ending",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_ending = False
+        """True while a call cleans up. Code that interrupts it must not clean up as well, and then go on: the rest of
+        that cleanup would release what the new call holds, or has consumed."""
 
     def _begin(self) -> None:
         """Clean up after an interrupted call. Raises ``SessionInUseError`` if another call is under way."""
+        if self._is_ending:
+            raise self._in_use()
         if self._busy == TORN and not FREE_THREADED:
             self._end_badly()
         if self._busy and not self._claims():
@@ -240,11 +248,15 @@ class SessionCalls(Exclusive):
         """Clean up after a call that raised. If this is interrupted, the next call of the session does it first."""
         if not FREE_THREADED:  # else another thread could begin a call in the middle of the cleanup
             self._busy = TORN
+        # No call here or in ``finally``, so no interruption between this step and the next.
+        self._is_ending = True
         try:
             self._clean_up()
         except BaseException:
             self._busy = TORN
             raise
+        finally:
+            self._is_ending = False
         self._busy = FREE
 
     def _end_torn(self) -> None:

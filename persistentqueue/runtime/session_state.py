@@ -668,8 +668,9 @@ def holds(session: SessionState[Any]) -> bool:
 
 def fail_held(session: SessionState[Any], error: BaseException) -> None:
     """Move held items without attempts left to the dead letters: this error has left the block of the session."""
-    if session._trial is not None and session._transaction is not None:
-        session._trial.fail(session._transaction, session._reader, error)
+    trial, transaction = session._trial, session._transaction
+    if trial is not None and transaction is not None:
+        exclusively([session], partial(trial.fail, transaction, session._reader, error))
 
 
 def uncount(session: SessionState[Any], count: int) -> None:

@@ -30,6 +30,7 @@ from types import FrameType
 from typing import Any
 
 from persistentqueue import DeadLetter, PersistentQueue, UnflushedWarning, View, check
+from persistentqueue.interrupts.call_guard import FREE_THREADED
 
 from .exploring import ViolationError
 from .faces import FACES, run_face
@@ -352,10 +353,9 @@ def run_misuse(first: int, count: int, repeat: int = 1) -> str:
 
 
 def _taken_bytes() -> int:
-    """Return the bytes of addresses that this process has taken; 0 without ``/proc``.
-
-    A free-threaded Python takes gibibytes of them for its threads.
-    """
+    """Return the bytes of addresses that a free-threaded Python has taken for its threads: gibibytes; else 0."""
+    if not FREE_THREADED:
+        return 0
     try:
         pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
     except OSError:

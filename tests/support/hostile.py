@@ -18,10 +18,9 @@ from persistentqueue.storage.segment import PUBLISHED
 
 LIMITED = """
 import resource, sys
-try:  # a free-threaded Python takes gibibytes of addresses at its start
+used = 0
+if "t" in sys.abiflags:  # a free-threaded Python takes gibibytes of addresses at its start
     used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-except OSError:
-    used = 0
 resource.setrlimit(resource.RLIMIT_AS, (used + 512 * 2**20,) * 2)
 resource.setrlimit(resource.RLIMIT_CPU, (int(sys.argv[4]),) * 2)
 sys.path.insert(0, sys.argv[2])

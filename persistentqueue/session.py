@@ -198,15 +198,7 @@ class Session(SessionState[T]):
                 if transaction.cost_bytes + cost_bytes > self._spill_bytes:
                     self._enqueue_large(transaction, data)
                 else:
-                    buffered = transaction.items
-                    goes_on = not buffered or transaction.each_bytes == each_bytes
-                    uniform_items = len(buffered) + len(data) if goes_on and each_bytes != MIXED else 0
-                    # No call from here on, so no interruption in between.
-                    buffered += data
-                    transaction.cost_bytes += cost_bytes
-                    if uniform_items:
-                        transaction.uniform_bytes = each_bytes
-                    transaction.uniform_items = uniform_items
+                    transaction.add_measured(data, cost_bytes, each_bytes)
             finally:
                 self._busy = FREE
 

@@ -13,7 +13,7 @@ from operator import index
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from ..errors import ItemTooLargeError
-from .block import ITEM_BYTES_MAX, LENGTH_BYTES, Columns, Stored
+from .block import ITEM_BYTES_MAX, LENGTH_BYTES, MIXED, Columns, Stored, uniform_bytes
 from .page_cache import ITEM_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
@@ -151,23 +151,49 @@ def too_large(size_bytes: int) -> ItemTooLargeError:
     return ItemTooLargeError(f"an item of {size_bytes} bytes exceeds the maximum of {ITEM_BYTES_MAX} bytes: split it")
 
 
+class Alike(list[bytes]):
+    """Items that were measured, and have the same length each: they need not be measured again. It is not changed."""
+
+    __slots__ = ("each_bytes",)
+
+    def __init__(self, items: Iterable[bytes], each_bytes: int) -> None:
+        super().__init__(items)
+        self.each_bytes = each_bytes
+
+
 class Batch:
-    """Items in memory that wait to be written to a file: at most ``most_bytes`` by their cost, or a single item."""
+    """Items in memory that wait to be written or sent: at most ``most_bytes`` by their cost, or a single item.
 
-    __slots__ = ("_most_bytes", "items", "payload_bytes")
+    ``refuse`` makes the error for an item of more than ``item_bytes_max``, of its length.
+    """
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
+    __slots__ = ("_each_bytes", "_item_bytes_max", "_most_bytes", "_refuse", "items", "payload_bytes")
+
+    def __init__(
+        self,
+        most_bytes: int,
+        item_bytes_max: int = ITEM_BYTES_MAX,
+        refuse: Callable[[int], ItemTooLargeError] = too_large,
+    ) -> None:
+        self._most_bytes, self._item_bytes_max, self._refuse = most_bytes, item_bytes_max, refuse
         self.items: list[bytes] = []
         self.payload_bytes = 0
+        self._each_bytes = MIXED
+        """Length of each of ``items``, of which there is one at least; ``MIXED`` if it is not known."""
+
+    @property
+    def measured(self) -> list[bytes]:
+        """The items, as ``Alike`` if they are known to have one length."""
+        return self.items if self._each_bytes == MIXED else Alike(self.items, self._each_bytes)
 
     def add(self, item: bytes, spill: Callable[[], None]) -> None:
         """Add one item. ``spill`` is called first if the item does not fit, as in ``extend``."""
         size_bytes = len(item)
-        if size_bytes > ITEM_BYTES_MAX:
-            raise too_large(size_bytes)
+        if size_bytes > self._item_bytes_max:
+            raise self._refuse(size_bytes)
         if self.items and self._cost_bytes(1, size_bytes) > self._most_bytes:
             spill()
+        self._each_bytes = MIXED
         self.items.append(item)
         self.payload_bytes += size_bytes
 
@@ -178,14 +204,19 @@ class Batch:
         Raises ``ItemTooLargeError``; then no item is added. An error of ``spill`` is passed on. Then the items that it
         was to make room for, and those behind them, are not added.
         """
-        size_bytes = sum(map(len, items))
-        if size_bytes > ITEM_BYTES_MAX and (longest_bytes := max(map(len, items))) > ITEM_BYTES_MAX:
-            raise too_large(longest_bytes)
+        sizes = list(map(len, items))
+        each_bytes = uniform_bytes(sizes)
+        size_bytes = sum(sizes) if each_bytes == MIXED else each_bytes * len(sizes)
+        if size_bytes > self._item_bytes_max and (longest_bytes := max(sizes)) > self._item_bytes_max:
+            raise self._refuse(longest_bytes)
         if self._cost_bytes(len(items), size_bytes) <= self._most_bytes:
+            # No call in these steps, so no interruption in between.
+            self._each_bytes = each_bytes if not self.items or self._each_bytes == each_bytes else MIXED
             self.items += items
             self.payload_bytes += size_bytes
             return
-        ends = list(accumulate(map(len, items), initial=0))
+        ends = list(accumulate(sizes, initial=0))
+        self._each_bytes = MIXED
         start = 0
         while start < len(items):
             stop = self._fitting(ends, start)
@@ -199,7 +230,7 @@ class Batch:
 
     def clear(self) -> None:
         """Remove all items."""
-        self.items, self.payload_bytes = [], 0
+        self.items, self.payload_bytes, self._each_bytes = [], 0, MIXED
 
     def drop(self, count: int) -> None:
         """Remove the first ``count`` items, which were written."""

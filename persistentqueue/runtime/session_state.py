@@ -16,8 +16,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from ..codecs import Codec, T, advice_on_hold
 from ..codecs.held_items import ALIKE, OTHER, decode_held
 from ..core.availability import Taken
+from ..core.block import MIXED
 from ..core.intervals import Intervals, Run, append_run, within
-from ..core.items import checked_held, checked_marker, checked_timeout, checked_truth
+from ..core.items import Alike, checked_held, checked_marker, checked_timeout, checked_truth
 from ..core.page_cache import ITEM_OVERHEAD_BYTES
 from ..drawing.text import many
 from ..engine.reader import Reader
@@ -601,12 +602,12 @@ def put_at_once(session: SessionState[bytes], items: Sequence[bytes]) -> bool:
         transaction = session._transaction  # not before: until then another thread may flush the session
         if transaction is None or not session._open_queue.is_usable:
             return False
-        cost_bytes = transaction.cost_bytes + sum(map(len, items)) + ITEM_OVERHEAD_BYTES * len(items)
-        if cost_bytes > session._spill_bytes:
+        each_bytes = items.each_bytes if isinstance(items, Alike) else MIXED
+        size_bytes = sum(map(len, items)) if each_bytes == MIXED else each_bytes * len(items)
+        cost_bytes = size_bytes + ITEM_OVERHEAD_BYTES * len(items)
+        if transaction.cost_bytes + cost_bytes > session._spill_bytes:
             return False
-        # No call from here on, so no interruption in between.
-        transaction.items += items
-        transaction.cost_bytes = cost_bytes
+        transaction.add_measured(items, cost_bytes, each_bytes)
         return True
     finally:
         session._busy = FREE

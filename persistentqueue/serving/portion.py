@@ -5,8 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from ..core.block import MIXED, uniform_bytes
 from ..core.encryption import UNOPENED
 from ..core.intervals import Run
+from ..core.items import Alike
 from ..engine.reader import Reader
 from ..engine.transaction import Transaction
 from ..errors import ResourceError
@@ -35,22 +37,28 @@ class Portion:
         """First item that has found no room; None if there was none."""
 
     def take(self, reader: Reader, max_items: int, _timeout: float | None, runs: list[Run]) -> list[bytes]:
-        """Hold up to ``max_items`` items without a wait, append their runs to ``runs``, and return the items."""
+        """Hold up to ``max_items`` items without a wait, append their runs to ``runs``, and return the items.
+
+        They are ``Alike`` if they have one length: then they are measured once, and not again for their message.
+        """
         self.following = None
         items: list[bytes] = []
-        taken_bytes = 0
+        taken_bytes, each_bytes = 0, MIXED
         while len(items) < max_items and (part := self._step(reader, items, taken_bytes, max_items, runs)):
             if self._comes_alone(reader, runs):
                 if not items:
                     return part
                 self._put_back(reader, runs, len(part))
                 break
-            taken_bytes += sum(map(len, part)) + self._overhead_bytes * len(part)
+            sizes = list(map(len, part))
+            part_each_bytes = uniform_bytes(sizes)
+            each_bytes = part_each_bytes if not items or each_bytes == part_each_bytes else MIXED
+            taken_bytes += sum(sizes) + self._overhead_bytes * len(part)
             items += part
             if taken_bytes > self._max_bytes and len(items) > 1:
                 self._leave_out(reader, runs, items, len(part), taken_bytes)
                 break
-        return items
+        return items if each_bytes == MIXED else Alike(items, each_bytes)
 
     def _leave_out(self, reader: Reader, runs: list[Run], items: list[bytes], most: int, taken_bytes: int) -> None:
         """Release the last items, of the ``most`` of the last step, that make all of them too long. One may stay."""

@@ -61,6 +61,8 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from ..core.items import Alike
+
 VERSION: Final = 1
 """Version of the protocol that this module speaks."""
 MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -302,7 +304,7 @@ def encode(message: Message, call: int) -> bytes:
 
 
 def _encode_items(items: Sequence[bytes]) -> bytes:
-    lengths = set(map(len, items))
+    lengths = {items.each_bytes} if items and isinstance(items, Alike) else set(map(len, items))
     if len(lengths) == 1 and 0 not in lengths:  # each empty item has a length of its own: no message holds billions
         return b"".join((_UNIFORM.pack(len(items), 1, *lengths), *items))
     each = array("I", map(len, items))
@@ -397,9 +399,10 @@ def _decode_items(data: bytes, at: int, end: int) -> list[bytes]:
         if count == 1:
             return [data[payloads:end]]
         if count <= _CUT_ITEMS_MAX:
-            return list(_cut(count, length_bytes).unpack_from(data, payloads))
+            return Alike(_cut(count, length_bytes).unpack_from(data, payloads), length_bytes)
         starts = range(payloads, end, length_bytes)
-        return list(map(data.__getitem__, map(slice, starts, range(payloads + length_bytes, end + 1, length_bytes))))
+        slices = map(slice, starts, range(payloads + length_bytes, end + 1, length_bytes))
+        return Alike(map(data.__getitem__, slices), length_bytes)
     lengths = array("I")
     lengths.frombytes(data[at + _COUNT.size : payloads])
     if _IS_BIG_ENDIAN:

@@ -24,7 +24,7 @@ from ..errors import CodecError, ItemTooLargeError, UnflushedWarning
 from ..interrupts.call_guard import BUSY, FREE
 from ..runtime.pipeline import Ticket, done
 from ..runtime.retries import checked_delay, checked_reason
-from ..serving.protocol import ITEM_BYTES_MAX, MESSAGE_BYTES_MAX, Reject
+from ..serving.protocol import MESSAGE_BYTES_MAX, Reject
 from .worker_state import WorkerState
 
 _TEXT_CHARACTERS_MAX = 10_000
@@ -100,11 +100,6 @@ class WorkerSession(WorkerState[T]):
         return as_bytes(item) if self._codec is BYTES else encode(self._codec, item, self._path)
 
     def _enqueue(self, items: list[bytes]) -> None:
-        if len(items) and (largest := max(map(len, items))) > ITEM_BYTES_MAX:
-            raise ItemTooLargeError(
-                f"an item of {largest} bytes exceeds the maximum of a worker, {ITEM_BYTES_MAX} bytes: split it, or "
-                "enqueue it in the process that owns the queue"
-            )
         if self._busy:
             self._begin()
         self._busy = BUSY

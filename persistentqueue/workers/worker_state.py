@@ -17,13 +17,14 @@ from ..codecs import Codec, T
 from ..core.items import Batch, checked_marker
 from ..drawing.text import many
 from ..engine.transaction import SPILL_BYTES
-from ..errors import ClosedError, PersistentQueueError, QueueFullError, UnflushedWarning
+from ..errors import ClosedError, ItemTooLargeError, PersistentQueueError, QueueFullError, UnflushedWarning
 from ..interrupts.call_guard import BUSY, FREE, TORN, SessionCalls, exclusively
 from ..runtime.multi_queue import require_neighbours
 from ..runtime.session_state import check_joint
 from ..serving.errors import NotServedError, OutcomeUnknownError, SessionLostError, decode_error
 from ..serving.protocol import (
     FOR_EVER,
+    ITEM_BYTES_MAX,
     Ahead,
     Call,
     Done,
@@ -96,7 +97,7 @@ class WorkerState(SessionCalls, Generic[T]):
         self._link: Link | None = None
         super().__init__()
         self._why_closed = f"{path}: the session is closed: get another one from queue.session()"
-        self._batch = Batch(SPILL_BYTES)
+        self._batch = Batch(SPILL_BYTES, ITEM_BYTES_MAX, _too_large)
         self._held = 0
         """Items that the owner keeps on hold for this session."""
         self._given = 0
@@ -148,7 +149,7 @@ class WorkerState(SessionCalls, Generic[T]):
 
     def _put(self) -> None:
         """Move the buffered items to the session at the owner."""
-        answer = self._ask(Put(self._batch.items))
+        answer = self._ask(Put(self._batch.measured))
         self._note_put(answer)
         self._end(answer)
 
@@ -266,7 +267,7 @@ class WorkerState(SessionCalls, Generic[T]):
                 self._doubt = True
                 self._need_open()
                 try:
-                    answer = link.call(Flush(number, milliseconds(timeout), self._batch.items), before)
+                    answer = link.call(Flush(number, milliseconds(timeout), self._batch.measured), before)
                 except LinkLostError:
                     self._link = None
                     if self._learn():
@@ -552,6 +553,14 @@ class WorkerState(SessionCalls, Generic[T]):
                 raise error
             finally:
                 del error  # no cycle of the error, its traceback, and this frame, which would keep the connection
+
+
+def _too_large(size_bytes: int) -> ItemTooLargeError:
+    """Return the error for an item of ``size_bytes`` bytes, which no message has room for."""
+    return ItemTooLargeError(
+        f"an item of {size_bytes} bytes exceeds the maximum of a worker, {ITEM_BYTES_MAX} bytes: split it, or "
+        "enqueue it in the process that owns the queue"
+    )
 
 
 class _JointFlush:

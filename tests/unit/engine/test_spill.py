@@ -14,8 +14,10 @@ from persistentqueue import (
 )
 from persistentqueue import session as session_module
 from persistentqueue.core.block import MIXED
+from persistentqueue.core.items import Alike
 from persistentqueue.core.page_cache import ITEM_OVERHEAD_BYTES
 from persistentqueue.engine.transaction import SPILL_BYTES
+from persistentqueue.runtime.session_state import put_at_once
 from persistentqueue.storage.segment_files import Segments
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
@@ -50,8 +52,8 @@ def test_items_that_are_too_large(open_queue: QueueFactory, monkeypatch: pytest.
 
 
 def test_lengths_that_a_session_has_measured(open_queue: QueueFactory) -> None:
-    """A session says that its items have one length only if they have it. They come one by one or in series, also
-    behind spills and rollbacks. Each item is written as it is."""
+    """A session says that its items have one length only if they have it. They come one by one, in series, or from
+    messages, also behind spills and rollbacks. Each item is written as it is."""
     queue, chance = open_queue(), Random(5)
     expected: list[bytes] = []
     said = 0
@@ -64,9 +66,12 @@ def test_lengths_that_a_session_has_measured(open_queue: QueueFactory) -> None:
                 items = [chance.randbytes(length_bytes) for _ in range(chance.randrange(4))]
                 if chance.random() < 0.2:
                     items.append(b"one more")
-                many = chance.random() < 0.8
-                for part in [items] if many else [[item] for item in items]:
+                many, lengths = chance.random() < 0.8, {len(item) for item in items}
+                message = Alike(items, *lengths) if len(lengths) == 1 else items
+                from_message = many and chance.random() < 0.5 and put_at_once(session, message)
+                for part in [] if from_message else [items] if many else [[item] for item in items]:
                     session.enqueue_many(part) if many else session.enqueue(*part)
+                if items:
                     transaction = session._open()
                     lengths = {len(item) for item in transaction.items}
                     assert transaction.each_bytes == MIXED or lengths == {transaction.each_bytes}

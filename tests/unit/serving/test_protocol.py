@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from persistentqueue.core.items import Alike
 from persistentqueue.serving import protocol
 from persistentqueue.serving.protocol import (
     FROM_OWNER,
@@ -324,3 +325,17 @@ def test_items_of_one_length_are_cut_apart(count: int) -> None:
     data = encode(Put(items), 1)
     assert len(data) == HEADER_BYTES + 9 + 7 * count
     assert fed(data) == [(1, Put(items))]
+
+
+@given(ITEMS | st.integers(0, 3).flatmap(lambda length: st.lists(st.binary(min_size=length, max_size=length))))
+def test_the_length_of_items_is_measured_once(items: list[bytes]) -> None:
+    """Items of a message are known to have one length only if they have it, and if they are several. A message of such
+    items has the bytes of one that measures them."""
+    data, lengths = encode(Put(items), 1), {len(item) for item in items}
+    ((_, found),) = fed(data)
+    assert isinstance(found, Put)
+    assert isinstance(found.items, Alike) == (len(items) > 1 and len(lengths) == 1 and lengths != {0})
+    assert not isinstance(found.items, Alike) or lengths == {found.items.each_bytes}
+    assert encode(found, 1) == data
+    if len(lengths) == 1:
+        assert encode(Put(Alike(items, *lengths)), 1) == data

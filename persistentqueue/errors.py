@@ -27,7 +27,8 @@
     ├── ResourceError            the system lacks a resource, nothing was committed: flush the same session again later
     │   ├── DiskFullError        … when there is free space
     │   ├── TooManyFilesError    … when files are closed, or the limit of open files is higher
-    │   └── OutOfMemoryError     … when there is free memory          (also a MemoryError)
+    │   ├── OutOfMemoryError     … when there is free memory          (also a MemoryError)
+    │   └── NoThreadError        … when there is another thread to serve the queue (also a RuntimeError)
     ├── PrecedingFlushError      a flush before this one failed: roll the session back, then do that work again
     ├── QueueFullError           a limit is reached, nothing was committed: dequeue, then flush the same session again
     ├── DataPathError            the segments cannot be at this path: name the right one, or move the segments
@@ -447,7 +448,8 @@ class ResourceError(PersistentQueueError):
     """The operating system lacks a resource that the call needs.
 
     Nothing was committed, and the queue is not broken. The session keeps its operations: flush it again when the
-    resource is available. This is the base class of ``DiskFullError``, ``TooManyFilesError`` and ``OutOfMemoryError``.
+    resource is available. This is the base class of ``DiskFullError``, ``TooManyFilesError``, ``OutOfMemoryError`` and
+    ``NoThreadError``.
 
     Attributes:
         path: The file or directory of the call that failed.
@@ -505,6 +507,18 @@ class OutOfMemoryError(ResourceError, MemoryError):
     lacks = "no memory"
     remedy = "free some memory"
     errnos = frozenset({_errno.ENOMEM})
+
+
+class NoThreadError(ResourceError, RuntimeError):
+    """The process cannot have another thread, which serves the queue or makes the call of a worker.
+
+    It has too many, or this is a subinterpreter: Python allows no such threads there. A subinterpreter can connect to
+    an owner elsewhere. ``errno`` is ``EAGAIN``. The attributes are those of ``ResourceError``.
+    """
+
+    lacks = "no further thread"
+    remedy = "end some threads, or raise the limit (ulimit -u)"
+    errnos = frozenset({_errno.EAGAIN})
 
 
 class QueueFullError(PersistentQueueError):

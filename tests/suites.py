@@ -40,7 +40,7 @@ COVERING = (
     "faces/aio_sessions unit/faces "
     "misuse/arguments misuse/corners misuse/errors misuse/foreign_directories misuse/identities misuse/inbox_limits "
     "misuse/inboxes misuse/location_repair misuse/passing_errors misuse/renames misuse/scarce_resources "
-    "misuse/sessions misuse/trust "
+    "misuse/sessions misuse/subinterpreters misuse/trust "
     "predecessors/diskqueue_faults predecessors/diskqueue_log predecessors/diskqueue_weaknesses "
     "unit/codecs unit/interprocess unit/measuring unit/rows unit/serving "
     "unit/core/availability unit/core/dead_letter unit/core/delivery_counts unit/core/encryption unit/core/formats "

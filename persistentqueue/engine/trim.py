@@ -365,6 +365,16 @@ class Generations:
         else:
             self.spare.give(path, self._settings.wipe)
 
+    @property
+    def retired_bytes(self) -> int:
+        """Bytes of the retired segments. For any thread, while another one may delete them."""
+        found_bytes = 0
+        # By index: without a GIL, an iteration or a copy would raise if the other thread deletes one meanwhile.
+        with suppress(IndexError):
+            for at in range(len(self.retired)):
+                found_bytes += self.retired[at][1]
+        return found_bytes
+
     def give_back(self) -> None:
         """Give the files of retired segments to the pool, or delete them. The next opening sweeps those that fail."""
         while self.retired:

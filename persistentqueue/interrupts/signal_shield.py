@@ -1,10 +1,10 @@
 """Shielded calls: calls that no signal handler interrupts.
 
-CPython runs signal handlers in the main thread only, between two of its instructions. A handler may raise, and the one
-for Ctrl-C does. Code that changes files, or changes shared memory in several steps, must not end in the middle. So the
-main thread makes such a call by ``shielded``, in one of two ways. An exception that a handler raises meanwhile is
-raised when the call is over. Any other thread makes the call itself, and so does the main thread if no handler is
-written in Python.
+CPython runs signal handlers in the main thread of the main interpreter only, between two of its instructions. A handler
+may raise, and the one for Ctrl-C does. Code that changes files, or changes shared memory in several steps, must not end
+in the middle. So that thread makes such a call by ``shielded``, in one of two ways. An exception that a handler raises
+meanwhile is raised when the call is over. Any other thread makes the call itself, and so does the main thread if no
+handler is written in Python.
 
 - *Postponed*: in most programs only Ctrl-C has a handler written in Python, and that is ``default_int_handler``. Then
   another handler takes its place for the time of the call, and notes that the signal came. After the call
@@ -33,6 +33,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from importlib import import_module
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -43,6 +44,15 @@ T = TypeVar("T")
 THREAD_NAME = "persistentqueue-shield"
 _IDLE_SECONDS = 0.05
 """Idle time after which the helper thread ends, in seconds."""
+
+
+def _is_main_interpreter() -> bool:
+    try:
+        is_main: bool = _thread._is_main_interpreter()  # type: ignore[attr-defined]
+    except AttributeError:  # pragma: no cover - Python 3.10 and 3.11
+        interpreters: Any = import_module("_xxsubinterpreters")
+        is_main = interpreters.get_current() == interpreters.get_main()
+    return is_main
 
 
 class _Job(Generic[T]):
@@ -81,8 +91,9 @@ class _Helper:
         self._starting = RLock()
         """A signal handler may submit a call while the code that it interrupts starts the thread for another one."""
         self._is_running = False
-        self.main = threading.main_thread().ident
-        """The only thread in which signal handlers run."""
+        self.main = threading.main_thread().ident if _is_main_interpreter() else None
+        """The only thread in which signal handlers run; None in a subinterpreter, which has none. A helper thread that
+        outlives a subinterpreter would abort the process."""
 
     def run(self, job: _Job[Any]) -> None:
         """Have the job done, and wait for its end even if interrupted several times. Raises the first interruption."""

@@ -53,11 +53,10 @@ class BackgroundThread:
             self._inbox.put(_Message(job, time.monotonic() + delay_seconds, id(owner)))
             if self._is_running:
                 return True
-            # A daemon: a process that ends must not wait for it, and unfinished jobs do no harm.
-            thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
             try:
-                thread.start()
-            except RuntimeError:  # too many threads, or the interpreter is about to end
+                # A daemon: a process that ends must not wait for it, and unfinished jobs do no harm.
+                threading.Thread(target=self._run, name=THREAD_NAME, daemon=True).start()
+            except RuntimeError:  # too many threads, an interpreter that is about to end, or a subinterpreter
                 self._inbox = SimpleQueue()
             else:
                 self._is_running = True

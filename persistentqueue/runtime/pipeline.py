@@ -319,10 +319,10 @@ class Pipeline:
     def begin(self) -> bool:
         """Start the thread, once. Return False if the process cannot have another thread."""
         with self._starting:
-            # A daemon, so that a session that is never closed does not keep the process from ending.
-            self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
             _ALIVE.add(self)
             try:
+                # A daemon, so that a session that is never closed does not keep the process from ending.
+                self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
                 self._thread.start()
             except RuntimeError:
                 _ALIVE.discard(self)

@@ -189,7 +189,7 @@ class SpaceKeeper(CallGuard):
             self._room_waiters.tell()
 
     def _give_back_soon(self) -> None:
-        retired_bytes = sum(size_bytes for _, size_bytes in self._store.generations.retired.copy())
+        retired_bytes = self._store.generations.retired_bytes
         if retired_bytes <= _AT_ONCE_BYTES and not self.giving_back.locked():
             if retired_bytes:
                 self.give_back()
@@ -199,7 +199,7 @@ class SpaceKeeper(CallGuard):
     def _give_back_later(self) -> None:
         self._is_giving_back_due = True
         if not BACKGROUND.submit(self._give_back_by_itself):
-            self._is_giving_back_due = False
+            self._give_back_by_itself()  # in the flush: without a thread, the files would stay until the close
 
     def _give_back_by_itself(self) -> None:
         self._is_giving_back_due = False

@@ -31,7 +31,7 @@ from ..runtime.closing import Ending
 from ..storage.layout import SOCKET_NAME
 from ..system.disk import after_fork_in_child, join
 from ..system.event_log import LOGGER
-from ..system.path_errors import lacking, unless_lacking
+from ..system.path_errors import lacking, unless_lacking, unless_no_thread
 from ..system.sockets import Socket, is_believed, listen, spare
 from ..system.wakeup import POLL_SECONDS, Wakeup
 from .client import Client
@@ -100,7 +100,7 @@ class Server:
 
     def start(self) -> None:
         """Take the socket of the queue, and serve. Raises ``ResourceError`` and ``OSError``; then call ``stop``."""
-        self._service = Service(self._served, self._ring, _apart)
+        self._service = Service(self._served, self._ring, self._apart)
         self._served.open_queue.counts.connected = partial(count_connections, self._service.clients)
         with unless_lacking(self.directory, "to serve the queue", "then open it again"):
             self._served.open_queue.shielded(self._begin)
@@ -115,8 +115,16 @@ class Server:
         for fd in self._bell.descriptors:
             self._selector.register(fd, selectors.EVENT_READ)
         _SERVERS.add(self)
-        self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
-        self._thread.start()
+        advice = "then open it again; a subinterpreter can only connect to an owner elsewhere"
+        with unless_no_thread(self.directory, "to serve the queue", advice):
+            self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
+            self._thread.start()
+
+    def _apart(self, call: Callable[[], None]) -> None:
+        """Make a slow call in a thread of its own, so that other workers do not wait for it. Raises
+        ``NoThreadError``."""
+        with unless_no_thread(self.directory, "at the owner of the queue, for this call", "then make it again"):
+            threading.Thread(target=call, name=CALL_THREAD_NAME, daemon=True).start()
 
     def connections(self) -> list[Connection]:
         """Return the connections, those that hold for longest first. For any thread."""
@@ -402,11 +410,6 @@ class Server:
             self._selector.unregister(peer.socket)
             peer.socket.close()
             self._service.disconnect(peer.client, may_return=may_return)
-
-
-def _apart(call: Callable[[], None]) -> None:
-    """Make a slow call in a thread of its own, so that other workers do not wait for it."""
-    threading.Thread(target=call, name=CALL_THREAD_NAME, daemon=True).start()
 
 
 _SERVERS: Members[Server] = Members()

@@ -429,8 +429,8 @@ class Service:
         if own is not None:
             client.answer(call, Result({"result": own(self, client, **arguments)}))
             return
-        client.is_busy = True
         self._apart(partial(self._make_apart, client, call, name, arguments))
+        client.is_busy = True  # before the answer, which comes in a later turn
 
     def _make_apart(self, client: Client, call: int, name: str, arguments: dict[str, Any]) -> None:
         """Make a call of the queue, in another thread, and leave its answer to the next turn."""

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from ..errors import (
     DiskFullError,
     MemoryShortageError,
+    NoThreadError,
     OutOfMemoryError,
     PersistentQueueError,
     ResourceError,
@@ -77,6 +78,15 @@ def unless_lacking(path: str, purpose: str, advice: str = "then flush again") ->
         if lack is None:
             raise
         raise lack from error
+
+
+@contextmanager
+def unless_no_thread(path: str, purpose: str, advice: str) -> Iterator[None]:
+    """Raise ``NoThreadError`` for the ``RuntimeError`` of a thread that the block cannot start."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise NoThreadError(path, errno.EAGAIN, f"{NoThreadError.lacks} {purpose} ({error})", advice) from error
 
 
 @contextmanager

@@ -585,16 +585,17 @@ def test_a_transaction_over_several_queues_has_no_tickets(open_queue: QueueFacto
     assert len(one) == len(two) == 0
 
 
-def test_without_a_thread(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("step", ["__init__", "start"])  # the first one fails in a subinterpreter
+def test_without_a_thread(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     """Where the process can have no further thread, the flush commits before it returns."""
     queue = open_queue()
 
-    def refuse(_: threading.Thread) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise RuntimeError("can't start new thread")
 
     with queue.session() as session:
         with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", refuse)
+            patch.setattr(threading.Thread, step, refuse)
             assert give(session, b"a")[0].done()
         assert give(session, b"b")[0].result(SECONDS)
     assert drain(queue) == [b"a", b"b"]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,6 +42,34 @@ def test_an_unsynced_queue_keeps_few_files_open(open_queue: QueueFactory) -> Non
     assert queue.stats().segments >= segments
     assert most <= OPEN_FILES + 1
     assert [int(item[:4]) for item in drain(queue)] == list(range(segments))
+
+
+class ChangingDeque(deque[tuple[int, int]]):
+    """A deque of which another thread removes what is left as soon as the second entry is asked for. To iterate over it
+    or to copy it fails, as it does without a GIL if the other thread removes something meanwhile."""
+
+    def __getitem__(self, at: Any) -> Any:
+        """Return the entry. Raises ``IndexError`` if the other thread has removed it."""
+        if at == 1:
+            self.clear()
+        return super().__getitem__(at)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """Raise ``RuntimeError``."""
+        raise RuntimeError("deque mutated during iteration")
+
+    copy = __iter__  # type: ignore[assignment]
+
+
+def test_segments_that_another_thread_deletes_meanwhile(open_queue: QueueFactory) -> None:
+    """A flush asks for the size of the retired segments while another thread deletes them: it gets what it has seen."""
+    generations = open_queue()._open()._store.generations
+    entries = [(7, 5), (8, 11)]
+    generations.retired = deque(entries)
+    assert generations.retired_bytes == 16
+    generations.retired = ChangingDeque(entries)
+    assert generations.retired_bytes == 5
+    generations.retired = deque()
 
 
 class ZerosDisk:

@@ -164,7 +164,8 @@ class Alike(list[bytes]):
 class Batch:
     """Items in memory that wait to be written or sent: at most ``most_bytes`` by their cost, or a single item.
 
-    ``refuse`` makes the error for an item of more than ``item_bytes_max``, of its length.
+    ``refuse`` makes the error for an item of more than ``item_bytes_max``, of its length. By default, these are the
+    maximum of an item, and its error.
     """
 
     __slots__ = ("_each_bytes", "_item_bytes_max", "_most_bytes", "_refuse", "items", "payload_bytes")
@@ -172,10 +173,11 @@ class Batch:
     def __init__(
         self,
         most_bytes: int,
-        item_bytes_max: int = ITEM_BYTES_MAX,
+        item_bytes_max: int | None = None,
         refuse: Callable[[int], ItemTooLargeError] = too_large,
     ) -> None:
-        self._most_bytes, self._item_bytes_max, self._refuse = most_bytes, item_bytes_max, refuse
+        self._most_bytes, self._refuse = most_bytes, refuse
+        self._item_bytes_max = ITEM_BYTES_MAX if item_bytes_max is None else item_bytes_max
         self.items: list[bytes] = []
         self.payload_bytes = 0
         self._each_bytes = MIXED

@@ -50,7 +50,7 @@ test: $(READY)
 	$(PLAN) minute
 
 long: $(READY)
-	$(SUITE) long $(FOUR) --dist load --no-loadscope-reorder
+	$(SUITE) long $(FOUR) --dist loadfile --no-loadscope-reorder
 
 flights: $(READY)
 	EVERY_PLACE=1 $(SUITE) flights $(TWO) --dist loadfile

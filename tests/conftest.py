@@ -114,12 +114,13 @@ def _unwatched() -> Iterator[None]:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Send the files of ``ONE_JAVA`` to one process with ``--dist loadfile``, so that their tests share one Spark. Send
-    each test of ``DIVIDED`` to the process that is free."""
+    each test of ``DIVIDED``, and of the suite ``long``, to the process that is free."""
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
 
-    one_java, divided = frozenset(suites.paths(suites.ONE_JAVA)), frozenset(suites.paths(suites.DIVIDED))
+    one_java = frozenset(suites.paths(suites.ONE_JAVA))
+    divided = frozenset(suites.paths(f"{suites.DIVIDED} {suites.APART['long'].tests}")) - one_java
 
     class Scheduling(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:

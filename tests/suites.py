@@ -75,6 +75,9 @@ _SPARK = (
 )
 APART = {
     "long": Suite(
+        # First, since some take a minute: streams of Spark, the code of the documentation, rehearsals of make perf.
+        "spark/batches spark/java spark/rows spark/stream spark/typed_rows project/documents_spark project/pages "
+        "perf/tests/perf perf/tests/worker_processes "
         # The tests of other queues, on each Python there is, and a crawl.
         "peers/asked peers/asyncio peers/coming_from peers/cpython peers/persistqueue peers/queuelib faces/scrapy "
         # The command line in a process of its own for each verb, a terminal, a browser, importers.
@@ -88,10 +91,7 @@ APART = {
         "durability/several_killed examples/async_workers examples/fan_out faces/compat_shared "
         "predecessors/diskqueue_kills workers/simulated_network "
         # Disks that are full or fail, and files flipped at every bit.
-        "durability/flips durability/full_disk predecessors/diskqueue_damage predecessors/diskqueue_failing_disk "
-        # Streams of Spark, the code of the documentation, and rehearsals of make perf.
-        "spark/batches spark/java spark/rows spark/stream spark/typed_rows project/documents_spark project/pages "
-        "perf/tests/perf perf/tests/worker_processes"
+        "durability/flips durability/full_disk predecessors/diskqueue_damage predecessors/diskqueue_failing_disk"
     ),
     # The main job, with all its data and killed at every place.
     "flights": Suite("examples/flights_killed examples/flights_pipeline"),

@@ -6,7 +6,8 @@
  * The queue begins with FIRST items. Each flush consumes an item, and enqueues one, up to ITEMS items in all.
  * With DEPTH 2, a worker may send a second flush before the answer to the first one. That flush only enqueues.
  * At any step the kernel may end a process (KILLS times), an owner may begin to leave in order (LEAVES times), and the
- * owner may return the hold of a worker that lives (RETURNS times).
+ * owner may return the hold of a worker that lives (RETURNS times). An owner that leaves hands out no further items,
+ * and commits the flushes that come, for a time of grace. That may be over at any step. With PATIENT 1 it has no end.
  *
  * Assertions hold the promises at each step. When nothing can move, the monitor checks that nothing was forgotten.
  * The test also searches for an endless run. There is none, so each run comes to the monitor: all calls return.
@@ -125,13 +126,17 @@ inline forget_all() {
 #define HELD(s) (hold[s] == item && fences[item] == fence)
 #endif
 #define GROUP (batch[0] + batch[1] + batch[2])
+#ifdef BUG_NO_GRACE
+#define MAY_GO true
+#else
+#define MAY_GO (!PATIENT || (hold[0] == NONE && hold[1] == NONE && hold[2] == NONE))
+#endif
 
 /* What the owner may do for the connection of the worker s. A take waits while no item is ready. */
 #define SERVE(s) \
         :: atomic { to[s] == me && !leaving && nempty(ready) && requests[s]?[TAKE, _, _, _] -> take(s) } \
-        :: atomic { to[s] == me && !leaving && phase == IDLE && !batch[s] && requests[s]?[FLUSH, _, _, _] -> \
-            flush(s) } \
-        :: atomic { to[s] == me && !leaving && requests[s]?[OUTCOME, _, _, _] -> outcome(s) } \
+        :: atomic { to[s] == me && phase == IDLE && !batch[s] && requests[s]?[FLUSH, _, _, _] -> flush(s) } \
+        :: atomic { to[s] == me && requests[s]?[OUTCOME, _, _, _] -> outcome(s) } \
         :: atomic { phase == WRITTEN && batch[s] -> answer(s) } \
         :: atomic { to[s] == me && dead[s] -> end_connection(s) } \
         :: atomic { to[s] == me && hold[s] != NONE && returns < RETURNS -> returns++; give_back(s) }
@@ -260,7 +265,7 @@ active [N] proctype owner() provided (!ending || dead[_pid]) {
                     find_items(); i = 0;
                     phase = WRITTEN; writers-- }
             :: atomic { !leaving && leaves < LEAVES -> leaves++; leaving = true }
-            :: atomic { leaving && phase == IDLE && !GROUP ->
+            :: atomic { leaving && phase == IDLE && !GROUP && MAY_GO ->
 #ifdef BUG_FORGET_AT_LEAVE
                     number[0] = 0; number[1] = 0; number[2] = 0;
 #endif
@@ -341,6 +346,7 @@ inline succeed() {
 /* A flush raises SessionLostError or HoldLostError. */
 inline fail() {
     assert(!(in_log[me] & BIT(oldest)));
+    assert(!PATIENT || item == NONE);   /* an owner that leaves costs no worker its work */
     failed[me] = failed[me] | BIT(oldest);
     oldest++; item = NONE; fence = 0
 }
@@ -365,6 +371,7 @@ begin:  call(TAKE, 0, 0, 0);
                 n++ };
             call(FLUSH, n, item, fence)
 #else
+                assert(!PATIENT);
                 item = NONE; fence = 0; waits[me] = true; goto begin }
 #endif
         :: atomic { to[me] != NOBODY -> n++; requests[me]!FLUSH(n, item, fence) }

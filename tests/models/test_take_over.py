@@ -32,17 +32,20 @@ class Bounds(NamedTuple):
     leaves: int = 0
     returns: int = 0
     depth: int = 1
+    patient: int = 0
 
 
 SMALL = {
     "deaths": Bounds(kills=2),
     "an owner that leaves": Bounds(items=1, leaves=1),
+    "an owner with patience": Bounds(kills=0, leaves=2, patient=1),
     "a hung worker": Bounds(returns=1),
     "two flushes under way": Bounds(items=1, returns=1, depth=2),
 }
 LARGER = {
     "deaths": Bounds(items=3, first=2, kills=2),
     "an owner that leaves": Bounds(leaves=1),
+    "an owner with patience": Bounds(first=2, kills=0, leaves=2, depth=2, patient=1),
     "a hung worker": Bounds(first=2, returns=1),
     "a hung worker, and deaths": Bounds(kills=2, returns=1),
     "two flushes under way": Bounds(first=2, depth=2),
@@ -53,6 +56,7 @@ REPORTED_LOST = "!((in_log[me]&(1<<oldest)))"
 DURABLE = "(synced&(1<<item))"
 ORDER = "hold[0]==i"
 NOTHING_LOST = "(waits[s]&&"
+GRACE = "!(1)"
 """Parts of the assertions that a planted bug breaks."""
 ONE_OWNER = ("(writers==1)", "!((failed[i]&(1<<batch[i])))", "!((acknowledged&(1<<item)))")
 """Parts of the assertions that only a second owner breaks: one writes, what failed stays out, one acknowledgement."""
@@ -69,6 +73,7 @@ BUGS = {
     # One owner.
     "TWO_OWNERS": (Bounds(), ONCE),
     "LEAVE_EARLY": (SMALL["an owner that leaves"], REPORTED_LOST),
+    "NO_GRACE": (SMALL["an owner with patience"], GRACE),
     # Holds.
     "NO_FENCE": (SMALL["a hung worker"], ONCE),
     "FENCE_ALONE": (Bounds(), ONCE),

@@ -758,13 +758,13 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
         try:
             open_queue = self._open()
             if isinstance(dead_letter, str):
-                parent, shared = dirname(open_queue.directory), for_dead_letters(options)
-                dead_letter = PersistentQueue(parent, dead_letter, options=shared, serve=serve)
-                self._owns_dead_letters = True
+                parent, name, shared = dirname(open_queue.directory), dead_letter, for_dead_letters(options)
+                dead_letter = PersistentQueue.__new__(PersistentQueue)
+                self._dead_letters, self._owns_dead_letters = dead_letter, True  # first: no interruption must lose it
+                PersistentQueue.__init__(dead_letter, parent, name, options=shared, serve=serve)
             elif not isinstance(dead_letter, PersistentQueue):
                 raise TypeError(f"dead_letter must be a queue's name, or an open queue, not {dead_letter!r}")
-            self._dead_letters = dead_letter
-            dead = dead_letter._open()
+            self._dead_letters, dead = dead_letter, dead_letter._open()
             require_neighbours(open_queue.directory, dead.directory)
             introduce([open_queue, dead])
             require_fitting(open_queue, dead)

@@ -8,7 +8,8 @@ If a worker does not read its answers, the server does not read from it either. 
 message in each direction in memory. Bytes that no worker sends end that connection alone.
 
 When the queue closes, the sessions of workers get ``grace_seconds`` to flush what they hold: see ``service``. Then
-their connections end, and they look for the next owner.
+their connections end, and they look for the next owner. Queues that close together wait for each other: see
+``departure``.
 
 If the process has no file descriptors left, new workers are told so, with a descriptor that is kept for this moment.
 They come again until their ``lock_timeout`` is over. Without that descriptor, too, the server looks again every
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import selectors
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -36,6 +37,7 @@ from ..system.sockets import Socket, is_believed, listen, spare
 from ..system.wakeup import POLL_SECONDS, Wakeup
 from .client import Client
 from .connections import Connection, connections_of, count_connections
+from .departure import Departure
 from .errors import encode_error
 from .protocol import FIRST_CALL, Failed, ProtocolError, encode
 from .service import OwnerFailedError, Served, Service
@@ -97,6 +99,8 @@ class Server:
         """True while no descriptor is free."""
         self._accepts_at = inf
         """Time at which to accept connections again; ``inf`` while nothing is in the way."""
+        self._departure: Departure | None = None
+        """The servers that leave together with this one; None before it leaves."""
 
     def start(self) -> None:
         """Take the socket of the queue, and serve. Raises ``ResourceError`` and ``OSError``; then call ``stop``."""
@@ -126,6 +130,11 @@ class Server:
         with unless_no_thread(self.directory, "at the owner of the queue, for this call", "then make it again"):
             threading.Thread(target=call, name=CALL_THREAD_NAME, daemon=True).start()
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the thread serves workers, and was not told to end."""
+        return self._thread is not None and self._thread.is_alive() and not self._is_leaving
+
     def connections(self) -> list[Connection]:
         """Return the connections, those that hold for longest first. For any thread."""
         return connections_of(self._served.open_queue, self._service.clients) if self._service is not None else []
@@ -147,10 +156,17 @@ class Server:
         """Wait until no worker has work that it can still finish, or ``grace_seconds`` are over."""
         thread = self._thread
         if thread is not None and thread.is_alive() and thread is not threading.current_thread():
-            self._leaves_by = min(self._leaves_by, self._served.now() + self._grace_seconds)
-            self._is_leaving = True
-            self._ring()
+            if not self._is_leaving:
+                leave_together([self])
             self._end.wait()
+
+    def _begin_to_leave(self, departure: Departure) -> None:
+        self._departure = departure
+        self._leaves_by = min(self._leaves_by, self._served.now() + self._grace_seconds)
+        self._is_leaving = True  # last: the thread looks at it
+        self._ring()
+        if self._end.has_come:  # the thread has ended meanwhile, perhaps without a look at the departure
+            departure.drop(self)
 
     def _stop(self) -> None:
         self._is_stopping = True
@@ -176,6 +192,7 @@ class Server:
         for peer in self._peers:
             peer.socket.close()
         self._peers = set()
+        self._departure = None  # it has this server: no cycle
         self._selector.close()
         with self._ringing:
             bell, self._bell = self._bell, None
@@ -229,16 +246,25 @@ class Server:
             self._end_all()  # no worker may wait for an answer that never comes
             self.on_failure()
         finally:
-            self._end.come()
+            self._end.come()  # first: see ``_begin_to_leave``
+            if self._departure is not None:
+                self._departure.drop(self)
 
     def _may_leave(self) -> bool:
         """Return whether the close has begun, and workers have finished, or have had their time."""
+        if not self._is_leaving:
+            return False
         assert self._service is not None
-        return self._is_leaving and (self._service.may_leave() or self._served.now() >= self._leaves_by)
+        assert self._departure is not None
+        may_end = self._departure.may_end(self, self._service.may_leave())
+        return may_end or self._served.now() >= self._leaves_by
 
     def _take(self, most_seconds: float) -> None:
         """Wait for the next event, if none has come, and take all that have come."""
-        for key, events in self._selector.select(most_seconds):
+        found = self._selector.select(most_seconds)
+        if self._is_leaving and found and self._departure is not None and not self._departure.may_take(self):
+            return
+        for key, events in found:
             peer = key.data
             if peer is not None:
                 self._receive(peer) if events & selectors.EVENT_READ else self._send(peer)
@@ -410,6 +436,17 @@ class Server:
             self._selector.unregister(peer.socket)
             peer.socket.close()
             self._service.disconnect(peer.client, may_return=may_return)
+
+
+def leave_together(servers: Iterable[Server]) -> None:
+    """Begin the end of these servers. Each stays until no worker has work at any of them, or its time is over.
+
+    ``stop`` of each must follow, which waits for that.
+    """
+    running = [server for server in servers if server.is_running]
+    departure = Departure({server: server._ring for server in running})
+    for server in running:
+        server._begin_to_leave(departure)
 
 
 _SERVERS: Members[Server] = Members()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from persistentqueue import DeadLetter, PersistentQueue, QueueFullError, SessionLostError, View, connect
+from persistentqueue import DeadLetter, PersistentQueue, QueueFullError, SessionLostError, View, connect, transaction
 from persistentqueue.storage.inbox_limits import read_limits
 from persistentqueue.storage.layout import SOCKET_NAME
 from persistentqueue.system.disk import DISK
@@ -117,6 +117,40 @@ def test_a_signal_lets_workers_finish(path: Path, threads: ThreadPoolExecutor, s
             if signals == 2:
                 with pytest.raises(SessionLostError):
                     session.flush()
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_signal_lets_transactions_over_several_queues_finish(
+    path: Path, threads: ThreadPoolExecutor, is_first: bool
+) -> None:
+    """An owner that was told to end stays with all queues until a transaction over two of them has ended, also if it
+    has nothing yet in one of them."""
+    names = ("orders", "mails") if is_first else ("mails", "orders")
+    with (
+        serving(path, *names, "--grace-seconds", 600) as owner,
+        connect(path, "orders") as orders,
+        connect(path, "mails") as mails,
+        orders.session() as other,
+    ):
+        with orders.transaction() as session:
+            session.enqueue_many([b"1", b"2"])
+
+        def take_until_another_process_owns() -> bytes | None:
+            while (item := other.dequeue()) is not None and not orders.owns:
+                other.rollback()
+            return item
+
+        with transaction(orders, mails) as (taking, putting):
+            assert taking.dequeue() == b"1"
+            owner.send(signal.SIGTERM)
+            at_next_owner = threads.submit(take_until_another_process_owns)
+            wait_for(lambda: any(each.waits for each in orders.connections()))
+            assert (len(mails), mails.owns) == (0, False)  # it serves both of them
+            putting.enqueue(b"about 1")
+        assert owner.finish()[0] == 0
+        assert at_next_owner.result() == b"2"
+        other.rollback()
+        assert (orders.peek(9), mails.peek(9)) == ([b"2"], [b"about 1"])
 
 
 def test_a_second_owner_is_refused_or_waits(path: Path) -> None:

@@ -63,6 +63,18 @@ def test_row_04_interrupted_everywhere_a_flush_is_finished_or_undone(name: str) 
     assert report.interruptions >= 4
 
 
+def test_row_03_an_opening_loses_no_dead_letter_queue() -> None:
+    """``connect`` that is interrupted while it opens the dead-letter queue, or just behind that, leaves both queues
+    free to be opened: the thread that serves one would keep it for ever."""
+    scenario = OF_OWNERS["own: connect with dead letters"]
+    with patch.object(Maintenance, "maintain_soon", lambda _: None):  # its thread would change the places of each run
+        seen = interrupt_owner(scenario, None)
+        places = [place for place in seen if place.code.co_name == "_bury_in"]
+        assert len(places) > 5
+        for place in places:
+            interrupt_owner(scenario, (place, 1))
+
+
 def test_row_03_a_repair_that_is_interrupted_beside_its_lock_frees_it() -> None:
     """A repair that is interrupted where it takes its lock, or hands it over, leaves the queue free to be opened."""
     scenario = SCENARIOS["repair"]

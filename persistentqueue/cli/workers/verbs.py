@@ -21,6 +21,7 @@ from persistentqueue import (
     connect,
 )
 from persistentqueue.options import for_dead_letters
+from persistentqueue.serving.server import leave_together
 from persistentqueue.workers import SharedQueue
 
 from ..app import ACCESS, CREATE, NAME_NEEDED, NAMES, OWNING, PATH, PROBLEMS, SUBSCRIPTION, WELL, Owning, settings_of
@@ -128,8 +129,8 @@ def serve(
     Without a NAME it serves the queues that exist in PATH. A queue that is named, and does not exist, is made. A line
     on stdout says that the queues are served. Without an option of a limit, each queue keeps its recorded limits. A
     signal closes the queues and seals their logs: status 0. Until then, workers that hold items have --grace-seconds
-    to flush them, for one queue after the other; a second signal ends that time. Status 130: the signal came before
-    that line. Status 2: a queue could not be opened, or it broke.
+    to flush them, also in transactions over several of the queues; a second signal ends that time. Status 130: the
+    signal came before that line. Status 2: a queue could not be opened, or it broke.
 
     Disk: the queues, as its clients ask for. Lock: needed, until the end.
     """
@@ -165,8 +166,14 @@ def serve(
             for queue in queues:
                 _need_usable(queue)
                 queue.view()  # raises an error if the directory was renamed or deleted
-        signals.interruptible(opened.close, 1)
+        signals.interruptible(partial(_close_together, queues, opened), 1)
     return WELL
+
+
+def _close_together(queues: Sequence[PersistentQueue], opened: ExitStack) -> None:
+    """Close the queues. None of them ends while a worker has work at another one, unless its time is over."""
+    leave_together(queue._server for queue in queues if queue._server is not None)
+    opened.close()
 
 
 def _need_usable(queue: PersistentQueue | SharedQueue[bytes]) -> None:

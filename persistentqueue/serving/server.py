@@ -121,8 +121,9 @@ class Server:
         _SERVERS.add(self)
         advice = "then open it again; a subinterpreter can only connect to an owner elsewhere"
         with unless_no_thread(self.directory, "to serve the queue", advice):
-            self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
+            thread.start()
+            self._thread = thread  # if it could not start, there is no end to wait for
 
     def _apart(self, call: Callable[[], None]) -> None:
         """Make a slow call in a thread of its own, so that other workers do not wait for it. Raises
@@ -133,7 +134,7 @@ class Server:
     @property
     def is_running(self) -> bool:
         """Whether the thread serves workers, and was not told to end."""
-        return self._thread is not None and self._thread.is_alive() and not self._is_leaving
+        return self._thread is not None and not self._end.has_come and not self._is_leaving
 
     def connections(self) -> list[Connection]:
         """Return the connections, those that hold for longest first. For any thread."""
@@ -154,8 +155,7 @@ class Server:
 
     def _give_grace(self) -> None:
         """Wait until no worker has work that it can still finish, or ``grace_seconds`` are over."""
-        thread = self._thread
-        if thread is not None and thread.is_alive() and thread is not threading.current_thread():
+        if self._thread is not None and self._thread is not threading.current_thread():
             if not self._is_leaving:
                 leave_together([self])
             self._end.wait()
@@ -170,9 +170,10 @@ class Server:
 
     def _stop(self) -> None:
         self._is_stopping = True
-        if self._thread is not None and self._thread is not threading.current_thread() and self._thread.is_alive():
+        if self._thread is not None and self._thread is not threading.current_thread():
             self._ring()
-            # Shielded: after an interrupted join, Python up to 3.12 takes a running thread for one that has ended.
+            # Shielded: after an interrupted join, Python up to 3.12 takes a running thread for one that has ended. So
+            # it does after an interrupted ``is_alive``, which is not called here.
             self._served.open_queue.shielded(self._thread.join)
         # Shielded: a descriptor must be closed once, since another thread may have its number then.
         self._served.open_queue.shielded(self._close)

@@ -66,8 +66,8 @@ def outermost(method: Method) -> Method:
 class CallGuard:
     """The calls of one queue that are under way; base class of its open queue. For any number of threads."""
 
-    directory: str
-    """Directory of the queue; set when it is open."""
+    directory = ""
+    """Directory of the queue; empty before it is open: a queue whose opening was interrupted can be closed, too."""
 
     def __init__(self) -> None:
         self.mutex = Lock()

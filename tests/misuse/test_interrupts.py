@@ -15,6 +15,7 @@ import pytest
 from persistentqueue import PersistentQueue
 from persistentqueue.interrupts.locks import Lock
 from persistentqueue.runtime.maintenance import Maintenance
+from persistentqueue.runtime.open_queue import OpenQueue
 from persistentqueue.runtime.waiting import ItemWaiters
 from persistentqueue.serving.server import THREAD_NAME, Server
 from tests.crash.interrupts import Place, Tracer, interrupt, run_places
@@ -70,9 +71,13 @@ def test_row_03_an_opening_loses_no_dead_letter_queue() -> None:
     with patch.object(Maintenance, "maintain_soon", lambda _: None):  # its thread would change the places of each run
         seen = interrupt_owner(scenario, None)
         places = [place for place in seen if place.code.co_name == "_bury_in"]
+        of_opening = [place for place in seen if place.code is OpenQueue.__init__.__code__]
         assert len(places) > 5
+        assert len(of_opening) > 5
         for place in places:
             interrupt_owner(scenario, (place, 1))
+        for place in of_opening:
+            interrupt_owner(scenario, (place, 2))  # the second opening is that of the dead-letter queue
 
 
 def test_row_03_a_repair_that_is_interrupted_beside_its_lock_frees_it() -> None:

@@ -50,8 +50,8 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
   ``closing``, ``open_queue``, ``maintenance``, ``multi_queue``, ``retries``, ``session_state``.
 - ``persistentqueue/`` Options and sessions: public. ``options``, ``session``, ``subscription``, ``typed``.
 - ``serving/`` The owner's side of worker processes: it serves its queue to them over a socket in the queue's directory.
-  ``errors``, ``protocol``, ``client``, ``waits``, ``portion``, ``service``, ``connections``, ``values``, ``server``,
-  ``calls``.
+  ``errors``, ``protocol``, ``client``, ``waits``, ``portion``, ``service``, ``connections``, ``values``, ``departure``,
+  ``server``, ``calls``.
 - ``interprocess/`` Operations of other processes than the owner, without the lock of the queue: enqueue, consume and
   look. ``splits``, ``questions``, ``snapshot_view``, ``producer``, ``consumer_requests``, ``multi_writer``.
 - ``rows/`` Typed rows: items that have columns, with the schemas that the queue keeps. ``errors``, ``schema``,

@@ -62,7 +62,7 @@ only if a filter of ``warnings`` says so.
 A call can also raise:
 
 - ``TypeError`` and ``ValueError`` for invalid arguments, before anything is written. ``aio`` raises ``RuntimeError``
-  for a session that two tasks use, for an object of another event loop, and if Python can start no thread for it.
+  for a session that two tasks use, for an object of another event loop, and without a thread.
 - ``OSError`` for a failure of the operating system that no class above describes: a device that cannot be written
   (``EIO``), or too many open files (``EMFILE``) in a call that does not say ``TooManyFilesError``. A failed sync, or a
   failed write of the log, is always a ``BrokenQueueError``.

@@ -19,7 +19,7 @@ class Departure:
     """The members, and whether their end is decided. For any thread."""
 
     def __init__(self, members: Mapping[object, Callable[[], object]]) -> None:
-        """Each member has a call that wakes it. It is made when the end is decided, in another thread perhaps."""
+        """Take the members, each with a call that wakes it when the end is decided, perhaps in another thread."""
         self._lock = Lock()
         self._members = dict(members)
         self._idle: set[object] = set()

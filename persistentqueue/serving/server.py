@@ -157,7 +157,7 @@ class Server:
         """Wait until no worker has work that it can still finish, or ``grace_seconds`` are over."""
         if self._thread is not None and self._thread is not threading.current_thread():
             if not self._is_leaving:
-                leave_together([self])
+                _leave_together([self])
             self._end.wait()
 
     def _begin_to_leave(self, departure: Departure) -> None:
@@ -439,11 +439,17 @@ class Server:
             self._service.disconnect(peer.client, may_return=may_return)
 
 
-def leave_together(servers: Iterable[Server]) -> None:
-    """Begin the end of these servers. Each stays until no worker has work at any of them, or its time is over.
+def leave_together(directories: Iterable[str]) -> None:
+    """Begin the end of the servers of the queues in these directories, as far as this process has them.
 
-    ``stop`` of each must follow, which waits for that.
+    Each stays until no worker has work at any of them, or its time is over. The close of each queue must follow, which
+    waits for that.
     """
+    found = map(server_of, directories)
+    _leave_together([server for server in found if server is not None])
+
+
+def _leave_together(servers: Iterable[Server]) -> None:
     running = [server for server in servers if server.is_running]
     departure = Departure({server: server._ring for server in running})
     for server in running:

@@ -1,7 +1,16 @@
 """The side of the worker processes: queues that another process owns, their sessions, and the take-over of an owner."""
 
+from ..serving.server import leave_together
 from .connecting import connect, connect_options
 from .shared_queue import SharedQueue, SharedSubscription, Sizes
 from .worker_session import WorkerSession
 
-__all__ = ["SharedQueue", "SharedSubscription", "Sizes", "WorkerSession", "connect", "connect_options"]
+__all__ = [
+    "SharedQueue",
+    "SharedSubscription",
+    "Sizes",
+    "WorkerSession",
+    "connect",
+    "connect_options",
+    "leave_together",
+]

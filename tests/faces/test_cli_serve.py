@@ -123,8 +123,8 @@ def test_a_signal_lets_workers_finish(path: Path, threads: ThreadPoolExecutor, s
 def test_a_signal_lets_transactions_over_several_queues_finish(
     path: Path, threads: ThreadPoolExecutor, is_first: bool
 ) -> None:
-    """An owner that was told to end stays with all queues until a transaction over two of them has ended, also if it
-    has nothing yet in one of them."""
+    """An owner that was told to end stays with all queues until a transaction over two of them has ended. It does so
+    even if that has nothing yet in one of them."""
     names = ("orders", "mails") if is_first else ("mails", "orders")
     with (
         serving(path, *names, "--grace-seconds", 600) as owner,

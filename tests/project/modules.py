@@ -79,7 +79,7 @@ TABLE = (
         "multi_queue retries session_state",
     ),
     _folder("sessions", "options session subscription typed", "Options and sessions: public."),
-    _folder("serving", "errors protocol client waits portion service connections values server calls"),
+    _folder("serving", "errors protocol client waits portion service connections values departure server calls"),
     _folder("interprocess", "splits questions snapshot_view producer consumer_requests multi_writer __init__"),
     _folder("rows", "errors schema values registry json_rows avro_rows arrow_rows codec __init__"),
     _folder("queues", "misplaced_calls queue", "The queue of one owner: public."),

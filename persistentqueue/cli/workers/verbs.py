@@ -21,8 +21,9 @@ from persistentqueue import (
     connect,
 )
 from persistentqueue.options import for_dead_letters
-from persistentqueue.serving.server import leave_together
-from persistentqueue.workers import SharedQueue
+from persistentqueue.storage.layout import queue_directory
+from persistentqueue.system.disk import abspath
+from persistentqueue.workers import SharedQueue, leave_together
 
 from ..app import ACCESS, CREATE, NAME_NEEDED, NAMES, OWNING, PATH, PROBLEMS, SUBSCRIPTION, WELL, Owning, settings_of
 from ..formatting import many
@@ -172,7 +173,7 @@ def serve(
 
 def _close_together(queues: Sequence[PersistentQueue], opened: ExitStack) -> None:
     """Close the queues. None of them ends while a worker has work at another one, unless its time is over."""
-    leave_together(queue._server for queue in queues if queue._server is not None)
+    leave_together(abspath(queue_directory(queue.path, queue.name)) for queue in queues)
     opened.close()
 
 

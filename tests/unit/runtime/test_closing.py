@@ -165,14 +165,19 @@ def test_a_signal_handler_inside_a_close_is_refused(open_queue: QueueFactory) ->
     main = threading.get_ident()
 
     def handle(*_: object) -> None:
-        with pytest.raises(ReentrantUseError) as caught:
-            queue.close()
-        refused.append(caught.value)
-        handled.set()
+        if not handled.is_set():
+            with pytest.raises(ReentrantUseError) as caught:
+                queue.close()
+            refused.append(caught.value)
+            handled.set()
 
     def interrupt() -> None:
-        signal.pthread_kill(main, signal.SIGALRM)
-        assert handled.wait(SECONDS)
+        # Several times: a signal that comes just before the main thread begins to wait is seen when the wait is over.
+        for _ in range(int(SECONDS / 0.1)):
+            signal.pthread_kill(main, signal.SIGALRM)
+            if handled.wait(0.1):
+                return
+        raise AssertionError("no handler ran")
 
     gate = Gate(interrupt)
     queue = open_queue(disk=gate.disk)

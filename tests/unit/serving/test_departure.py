@@ -38,7 +38,7 @@ def test_the_end_is_decided_when_all_are_idle_at_once(steps: list[tuple[str, str
 
 
 def test_a_member_alone_ends_when_it_is_idle() -> None:
-    """A server that leaves alone needs nobody else."""
+    """A server that leaves alone waits for no other one."""
     departure = Departure({1: lambda: None})
     assert not departure.may_end(1, False)
     assert departure.may_take(1)

@@ -181,7 +181,7 @@ class Batch:
         self.items: list[bytes] = []
         self.payload_bytes = 0
         self._each_bytes = MIXED
-        """Length of each of ``items``, of which there is one at least; ``MIXED`` if it is not known."""
+        """Length of each of ``items``, if there are any; ``MIXED`` if it is not known."""
 
     @property
     def measured(self) -> list[bytes]:

@@ -132,17 +132,14 @@ class Transaction:
 
     def add(self, items: Sequence[bytes]) -> None:
         """Add items to enqueue."""
-        cost_bytes = cost(items)
-        # No calls from here on: without a call, no signal handler can interrupt these statements.
-        self.items += items
-        self.cost_bytes += cost_bytes
+        self.add_measured(items, cost(items), MIXED)
 
     def add_measured(self, items: Sequence[bytes], cost_bytes: int, each_bytes: int) -> None:
         """Add items to enqueue, of which the cost is known. Each has ``each_bytes``, or their lengths are ``MIXED``."""
         buffered, behind = self.items, slice(len(self.items), None)
         goes_on = not buffered or self.each_bytes == each_bytes
         uniform_items = len(buffered) + len(items) if goes_on and each_bytes != MIXED else 0
-        # No call from here on, so no interruption in between.
+        # No call from here on: without a call, no signal handler can interrupt these statements.
         buffered[behind] = items  # unlike +=, this is as quick for a subclass of list
         self.cost_bytes += cost_bytes
         if uniform_items:

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 from hypothesis import settings
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 QueueFactory = Callable[..., PersistentQueue]
 _ENDING = {THREAD_NAME, HELPER_NAME, server.THREAD_NAME, server.CALL_THREAD_NAME}
 """Names of threads that end by themselves, a moment after what a test waits for."""
+_BEFORE_TEARDOWN: tuple[Literal["setup"], Literal["call"]] = ("setup", "call")
+"""Phases of a test whose log records pytest keeps until the next test."""
 
 
 def _descriptors() -> dict[int, str]:
@@ -163,14 +165,20 @@ def _ends_by_itself(thread: threading.Thread) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail if a test leaves a thread or a descriptor of a queue's file behind."""
+def no_leaks(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Fail if a test leaves a thread or a descriptor of a queue's file behind.
+
+    What nothing but a log record refers to is freed here, too: a record of an error has the frames that the error went
+    through. Else the next test would free it, and have its warnings.
+    """
     if request.node.get_closest_marker("spark") or request.node.get_closest_marker("airflow"):
         yield  # the JVM's sockets and py4j's threads outlive a test, by design; so do Airflow's connections
         return
     threads = set(threading.enumerate())
     before = _descriptors()
     yield
+    for phase in _BEFORE_TEARDOWN:
+        caplog.get_records(phase).clear()
     gc.collect()
     end_helper()
     for thread in threading.enumerate():

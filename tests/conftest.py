@@ -168,8 +168,8 @@ def _ends_by_itself(thread: threading.Thread) -> bool:
 def no_leaks(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Fail if a test leaves a thread or a descriptor of a queue's file behind.
 
-    What nothing but a log record refers to is freed here, too: a record of an error has the frames that the error went
-    through. Else the next test would free it, and have its warnings.
+    Objects that only a log record keeps are freed here, too: the record of an error has the frames that the error went
+    through. Else the next test would free them, and have their warnings.
     """
     if request.node.get_closest_marker("spark") or request.node.get_closest_marker("airflow"):
         yield  # the JVM's sockets and py4j's threads outlive a test, by design; so do Airflow's connections

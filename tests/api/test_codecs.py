@@ -68,8 +68,9 @@ def test_items_come_out_as_they_went_in(tmp_path: Path, codec: codecs.Codec[Any]
         with queue.transaction() as session:
             session.enqueue_many(items)
         with queue.session() as session:
-            for item in items:
-                session.enqueue(item)
+            session.enqueue(items[0])
+            for item in items[1:]:
+                session.enqueue_many([item])
             session.flush()
         audit = queue.subscribe("audit")
         with Producer(tmp_path, "typed", codec=codec) as producer:

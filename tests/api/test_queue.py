@@ -108,8 +108,9 @@ def test_what_is_no_item(item: Any, open_queue: QueueFactory) -> None:
         session.enqueue(b"good")
         with pytest.raises(TypeError, match="bytes-like object, not"):
             session.enqueue(item)
-        with pytest.raises(TypeError, match="bytes-like object, not"):
-            session.enqueue_many([b"x", item])
+        for items in ([b"x", item], [item]):
+            with pytest.raises(TypeError, match="bytes-like object, not"):
+                session.enqueue_many(items)
         session.flush()
     assert drain(queue) == [b"good"]
 
@@ -141,8 +142,9 @@ def test_item_of_four_gibibytes_is_refused(open_queue: QueueFactory) -> None:
     with mmap.mmap(-1, 2**32, flags=flags, prot=mmap.PROT_READ) as huge, queue.session() as session:
         with pytest.raises(ItemTooLargeError):
             session.enqueue(huge)
-        with pytest.raises(ItemTooLargeError):
-            session.enqueue_many([b"x", huge])
+        for items in ([b"x", huge], [huge]):
+            with pytest.raises(ItemTooLargeError):
+                session.enqueue_many(items)
         assert session.flush()
     assert len(queue) == 0
 

@@ -91,7 +91,9 @@ class StandIn:
         return self
 
     def parquet(self, *addresses: str) -> Rows:
-        tables = [pyarrow.parquet.read_table(address.removeprefix("file://")) for address in addresses]
+        # From memory: a thread of Arrow may keep a file open for a moment behind the call that reads it.
+        files = [Path(address.removeprefix("file://")).read_bytes() for address in addresses]
+        tables = [pyarrow.parquet.read_table(pyarrow.BufferReader(file)) for file in files]
         return Rows(self, pyarrow.concat_tables(tables)["value"].to_pylist())
 
 

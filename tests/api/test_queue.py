@@ -142,7 +142,8 @@ def test_item_of_four_gibibytes_is_refused(open_queue: QueueFactory) -> None:
     with mmap.mmap(-1, 2**32, flags=flags, prot=mmap.PROT_READ) as huge, queue.session() as session:
         with pytest.raises(ItemTooLargeError):
             session.enqueue(huge)
-        for items in ([b"x", huge], [huge]):
+        series: list[list[Any]] = [[b"x", huge], [huge]]
+        for items in series:
             with pytest.raises(ItemTooLargeError):
                 session.enqueue_many(items)
         assert session.flush()

@@ -68,8 +68,9 @@ def test_items_come_out_as_they_went_in(tmp_path: Path, codec: codecs.Codec[Any]
         with queue.transaction() as session:
             session.enqueue_many(items)
         with queue.session() as session:
-            session.enqueue(items[0])
-            for item in items[1:]:
+            for item in items:
+                session.enqueue(item)
+            for item in items:
                 session.enqueue_many([item])
             session.flush()
         audit = queue.subscribe("audit")
@@ -78,15 +79,15 @@ def test_items_come_out_as_they_went_in(tmp_path: Path, codec: codecs.Codec[Any]
             producer.enqueue_many(items[1:])
             producer.flush()
     with PersistentQueue(tmp_path, "typed", codec=codec) as queue:
-        assert list(queue.browse()) == list(queue.browse_all()) == items * 3
+        assert list(queue.browse()) == list(queue.browse_all()) == items * 4
         assert queue.peek(1) == items[:1]
         audit = queue.subscribe("audit")
-        assert list(audit.browse()) == items * 3
+        assert list(audit.browse()) == items * 4
         with audit.transaction() as session:
             assert session.dequeue_many(len(items)) == items
         with queue.transaction() as session:
             assert [session.dequeue() for _ in items] == items
-            assert session.dequeue_many(100) == items * 2
+            assert session.dequeue_many(100) == items * 3
             assert (session.dequeue(), session.dequeue_many(1)) == (None, [])
 
 

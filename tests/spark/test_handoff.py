@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import pytest
@@ -351,9 +352,10 @@ def elsewhere(spark: SparkSession, tmp_path: Path) -> str:
     """Return a root that is not on the local file system, as far as Spark knows."""
     mounted = spark.conf.get(MOUNT)
     assert mounted is not None
-    (tmp_path / "mounted").symlink_to(Path(mounted.removeprefix("file://"), tmp_path.name))
-    (tmp_path / "mounted").resolve().mkdir()
-    return f"viewfs://tests/bucket/{tmp_path.name}/payloads/"
+    # A name of its own: the oldest pytest uses the name of a folder again once its test has passed.
+    folder = Path(mkdtemp(dir=mounted.removeprefix("file://")))
+    (tmp_path / "mounted").symlink_to(folder)
+    return f"viewfs://tests/bucket/{folder.name}/payloads/"
 
 
 def test_payloads_on_another_file_system(spark: SparkSession, tmp_path: Path, elsewhere: str) -> None:

@@ -183,7 +183,7 @@ class Session(SessionState[T]):
         Nothing is durable before ``flush`` returns. For one thread at a time.
         """
         for chunk in chunks(items):  # the iterable may call the session itself
-            if len(chunk) == 1:  # to measure a series takes longer than one item
+            if len(chunk) == 1:  # a series is measured, which takes longer than to add one item
                 Session.enqueue(self, chunk[0])
                 continue
             data: list[bytes] = chunk if are_bytes(chunk) else list(map(as_bytes, chunk))

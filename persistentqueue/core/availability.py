@@ -125,6 +125,20 @@ class Availability:
         ahead = min(end, self._state.next_sequence) - self.position
         return self.hold(self.returned.overlap(0, end) + max(ahead, 0))
 
+    def hold_again(self, runs: Sequence[Run]) -> bool:
+        """Hand out exactly these runs. Return False, and hand out nothing, unless all of them are ready."""
+        self.recall()
+        held: list[Run] = []
+        for first, count in runs:
+            end = first + count
+            ready = self.returned.overlap(first, end) + max(end - max(first, self._behind), 0)
+            if ready != count or end > self._state.next_sequence:
+                self.release(held)
+                return False
+            self._take_out(first, end, Intervals())
+            held.append((first, count))
+        return True
+
     def release(self, runs: Sequence[Run]) -> None:
         """Take back what was handed out: it comes out again, in its old order."""
         self.recall()

@@ -257,6 +257,42 @@ def test_a_recall_that_was_interrupted_goes_on(open_queue: QueueFactory) -> None
     assert drain(queue) == ITEMS
 
 
+def _sequences(runs: list[Run]) -> set[int]:
+    """Return the sequences of these runs."""
+    return {at for first, count in runs for at in range(first, first + count)}
+
+
+def test_items_are_held_again_by_their_sequences(open_queue: QueueFactory) -> None:
+    """Exactly the wanted runs are held: in the lane, behind it, or released before. If one of them is not ready, none
+    is held. The others come out in order, and what is released comes back in its place."""
+    chance, queue = random.Random(0), open_queue()
+    put(queue, *ITEMS)
+    ready = ready_of(queue)
+    for _ in range(60):
+        with queue.session() as session, queue.session() as other:
+            for _ in range(chance.randrange(9)):
+                chance.choice((session, other)).dequeue_many(chance.randrange(1, 40))
+                chance.choice((session, other)).rollback()
+            session.dequeue()
+            free = _sequences(ready.runs())
+            runs: list[Run] = []
+            while len(runs) < 4:
+                runs.append(((sum(runs[-1]) if runs else 0) + chance.randrange(30), chance.randrange(1, 12)))
+            wanted = _sequences(runs)
+            chance.shuffle(runs)
+            is_ready = wanted <= free
+            assert ready.hold_again(runs) is is_ready
+            assert _sequences(ready.runs()) == (free - wanted if is_ready else free)
+            assert not ready.hold_again([(len(ITEMS) - 1, 2)])
+            if is_ready:
+                assert not ready.hold_again(runs[:1])
+                ready.release(runs)
+            assert other.dequeue_many(len(ITEMS)) == [ITEMS[at] for at in sorted(free)]
+            other.rollback()
+            session.rollback()
+    assert drain(queue) == ITEMS
+
+
 def test_threads_that_take_one_by_one(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
     """Concurrent consumers that dequeue single items and lists, put items back and read counts get each item exactly
     once."""

@@ -39,6 +39,7 @@ FORMATS = {
     "rows.avro_rows": "Typed rows in Avro",
     "rows.json_rows": "Typed rows in JSON",
     "serving.protocol": "Messages between an owner and its workers",
+    "serving.handover": "Held items, from one owner to the next",
 }
 """Modules whose docstrings define a format, in the order of the page, with their headings."""
 WRITE_ORDERS = {

@@ -32,7 +32,7 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
   ``delivery_counts``, ``encryption``, ``items``, ``state``, ``availability``.
 - ``system/`` The operating system: access to the disk, sockets, forks, and the rights of other users. ``progress``,
   ``path_errors``, ``disk``, ``files``, ``event_log``, ``startup``, ``wakeup``, ``directory_handles``, ``quota``,
-  ``bad_pages``, ``trust``, ``sockets``.
+  ``bad_pages``, ``trust``, ``sockets``, ``byte_locks``.
 - ``interrupts/`` Interruptions: signal handlers in the middle of a call, and calls of several threads at once.
   ``locks``, ``members``, ``signal_shield``, ``call_guard``.
 - ``codecs/`` Codecs: the conversion between the objects of a typed queue and the bytes that the queue stores.
@@ -50,8 +50,8 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
   ``closing``, ``open_queue``, ``maintenance``, ``multi_queue``, ``retries``, ``session_state``.
 - ``persistentqueue/`` Options and sessions: public. ``options``, ``session``, ``subscription``, ``typed``.
 - ``serving/`` The owner's side of worker processes: it serves its queue to them over a socket in the queue's directory.
-  ``errors``, ``protocol``, ``client``, ``waits``, ``portion``, ``service``, ``connections``, ``values``, ``departure``,
-  ``server``, ``calls``.
+  ``errors``, ``protocol``, ``handover``, ``client``, ``away``, ``waits``, ``portion``, ``service``, ``connections``,
+  ``values``, ``departure``, ``server``, ``calls``.
 - ``interprocess/`` Operations of other processes than the owner, without the lock of the queue: enqueue, consume and
   look. ``splits``, ``questions``, ``snapshot_view``, ``producer``, ``consumer_requests``, ``multi_writer``.
 - ``rows/`` Typed rows: items that have columns, with the schemas that the queue keeps. ``errors``, ``schema``,

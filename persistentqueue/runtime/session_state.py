@@ -667,6 +667,52 @@ def holds(session: SessionState[Any]) -> bool:
     return transaction is not None and bool(session._taken or transaction.runs)
 
 
+def held_alone(session: SessionState[Any], *, may_enqueue: bool) -> list[Run]:
+    """Return what the session holds, unless it has rejected any of it, or has enqueued anything and may not.
+
+    Raises ``SessionInUseError`` if another thread flushes it.
+    """
+
+    def look() -> list[Run]:
+        """Look at the transaction, which nothing else ends."""
+        work = session._transaction
+        if work is None or work.settled or work.rejections or (work.enqueues and not may_enqueue):
+            return []
+        session._note(work)
+        return work.runs.copy()
+
+    return exclusively([session], look)
+
+
+def let_go(session: SessionState[Any]) -> None:
+    """Forget what the session holds, and release nothing: nothing else takes these items until the queue is closed.
+
+    Raises ``SessionInUseError`` if another thread flushes it.
+    """
+
+    def forget() -> None:
+        """Empty the transaction."""
+        work = session._open()
+        work.runs, work.given = [], 0
+
+    exclusively([session], forget)
+
+
+def hold_again(session: SessionState[Any], runs: Sequence[Run]) -> bool:
+    """Let a new session hold these items, as if it had dequeued them. Return False if one of them is not ready."""
+    open_queue, work, ready = session._open_queue, session._open(), session._consumer().ready
+
+    def hold() -> bool:
+        """Hold the items, which only this session then gives back."""
+        if not ready.hold_again(runs):
+            return False
+        work.runs, work.given = list(runs), sum(count for _, count in runs)
+        work.since_seconds = open_queue.now()
+        return True
+
+    return open_queue.look(hold)
+
+
 def fail_held(session: SessionState[Any], error: BaseException) -> None:
     """Move held items without attempts left to the dead letters: this error has left the block of the session."""
     trial, transaction = session._trial, session._transaction

@@ -14,6 +14,7 @@ from ..runtime.session_state import flush_jointly
 from ..session import Session
 from ..storage.inbox_limits import LIMITS
 from ..system.disk import current_disk
+from .handover import FileHandover
 from .protocol import VERSION
 from .server import Server, server_of
 from .service import Served, session_for
@@ -125,4 +126,6 @@ def make_server(
         "options": relied_on(options) | {name: getattr(open_queue.settings, name) for name in LIMITS},
     }
     call = partial(make_call, queue, open_queue)
-    return Server(Served(open_queue, session_of_worker, call, facts, current_disk().monotonic), options.grace_seconds)
+    handover = FileHandover(open_queue.disk, open_queue.directory)
+    now = current_disk().monotonic
+    return Server(Served(open_queue, session_of_worker, call, facts, now, handover), options.grace_seconds)

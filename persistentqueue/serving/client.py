@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import inf
+from typing import Final
 
 from ..engine.reader import Reader
 from ..session import Session
 from .protocol import FROM_WORKER, Flush, Incoming, Message, Take, encode
+
+HOLD_SECONDS_MAX: Final = 10**9
+"""Highest ``hold_seconds``; higher ones mean this one. A whole number of any size can come, and not all are floats."""
+_TEXT_CHARACTERS_MAX = 64
+"""Most characters of a name that a worker gives itself."""
 
 
 class Client:
@@ -25,8 +31,10 @@ class Client:
         "hold_seconds",
         "id",
         "incoming",
+        "is_away",
         "is_busy",
         "is_lost",
+        "kept",
         "marker",
         "name",
         "number",
@@ -79,10 +87,25 @@ class Client:
         """Time at which held items go back."""
         self.is_lost = False
         """True if held items went back, until the session is rolled back."""
+        self.is_away = False
+        """True for a session of an earlier owner that holds items and has not connected to this one."""
+        self.kept = 0
+        """Number of items that the session held when this owner took over."""
         self.browsing: Iterator[tuple[int, list[bytes]]] | None = None
+
+    @property
+    def session_name(self) -> str:
+        """Name of the session in ``explain``, which tells whose session keeps a segment."""
+        thread = f", thread {self.thread}" if self.thread not in {"", self.name} else ""
+        return f"{self.name} (process {self.process}{thread})"
 
     def answer(self, call: int, message: Message) -> None:
         """Send a message as the answer to this call."""
         if not self.out:
             self.answered.append(self)
         self.out.append(encode(message, call))
+
+
+def text(value: object) -> str:
+    """Return the beginning of a text that a worker has sent."""
+    return value[:_TEXT_CHARACTERS_MAX] if isinstance(value, str) else ""

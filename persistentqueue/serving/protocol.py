@@ -41,7 +41,8 @@ A wait of ``FOR_EVER`` milliseconds has no end. The flushes of a connection are 
 the number in the transaction of the flush (see ``operations``), so the next owner knows the outcome.
 
 An owner that closes the queue does not answer a *take* of a session without work. The worker makes it again, at the
-next owner, when the connection ends.
+next owner, when the connection ends. Held items may go to the next owner (see ``handover``): the ``kept`` of *welcome*
+is the number of the items that it holds for this connection, 0 if it is missing.
 
 A message that is malformed, longer than ``MESSAGE_BYTES_MAX``, or out of turn ends the connection, and no other one.
 Lengths are checked before memory is taken for what they announce.

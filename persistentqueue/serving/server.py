@@ -285,6 +285,7 @@ class Server:
                 self._receive(key.data)
         self._service.turn()
         self._answer()
+        self._service.hand_over()
         self._end_all()
 
     def _end_all(self) -> None:

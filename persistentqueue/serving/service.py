@@ -16,7 +16,9 @@ asks soon: its record is forgotten after ``FORGET_SECONDS``. If an owner died, i
 to ``INHERITED_MAX`` of them. A record of ``SOME_LOST`` says that there were more.
 
 When the owner closes the queue, sessions that hold or have put items may go on until they flush or roll back. The
-others get no more items: a *take* of theirs has no answer, and the worker makes it again at the next owner.
+others get no more items: a *take* of theirs has no answer, and the worker makes it again at the next owner. Held items
+then go to the next owner, if their session has no other work: see ``handover``. There the connection is *away* until
+its worker connects again. If the worker ends before that, the items go back.
 
 The connections that wait for an item are in ``waits``. A flush that waits for room is tried again in each turn that may
 have made room, and at least every ``ROOM_SECONDS``.
@@ -49,8 +51,10 @@ from ..runtime.session_state import (
 )
 from ..session import Session
 from ..system.event_log import LOGGER
-from .client import Client
+from .away import Away, hand_over
+from .client import HOLD_SECONDS_MAX, Client, text
 from .errors import HoldLostError, OutcomeUnknownError, RefusedError, encode_error
+from .handover import Handover
 from .portion import Portion
 from .protocol import (
     CALLS_ONLY,
@@ -92,13 +96,9 @@ FORGET_SECONDS = 60.0
 ROOM_SECONDS = 0.05
 """Longest time between two attempts of a flush that waits for room, in seconds."""
 _MILLISECONDS = 1000.0
-_HOLD_SECONDS_MAX = 10**9
-"""Highest ``hold_seconds``; higher ones mean this one. A whole number of any size can come, and not all are floats."""
 _SOON_SECONDS = 0.001
 """Time until the next look at a hold that is over and whose session is in use, in seconds."""
 _REJECTION_FIELDS = 3
-_TEXT_CHARACTERS_MAX = 64
-"""Most characters of a name that a worker gives itself."""
 _LENGTH_BYTES = 4
 """Bytes that an item takes in a message beside its payload."""
 _FLUSH_MAX = 2**64 - 1
@@ -124,6 +124,8 @@ class Served(NamedTuple):
     """Facts about the queue for ``welcome``."""
     now: Callable[[], float]
     """The clock of the service, in seconds."""
+    handover: Handover
+    """The way of held items from the last owner, and to the next one."""
 
 
 class Service:
@@ -159,14 +161,26 @@ class Service:
         self._is_leaving = False
         """True from the beginning of the close on."""
         self._queue.inherit_flushes(INHERITED_MAX, SOME_LOST)
+        self._away = Away(served.handover, served.session, served.now)
+        for client in self._away.inherit(self._answered):
+            client.number = self._queue.flush_of(client.id) or 0
+            self.clients.add(client)
+            self._lease(client)
 
     def connect(self) -> Client:
         """Return a new connection, which has to say hello."""
         return Client(self._answered)
 
     def leave(self) -> None:
-        """Leave the line of those that wait for an item: no turn follows."""
+        """Leave the line of those that wait for an item, and end the sessions that are away: no turn follows."""
         self._waits.leave()
+        for client in self._away.clients.copy():
+            self.disconnect(client, may_return=False)
+
+    def hand_over(self) -> None:
+        """Leave what sessions hold to the next owner. No message is taken any more, and ``disconnect`` follows for each
+        connection."""
+        hand_over(self._served.handover, self.clients)
 
     def take_answered(self) -> list[Client]:
         """Return the connections that have messages to send since the last call."""
@@ -224,6 +238,7 @@ class Service:
         ``may_return`` says that the worker may ask this owner for the outcome of its last flush.
         """
         self.clients.discard(client)
+        self._away.clients.discard(client)
         self._leased.discard(client)
         if client in self._flushing:
             self._flushing.remove(client)
@@ -270,24 +285,35 @@ class Service:
             why = f"it speaks version {VERSION} of the protocol, and this process {lowest} to {highest}"
             raise RefusedError(self._queue.directory, why)
         client.id = _hexadecimal(fields.get("connection"))
-        for former in [each for each in self.clients if each.id == client.id]:
+        subscription = str(fields.get("subscription", ""))
+        away = self._away.of(client.id, subscription)
+        for former in [each for each in self.clients if each.id == client.id and each is not away]:
             # The worker has given that connection up. Nothing that it sent there may be committed after this one asks.
             self.disconnect(former, may_return=False)
             former.number = 0  # so that its end forgets nothing
         self._leaving.pop(client.id, None)  # it is back
         client.process, client.number = _whole(fields.get("process")), self._queue.flush_of(client.id) or 0
-        client.name, client.thread = _text(fields.get("name")), _text(fields.get("thread"))
-        client.process_name, client.only_calls = _text(fields.get("process_name")), fields.get("role") == CALLS_ONLY
+        client.name, client.thread = text(fields.get("name")), text(fields.get("thread"))
+        client.process_name, client.only_calls = text(fields.get("process_name")), fields.get("role") == CALLS_ONLY
         hold_seconds = fields.get("hold_seconds")
         if hold_seconds is not None:
             if not isinstance(hold_seconds, int | float) or not hold_seconds > 0:
                 raise ProtocolError(f"hold_seconds of {hold_seconds!r}")
-            client.hold_seconds = float(min(hold_seconds, _HOLD_SECONDS_MAX))
-        subscription = str(fields.get("subscription", ""))
-        session = self._served.session(_session_name(client), subscription)
-        client.session, client.reader, client.subscription = session, reader_of(session), _text(subscription)
+            client.hold_seconds = float(min(hold_seconds, HOLD_SECONDS_MAX))
+        session = self._served.session(client.session_name, subscription) if away is None else _session(away)
+        client.session, client.reader, client.subscription = session, reader_of(session), text(subscription)
         self.clients.add(client)
-        client.answer(call, Welcome(self._served.facts))
+        if away is not None:
+            self._come_back(client, away)
+        client.answer(call, Welcome({**self._served.facts, "kept": client.kept}))
+
+    def _come_back(self, client: Client, away: Client) -> None:
+        """Give the connection the session that was away."""
+        client.kept, client.is_lost, away.session = away.kept, away.is_lost, None
+        if away in self._leased and client.hold_seconds is not None:
+            client.expires = away.expires
+            self._leased.add(client)
+        self.disconnect(away, may_return=False)
 
     def _take(self, client: Client, call: int, message: Take) -> None:
         self._need_hold(client)
@@ -332,11 +358,16 @@ class Service:
             raise self._too_large(items[0], "dequeue")
         # If the next take can only raise, the worker returns these items first, as a dequeue of the owner does.
         more = following is not None and len(following) <= ITEM_BYTES_MAX
-        if client.hold_seconds is not None and client.expires == inf:
-            client.expires = self._now() + client.hold_seconds
-            self._leased.add(client)
+        if client.expires == inf:
+            self._lease(client)
         client.answer(call, Taken(int(more), items))
         return True
+
+    def _lease(self, client: Client) -> None:
+        """Begin the time of ``hold_seconds``, if the connection has it."""
+        if client.hold_seconds is not None:
+            client.expires = self._now() + client.hold_seconds
+            self._leased.add(client)
 
     def _put(self, client: Client, call: int, message: Put) -> None:
         self._need_hold(client)
@@ -472,8 +503,8 @@ class Service:
 
     def _extend(self, client: Client) -> None:
         self._need_hold(client)
-        if client.hold_seconds is not None and client in self._leased:
-            client.expires = self._now() + client.hold_seconds
+        if client in self._leased:
+            self._lease(client)
 
     def _uncount(self, client: Client, count: int) -> None:
         """Take back the last delivery of the last items: the worker cannot open them."""
@@ -523,6 +554,8 @@ class Service:
             self._commit(now)
         if self._leased:
             self._expire(now)
+        for client in self._away.gone(now):
+            self.disconnect(client, may_return=True)
         next_due = self._waits.serve(now)
         if self._blocked:
             next_due = min(next_due, self._room_at)
@@ -530,6 +563,7 @@ class Service:
             next_due = min(next_due, now + ROOM_SECONDS)
         if self._leaving:
             next_due = min(next_due, self._forget(now))
+        next_due = min(next_due, self._away.looks_at)
         # A flush that has come is not too late, so its hold is not due.
         due = min((each.expires for each in self._leased if each.flush is None), default=inf)
         return min(next_due, max(due, now + _SOON_SECONDS))
@@ -713,8 +747,9 @@ def _session(client: Client) -> Session[bytes]:
 
 
 def _has_work(client: Client) -> bool:
-    """Return whether the end of the connection would lose something of its session, or a call that is made apart."""
-    session = client.session
+    """Return whether the worker can finish something before the end of the connection: work of its session, or a call
+    that is made apart."""
+    session = None if client.is_away else client.session
     has_items = session is not None and (holds(session) or buffered(session) > 0)
     return has_items or client.flush is not None or client.is_busy
 
@@ -737,17 +772,6 @@ def _hexadecimal(value: object) -> bytes:
         if len(found) == CONNECTION_BYTES and found != SOME_LOST:
             return found
     raise ProtocolError(f"a connection of {value!r}")
-
-
-def _text(value: object) -> str:
-    """Return the beginning of a text that a worker has sent."""
-    return value[:_TEXT_CHARACTERS_MAX] if isinstance(value, str) else ""
-
-
-def _session_name(client: Client) -> str:
-    """Return the name of the session in ``explain``, which tells whose session keeps a segment."""
-    thread = f", thread {client.thread}" if client.thread not in {"", client.name} else ""
-    return f"{client.name} (process {client.process}{thread})"
 
 
 def _whole(value: object) -> int:

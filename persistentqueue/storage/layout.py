@@ -5,6 +5,7 @@
     <path>/<name>/                one named queue; without a name, <path> itself
       lock                        locked while the queue is owned; deleted only with the queue; names the owner
       .socket                     the socket for workers, while an owner serves
+      .holds                      what workers hold, from an owner that leaves to the next one; see ``handover``
       log/<generation>.log        the transaction log: one generation, two only during a trim
       data/<number>.seg           the segments: append-only, never edited
       inbox/<time>-<producer>.*   what other processes publish, for the owner to adopt; see ``publication``
@@ -88,6 +89,8 @@ DELETED_DIRECTORY = "deleted"
 DAMAGED_SUFFIX = ".damaged"
 SOCKET_NAME = ".socket"
 """Name of the socket of an owner that serves; with a suffix while it is made. No queue can have such a name."""
+HOLDS_NAME = ".holds"
+"""Name of the file by which an owner that leaves hands over what workers hold. No queue can have such a name."""
 
 PART_NAMES = frozenset(
     {LOCK_NAME, LOG_DIRECTORY, DATA_DIRECTORY, INBOX_DIRECTORY, CLOSED_DIRECTORY, POOL_DIRECTORY, DELETED_DIRECTORY}
@@ -485,6 +488,7 @@ def finish_deletion(disk: Disk, places: Places) -> Places:
     remove_file(disk, join(directory, PATH_NAME))
     _remove_damaged(disk, directory, PATH_NAME)
     remove_file(disk, join(directory, SOCKET_NAME))  # of an owner that was killed
+    remove_file(disk, join(directory, HOLDS_NAME))
     # The log goes last, when the other files are gone durably: it tells the next opening what these files are.
     sync_directory(disk, directory)
     _sweep(disk, join(directory, DELETED_DIRECTORY), parse_log_name)

@@ -50,6 +50,16 @@ class Going(NamedTuple):
     received: list[bytes]
 
 
+class Attached(NamedTuple):
+    """A connection of a session to the present owner, and what its welcome says."""
+
+    link: Link
+    counts: bool
+    """Whether the owner counts delivery attempts."""
+    kept: int
+    """Number of items that the owner holds for the session since an earlier owner has left."""
+
+
 class Link:
     """A connection to the owner, for one thread at a time. ``give_up``, ``wait_no_more`` and ``cut`` are for any
     thread."""

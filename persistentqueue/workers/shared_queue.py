@@ -33,6 +33,7 @@ from ..runtime.maintenance import Compacted, Maintained
 from ..runtime.memory_budget import MemoryBudget
 from ..serving.connections import Connection
 from ..serving.errors import decode_error
+from ..serving.handover import place_of
 from ..serving.protocol import (
     Browse,
     Failed,
@@ -40,8 +41,10 @@ from ..serving.protocol import (
     Taken,
 )
 from ..session import Session
+from ..storage.layout import HOLDS_NAME
+from ..system.byte_locks import ByteLock
 from ..system.disk import StrPath, after_fork_in_child, dirname
-from .link import Link, LinkLostError, milliseconds
+from .link import Attached, Link, LinkLostError, milliseconds
 from .owner import Owner, Serving
 from .worker_session import WorkerSession
 
@@ -186,17 +189,18 @@ class SharedQueue(MisplacedCalls, Generic[T]):
             return here.subscription(subscription).session(name) if subscription else here.session(name)
         name = threading.current_thread().name if name is None else checked_session_name(name)
         hello = {"name": name, "subscription": subscription, "hold_seconds": self._hold_seconds}
-        attach = partial(self._attach, hello)
-        owner = self._owner
+        owner, attach = self._owner, partial(self._attach, hello)
+        connection = owner.new_id()
+        presence = ByteLock(owner.directory, HOLDS_NAME, place_of(connection))
         session = WorkerSession(
-            owner.directory, name, self._codec, owner.new_id(), attach, owner.disk.monotonic, self._prefetch
+            owner.directory, name, self._codec, connection, attach, presence, owner.disk.monotonic, self._prefetch
         )
         self._sessions.add(session)
         return session
 
-    def _attach(self, hello: dict[str, Any], connection: bytes) -> tuple[Link, bool]:
+    def _attach(self, hello: dict[str, Any], connection: bytes) -> Attached:
         link, facts = self._owner.reach({**hello, "connection": connection.hex()})
-        return link, bool(facts.get("counts"))
+        return Attached(link, bool(facts.get("counts")), int(facts.get("kept", 0)))
 
     @uncopyable_block
     def transaction(self, name: str | None = None) -> Iterator[Session[T] | WorkerSession[T]]:

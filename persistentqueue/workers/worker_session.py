@@ -24,7 +24,8 @@ from ..errors import CodecError, ItemTooLargeError, UnflushedWarning
 from ..interrupts.call_guard import BUSY, FREE
 from ..runtime.pipeline import Ticket, done
 from ..runtime.retries import checked_delay, checked_reason
-from ..serving.protocol import MESSAGE_BYTES_MAX, Reject
+from ..serving.protocol import MESSAGE_BYTES_MAX, Call, Reject
+from .link import LinkLostError
 from .worker_state import WorkerState
 
 _TEXT_CHARACTERS_MAX = 10_000
@@ -40,9 +41,10 @@ class WorkerSession(WorkerState[T]):
 
     - If this process ends, however it ends, the session is rolled back at once. A process that hangs keeps its items,
       unless ``connect`` got ``hold_seconds``. Then the items go back, and the late ``flush`` raises ``HoldLostError``.
-    - If the owner ends, the session finds the next owner. A session that held nothing goes on without an error. One
-      that had dequeued, or had spilled, raises ``SessionLostError`` at its next call, and begins anew. A ``flush``
-      that was under way returns True if it was committed, and otherwise raises that error.
+    - If the owner ends, the session finds the next owner. A session that held nothing goes on without an error. So
+      does one with held items alone, if the owner has closed the queue. Any other one that had dequeued or spilled
+      raises ``SessionLostError`` at its next call, and begins anew. A ``flush`` that was under way returns True if it
+      was committed; otherwise it is made again, or raises that error.
     - An item has at most 64 MiB - 1 KiB.
     - An item for which the codec has no key goes back at once, and the call raises ``WrongKeyError``.
     - ``flush(wait=False)`` waits, and returns a ticket that is done. If the flush fails, the call raises the error, and
@@ -174,7 +176,12 @@ class WorkerSession(WorkerState[T]):
     def _uncount(self, count: int) -> None:
         """Take back the last delivery of the last ``count`` items that the session holds."""
         if self._counts:
-            self._call("uncount", count=count)
+            try:
+                answer = self._reached().call(Call({"call": "uncount", "arguments": {"count": count}}))
+            except LinkLostError:  # perhaps behind its effect: it is not made again
+                self._lose()
+            else:
+                self._end(answer)
 
     def _undecodable(self, codec: object, data: bytes, reason: Exception) -> CodecError:
         """Return the error for an item that the codec refuses, and count it at the owner."""
@@ -309,8 +316,11 @@ class WorkerSession(WorkerState[T]):
             self._roll_back()
         finally:
             self._is_closed, link, self._link, self._busy = True, self._link, None, FREE
-            if link is not None:
-                link.part()
+            try:
+                self._presence.close()
+            finally:
+                if link is not None:
+                    link.part()
 
 
 def _need_sendable(item: bytes, reason: bytes) -> None:

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Generic
+from typing import Any, Generic, Protocol
 
 from ..codecs import Codec, T
 from ..core.items import Batch, checked_marker
@@ -42,7 +42,24 @@ from ..serving.protocol import (
     Taken,
 )
 from ..serving.protocol import encode as encode_message
-from .link import Link, LinkLostError, milliseconds
+from .link import Attached, Link, LinkLostError, milliseconds
+
+
+class Presence(Protocol):
+    """A lock that the kernel frees with the process: the next owner sees that the session exists, and can come back."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the session is seen."""
+
+    def hold(self) -> None:
+        """Let owners see the session, if that is possible."""
+
+    def release(self) -> None:
+        """Let the next owner release what the session held."""
+
+    def close(self) -> None:
+        """Release it for good. For any thread."""
 
 
 class WorkerState(SessionCalls, Generic[T]):
@@ -67,6 +84,7 @@ class WorkerState(SessionCalls, Generic[T]):
         "_number",
         "_path",
         "_prefetches",
+        "_presence",
         "_raw",
         "_together",
         "_why_closed",
@@ -79,11 +97,12 @@ class WorkerState(SessionCalls, Generic[T]):
         name: str,
         codec: Codec[T],
         connection: bytes,
-        attach: Callable[[bytes], tuple[Link, bool]],
+        attach: Callable[[bytes], Attached],
+        presence: Presence,
         now: Callable[[], float],
         prefetches: bool,
     ) -> None:
-        """``attach`` connects this session to the present owner. It returns the link, and whether attempts are counted.
+        """``attach`` connects this session to the present owner. ``presence`` tells owners that the session exists.
 
         ``connection`` is the id of the session for all owners. ``now`` is a clock, in seconds. ``prefetches`` says that
         a flush also brings the next items.
@@ -92,7 +111,7 @@ class WorkerState(SessionCalls, Generic[T]):
         self.name = name
         self._codec = codec
         self._id = connection
-        self._attach, self._now = attach, now
+        self._attach, self._presence, self._now = attach, presence, now
         self._prefetches = prefetches
         self._link: Link | None = None
         super().__init__()
@@ -104,7 +123,7 @@ class WorkerState(SessionCalls, Generic[T]):
         """Items of these that the caller has got."""
         self._ahead: list[bytes] = []
         """Items that the last flush has brought and that the caller has not dequeued. The owner keeps them on hold,
-        behind those of ``_held``, unless the link is lost."""
+        behind those of ``_held``. The next owner may not."""
         self._has_put = False
         """True if the session at the owner has items that are not flushed."""
         self._is_closed = False  # behind what ``__del__`` reads: an interruption here leaves a session without it
@@ -123,6 +142,8 @@ class WorkerState(SessionCalls, Generic[T]):
     def __del__(self) -> None:
         if (link := getattr(self, "_link", None)) is not None:
             link.close()
+        if (presence := getattr(self, "_presence", None)) is not None:
+            presence.close()
         if not getattr(self, "_is_closed", True) and self._has_enqueued:
             warnings.warn(self._lost("was dropped without a flush"), UnflushedWarning, stacklevel=2)
 
@@ -199,7 +220,10 @@ class WorkerState(SessionCalls, Generic[T]):
         while True:
             seconds = None if deadline is None else max(deadline - self._now(), 0.0)
             try:
-                return self._reached().call(Take(min(most, FOR_EVER), milliseconds(seconds)))
+                link = self._reached()
+                if not self._presence.is_held:
+                    self._presence.hold()
+                return link.call(Take(min(most, FOR_EVER), milliseconds(seconds)))
             except LinkLostError:
                 self._lose()
 
@@ -269,7 +293,7 @@ class WorkerState(SessionCalls, Generic[T]):
                 try:
                     answer = link.call(Flush(number, milliseconds(timeout), self._batch.measured), before)
                 except LinkLostError:
-                    self._link = None
+                    self._unlink()
                     if self._learn():
                         committed = True
                         break
@@ -320,13 +344,14 @@ class WorkerState(SessionCalls, Generic[T]):
         """
         while self._doubt:
             try:
-                link, counts = self._attached()
+                attached = self._attached()
             except ClosedError:
                 raise OutcomeUnknownError(self._path, "and this process has closed the queue") from None
             except LinkLostError:
                 continue
             except NotServedError as error:
                 raise NotServedError(error.path, error.pid, in_doubt=True, is_here=error.is_here) from None
+            link = attached.link
             try:
                 answer = link.call(Outcome(self._number))
                 link.end()
@@ -335,8 +360,7 @@ class WorkerState(SessionCalls, Generic[T]):
                     for each in (*others, self):
                         each._clear()
                 self._doubt = False
-                self._need_whole()
-                self._use(link, counts)
+                self._use(attached)
             except LinkLostError:
                 continue
             except BaseException:
@@ -352,12 +376,14 @@ class WorkerState(SessionCalls, Generic[T]):
         if link is not None and (self._held or self._has_put or self._doubt or self._ahead):
             try:
                 answer = link.call(RollBack())
-            except LinkLostError:  # the owner's death has rolled it back
+            except LinkLostError:  # the owner's end has rolled it back, or the next owner does
                 self._link = None
             else:
                 self._clear()
                 self._end(answer)
         self._clear()
+        if self._link is None:
+            self._presence.release()
 
     def _clear(self) -> None:
         """Begin a new transaction."""
@@ -380,6 +406,7 @@ class WorkerState(SessionCalls, Generic[T]):
                 link.wait_no_more()
             else:
                 link.cut()
+        self._presence.close()
 
     def _leave(self) -> None:
         """End the connection if the session was ended during its flush, which ``end`` has left to it."""
@@ -419,7 +446,7 @@ class WorkerState(SessionCalls, Generic[T]):
         if self._link is None and not is_last:
             if self._doubt:
                 has_learned = self._learn()
-            self._need_whole()
+            self._go_on()
         return has_learned
 
     def _clean_up(self) -> None:
@@ -437,6 +464,14 @@ class WorkerState(SessionCalls, Generic[T]):
             self._link = None
         except PersistentQueueError:  # of what is given back: the session is lost, or the hold is
             pass
+        if self._link is None:
+            given = self._given
+            ahead = self._ahead if self._held == given else []
+            # No call in these steps, so no interruption in between. At the next owner, the rest goes back.
+            del self._raw[given:]
+            self._held = given
+            self._ahead = ahead
+            self._unlink()
 
     def _settle(self, message: Message, answer: Message) -> None:
         """Note the answer to a call that was interrupted, and give back what its caller did not get."""
@@ -497,33 +532,68 @@ class WorkerState(SessionCalls, Generic[T]):
         return self._link or self._connect()
 
     def _connect(self) -> Link:
-        link, counts = self._attached()
-        self._use(link, counts)
-        if self.closed:  # meanwhile, by a thread that has found no connection to end
-            link.close()
-            raise ClosedError(self._why_closed)
-        return link
+        while True:
+            attached = self._attached()
+            try:
+                self._use(attached)
+            except LinkLostError:
+                continue
+            except BaseException:
+                if self._link is None:
+                    attached.link.close()
+                raise
+            if self.closed:  # meanwhile, by a thread that has found no connection to end
+                attached.link.close()
+                raise ClosedError(self._why_closed)
+            return attached.link
 
-    def _attached(self) -> tuple[Link, bool]:
-        """Connect to the present owner; return the link, and whether attempts are counted. Raises ``ClosedError``."""
+    def _attached(self) -> Attached:
+        """Connect to the present owner. Raises ``ClosedError``."""
         if self._is_closed:
             raise ClosedError(self._why_closed)
         return self._attach(self._id)
 
-    def _use(self, link: Link, counts: bool) -> None:
-        """Use this connection. Its owner knows all that the session has there: an interruption finds all or nothing
-        noted."""
-        # No call in these steps, so no interruption in between. An earlier owner has released what it held.
+    def _use(self, attached: Attached) -> None:
+        """Use this connection, if its owner holds what the session holds. It releases what it holds beyond that: the
+        answer of the last owner was lost.
+
+        Raises ``SessionLostError``, and ``LinkLostError``; then close the link.
+        """
+        link, counts, kept = attached
+        if self._has_put or kept < self._held:
+            self._need_whole()
+        ahead = self._ahead if kept >= self._held + len(self._ahead) else []
+        beyond = kept - self._held - len(ahead)
+        if beyond:
+            answer = link.call(GiveBack(beyond) if self._held or ahead else RollBack())
+            link.end()
+            if isinstance(answer, Failed):
+                raise decode_error(answer.fields)
+        # No call in these steps, so no interruption in between: it finds all or nothing noted.
         self._link, self._counts = link, counts
-        self._ahead = []
+        self._ahead = ahead
+
+    def _unlink(self) -> None:
+        """Note that the connection has ended. A session that holds nothing wants nothing from the next owner."""
+        self._link = None
+        if not self._held:
+            self._presence.release()
 
     def _lose(self) -> None:
-        """Note that the owner has ended. Raises ``SessionLostError`` if it had anything of this session."""
-        self._link = None
-        self._need_whole()
+        """Note that the owner has ended. Raises ``SessionLostError`` if anything of this session is lost with it."""
+        self._unlink()
+        self._go_on()
 
-    def _need_owner(self) -> None:
-        """Raise ``SessionLostError`` if the owner has ended: that is why a flush of several sessions has failed.
+    def _go_on(self) -> None:
+        """Go on at the next owner with what the session holds. Raises ``SessionLostError`` if that is lost."""
+        if self._link is None and (self._held or self._has_put):
+            if self._has_put or self._is_closed or not self._presence.is_held:  # which no owner hands over
+                self._need_whole()
+            self._connect()
+
+    def _has_owner(self) -> bool:
+        """Return False if the owner has ended, and the session goes on at the next one: that is why a flush of several
+        sessions has failed. Raises ``SessionLostError``.
 
         An owner that ends closes its queues one after the other, so the first one may still be served.
         """
@@ -533,6 +603,8 @@ class WorkerState(SessionCalls, Generic[T]):
                 self._link.end()
             except LinkLostError:
                 self._lose()
+                return False
+        return True
 
     def _need_whole(self) -> None:
         """Begin anew and raise ``SessionLostError`` if the owner that has ended had anything of this session.
@@ -618,13 +690,15 @@ class _JointFlush:
         try:
             answer = link.call(Call({"call": "flush_jointly", "arguments": {"parts": parts, "marker": marker}}))
         except LinkLostError:
-            first._link = None
-            # If it was not committed, ``first`` had only the marker.
+            first._unlink()
+            # If it was not committed, ``first`` goes on with what it holds.
             return self.learn() or self._flush(asked, marker)
         committed = self.note(answer)
         if isinstance(answer, Failed):
-            for each in busy[1:]:
-                each._need_owner()
+            have_owners = [each._has_owner() for each in busy[1:]]  # all are asked
+            if not all(have_owners):
+                link.end()
+                return self._flush(asked, marker)
         first._end(answer)
         return committed
 

@@ -29,6 +29,7 @@ from persistentqueue.serving.service import Served, Service
 from persistentqueue.session import Session
 from persistentqueue.system.sockets import Socket
 
+from ..support.left_holds import LeftHolds
 from .disk import Crash, Pick, SimulatedDisk
 from .exploring import ViolationError
 
@@ -113,7 +114,8 @@ class Owner:
         self.wires: list[Wire] = []
         opening = partial(open_store, self.disk.disk, DIRECTORY, world.settings, create=True)
         self.queue = OpenQueue(opening, 0.0, None, self.disk.disk)
-        served = Served(self.queue, self._session, _refuse, {"version": 1, "counts": False}, world.now)
+        facts = {"version": 1, "counts": False}
+        served = Served(self.queue, self._session, _refuse, facts, world.now, world.left)
         self.service = Service(served, self.ring, _apart)
         self.own: Session[bytes] = Session(SessionParts(self.queue, "own", spill_bytes=_SPILL_BYTES))
 
@@ -166,11 +168,16 @@ class Owner:
                 self.receive(wire, len(wire.to_owner))
         self.turn()
 
+    def hand_over(self) -> None:
+        """Leave what sessions hold to the next owner, as ``Server._leave`` does."""
+        self.service.hand_over()
+
     def leave(self) -> None:
         """Send the last answers, end all connections, and close the queue."""
         for wire in list(self.wires):
             wire.to_worker += wire.left
             self.drop(wire, by_worker=False)
+        self.service.leave()
         self.queue.close("the owner leaves")
 
     def die(self) -> None:
@@ -210,6 +217,7 @@ class World:
         self.settings = settings
         self.seconds = 1000.0
         self.owner: Owner | None = None
+        self.left = LeftHolds()
         self.crash_at: int | None = None
         """Tick of the disk at which the owner is killed."""
         self.power_goes = False
@@ -323,15 +331,19 @@ class World:
         if owner is None:
             return
         self.note("the owner leaves")
-        self.losses += not owner.service.may_leave()
         self.act(Owner.finish)
         if self.owner is owner:
+            self.note_leave(owner)
+            owner.hand_over()
             self.act(Owner.leave, is_last=True)
         if self.owner is owner:
             self.owner = None
             self.deaths += 1
             owner.disk.on_tick = None
             self.crash_at = None
+
+    def note_leave(self, owner: Owner) -> None:
+        """Note what workers may lose: the owner takes no message any more, and leaves."""
 
     def intrude(self) -> None:
         """Let another process try to own the queue. Raises ``ViolationError`` if it can while the owner lives."""

@@ -1,8 +1,8 @@
 """Interruptions of workers: a signal handler raises at each place where CPython checks for signals, in each public call
 of a queue that another process owns.
 
-The places, the handlers and the rules are those of ``interrupts``, and the scenarios are in ``worker_scenarios`` and
-``session_scenarios``.
+The places, the handlers and the rules are those of ``interrupts``, and the scenarios are in ``worker_scenarios``,
+``session_scenarios`` and ``handover_scenarios``.
 
 After each interruption the session is free, or cleans up at its next call. It counts the holds that the owner counts,
 and its caller was given each held item. No call is under way, no lock is taken, and each connection belongs to a
@@ -13,6 +13,7 @@ on hold, no connection is left, and the owner's queue has exactly the expected i
 from __future__ import annotations
 
 import gc
+import shutil
 from contextlib import suppress
 from typing import Any, cast
 from unittest.mock import patch
@@ -21,13 +22,15 @@ from persistentqueue.errors import PersistentQueueError
 from persistentqueue.interrupts.call_guard import BUSY, FREE
 from persistentqueue.system import sockets
 from persistentqueue.system.disk import basename
+from persistentqueue.workers import shared_queue
 
+from .handover_scenarios import SCENARIOS as OF_HANDOVERS
 from .interrupts import Interrupt, Place, Report, drained, require, run_scenarios, traced
 from .session_scenarios import SCENARIOS as OF_SESSIONS
 from .worker_scenarios import SCENARIOS as OF_WORKERS
 from .worker_scenarios import Handle, Scenario, WorkerWorld, another_process
 
-SCENARIOS = OF_WORKERS | OF_SESSIONS
+SCENARIOS = OF_WORKERS | OF_SESSIONS | OF_HANDOVERS
 
 
 def _is_free(lock: Any) -> bool:
@@ -86,10 +89,16 @@ def _require_sound(world: WorkerWorld) -> None:
 def interrupt_worker(scenario: Scenario, target: tuple[Place, int] | None) -> dict[Place, int]:
     """Run the scenario, interrupted at the target; return the places that it reached. Raises ``ViolationError``."""
     world = WorkerWorld()
-    with patch.object(sockets, "connect", world.dial), patch.object(sockets, "is_believed", lambda *_: True):
+    with (
+        patch.object(sockets, "connect", world.dial),
+        patch.object(sockets, "is_believed", lambda *_: True),
+        patch.object(shared_queue, "ByteLock", world.byte_lock),
+    ):
         try:
             return _interrupt(world, scenario, target)
         finally:
+            if world.folder is not None:
+                shutil.rmtree(world.folder)
             with another_process():
                 for each in (world.standard, *world.sessions, *world.queues.values(), *world.owners.values()):
                     with suppress(PersistentQueueError):
@@ -103,6 +112,7 @@ def _interrupt(world: WorkerWorld, scenario: Scenario, target: tuple[Place, int]
     if target is not None and not tracer.has_raised:
         return tracer.seen  # this time the call did not reach the place
     _require_sound(world)
+    world.was_interrupted = target is not None
     case.again()
     for session in world.sessions:
         session.close()
@@ -112,6 +122,9 @@ def _interrupt(world: WorkerWorld, scenario: Scenario, target: tuple[Place, int]
         queue.close()
     world.settle()
     require(not world.wires(), f"{len(world.wires())} connections are left")
+    world.pass_time()  # so that owners see which sessions have ended
+    for session in world.sessions:
+        require(not session._presence.is_held, "a session that was closed has its lock")
     held = {}
     world.standard = None
     for name in case.may_hold[0]:

@@ -9,6 +9,7 @@ A scenario is a ``Case``, as those of ``scenarios`` are.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -25,13 +26,16 @@ from persistentqueue.errors import QueueFullError
 from persistentqueue.options import Options
 from persistentqueue.serving.calls import make_call
 from persistentqueue.serving.errors import SessionLostError
+from persistentqueue.serving.handover import FileHandover, Handover
 from persistentqueue.serving.server import _SERVERS, Server
 from persistentqueue.serving.service import Served, Service
-from persistentqueue.system.disk import Disk, basename
+from persistentqueue.system.byte_locks import ByteLock
+from persistentqueue.system.disk import DISK, Disk, basename
 from persistentqueue.system.sockets import Socket
 from persistentqueue.workers.shared_queue import SharedQueue
 from persistentqueue.workers.worker_session import WorkerSession
 from tests.support.disks import call_on
+from tests.support.left_holds import LeftHolds
 
 from . import network
 from .disk import SimulatedDisk
@@ -104,7 +108,8 @@ class _Owner(network.Owner):
 
         counts = self.public._retries is not None
         facts = {"version": 1, "identity": queue.identity.hex(), "data_path": self.public.data_path, "counts": counts}
-        served = Served(queue, session, partial(make_call, self.public, queue), facts, world.now)
+        call = partial(make_call, self.public, queue)
+        served = Served(queue, session, call, facts, world.now, world.handover(name))
         self.server = self.public._server = Server(served, 0.0)
         self.service = self.server._service = Service(served, self.ring, lambda call: call())
         _SERVERS.add(self.server)
@@ -121,11 +126,17 @@ class _Owner(network.Owner):
 
     def close(self) -> None:
         """Close the queue, unless it is closed."""
-        if self.public.closed:
-            return
-        self.finish()
+        if not self.public.closed:
+            self.finish()
+            self.leave()
+
+    def leave(self) -> None:
+        """Hand over what workers hold, end all connections, and close the queue."""
+        self.hand_over()
         for wire in list(self.wires):
+            wire.to_worker += wire.left
             self.drop(wire, by_worker=False)
+        self.service.leave()
         self.public.close()
 
 
@@ -134,6 +145,13 @@ class WorkerWorld:
 
     def __init__(self) -> None:
         self.machine = SimulatedDisk()
+        self.folder: str | None = None
+        """Directory on the real disk with the locks of sessions, and the files by which owners hand over; None if
+        nothing is handed over."""
+        self.leaves = False
+        """True if an owner leaves in order where it would die."""
+        self.was_interrupted = False
+        """True if the call of the scenario was interrupted."""
         self.settings: dict[str, dict[str, Any]] = {}
         self.owners: dict[str, _Owner] = {}
         self.queues: dict[str, SharedQueue[Any]] = {}
@@ -164,6 +182,20 @@ class WorkerWorld:
     def part_of(self, count: int) -> int:
         """Return how many of so many bytes go now."""
         return count
+
+    def handover(self, name: str) -> Handover:
+        """Return the way from one owner of this queue to the next."""
+        return FileHandover(DISK, self._place(name)) if self.folder is not None else LeftHolds()
+
+    def byte_lock(self, directory: str, name: str, offset: int) -> ByteLock:
+        """Return the lock of a session of the queue in this directory."""
+        return ByteLock(self._place(basename(directory)) if self.folder is not None else directory, name, offset)
+
+    def _place(self, name: str) -> str:
+        assert self.folder is not None
+        path = os.path.join(self.folder, name)
+        os.makedirs(path, exist_ok=True)
+        return path
 
     # --- the processes -----------------------------------------------------------------------------------------------
 
@@ -274,9 +306,16 @@ class WorkerWorld:
         if self.answers_last:
             owner.receive(wire, len(wire.to_owner))
             owner.turn()
-        dead, self.owners = self.owners, {}  # one process owns all queues
-        for each in dead.values():
-            each.die()
+        self.end_owners()
+
+    def end_owners(self) -> None:
+        """End the process that owns all queues."""
+        ended, self.owners = self.owners, {}
+        for each in ended.values():
+            if self.leaves:
+                each.leave()
+            else:
+                each.die()
 
     def settle(self) -> None:
         """Let the owners take everything that has come."""

@@ -11,8 +11,8 @@ The model knows the items in order, and the transactions whose flush is under wa
 - Each item that is not ready is held by a connection, and a connection got the first items that were ready.
 - Waiting connections are served in the order in which they came.
 - A connection holds the items that its session has dequeued or taken ahead, and no others.
-- An owner that leaves in order hands out nothing to connections without work. If it leaves when no connection has any,
-  no session raises ``SessionLostError``.
+- An owner that leaves in order hands out nothing to connections without work. Held items go to the next owner: a
+  session that has not enqueued anything there does not raise ``SessionLostError``.
 
 A *schedule* is one end: of an owner, of a connection, of a worker, or of the power. Everything follows from the seed.
 """
@@ -42,11 +42,13 @@ from persistentqueue.serving.errors import (
     SessionLostError,
     decode_error,
 )
+from persistentqueue.serving.handover import LOOK_SECONDS
 from persistentqueue.serving.protocol import Failed, Hello
 from persistentqueue.workers import worker_state
-from persistentqueue.workers.link import Link, LinkLostError
+from persistentqueue.workers.link import Attached, Link, LinkLostError
 from persistentqueue.workers.worker_session import WorkerSession
 
+from ..support.left_holds import Presence
 from .disk import Pick, SimulatedDisk
 from .exploring import ViolationError, exploring
 from .network import DIRECTORY, Killed, Owner, Wire, World
@@ -95,7 +97,9 @@ class Model:
         self.content: list[bytes] = []
         self.pending: list[Work] = []
         self._key: object = None
-        self._held: dict[Client, list[int]] = {}
+        self._owner: Owner | None = None
+        self._held: dict[bytes, list[int]] = {}
+        """Sequences that each connection holds, by its id."""
         self._holders: dict[bytes, str] = {}
         """Worker that holds each item."""
         self._lines: list[tuple[Client, int]] = []
@@ -103,6 +107,8 @@ class Model:
     def observe(self, owner: Owner) -> None:
         """Compare the queue with the model after a step of its owner. Raises ``ViolationError``."""
         held = owner.held()
+        if owner is not self._owner:  # inherited items were not taken from the ready ones
+            self._owner, self._held = owner, {client.id: each for client, each in held.items()}
         state, ready_count = owner.queue._store.state, len(owner.queue.need_plain().ready)
         waiting = [(each, each.waits[0]) for each in owner.service.clients if each.waits and _is_in_line(owner, each)]
         lost = [client for client in held if client.is_lost]
@@ -119,7 +125,7 @@ class Model:
         if any(held[client] for client in lost):
             raise ViolationError("a connection whose hold has ended still holds something")
         before = {at for each in self._held.values() for at in each}
-        got = {client: set(each) - set(self._held.get(client, ())) for client, each in held.items()}
+        got = {client: set(each) - set(self._held.get(client.id, ())) for client, each in held.items()}
         if owner.leaves_by < inf and any(got[client] and not self._had_work(client) for client in got):
             raise ViolationError("an owner that leaves has given an item to a connection without work")
         last = max((at for each in got.values() for at in each), default=-1)
@@ -127,11 +133,11 @@ class Model:
         if passed:
             raise ViolationError(f"{passed} are ready, but {last} was taken")
         self._check_line(waiting, {client for client, each in got.items() if each})
-        self._held = held
+        self._held = {client.id: each for client, each in held.items()}
         self._holders = {content[at]: _name_of(client) for client, each in held.items() for at in each}
 
     def _had_work(self, client: Client) -> bool:
-        return bool(self._held.get(client)) or (client.session is not None and buffered(client.session) > 0)
+        return bool(self._held.get(client.id)) or (client.session is not None and buffered(client.session) > 0)
 
     def _check_line(self, waiting: list[tuple[Client, int]], served: set[Client]) -> None:
         still = set(waiting)
@@ -182,8 +188,8 @@ def _is_in_line(owner: Owner, client: Client) -> bool:
 
 
 def _name_of(client: Client) -> str:
-    assert isinstance(client.peer, Wire)
-    return client.peer.worker
+    name, _ = client.id.decode().strip(".").split()
+    return name
 
 
 class Worker:
@@ -202,15 +208,16 @@ class Worker:
     def _begin(self) -> None:
         self._sessions += 1
         connection = f"{self.name} {self._sessions}".encode().rjust(16, b".")
+        self.presence = Presence(self.world.left, connection)
         self.session: WorkerSession[bytes] = WorkerSession(
-            DIRECTORY, self.name, BYTES, connection, self._attach, self.world.now, self.prefetches
+            DIRECTORY, self.name, BYTES, connection, self._attach, self.presence, self.world.now, self.prefetches
         )
         self.work = Work(self.name, self._ends())
 
     def _ends(self) -> int:
         return self.world.losses + self.cuts
 
-    def _attach(self, connection: bytes) -> tuple[Link, bool]:
+    def _attach(self, connection: bytes) -> Attached:
         """Connect to the owner, as ``SharedQueue`` does."""
         fields: dict[str, Any] = {"versions": [1, 1], "name": self.name, "hold_seconds": self.hold_seconds}
         while True:
@@ -227,11 +234,12 @@ class Worker:
                 link.end()
                 if isinstance(answer, Failed):
                     raise decode_error(answer.fields)
-                return link, False
+                return Attached(link, False, int(answer.fields["kept"]))  # type: ignore[union-attr]
 
     def kill(self) -> None:
         """Kill the process. If it is in a call, each further call of its socket raises ``Killed``."""
         self.is_dead = True
+        self.presence.close()
         if self.wire is not None:
             self.wire.is_killed = self.wire.worker_left = True
 
@@ -443,6 +451,14 @@ class WorkersWorld(World):
         if self.owner is not None:
             self.model.observe(self.owner)
 
+    def note_leave(self, owner: Owner) -> None:
+        """Note which workers may lose something: those with items at the owner. A flush under way is made again."""
+        for client in owner.service.clients:
+            has_put = client.flush is None and client.session is not None and buffered(client.session) > 0
+            for worker in self.workers:
+                may_lose = has_put or client.is_lost or worker.session._has_put
+                worker.cuts += worker.name == _name_of(client) and may_lose
+
     def is_unserved(self) -> bool:
         """Return whether a worker gives up looking for an owner."""
         return self.owner is None and self.chance.random() < 0.05
@@ -525,6 +541,9 @@ class WorkersWorld(World):
             raise ViolationError("an item is ready, and a worker waits for one")
         if due == inf:
             raise ViolationError("a worker waits for an answer that never comes")
+        gone = [each for each in owner.service.clients if each.is_away and each.id not in self.left.locked]
+        if gone and owner.due > self.seconds + LOOK_SECONDS:
+            raise ViolationError("items are held for a session that has ended")
         self.seconds = max(self.seconds, min(due, self.seconds + self.chance.choice((0.05, 0.3, 5.0))))
 
     # --- ends --------------------------------------------------------------------------------------------------------
@@ -599,6 +618,8 @@ class WorkersWorld(World):
         for worker in self.workers:
             if not worker.is_dead and self.chance.random() < 0.5:
                 worker.act("close")
+            worker.kill()
+        for worker in self.workers:  # new processes, which have taken the places of those
             worker.kill()
         self.chance.choice((self.kill_owner, self.leave))()
         while (owner := self.found()) is None:

@@ -58,7 +58,8 @@ TABLE = (
     ),
     _folder(
         "system",
-        "progress path_errors disk files event_log startup wakeup directory_handles quota bad_pages trust sockets",
+        "progress path_errors disk files event_log startup wakeup directory_handles quota bad_pages trust sockets "
+        "byte_locks",
     ),
     _folder("interrupts", "locks members signal_shield call_guard"),
     _folder("codecs", "enclosed_item __init__ held_items"),
@@ -79,7 +80,10 @@ TABLE = (
         "multi_queue retries session_state",
     ),
     _folder("sessions", "options session subscription typed", "Options and sessions: public."),
-    _folder("serving", "errors protocol client waits portion service connections values departure server calls"),
+    _folder(
+        "serving",
+        "errors protocol handover client away waits portion service connections values departure server calls",
+    ),
     _folder("interprocess", "splits questions snapshot_view producer consumer_requests multi_writer __init__"),
     _folder("rows", "errors schema values registry json_rows avro_rows arrow_rows codec __init__"),
     _folder("queues", "misplaced_calls queue", "The queue of one owner: public."),

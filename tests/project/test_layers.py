@@ -39,7 +39,7 @@ MODULES_WITH_THREADS = {
     "workers/owner",
     "workers/shared_queue",
 }
-DOORS = {"system/disk", "system/sockets", "system/startup", "system/wakeup"}
+DOORS = {"system/byte_locks", "system/disk", "system/sockets", "system/startup", "system/wakeup"}
 FOLDER_FILES_MAX = 14
 TESTS = ROOT / "tests"
 TESTS_FILES_MAX = 3

@@ -132,11 +132,13 @@ def test_the_others_wait_for_the_next_owner(
 
 @pytest.mark.parametrize("grace_seconds", [0.0, 0.05])
 def test_the_time_of_grace_is_over(tmp_path: Path, grace_seconds: float) -> None:
-    """Then the close ends all sessions, and the next call of one that held items raises ``SessionLostError``."""
+    """Then the close ends all sessions. The next call of one that had items there raises ``SessionLostError``."""
     with connect(tmp_path, "q", grace_seconds=grace_seconds) as first, connect(tmp_path, "q") as second:
         put(first, b"1")
         with second.session() as session:
             assert session.dequeue() == b"1"
+            session.enqueue_many([bytes(1 << 20)] * 6)
+            assert session._has_put  # type: ignore[union-attr]
             first.close()
             with pytest.raises(SessionLostError, match="held 1 item"):
                 session.flush()
@@ -201,8 +203,7 @@ def test_an_interruption_ends_the_grace(
             with pytest.raises(KeyboardInterrupt):
                 queue.close()
         assert queue.closed
-        with pytest.raises(SessionLostError):
-            session.flush()
+        assert session.flush() is True
         assert shared.owns
 
 

@@ -28,8 +28,9 @@ from persistentqueue.serving.protocol import (
 )
 from persistentqueue.system.sockets import Socket
 from persistentqueue.workers import link as links
-from persistentqueue.workers.link import Link
+from persistentqueue.workers.link import Attached, Link
 from persistentqueue.workers.worker_session import WorkerSession
+from tests.support.left_holds import LeftHolds, Presence
 
 
 def _nothing() -> None:
@@ -78,7 +79,14 @@ class Script:
 def session_on(*scripts: Script, prefetches: bool = False, counts: bool = False) -> WorkerSession[bytes]:
     """Return a session whose owners are these scripts, one after the other. They may count attempts."""
     links = iter([Link(script.socket) for script in scripts])
-    return WorkerSession("/q", "w", BYTES, bytes(16), lambda _id: (next(links), counts), lambda: 0.0, prefetches)
+    presence = Presence(LeftHolds(), bytes(16))
+    presence.close()  # so no owner keeps anything for it
+
+    def attach(_connection: bytes) -> Attached:
+        """Connect to the next owner."""
+        return Attached(next(links), counts, 0)
+
+    return WorkerSession("/q", "w", BYTES, bytes(16), attach, presence, lambda: 0.0, prefetches)
 
 
 def test_a_flush_is_given_up_between_messages() -> None:

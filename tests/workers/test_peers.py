@@ -23,7 +23,6 @@ from persistentqueue import (
     NotServedError,
     PathDeniedError,
     PersistentQueue,
-    SessionLostError,
     connect,
 )
 from persistentqueue.serving import server, service
@@ -357,8 +356,9 @@ def test_failure_of_the_thread_ends_all_connections(
     with shared.session() as session:
         assert session.dequeue() == b"one"
         monkeypatch.setattr(Server, "_answer", fail)
-        with pytest.raises(SessionLostError):
+        with pytest.raises(NotServedError):
             session.extend()
+        session.rollback()
     wait_for(lambda: len(queue) == 1)
     assert "has failed" in caplog.text
 

@@ -670,8 +670,10 @@ def test_who_is_connected(open_queue: QueueFactory, directory: Path) -> None:
         put(queue, b"one")
         view, before = View(directory), sorted(os.listdir(directory))
         assert view.connections(timeout=60.0) == []
+        assert sorted(os.listdir(directory)) == before
         with connect(directory.parent, directory.name, serve="never") as shared, shared.session("mailer") as session:
             assert session.dequeue() == b"one"
+            before = sorted(os.listdir(directory))
             assert [(each.session, each.held) for each in view.connections(timeout=60.0) or []] == [("mailer", 1)]
             session.rollback()
         assert sorted(os.listdir(directory)) == before

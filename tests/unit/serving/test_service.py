@@ -67,6 +67,7 @@ from persistentqueue.serving.service import (
 from persistentqueue.session import Session
 
 from ...conftest import QueueFactory
+from ...support.left_holds import LeftHolds
 from ...support.queues import put, wait_for
 
 DONE, NOT_DONE, NOTHING = Done(1), Done(0), Taken(0, [])
@@ -121,11 +122,12 @@ class Peer:
 class Bench:
     """A service on an open queue, with a clock and without sockets."""
 
-    def __init__(self, queue: PersistentQueue) -> None:
+    def __init__(self, queue: PersistentQueue, left: LeftHolds | None = None) -> None:
         self.queue = queue
         self.seconds = 100.0
         self.rings = 0
         self.apart: list[Callable[[], None]] = []
+        self.left = left or LeftHolds()
         self.open_queue = queue._open()
         self.service = self.again()
 
@@ -143,8 +145,14 @@ class Bench:
         def call(name: str, arguments: dict[str, Any]) -> Any:
             return "x" * JSON_BYTES_MAX if name == "long" else make_call(self.queue, self.open_queue, name, arguments)
 
-        served = Served(self.open_queue, session, call, {"version": VERSION}, lambda: self.seconds)
+        served = Served(self.open_queue, session, call, {"version": VERSION}, lambda: self.seconds, self.left)
         return Service(served, ring, self.apart.append)
+
+    def end(self) -> None:
+        """End all connections."""
+        self.service.leave()
+        for client in list(self.service.clients):
+            self.service.disconnect(client, may_return=True)
 
     def turn(self) -> float:
         """Make a turn, and return the seconds until the next one."""
@@ -171,8 +179,7 @@ def bench(open_queue: QueueFactory) -> Iterator[Bench]:
     """Return a service on a new queue. Its connections end with the test."""
     made = Bench(open_queue())
     yield made
-    for client in list(made.service.clients):
-        made.service.disconnect(client, may_return=True)
+    made.end()
 
 
 MakeBench = Callable[..., Bench]
@@ -189,8 +196,7 @@ def make_bench(open_queue: QueueFactory) -> Iterator[MakeBench]:
 
     yield make
     for each in made:
-        for client in list(each.service.clients):
-            each.service.disconnect(client, may_return=True)
+        each.end()
 
 
 # --- the beginning ---------------------------------------------------------------------------------------------------

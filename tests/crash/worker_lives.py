@@ -106,6 +106,7 @@ class Worker:
             self._post.directory,
             hold_seconds=HOLD_SECONDS.get(self._post.slot),
             lock_timeout=60.0,
+            grace_seconds=self._chance.choice((0.0, 0.0, 0.02, 1.0)),  # else no hold goes to the next owner
             **_typed(self._post),
         )
         self._records.write(done=True, owns=self._notes_owner())

@@ -8,6 +8,8 @@
  * At any step the kernel may end a process (KILLS times), an owner may begin to leave in order (LEAVES times), and the
  * owner may return the hold of a worker that lives (RETURNS times). An owner that leaves hands out no further items,
  * and commits the flushes that come, for a time of grace. That may be over at any step. With PATIENT 1 it has no end.
+ * With KEEPS 1 the owner hands over the holds of workers that live. The next owner keeps them until the worker claims
+ * its item, or dies. A worker that still has its item makes a lost flush again, with a new number.
  *
  * Assertions hold the promises at each step. When nothing can move, the monitor checks that nothing was forgotten.
  * The test also searches for an endless run. There is none, so each run comes to the monitor: all calls return.
@@ -20,7 +22,7 @@
 #define NONE 15                         /* no item */
 #define BIT(n) (1 << (n))
 
-mtype = { TAKE, FLUSH, OUTCOME,         /* requests of a worker */
+mtype = { TAKE, FLUSH, OUTCOME, CLAIM,  /* requests of a worker */
           ITEM, COMMITTED, REFUSED, LOST,       /* answers of the owner */
           IDLE, WRITING, WRITTEN };     /* phases of the owner's group */
 
@@ -35,6 +37,8 @@ chan answers[N] = [DEPTH] of { mtype, byte, byte };             /* the item, its
 byte total = FIRST, consumed;           /* the count of items, and the set of the consumed ones */
 byte synced;                            /* the set of items whose consumption was synced */
 byte number[N];                         /* of each connection: the number of its last committed flush */
+
+byte left[N] = NONE;                    /* of each connection: the held item that an owner has handed over */
 
 byte leaves, returns;                   /* how often an owner began to leave, and a hold went back */
 
@@ -75,7 +79,12 @@ inline find_items() {
     :: seen < total ->
         if
         :: consumed & BIT(seen)
+#ifndef BUG_HANDED_OVER_AND_READY
+        :: !(consumed & BIT(seen)) && (hold[0] == seen || hold[1] == seen || hold[2] == seen)
+        :: !(consumed & BIT(seen)) && !(hold[0] == seen || hold[1] == seen || hold[2] == seen) -> ready!seen
+#else
         :: else -> ready!seen
+#endif
         fi;
         seen++
     :: else -> break
@@ -132,9 +141,19 @@ inline forget_all() {
 #define MAY_GO (!PATIENT || (hold[0] == NONE && hold[1] == NONE && hold[2] == NONE))
 #endif
 
-/* What the owner may do for the connection of the worker s. A take waits while no item is ready. */
+#if defined(BUG_KEPT_FOR_THE_DEAD) || defined(BUG_HOLDS_KEPT)
+#define AWAY_DEAD(s) false
+#else
+#define AWAY_DEAD(s) dead[s]            /* the kernel has freed the lock of its session */
+#endif
+
+/* What the owner may do for the connection of the worker s. A take waits while no item is ready. A worker that takes
+ * has none: if it holds one, the answer of an earlier owner was lost. */
 #define SERVE(s) \
-        :: atomic { to[s] == me && !leaving && nempty(ready) && requests[s]?[TAKE, _, _, _] -> take(s) } \
+        :: atomic { to[s] == me && !leaving && hold[s] == NONE && nempty(ready) && requests[s]?[TAKE, _, _, _] -> take(s) } \
+        :: atomic { to[s] == me && hold[s] != NONE && requests[s]?[TAKE, _, _, _] -> give_back(s) } \
+        :: atomic { to[s] == me && requests[s]?[CLAIM, _, _, _] -> claim(s) } \
+        :: atomic { to[s] != me && hold[s] != NONE && AWAY_DEAD(s) -> give_back(s) } \
         :: atomic { to[s] == me && phase == IDLE && !batch[s] && requests[s]?[FLUSH, _, _, _] -> flush(s) } \
         :: atomic { to[s] == me && requests[s]?[OUTCOME, _, _, _] -> outcome(s) } \
         :: atomic { phase == WRITTEN && batch[s] -> answer(s) } \
@@ -157,6 +176,16 @@ inline take(s) {
     hold[s] = item; stuck[s] = false;
     answers[s]!ITEM(item, fences[item]);
     item = 0; i = 0
+}
+
+/* A worker comes back. */
+inline claim(s) {
+    requests[s]?CLAIM(_, item, _);
+    if
+    :: hold[s] == item -> answers[s]!ITEM(item, fences[item])
+    :: else -> answers[s]!LOST(0, 0)
+    fi;
+    item = 0
 }
 
 /* A flush joins the next group if the worker still holds its item. From then on, the item belongs to the group. */
@@ -243,7 +272,11 @@ active [N] proctype owner() provided (!ending || dead[_pid]) {
 #ifdef BUG_FORGET_AT_TAKE_OVER
                     number[i] = 0;
 #endif
-                    known[i] = number[i]
+                    known[i] = number[i];
+                    hold[i] = (dead[i] -> NONE : left[i]);
+#ifndef BUG_HANDED_OVER_TWICE
+                    left[i] = NONE
+#endif
                 }
                 find_items(); i = 0;
 #ifndef BUG_NO_SYNC
@@ -266,6 +299,11 @@ active [N] proctype owner() provided (!ending || dead[_pid]) {
                     phase = WRITTEN; writers-- }
             :: atomic { !leaving && leaves < LEAVES -> leaves++; leaving = true }
             :: atomic { leaving && phase == IDLE && !GROUP && MAY_GO ->
+#ifndef BUG_NOT_HANDED_OVER
+                    for (i : 0 .. N - 1) {
+                        left[i] = (KEEPS -> hold[i] : NONE)
+                    }
+#endif
 #ifdef BUG_FORGET_AT_LEAVE
                     number[0] = 0; number[1] = 0; number[2] = 0;
 #endif
@@ -351,6 +389,13 @@ inline fail() {
     oldest++; item = NONE; fence = 0
 }
 
+/* A flush was not committed, and its number never will be. The worker may still have its item. */
+inline retry() {
+    assert(!(in_log[me] & BIT(oldest)));
+    failed[me] = failed[me] | BIT(oldest);
+    oldest++; fence = 0
+}
+
 active [N] proctype worker() provided (!ending || dead[_pid - N]) {
     byte me = _pid - N;
     byte item = NONE, fence, n, oldest = 1;     /* the flushes oldest .. n are under way */
@@ -364,12 +409,22 @@ begin:  call(TAKE, 0, 0, 0);
         :: to[me] == NOBODY -> goto begin       /* no error: the worker only waited */
         fi;
 
-        /* The worker works on the item. If the owner ends, the next call raises SessionLostError. */
-        if
+        /* The worker works on the item. If the owner ends, the next call claims it, or raises SessionLostError. */
+have:   if
         :: atomic { to[me] == NOBODY ->
 #ifdef BUG_FENCE_ALONE
                 n++ };
             call(FLUSH, n, item, fence)
+#elif KEEPS
+                skip };
+back:       call(CLAIM, 0, item, 0);
+            if
+            :: answers[me]?ITEM(_, fence) -> goto have
+            :: atomic { answers[me]?LOST(_, _) ->
+                    assert(KILLS || RETURNS);   /* an owner that leaves costs no worker its work */
+                    item = NONE; fence = 0; waits[me] = true; goto begin }
+            :: to[me] == NOBODY -> goto back
+            fi
 #else
                 assert(!PATIENT);
                 item = NONE; fence = 0; waits[me] = true; goto begin }
@@ -386,11 +441,20 @@ begin:  call(TAKE, 0, 0, 0);
         :: atomic { oldest > n -> asks = false; waits[me] = true; goto begin }
         :: atomic { oldest <= n && answers[me]?[COMMITTED, _, _] -> answers[me]?_, _, _; succeed(); ask_next() }
         :: atomic { oldest <= n && answers[me]?[REFUSED, _, _] -> answers[me]?_, _, _; fail(); ask_next() }
+#if KEEPS
+        :: atomic { oldest <= n && answers[me]?[LOST, _, _] -> answers[me]?_, _, _;
+                retry(); asks = false;
+                if
+                :: item != NONE -> goto back
+                :: else -> waits[me] = true; goto begin
+                fi }
+#else
         :: atomic { oldest <= n && answers[me]?[LOST, _, _] -> answers[me]?_, _, _;
 #ifndef BUG_ASKS_FOREVER
                 fail();
 #endif
                 ask_next() }
+#endif
         :: atomic { oldest <= n && to[me] == NOBODY -> asks = true };
             call(ASK)
         od

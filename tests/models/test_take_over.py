@@ -33,12 +33,15 @@ class Bounds(NamedTuple):
     returns: int = 0
     depth: int = 1
     patient: int = 0
+    keeps: int = 0
 
 
 SMALL = {
     "deaths": Bounds(kills=2),
     "an owner that leaves": Bounds(items=1, leaves=1),
     "an owner with patience": Bounds(kills=0, leaves=2, patient=1),
+    "owners that hand over": Bounds(kills=0, leaves=2, keeps=1),
+    "owners that hand over, and a death": Bounds(items=1, leaves=2, keeps=1),
     "a hung worker": Bounds(returns=1),
     "two flushes under way": Bounds(items=1, returns=1, depth=2),
 }
@@ -48,15 +51,18 @@ LARGER = {
     "an owner with patience": Bounds(first=2, kills=0, leaves=2, depth=2, patient=1),
     "a hung worker": Bounds(first=2, returns=1),
     "a hung worker, and deaths": Bounds(kills=2, returns=1),
+    "owners that hand over, and a death": Bounds(leaves=2, keeps=1),
     "two flushes under way": Bounds(first=2, depth=2),
 }
 ONCE = "!((consumed&(1<<"
+TAKEN_ONCE = "!((consumed&(1<<taken[i])))"
 REPORTED_TRUE = "(in_log[me]&(1<<oldest))"
 REPORTED_LOST = "!((in_log[me]&(1<<oldest)))"
 DURABLE = "(synced&(1<<item))"
 ORDER = "hold[0]==i"
 NOTHING_LOST = "(waits[s]&&"
 GRACE = "!(1)"
+HANDED_OVER = "(0||0)"
 """Parts of the assertions that a planted bug breaks."""
 ONE_OWNER = ("(writers==1)", "!((failed[i]&(1<<batch[i])))", "!((acknowledged&(1<<item)))")
 """Parts of the assertions that only a second owner breaks: one writes, what failed stays out, one acknowledgement."""
@@ -80,6 +86,10 @@ BUGS = {
     "HOLD_IN_GROUP": (Bounds(), ONCE),
     "HOLDS_KEPT": (Bounds(), NOTHING_LOST),
     "TO_THE_BACK": (Bounds(items=3, first=2), ORDER),
+    "NOT_HANDED_OVER": (SMALL["owners that hand over"], HANDED_OVER),
+    "HANDED_OVER_AND_READY": (SMALL["owners that hand over"], TAKEN_ONCE),
+    "HANDED_OVER_TWICE": (SMALL["owners that hand over, and a death"], ONCE),
+    "KEPT_FOR_THE_DEAD": (SMALL["owners that hand over, and a death"], NOTHING_LOST),
 }
 """Each planted bug, with bounds that are large enough for it, and with a part of the assertion that it breaks."""
 

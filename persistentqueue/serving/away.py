@@ -56,8 +56,10 @@ class Away:
 
     def of(self, connection: bytes, subscription: str) -> Client | None:
         """Return the connection with this id, if its session dequeues from this subscription; else None."""
-        found = (each for each in self.clients if each.id == connection and _subscription_of(each) == subscription)
-        return next(found, None)
+        for each in self.clients:
+            if each.id == connection and _subscription_of(each) == subscription:
+                return each
+        return None
 
     def gone(self, now: float) -> list[Client]:
         """Return the connections that will not come back, if it is time to look; else none."""

@@ -3,7 +3,7 @@
 A session of a worker whose work is nothing but held items can go on at the next owner, in these steps:
 
 1. Each session locks a byte of the file ``.holds`` before it takes its first item (see ``byte_locks``). Its *place* is
-   the first 62 bits of the connection's id. The kernel frees it when the process ends.
+   the first 62 bits of the connection's id. The kernel frees the byte when the process ends.
 2. The owner that leaves writes the holds of those sessions to the file, when it takes no message any more. *A crash
    before leaves holds that are over. A crash behind it leaves the queue as the file has it.*
 3. The next owner that serves reads the file, and empties it before anything else may take an item. It holds the same

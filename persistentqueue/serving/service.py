@@ -305,7 +305,8 @@ class Service:
         self.clients.add(client)
         if away is not None:
             self._come_back(client, away)
-        client.answer(call, Welcome({**self._served.facts, "kept": client.kept}))
+        facts = self._served.facts
+        client.answer(call, Welcome({**facts, "kept": client.kept} if client.kept else facts))
 
     def _come_back(self, client: Client, away: Client) -> None:
         """Give the connection the session that was away."""

@@ -1,7 +1,8 @@
 """Locks on single bytes of a file, which the kernel frees when the process that took them ends, however it ends.
 
-The lock belongs to the open file, not to the process: it ends with the last descriptor of that file. So two threads of
-one process see each other's locks, and a lock works between containers that share the file. Only Linux has such locks.
+The lock belongs to the open file, not to the process: it ends with the last descriptor of that file. So two open files
+of one process see each other's locks, and a lock works between containers that share the file. Only Linux has such
+locks. Elsewhere no byte is ever locked.
 """
 
 from __future__ import annotations
@@ -17,76 +18,84 @@ try:
 except ImportError:  # pragma: no cover - not a POSIX system
     fcntl = None  # type: ignore[assignment]
 
+_GET: Final = getattr(fcntl, "F_OFD_GETLK", 0)
+_SET: Final = getattr(fcntl, "F_OFD_SETLK", 0)
+_LOCKED: Final = getattr(fcntl, "F_WRLCK", 0)
+_FREE: Final = getattr(fcntl, "F_UNLCK", 0)
 _LOCK: Final = struct.Struct("hhqqi0q")
 """``struct flock``: type, whence, start, length, process."""
-_FLAGS: Final = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_FLAGS: Final = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _ALONE, _GROUP = 0o600, 0o660
 
 
-class ByteLock:
-    """A lock on one byte of a file. For one thread at a time; only ``close`` is for any thread.
+class LockFile:
+    """A file whose bytes are locked. It is open from the first lock to the last reference. For any number of threads.
 
-    A signal handler may raise between any two instructions. So each descriptor is opened and closed by one call of C
+    A signal handler may raise between any two instructions. So the descriptor is opened and closed by one call of C
     code that also notes it.
     """
 
-    __slots__ = ("_directory", "_fds", "_is_closed", "_name", "_offset")
+    __slots__ = ("_directory", "_fds", "_path")
 
-    def __init__(self, directory: str, name: str, offset: int) -> None:
-        self._directory, self._name, self._offset = directory, name, offset
+    def __init__(self, directory: str, name: str) -> None:
+        self._directory, self._path = directory, os.path.join(directory, name)
         self._fds: list[int] = []
-        """The descriptor of the file; empty without a lock."""
-        self._is_closed = False
+        """The descriptor, and that of another thread that opened the file at the same time; empty before."""
 
-    @property
-    def is_held(self) -> bool:
-        """Whether the byte is locked, by this object."""
-        return bool(self._fds)
+    def __del__(self) -> None:
+        self.abandon()
 
-    def hold(self) -> None:
-        """Lock the byte, which the file need not have; make the file if it does not exist.
+    def lock(self, offset: int) -> bool:
+        """Lock the byte at this offset, which the file need not have. Return False if that is not possible.
 
-        Each user that may write to the directory may use the file. Where no lock is possible, do nothing.
+        The file is made if it does not exist, for each user that may write to the directory.
         """
-        if self._fds or self._is_closed:
-            return
-        is_locked = False
         try:
-            path = os.path.join(self._directory, self._name)
-            next(map(self._fds.append, map(os.open, (path,), (_FLAGS,), (_ALONE,))))
-            is_locked = self._lock(self._fds[0])
-        except (OSError, IndexError):  # the system lacks something, or another thread has closed it
-            pass
-        finally:
-            if not is_locked or self._is_closed:
-                self.release()
-
-    def _lock(self, fd: int) -> bool:
-        found = os.fstat(fd)
-        if not S_ISREG(found.st_mode) or found.st_nlink != 1:  # it may belong to something else
+            if not self._fds and not self._open():
+                return False
+            self._set(_LOCKED, offset)
+        except (OSError, IndexError):  # the system lacks something, the byte is locked, or the file was abandoned
             return False
-        if not found.st_mode & S_IWGRP and os.stat(self._directory).st_mode & S_IWGRP:
-            os.fchmod(fd, _GROUP)
-        if not hasattr(fcntl, "F_OFD_SETLK"):  # pragma: no cover - not Linux
-            return False
-        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, self._offset, 1, 0))
         return True
 
-    def release(self) -> None:
-        """Free the byte."""
-        with suppress(IndexError, OSError):  # another thread has freed it; a close that fails has closed the file
-            while self._fds:
+    def unlock(self, offset: int) -> None:
+        """Free the byte, if this object has locked it."""
+        with suppress(OSError, IndexError):  # the file was abandoned, which has freed the byte
+            self._set(_FREE, offset)
+
+    def abandon(self) -> None:
+        """Close the file. In a forked child, first: else its unlocks would be those of the parent. No other thread may
+        use it."""
+        while self._fds:
+            with suppress(OSError):  # a close that fails has closed the file
                 next(map(os.close, map(self._fds.pop, (0,))))
 
-    def close(self) -> None:
-        """Free the byte for good. For any thread."""
-        self._is_closed = True  # first: another thread may be in ``hold``
-        self.release()
+    def _open(self) -> bool:
+        """Open the file; return False if it is no plain file with one name, which may belong to something else."""
+        if not _SET:  # pragma: no cover - not Linux
+            return False
+        try:
+            found = os.lstat(self._path)
+        except FileNotFoundError:
+            self._note(_FLAGS | os.O_CREAT)
+            if os.stat(self._directory).st_mode & S_IWGRP:
+                os.fchmod(self._fds[-1], _GROUP)
+            return True
+        if not S_ISREG(found.st_mode) or found.st_nlink != 1:
+            return False
+        self._note(_FLAGS)
+        return True
+
+    def _note(self, flags: int) -> None:
+        next(map(self._fds.append, map(os.open, (self._path,), (flags,), (_ALONE,))))
+
+    def _set(self, kind: int, offset: int) -> None:
+        fcntl.fcntl(self._fds[0], _SET, _LOCK.pack(kind, os.SEEK_SET, offset, 1, 0))
 
 
 def is_locked(fd: int, offset: int) -> bool:
     """Return whether another open file has a lock on the byte at this offset. Raises ``OSError``."""
-    if not hasattr(fcntl, "F_OFD_GETLK"):  # pragma: no cover - not Linux
+    if not _GET:  # pragma: no cover - not Linux
         return False
-    asked = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, offset, 1, 0)
-    return bool(_LOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked))[0] != fcntl.F_UNLCK)
+    found: tuple[int, ...] = _LOCK.unpack(fcntl.fcntl(fd, _GET, _LOCK.pack(_LOCKED, os.SEEK_SET, offset, 1, 0)))
+    return found[0] != _FREE

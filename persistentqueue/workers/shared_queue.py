@@ -33,7 +33,6 @@ from ..runtime.maintenance import Compacted, Maintained
 from ..runtime.memory_budget import MemoryBudget
 from ..serving.connections import Connection
 from ..serving.errors import decode_error
-from ..serving.handover import place_of
 from ..serving.protocol import (
     Browse,
     Failed,
@@ -42,10 +41,11 @@ from ..serving.protocol import (
 )
 from ..session import Session
 from ..storage.layout import HOLDS_NAME
-from ..system.byte_locks import ByteLock
+from ..system.byte_locks import LockFile
 from ..system.disk import StrPath, after_fork_in_child, dirname
 from .link import Attached, Link, LinkLostError, milliseconds
 from .owner import Owner, Serving
+from .presence import Presence
 from .worker_session import WorkerSession
 
 _OPEN: Members[SharedQueue[Any]] = Members()
@@ -113,6 +113,8 @@ class SharedQueue(MisplacedCalls, Generic[T]):
         """Held while the dead-letter queue is connected."""
         self._waiting: set[Link] = set()
         """Connections of threads in ``wait``."""
+        self._locks = LockFile(self._owner.directory, HOLDS_NAME)
+        """Locks of the sessions: see ``presence``."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what makes the queue again in another process, where it connects at its first use."""
@@ -191,7 +193,7 @@ class SharedQueue(MisplacedCalls, Generic[T]):
         hello = {"name": name, "subscription": subscription, "hold_seconds": self._hold_seconds}
         owner, attach = self._owner, partial(self._attach, hello)
         connection = owner.new_id()
-        presence = ByteLock(owner.directory, HOLDS_NAME, place_of(connection))
+        presence = Presence(self._locks, connection)
         session = WorkerSession(
             owner.directory, name, self._codec, connection, attach, presence, owner.disk.monotonic, self._prefetch
         )
@@ -461,6 +463,7 @@ class SharedQueue(MisplacedCalls, Generic[T]):
         self._owner.refuse()
         _OPEN.discard(self)
         lost = self._end_sessions(self._owner.closed_text())
+        self._locks = LockFile(self._owner.directory, HOLDS_NAME)  # the last session that ends closes the other one
         for link in self._waiting.copy():
             link.cut()
         self._owner.end_control()
@@ -578,6 +581,7 @@ def _close_owned() -> None:
 
 def _forget_parent() -> None:
     for queue in _OPEN:
+        queue._locks.abandon()
         queue._end_sessions()
         queue._owner.begin_anew()
         queue._begin_anew()

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Generic, Protocol
+from typing import Any, Generic
 
 from ..codecs import Codec, T
 from ..core.items import Batch, checked_marker
@@ -43,23 +43,7 @@ from ..serving.protocol import (
 )
 from ..serving.protocol import encode as encode_message
 from .link import Attached, Link, LinkLostError, milliseconds
-
-
-class Presence(Protocol):
-    """A lock that the kernel frees with the process: the next owner sees that the session exists, and can come back."""
-
-    @property
-    def is_held(self) -> bool:
-        """Whether the session is seen."""
-
-    def hold(self) -> None:
-        """Let owners see the session, if that is possible."""
-
-    def release(self) -> None:
-        """Let the next owner release what the session held."""
-
-    def close(self) -> None:
-        """Release it for good. For any thread."""
+from .presence import Presence
 
 
 class WorkerState(SessionCalls, Generic[T]):

@@ -92,7 +92,7 @@ def interrupt_worker(scenario: Scenario, target: tuple[Place, int] | None) -> di
     with (
         patch.object(sockets, "connect", world.dial),
         patch.object(sockets, "is_believed", lambda *_: True),
-        patch.object(shared_queue, "ByteLock", world.byte_lock),
+        patch.object(shared_queue, "LockFile", world.lock_file),
     ):
         try:
             return _interrupt(world, scenario, target)

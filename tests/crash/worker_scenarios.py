@@ -29,13 +29,13 @@ from persistentqueue.serving.errors import SessionLostError
 from persistentqueue.serving.handover import FileHandover, Handover
 from persistentqueue.serving.server import _SERVERS, Server
 from persistentqueue.serving.service import Served, Service
-from persistentqueue.system.byte_locks import ByteLock
+from persistentqueue.system.byte_locks import LockFile
 from persistentqueue.system.disk import DISK, Disk, basename
 from persistentqueue.system.sockets import Socket
 from persistentqueue.workers.shared_queue import SharedQueue
 from persistentqueue.workers.worker_session import WorkerSession
 from tests.support.disks import call_on
-from tests.support.left_holds import LeftHolds
+from tests.support.left_holds import LeftHolds, NoLocks
 
 from . import network
 from .disk import SimulatedDisk
@@ -187,9 +187,9 @@ class WorkerWorld:
         """Return the way from one owner of this queue to the next."""
         return FileHandover(DISK, self._place(name)) if self.folder is not None else LeftHolds()
 
-    def byte_lock(self, directory: str, name: str, offset: int) -> ByteLock:
-        """Return the lock of a session of the queue in this directory."""
-        return ByteLock(self._place(basename(directory)) if self.folder is not None else directory, name, offset)
+    def lock_file(self, directory: str, name: str) -> LockFile:
+        """Return the locks of the sessions of the queue in this directory."""
+        return LockFile(self._place(basename(directory)), name) if self.folder is not None else NoLocks()
 
     def _place(self, name: str) -> str:
         assert self.folder is not None

@@ -46,9 +46,9 @@ from persistentqueue.serving.handover import LOOK_SECONDS
 from persistentqueue.serving.protocol import Failed, Hello
 from persistentqueue.workers import worker_state
 from persistentqueue.workers.link import Attached, Link, LinkLostError
+from persistentqueue.workers.presence import Presence
 from persistentqueue.workers.worker_session import WorkerSession
 
-from ..support.left_holds import Presence
 from .disk import Pick, SimulatedDisk
 from .exploring import ViolationError, exploring
 from .network import DIRECTORY, Killed, Owner, Wire, World
@@ -207,8 +207,8 @@ class Worker:
 
     def _begin(self) -> None:
         self._sessions += 1
-        connection = f"{self.name} {self._sessions}".encode().rjust(16, b".")
-        self.presence = Presence(self.world.left, connection)
+        connection = f"{self.name} {self._sessions}".encode().ljust(16, b".")
+        self.presence = Presence(self.world.left.locks, connection)
         self.session: WorkerSession[bytes] = WorkerSession(
             DIRECTORY, self.name, BYTES, connection, self._attach, self.presence, self.world.now, self.prefetches
         )
@@ -234,7 +234,7 @@ class Worker:
                 link.end()
                 if isinstance(answer, Failed):
                     raise decode_error(answer.fields)
-                return Attached(link, False, int(answer.fields["kept"]))  # type: ignore[union-attr]
+                return Attached(link, False, int(answer.fields.get("kept", 0)))  # type: ignore[union-attr]
 
     def kill(self) -> None:
         """Kill the process. If it is in a call, each further call of its socket raises ``Killed``."""
@@ -541,8 +541,8 @@ class WorkersWorld(World):
             raise ViolationError("an item is ready, and a worker waits for one")
         if due == inf:
             raise ViolationError("a worker waits for an answer that never comes")
-        gone = [each for each in owner.service.clients if each.is_away and each.id not in self.left.locked]
-        if gone and owner.due > self.seconds + LOOK_SECONDS:
+        away = {each.id for each in owner.service.clients if each.is_away}
+        if away - self.left.present(away) and owner.due > self.seconds + LOOK_SECONDS:
             raise ViolationError("items are held for a session that has ended")
         self.seconds = max(self.seconds, min(due, self.seconds + self.chance.choice((0.05, 0.3, 5.0))))
 

@@ -4,20 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from persistentqueue.serving.handover import KeptHold, decode_holds, encode_holds
+from persistentqueue.serving.handover import KeptHold, decode_holds, encode_holds, place_of
+from persistentqueue.system.byte_locks import LockFile
+
+
+class Locks(LockFile):
+    """The locks of all sessions. They end when a test says so."""
+
+    def __init__(self) -> None:
+        super().__init__("", "")
+        self.locked: set[int] = set()
+
+    def lock(self, offset: int) -> bool:
+        """Lock the byte."""
+        self.locked.add(offset)
+        return True
+
+    def unlock(self, offset: int) -> None:
+        """Free the byte."""
+        self.locked.discard(offset)
+
+
+class NoLocks(LockFile):
+    """A system without such locks: no session is ever seen."""
+
+    def __init__(self) -> None:
+        super().__init__("", "")
+
+    def lock(self, _offset: int) -> bool:
+        """Lock nothing."""
+        return False
 
 
 class LeftHolds:
-    """The file ``.holds`` and its locks, as ``FileHandover`` and ``ByteLock`` have them."""
+    """The holds that one owner leaves to the next, as ``FileHandover`` has them."""
 
     def __init__(self) -> None:
         self.data = b""
-        self.locked: set[bytes] = set()
-        """Connections of the sessions that have a lock."""
+        self.locks = Locks()
 
     def present(self, connections: Iterable[bytes]) -> set[bytes]:
         """Return those of these connections whose sessions have a lock."""
-        return self.locked.intersection(connections)
+        return {each for each in connections if place_of(each) in self.locks.locked}
 
     def leave(self, holds: Sequence[KeptHold]) -> bool:
         """Keep the holds for the next owner."""
@@ -28,30 +56,3 @@ class LeftHolds:
         """Return what the last owner has left, once."""
         data, self.data = self.data, b""
         return decode_holds(data)
-
-
-class Presence:
-    """The lock of one session."""
-
-    def __init__(self, left: LeftHolds, connection: bytes) -> None:
-        self._left, self._connection = left, connection
-        self._is_closed = False
-
-    @property
-    def is_held(self) -> bool:
-        """Whether the session has the lock."""
-        return self._connection in self._left.locked
-
-    def hold(self) -> None:
-        """Take the lock."""
-        if not self._is_closed:
-            self._left.locked.add(self._connection)
-
-    def release(self) -> None:
-        """Free the lock."""
-        self._left.locked.discard(self._connection)
-
-    def close(self) -> None:
-        """Free the lock for good, as the kernel does behind the process."""
-        self._is_closed = True
-        self.release()

@@ -29,8 +29,9 @@ from persistentqueue.serving.protocol import (
 from persistentqueue.system.sockets import Socket
 from persistentqueue.workers import link as links
 from persistentqueue.workers.link import Attached, Link
+from persistentqueue.workers.presence import Presence
 from persistentqueue.workers.worker_session import WorkerSession
-from tests.support.left_holds import LeftHolds, Presence
+from tests.support.left_holds import NoLocks
 
 
 def _nothing() -> None:
@@ -79,8 +80,7 @@ class Script:
 def session_on(*scripts: Script, prefetches: bool = False, counts: bool = False) -> WorkerSession[bytes]:
     """Return a session whose owners are these scripts, one after the other. They may count attempts."""
     links = iter([Link(script.socket) for script in scripts])
-    presence = Presence(LeftHolds(), bytes(16))
-    presence.close()  # so no owner keeps anything for it
+    presence = Presence(NoLocks(), bytes(16))  # so no owner keeps anything for it
 
     def attach(_connection: bytes) -> Attached:
         """Connect to the next owner."""

@@ -57,10 +57,11 @@ from persistentqueue.system.disk import CURRENT_DISK, DISK
 from persistentqueue.workers import SharedQueue, WorkerSession, connect_options
 from persistentqueue.workers import owner as owners
 from persistentqueue.workers.link import Attached, Going, Link
+from persistentqueue.workers.presence import Presence
 
 from ..conftest import QueueFactory
 from ..support.disks import call_on
-from ..support.left_holds import LeftHolds, Presence
+from ..support.left_holds import NoLocks
 from ..support.limits import SECONDS
 from ..support.queues import wait_for
 
@@ -170,7 +171,7 @@ def test_the_end_of_a_connection_rolls_back_at_once(served: Serve) -> None:
 
 def test_a_session_that_has_lost_its_items_is_freed_at_once() -> None:
     """The error of a session that has lost what it held keeps no session: its connection ends when it is dropped."""
-    presence = Presence(LeftHolds(), b"")
+    presence = Presence(NoLocks(), b"")
     session = WorkerSession("/q", "name", BYTES, b"", lambda _: pytest.fail("no connection"), presence, float, False)
     session._held = 1
     there = weakref.ref(session)

@@ -10,7 +10,7 @@ import pytest
 
 from persistentqueue.interrupts.call_guard import exclusively
 from persistentqueue.serving.connections import connections_of
-from persistentqueue.serving.handover import LOOK_SECONDS, decode_holds, encode_holds
+from persistentqueue.serving.handover import LOOK_SECONDS, decode_holds, encode_holds, place_of
 from persistentqueue.serving.protocol import (
     CONNECTION_BYTES,
     VERSION,
@@ -38,7 +38,7 @@ class Change:
         self.open_queue, self.settings, self.fields = open_queue, settings, fields
         self.bench = Bench(open_queue(**settings))
         self.bench.put(b"1", b"2", b"3", b"4")
-        self.bench.left.locked.add(HOLDER)
+        self.bench.left.locks.lock(place_of(HOLDER))
         self.peer = Peer(self.bench, 1, **fields)
         assert self.peer.ask(Take(2, 0)) == Taken(0, [b"1", b"2"])
 
@@ -56,7 +56,7 @@ class Change:
         hello = {"versions": [VERSION, VERSION], "connection": HOLDER.hex(), **self.fields, **fields}
         answer = peer.ask(Hello(hello))
         assert isinstance(answer, Welcome)
-        return peer, answer.fields["kept"]
+        return peer, answer.fields.get("kept", 0)
 
 
 MakeChange = Callable[..., Change]
@@ -101,7 +101,7 @@ def test_a_connection_that_ends_meanwhile_gives_its_items_back(make_change: Make
     assert other.ask(Take(9, 9000)) is None
     bench.seconds += LOOK_SECONDS
     assert bench.turn() <= LOOK_SECONDS
-    bench.left.locked.clear()
+    bench.left.locks.locked.clear()
     assert bench.turn() <= LOOK_SECONDS
     bench.seconds += LOOK_SECONDS
     bench.turn()
@@ -112,7 +112,7 @@ def test_a_connection_that_ends_meanwhile_gives_its_items_back(make_change: Make
 def test_a_connection_that_has_ended_is_not_waited_for(make_change: MakeChange) -> None:
     """A service holds nothing for a connection whose session has ended before it began."""
     change = make_change()
-    change.bench.left.locked.clear()
+    change.bench.left.locks.locked.clear()
     assert change.leave().queue.peek(9) == [b"1", b"2", b"3", b"4"]
 
 
@@ -241,7 +241,7 @@ def test_items_that_are_not_ready_are_not_held(make_change: MakeChange) -> None:
     with queue.transaction() as session:
         assert session.dequeue() == b"1"
     left.data = encode_holds([hold, hold._replace(connection=bytes(16), subscription="gone")])
-    left.locked.add(bytes(16))
+    left.locks.lock(place_of(bytes(16)))
     change.bench = Bench(queue, left)
     assert queue.peek(9) == [b"2", b"3", b"4"]
     peer, kept = change.come_back()

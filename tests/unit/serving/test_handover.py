@@ -17,10 +17,10 @@ from persistentqueue.core.checksum import crc32
 from persistentqueue.serving.handover import FileHandover, KeptHold, decode_holds, encode_holds, place_of
 from persistentqueue.serving.protocol import CONNECTION_BYTES, JSON_BYTES_MAX
 from persistentqueue.storage.layout import HOLDS_NAME
-from persistentqueue.system.byte_locks import ByteLock
+from persistentqueue.system.byte_locks import LockFile
 from persistentqueue.system.disk import DISK
 
-RUNS = st.lists(st.tuples(st.integers(0, 2**62), st.integers(1, 2**62)), min_size=1, max_size=5)
+RUNS = st.lists(st.tuples(st.integers(0, 2**62), st.integers(1, 2**61)), min_size=1, max_size=5)
 HOLDS = st.builds(
     KeptHold,
     st.binary(min_size=CONNECTION_BYTES, max_size=CONNECTION_BYTES),
@@ -128,13 +128,13 @@ def test_holds_are_taken_once(tmp_path: Path) -> None:
     assert (handover.take(), handover.present([HOLD.connection])) == ([], set())
     assert not handover.leave([HOLD])  # no session has made the file
     assert handover.leave([])
-    lock = ByteLock(str(tmp_path), HOLDS_NAME, place_of(HOLD.connection))
-    lock.hold()
+    locks = LockFile(str(tmp_path), HOLDS_NAME)
+    assert locks.lock(place_of(HOLD.connection))
     assert handover.leave([HOLD])
     assert handover.take() == [HOLD]
     assert (handover.take(), (tmp_path / HOLDS_NAME).read_bytes()) == ([], b"")
     assert handover.present([HOLD.connection, bytes(16)]) == {HOLD.connection}
-    lock.close()
+    locks.abandon()
     assert handover.present([HOLD.connection]) == set()
 
 
@@ -144,12 +144,12 @@ def test_a_session_that_cannot_be_seen_is_kept(tmp_path: Path, caplog: pytest.Lo
     def lacking(*_: object) -> int:
         raise OSError(errno.EMFILE, "none is free")
 
-    lock = ByteLock(str(tmp_path), HOLDS_NAME, 0)
-    lock.hold()
+    locks = LockFile(str(tmp_path), HOLDS_NAME)
+    assert locks.lock(0)
     assert FileHandover(DISK, str(tmp_path)).leave([HOLD])
     handover = FileHandover(replace(DISK, open=lacking), str(tmp_path))
     assert handover.present([HOLD.connection]) == {HOLD.connection}
     assert handover.take() == []
     assert "could not be taken" in caplog.text
     assert FileHandover(DISK, str(tmp_path)).take() == [HOLD]
-    lock.close()
+    locks.abandon()

@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
-from persistentqueue.system.byte_locks import ByteLock, is_locked
+from persistentqueue.system.byte_locks import LockFile, is_locked
+
+from ...support.limits import SECONDS
 
 FAR = 2**62 - 1
 
@@ -24,32 +28,27 @@ def seen(path: Path, *offsets: int) -> list[bool]:
 
 
 def test_each_byte_has_a_lock_of_its_own(tmp_path: Path) -> None:
-    """Also bytes that the file does not have. A second lock on the same byte is refused, in one process, too."""
-    locks = [ByteLock(str(tmp_path), "file", offset) for offset in (0, FAR)]
-    for lock in locks:
-        lock.hold()
-        lock.hold()
-    assert [lock.is_held for lock in locks] == [True, True]
-    again = ByteLock(str(tmp_path), "file", 0)
-    again.hold()
-    assert [lock.is_held for lock in (again, *locks)] == [False, True, True]
-    assert seen(tmp_path / "file", 0, 1, FAR - 1, FAR) == [True, False, False, True]
-    locks[0].release()
-    again.hold()
-    assert [lock.is_held for lock in (again, *locks)] == [True, False, True]
-    locks[1].close()
-    locks[1].hold()
-    assert seen(tmp_path / "file", 0, FAR) == [True, False]
-    again.close()
-    again.close()
+    """Also bytes that the file does not have. Another open file gets no lock on the same byte, in one process, too."""
+    locks, others = LockFile(str(tmp_path), "file"), LockFile(str(tmp_path), "file")
+    assert [locks.lock(0), locks.lock(FAR), locks.lock(FAR)] == [True, True, True]
+    assert [others.lock(0), others.lock(1)] == [False, True]
+    assert seen(tmp_path / "file", 0, 1, 2, FAR - 1, FAR) == [True, True, False, False, True]
+    locks.unlock(0)
+    locks.unlock(5)
+    assert [others.lock(0), others.lock(FAR)] == [True, False]
+    del others
+    assert seen(tmp_path / "file", 0, 1, FAR) == [False, False, True]
+    locks.abandon()
+    locks.unlock(FAR)
+    assert seen(tmp_path / "file", FAR) == [False]
     assert (tmp_path / "file").stat().st_size == 0
 
 
 def test_a_killed_process_frees_its_locks(tmp_path: Path) -> None:
     """The kernel does it, without a word of the process."""
     program = (
-        "import sys, time; from persistentqueue.system.byte_locks import ByteLock\n"
-        "lock = ByteLock(sys.argv[1], 'file', 7); lock.hold(); print(lock.is_held, flush=True); time.sleep(600)"
+        "import sys, time; from persistentqueue.system.byte_locks import LockFile\n"
+        "locks = LockFile(sys.argv[1], 'file'); print(locks.lock(7), flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -64,15 +63,13 @@ def test_a_killed_process_frees_its_locks(tmp_path: Path) -> None:
 def test_the_file_is_for_those_that_may_write_to_the_directory(tmp_path: Path, mode: int, expected: int) -> None:
     """A group that shares the directory shares the file, whatever the umask is."""
     tmp_path.chmod(mode)
+    locks = LockFile(str(tmp_path), "file")
     before = os.umask(0o077)
     try:
-        lock = ByteLock(str(tmp_path), "file", 0)
-        lock.hold()
+        assert locks.lock(0)
     finally:
         os.umask(before)
-    assert lock.is_held
     assert (tmp_path / "file").stat().st_mode & 0o777 == expected
-    lock.close()
 
 
 @pytest.mark.parametrize("what", ["missing directory", "directory", "hard link", "link", "pipe"])
@@ -89,25 +86,23 @@ def test_no_lock_where_none_is_possible(tmp_path: Path, what: str) -> None:
     elif what == "pipe":
         os.mkfifo(path)
     tmp_path.chmod(0o770)
-    lock = ByteLock(str(tmp_path / "missing" if what.startswith("missing") else tmp_path), "file", 0)
-    lock.hold()
-    assert not lock.is_held
+    locks = LockFile(str(tmp_path / "missing" if what.startswith("missing") else tmp_path), "file")
+    assert [locks.lock(0), locks.lock(0)] == [False, False]
+    locks.unlock(0)
     assert other.stat().st_mode & 0o777 == 0o640
-    lock.close()
 
 
-def test_a_lock_that_is_closed_meanwhile_stays_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another thread may close it while this one takes it."""
-    lock = ByteLock(str(tmp_path), "file", 0)
-    take = ByteLock._lock
+def test_threads_that_open_the_file_at_once(tmp_path: Path, threads: ThreadPoolExecutor) -> None:
+    """Each of them has its lock, all in one open file, and no descriptor stays open."""
+    for number in range(20):
+        locks, barrier = LockFile(str(tmp_path), f"file {number}"), Barrier(4)
 
-    def late(self: ByteLock, fd: int) -> bool:
-        """Let the other thread come first."""
-        found = take(self, fd)
-        self.close()
-        return found
+        def lock(offset: int, locks: LockFile = locks, barrier: Barrier = barrier) -> bool:
+            """Lock a byte when all threads are there."""
+            barrier.wait(SECONDS)
+            return locks.lock(offset)
 
-    monkeypatch.setattr(ByteLock, "_lock", late)
-    lock.hold()
-    assert not lock.is_held
-    assert seen(tmp_path / "file", 0) == [False]
+        assert list(threads.map(lock, range(4))) == [True] * 4
+        assert seen(tmp_path / f"file {number}", 0, 1, 2, 3) == [True] * 4
+        del locks, lock
+        assert seen(tmp_path / f"file {number}", 0, 1, 2, 3) == [False] * 4

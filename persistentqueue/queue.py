@@ -89,7 +89,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
         create: Whether a queue that does not exist is made. Default True.
         lock_timeout: Seconds to wait for the lock if another owner holds it. Default 0.0: no wait. At least 0.
         grace_seconds: Longest time that ``close`` of a served queue waits for sessions of other processes that hold
-            items: they can flush them, and get no others. Default 1.0; at least 0.
+            items: they can flush them, and get no others. Then the next owner holds them. Default 1.0; at least 0.
         segment_bytes: Size in bytes that a data file grows to. Default 64 MiB; at least 1. The first file has at most
             960 KiB, so that a small queue takes 3 MiB in all. A larger block gets a file of its own size.
         memory_bytes: Upper bound in bytes for the items in memory, however many are queued. Default 64 MiB; at least

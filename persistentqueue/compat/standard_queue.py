@@ -155,8 +155,8 @@ class Queue(UncopyableFace, queue.Queue[T]):
       The items of a ``get_many`` are unfinished until the last one is done, since they are consumed together.
     - ``task_done`` and ``reject`` are for items that this process has got, by at most 200 calls that are not done.
       ``shutdown`` is for this process.
-    - If a process ends, the items that it has got are back in the queue at once. If the owner ends, so are those of all
-      processes: their ``task_done`` raises ``SessionLostError``, and the item comes again. ``get``, ``put`` and
+    - If a process ends, the items that it has got are back in the queue at once. If the owner is killed, so are those
+      of all processes: their ``task_done`` raises ``SessionLostError``, and the item comes again. ``get``, ``put`` and
       ``join`` just go on.
     - After ``hold_seconds``, ``task_done`` raises ``HoldLostError``, and the item is back, too.
     - The queue can be pickled, for ``multiprocessing``, and used after a fork. The other process has got no items, and

@@ -19,7 +19,7 @@ _TEXT_CHARACTERS_MAX = 16 * 1024
 
 
 class SessionLostError(PersistentQueueError):
-    """The owner of the queue was killed, or had items of this session when its time of grace was over. They are lost.
+    """The work of this session is lost: the owner of the queue was killed, or did not hand it over to the next one.
 
     The items that the session had dequeued are back in the queue, at their old places. Those that it had enqueued are
     dropped. A flush that was under way was not committed, and never will be. The session begins anew by itself: do the

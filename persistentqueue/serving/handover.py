@@ -112,7 +112,7 @@ class FileHandover:
         return True
 
     def take(self) -> list[KeptHold]:
-        """Return the holds in the file, and empty it. Without an empty file, return none: the next owner reads it."""
+        """Return the holds in the file, and empty it. If that fails, return none: no hold is taken twice."""
         try:
             with _Opened(self._disk, self._path) as fd:
                 size_bytes = min(self._disk.fstat(fd).st_size, _HEADER.size + JSON_BYTES_MAX)

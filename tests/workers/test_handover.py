@@ -25,6 +25,7 @@ from persistentqueue import (
     delete_queue,
     transaction,
 )
+from persistentqueue.compat import Queue
 from persistentqueue.serving import service
 from persistentqueue.serving.away import Away
 from persistentqueue.serving.handover import encode_holds
@@ -474,6 +475,22 @@ def test_a_flush_of_two_queues_learns_of_the_next_owners(tmp_path: Path) -> None
                 each.close()
             assert a.flush() is True
         assert (seconds[0].peek(9), seconds[1].peek(9)) == ([], [])
+
+
+def test_a_task_of_the_standard_queue_goes_on(tmp_path: Path) -> None:
+    """An item that was got from ``compat.Queue`` can be finished at the next owner."""
+    first: Queue[str] = Queue(tmp_path, shared=True)
+    second: Queue[str] = Queue(tmp_path, shared=True)
+    first.put("1")
+    first.put("2")
+    assert second.get() == "1"
+    first.close()
+    assert second.unfinished_tasks == 2
+    second.task_done()
+    assert second.get() == "2"
+    second.task_done()
+    second.join()
+    second.close()
 
 
 def test_a_forked_child_holds_nothing_for_its_parent(tmp_path: Path) -> None:

@@ -386,7 +386,9 @@ class WorkerState(SessionCalls, Generic[T]):
         self.refuse(why_closed)
         link = self._link
         if link is not None:
-            if self._busy != FREE and self._doubt:  # a flush ends: its caller learns whether it was committed
+            if self._busy == FREE:  # and no call begins that would use it
+                link.close()
+            elif self._doubt:  # a flush ends: its caller learns whether it was committed
                 link.wait_no_more()
             else:
                 link.cut()

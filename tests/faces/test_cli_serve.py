@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from persistentqueue import DeadLetter, PersistentQueue, QueueFullError, SessionLostError, View, connect, transaction
+from persistentqueue import DeadLetter, PersistentQueue, QueueFullError, View, connect, transaction
 from persistentqueue.storage.inbox_limits import read_limits
 from persistentqueue.storage.layout import SOCKET_NAME
 from persistentqueue.system.disk import DISK
@@ -92,7 +92,7 @@ def test_nothing_to_serve(path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("signals", [1, 2])
 def test_a_signal_lets_workers_finish(path: Path, threads: ThreadPoolExecutor, signals: int) -> None:
     """An owner that was told to end waits for the flush of a session that holds an item, and gives no item to another
-    one. A second signal ends the wait."""
+    one. A second signal ends the wait, and the session goes on at the next owner."""
     with serving(path, "orders", "--grace-seconds", 600) as owner, connect(path, "orders") as orders:
         with orders.transaction() as session:
             session.enqueue_many([b"1", b"2"])
@@ -112,11 +112,9 @@ def test_a_signal_lets_workers_finish(path: Path, threads: ThreadPoolExecutor, s
             else:
                 owner.send(signal.SIGTERM)
             assert owner.finish()[0] == 0
-            assert taking.result() == (b"2" if signals == 1 else b"1")
+            assert taking.result() == b"2"
             other.rollback()
-            if signals == 2:
-                with pytest.raises(SessionLostError):
-                    session.flush()
+            assert session.flush() is True  # at the next owner, if the wait was ended
 
 
 @pytest.mark.parametrize("is_first", [True, False])

@@ -1192,11 +1192,11 @@ def test_a_close_gives_no_item_of_one_session_to_another(served: Serve, monkeypa
         sessions = [shared.session() for _ in range(2)]
         assert [session.dequeue() for session in sessions] == [b"1", b"2"]
         refused: list[object] = []
-        cut = Link.cut
+        close = Link.close
 
-        def cut_first(link: Link) -> None:
+        def close_first(link: Link) -> None:
             """End a connection, and make a call of each session behind it."""
-            cut(link)
+            close(link)
             wait_for(lambda: len(owner) > 0)
             for session in sessions:
                 with pytest.raises(ClosedError) as caught:
@@ -1204,7 +1204,7 @@ def test_a_close_gives_no_item_of_one_session_to_another(served: Serve, monkeypa
                 refused.append(caught.value)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Link, "cut", cut_first)
+            patch.setattr(Link, "close", close_first)
             shared.close()
     assert len(refused) >= 4
     wait_for(lambda: len(owner) == 2)

@@ -19,7 +19,7 @@ from persistentqueue.workers.shared_queue import SharedQueue
 from persistentqueue.workers.worker_session import WorkerSession
 
 from .scenarios import COUNTED, MANY, A, B, Case
-from .worker_scenarios import Scenario, WorkerWorld, another_process
+from .worker_scenarios import Scenario, WorkerWorld, another_process, telling
 
 ITEMS = MANY[:9]
 
@@ -115,17 +115,7 @@ def _flush(
     _end(world, messages)
     told: list[bool] = []
 
-    def call() -> None:
-        """Flush, and note the outcome."""
-        try:
-            session.flush(marker)
-            told.append(True)
-        except SessionLostError:
-            told.append(False)
-        except KeyboardInterrupt as error:
-            if isinstance(error.__context__, SessionLostError):
-                told.append(False)
-            raise
+    call = telling(partial(session.flush, marker), told)
 
     def again() -> None:
         """Flush again, which tells the truth."""

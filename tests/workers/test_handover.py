@@ -238,7 +238,7 @@ def test_a_worker_that_is_killed_meanwhile_gives_its_items_back(tmp_path: Path) 
 @pytest.mark.parametrize("is_late", [False, True])
 def test_the_time_of_a_hold_begins_anew(tmp_path: Path, is_late: bool) -> None:
     """The next owner counts ``hold_seconds`` from the time when it took over, also without a word of the session."""
-    hold_seconds = 0.2 if is_late else 30.0
+    hold_seconds = 1.5 if is_late else 30.0
     with (
         connect(tmp_path, "q", **AT_ONCE) as first,
         connect(tmp_path, "q") as second,
@@ -353,7 +353,7 @@ def test_a_session_that_comes_back_keeps_its_time(tmp_path: Path) -> None:
     with (
         connect(tmp_path, "q", **AT_ONCE) as first,
         connect(tmp_path, "q") as second,
-        connect(tmp_path, "q", hold_seconds=0.3) as third,
+        connect(tmp_path, "q", hold_seconds=1.5) as third,
     ):
         put(first, b"1")
         with holding(third, b"1") as session:

@@ -18,6 +18,8 @@ try:
 except ImportError:  # pragma: no cover - not a POSIX system
     fcntl = None  # type: ignore[assignment]
 
+from .disk import LOWEST_DESCRIPTOR
+
 _GET: Final = getattr(fcntl, "F_OFD_GETLK", 0)
 _SET: Final = getattr(fcntl, "F_OFD_SETLK", 0)
 _LOCKED: Final = getattr(fcntl, "F_WRLCK", 0)
@@ -88,6 +90,11 @@ class LockFile:
 
     def _note(self, flags: int) -> None:
         next(map(self._fds.append, map(os.open, (self._path,), (flags,), (_ALONE,))))
+        fd = self._fds[-1]
+        if fd < LOWEST_DESCRIPTOR:  # a standard stream is closed, and a stray print would write into the file
+            next(map(self._fds.append, map(fcntl.fcntl, (fd,), (fcntl.F_DUPFD_CLOEXEC,), (LOWEST_DESCRIPTOR,))))
+            self._fds.remove(fd)
+            os.close(fd)
 
     def _set(self, kind: int, offset: int) -> None:
         fcntl.fcntl(self._fds[0], _SET, _LOCK.pack(kind, os.SEEK_SET, offset, 1, 0))

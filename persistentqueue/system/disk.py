@@ -72,7 +72,8 @@ LACKING = NO_SPACE | NO_FILES | OutOfMemoryError.errnos
 
 PAGE_BYTES = 4096
 """Unit of direct writes, in bytes. No disk in use has larger sectors."""
-_LOWEST_DESCRIPTOR = 3
+LOWEST_DESCRIPTOR = 3
+"""Lowest number that a file of a queue has: those below are the standard streams."""
 _STAT_BLOCK_BYTES = 512
 _clock_ns = time.time_ns
 
@@ -392,11 +393,11 @@ def _flags(flags: int) -> int:
 
 
 def _checked(fd: int) -> int:
-    if fd >= _LOWEST_DESCRIPTOR:
+    if fd >= LOWEST_DESCRIPTOR:
         return fd
     # If a standard stream is closed, a file of the queue would get its number, and a stray print would write into it.
     try:
-        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _LOWEST_DESCRIPTOR)
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, LOWEST_DESCRIPTOR)
     finally:
         _close(os.close, fd)
 

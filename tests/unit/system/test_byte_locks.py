@@ -106,3 +106,15 @@ def test_threads_that_open_the_file_at_once(tmp_path: Path, threads: ThreadPoolE
         assert seen(tmp_path / f"file {number}", 0, 1, 2, 3) == [True] * 4
         del locks, lock
         assert seen(tmp_path / f"file {number}", 0, 1, 2, 3) == [False] * 4
+
+
+def test_the_file_takes_no_number_of_a_standard_stream(tmp_path: Path) -> None:
+    """In a process without them, as some daemons are, a stray print would write into it."""
+    program = (
+        "import os, sys; from persistentqueue.system.byte_locks import LockFile\n"
+        "for fd in (0, 2): os.close(fd)\n"
+        "locks = LockFile(sys.argv[1], 'file'); assert locks.lock(0)\n"
+        "print(sorted(locks._fds)[0] > 2, [fd for fd in (0, 2) if os.path.exists(f'/proc/self/fd/{fd}')])"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.stdout == "True []\n"

@@ -17,6 +17,9 @@ from typing import Any
 
 import persistentqueue
 from persistentqueue import Options, OtherOptionsWarning, PersistentQueue, SessionLostError, errors
+from persistentqueue.cli.parser import Parameter
+from persistentqueue.compat.standard_queue import UNDONE_CALLS_MAX
+from persistentqueue.serving import protocol
 
 FORMATS = {
     "storage.layout": "Directories and files",
@@ -153,7 +156,7 @@ def advice() -> dict[str, str]:
     for name, text in re.findall(r"^ .*[├└]── (\w+) +(.*)$", errors.__doc__ or "", re.MULTILINE):
         meaning, _, action = re.sub(r" *\(also an? \w+\)", "", text).strip().partition(": ")
         base = found.get(getattr(persistentqueue, name).__base__.__name__, "")
-        found[name] = f"{base}, {meaning[2:]}" if meaning.startswith("… ") else action or base
+        found[name] = action or (f"{base}, {meaning[2:]}" if meaning.startswith("… ") else base)
     return found
 
 
@@ -200,17 +203,19 @@ def command_line() -> str:
         for verb in parser.in_group(group):
             page += f"### {verb.name}\n\n```text\n{verb.usage}\n```\n\n{_options_as_code(verb.help)}\n\n"
             rows = [
-                [code(each.title), _options_as_code(each.keywords["help"]), _with_sizes(each.facts)]
+                [code(each.title), _options_as_code(each.keywords["help"]), _with_sizes(each)]
                 for each in verb.parameters
             ]
             page += table(["argument or option", "meaning", "default"], rows)
     return page
 
 
-def _with_sizes(facts: str) -> str:
-    """Return the facts of a parameter without the word for its default, and with large numbers as sizes."""
-    large = re.compile(r"\d[\d,]{4,}")
-    return large.sub(lambda found: size(int(found.group().replace(",", ""))), facts.removeprefix("default: "))
+def _with_sizes(parameter: Parameter) -> str:
+    """Return the facts of a parameter without the word for its default, and with large numbers of bytes as sizes."""
+    facts = parameter.facts.removeprefix("default: ")
+    if parameter.metavar == "SECONDS":
+        return facts
+    return re.sub(r"\d[\d,]{4,}", lambda found: size(int(found.group().replace(",", ""))), facts)
 
 
 def _options_as_code(text: str) -> str:
@@ -304,6 +309,16 @@ def _limits(of: Mapping[str, Any]) -> Iterator[tuple[str, list[list[str]]]]:
         [
             ["owners of a queue", "one process", "another one gets `QueueLockedError`"],
             ["threads of the owner; producers; views", "no limit", ""],
+            [
+                "bytes of an item of a worker (`connect`)",
+                f"0 to {protocol.ITEM_BYTES_MAX:,}",
+                "64 MiB - 1 KiB; a larger one raises `ItemTooLargeError`",
+            ],
+            [
+                "calls of `get` that are not done, of a shared `compat.Queue`",
+                f"{UNDONE_CALLS_MAX} in each process",
+                "the next one raises `TooManyFilesError`",
+            ],
             ["manifest of a transaction of many processes", size(of["_FRAME_BYTES_MAX"]), "`TooManyPartsError`"],
             ["item that Spark reads", f"{of['_VALUE_BYTES_MAX']:,} bytes", "the longest array of bytes in Java"],
             ["age of a part when it is published", f"{of['PART_SECONDS_MAX'] / days:g} days", "`ExpiredPartError`"],

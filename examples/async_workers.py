@@ -32,7 +32,7 @@ async def work(jobs: aio.Subscription[bytes]) -> None:
 
 async def main(directory: Path, count: int) -> None:
     """Enqueue the jobs, run the workers, and print the results."""
-    async with aio.PersistentQueue(directory, "jobs", fan_out=True) as queue:
+    async with aio.PersistentQueue(directory, "async-jobs", fan_out=True) as queue:
         jobs, results = await queue.subscribe("jobs"), await queue.subscribe("results")
         async with queue.session() as session:
             await session.enqueue_many(b"job %d" % number for number in range(count))

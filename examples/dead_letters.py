@@ -16,12 +16,15 @@ import signal
 from multiprocessing import Process
 from pathlib import Path
 
-from persistentqueue import DeadLetter, PersistentQueue
+from persistentqueue import DeadLetter, Options, PersistentQueue
+
+QUEUE = "bomb-jobs"
+OPTIONS = Options(max_attempts=3, dead_letter="bomb-jobs.dead")
 
 
 def work(directory: Path) -> None:
     """Consume all items, ten at a time; items of a batch that failed are delivered one by one."""
-    with PersistentQueue(directory, "jobs", max_attempts=3, dead_letter="jobs.dead") as jobs, jobs.session() as session:
+    with PersistentQueue(directory, QUEUE, options=OPTIONS) as jobs, jobs.session() as session:
         while batch := session.dequeue_many(10):
             for job in batch:
                 if job == b"bomb":
@@ -32,23 +35,25 @@ def work(directory: Path) -> None:
             print("flushed:", *(job.decode() for job in batch), flush=True)
 
 
+def run_worker(directory: Path) -> int | None:
+    """Run the worker in a process of its own, and return its exit code: negative for the signal that has killed it."""
+    worker = Process(target=work, args=(directory,))
+    worker.start()
+    worker.join()
+    return worker.exitcode
+
+
 def main() -> None:
     """Enqueue the jobs, start the worker until it succeeds, and requeue the dead letters."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--directory", type=Path, default=Path("demo"), help="where the queues are (demo)")
     directory = parser.parse_args().directory
-    with PersistentQueue(directory, "jobs") as jobs, jobs.transaction() as session:
+    with PersistentQueue(directory, QUEUE) as jobs, jobs.transaction() as session:
         session.enqueue_many([b"job %d" % number for number in range(20)] + [b"late job"])
         session.enqueue_many([b"bomb", b"last job"])
-    worker = Process(target=work, args=(directory,))
-    worker.start()
-    worker.join()
-    while worker.exitcode != 0:
+    while run_worker(directory) == -signal.SIGKILL:
         print("the worker died, and is started again", flush=True)
-        worker = Process(target=work, args=(directory,))
-        worker.start()
-        worker.join()
-    with PersistentQueue(directory, "jobs", max_attempts=3, dead_letter="jobs.dead") as jobs:
+    with PersistentQueue(directory, QUEUE, options=OPTIONS) as jobs:
         for letter in map(DeadLetter.decode, jobs.dead_letters.browse()):
             print(f"given up after {letter.attempts} attempts: {letter.item.decode()}: {letter.reason}")
         print(f"{jobs.requeue()} are taken back")

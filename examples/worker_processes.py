@@ -24,7 +24,7 @@ JOBS, PROCESSES = 1000, 3
 def work(directory: Path, together: Barrier, is_killed: Event) -> None:
     """Turn jobs into results, until all that is left in the queue is results."""
     done, did_own = 0, False
-    with connect(directory, "jobs", codec=codecs.JSON) as queue, queue.session() as session:
+    with connect(directory, "shared-jobs", codec=codecs.JSON) as queue, queue.session() as session:
         together.wait()
         while True:
             if queue.owns and not did_own:
@@ -52,7 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--directory", type=Path, default=Path("demo"), help="where the queue is (demo)")
     directory = parser.parse_args().directory
-    with connect(directory, "jobs", codec=codecs.JSON) as queue, queue.transaction() as session:
+    with connect(directory, "shared-jobs", codec=codecs.JSON) as queue, queue.transaction() as session:
         session.enqueue_many([{"job": number} for number in range(JOBS)])
     context = get_context("spawn")
     together, is_killed = context.Barrier(PROCESSES), context.Event()
@@ -61,7 +61,7 @@ def main() -> None:
         process.start()
     for process in processes:
         process.join()
-    with connect(directory, "jobs", codec=codecs.JSON) as queue, queue.transaction() as session:
+    with connect(directory, "shared-jobs", codec=codecs.JSON) as queue, queue.transaction() as session:
         results = sorted(item["result"] for item in session.dequeue_many(2 * JOBS))
     expected = [number**2 for number in range(JOBS)]
     missing, doubled = len({*expected} - {*results}), len(results) - len({*results})

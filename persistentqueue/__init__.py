@@ -271,4 +271,4 @@ else:  # a type checker that sees ``__getattr__`` takes each misspelled name for
         return sorted({*globals(), *__all__})
 
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"

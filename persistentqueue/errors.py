@@ -28,7 +28,7 @@
     │   ├── DiskFullError        … when there is free space
     │   ├── TooManyFilesError    … when files are closed, or the limit of open files is higher
     │   ├── OutOfMemoryError     … when there is free memory          (also a MemoryError)
-    │   └── NoThreadError        … when there is another thread to serve the queue (also a RuntimeError)
+    │   └── NoThreadError        no thread to serve the queue (also a RuntimeError): end some, or serve it elsewhere
     ├── PrecedingFlushError      a flush before this one failed: roll the session back, then do that work again
     ├── QueueFullError           a limit is reached, nothing was committed: dequeue, then flush the same session again
     ├── DataPathError            the segments cannot be at this path: name the right one, or move the segments

@@ -114,7 +114,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
             least 1. Admission uses an upper bound: 44 bytes per block, 4 bytes per item, and the payload.
             Encryption adds 49 bytes and the key id per block.
         max_disk_bytes: Upper bound in bytes for all files of the queue. Default None: no limit; at least five times
-            ``log_bytes``. An eighth is reserved for the growth of the log and its spare, or their size if that is more.
+            ``log_bytes``. An eighth of it is reserved for the log and its spare, or their size if that is larger.
             So consumers can go on. Log and spare alone may exceed the limit: when many small items are consumed out of
             order, and the gaps need more.
         keep_limits: Whether the limits above are those that the last opening set, for tools. Default False.

@@ -45,8 +45,9 @@ class Session(SessionState[T]):
 
     If the block ends without a flush, the session rolls back. Dequeued items go back to the front of the queue, in
     their old order, and enqueued items are dropped. Python then shows an ``UnflushedWarning``. There is no warning
-    after ``rollback`` or ``close``, or if an exception leaves the block. The close of the queue, and the garbage
-    collection of a session without ``close``, drop them, too, with the warning.
+    after ``rollback`` or ``close``, or if an exception leaves the block. The close of the queue ends its sessions in
+    the same way, and warns only of enqueued items. The garbage collection of a session warns of held items as well, by
+    a ``ResourceWarning``.
 
     If an ``Exception`` leaves the block, held items that have no delivery attempts left become dead letters. This needs
     a queue with ``max_attempts``.
@@ -212,9 +213,9 @@ class Session(SessionState[T]):
         ready.
 
         A queue that was opened with ``dead_letter`` or ``retry_delay_seconds`` counts delivery attempts. There each
-        attempt is durable before its item is returned, so this method also raises the errors of ``flush``. The last
-        attempt of an item is made alone. While such an item is next, a session that holds anything gets None at once. A
-        session that holds such an item gets None at once until it flushes or rolls back.
+        attempt is durable before its item is returned, so this method also raises the errors of ``flush``. An
+        item on its last attempt is delivered alone: to a session that holds nothing. Until that session has flushed or
+        rolled back, its calls return None at once. So do those of other sessions that hold items, while it is next.
 
         Args:
             timeout: Seconds to wait for an item, at least 0. The default 0 does not wait; None waits for ever.

@@ -132,7 +132,7 @@ class Queue(UncopyableFace, queue.Queue[T]):
       item of all threads.
     - For ``join`` and ``unfinished_tasks``, all items that the queue has when it is opened are unfinished. Items of
       other processes, by a ``Producer``, are unfinished, too; they end a waiting ``get``.
-    - ``shutdown`` ends only this object. The next opening has the items that are left, or come behind a ``ShutDown``.
+    - ``shutdown`` ends only this object. The next opening has the items that are left.
     - Items that leave by ``persistent``, as with its ``clear``, wake no ``put`` and no ``join`` that waits.
     - Subclasses may override the hooks ``_init``, ``_qsize``, ``_put`` and ``_get``. They are called while ``mutex`` is
       held. An override of ``_put`` may call the original any number of times; its items are committed after ``mutex``

@@ -88,8 +88,9 @@ class Snapshot:
     """Process that has the queue open, or had it open last, as it described itself. None if the lock file does not
     tell."""
     is_owned: bool | None
-    """Whether a process has the queue open. None if the system does not show locks: only Linux does. An owner in
-    another container may be hidden."""
+    """Whether a process has the queue open. None if that is not known: only Linux shows locks, and hides those of other
+    containers. If it shows none, and ``owner`` has another host name than this process, the owner may be alive there.
+    An owner in another container with the same host name is taken for none."""
     is_sealed: bool
     """Whether the queue was closed cleanly, and nothing was committed since. A queue that is neither sealed nor owned
     was left by a crash: the next opening recovers it."""

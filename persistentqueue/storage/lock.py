@@ -397,10 +397,11 @@ def _signed(disk: Disk, fd: int) -> dict[str, Any]:
 
 
 def is_held(disk: Disk, path: str) -> bool | None:
-    """Return whether the system shows that the lock is held; None if it shows no locks, as only Linux does.
+    """Return whether the system shows that the lock is held; None if that is not known.
 
-    The lock itself is not tried: that would keep out, for a moment, a process that is about to take it. The system may
-    hide a process in another container.
+    Only Linux shows locks. It hides those of processes in other containers: if it shows none, a lock that was taken on
+    another host may be held. The lock itself is not tried: that would keep out, for a moment, a process that is about
+    to take it.
     """
     try:
         named = disk.lstat(path)
@@ -409,9 +410,11 @@ def is_held(disk: Disk, path: str) -> bool | None:
     owner = read_owner(disk, path)
     try:
         # The system shows the locks page by page. One may be missed between two pages, while others come and go.
-        return any(_is_lock_on(line.split(), named, owner) for _ in range(_LOOKS) for line in _kernel_locks(disk))
+        if any(_is_lock_on(line.split(), named, owner) for _ in range(_LOOKS) for line in _kernel_locks(disk)):
+            return True
     except OSError:
         return None
+    return False if owner is None or owner.host == disk.gethostname() else None
 
 
 def _kernel_locks(disk: Disk) -> list[str]:

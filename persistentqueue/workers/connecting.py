@@ -58,9 +58,10 @@ def connect(
         options: The settings of the queue as one value; see ``Options``. Default None.
         **arguments: The other keyword arguments of ``PersistentQueue``. They count when this process owns the queue, so
             pass the same ones in all processes: an ``OtherOptionsWarning`` tells which ones have no effect, since the
-            owner has others. ``lock_timeout`` has the default 10.0 here, also if ``options`` has
-            0.0: so many seconds a call waits for an owner that serves, or for the lock. ``compression`` and
-            ``encryption`` are for the files that the owner writes: items travel to it in the clear.
+            owner has others. ``lock_timeout`` is 10.0 by default here: the seconds that a call waits
+            for an owner that serves, or for the lock. ``Options(lock_timeout=0.0)`` counts as the default; the argument
+            ``lock_timeout=0.0`` does not wait. ``compression`` and ``encryption`` are for the files that the owner
+            writes: items travel to it in the clear.
 
     Returns:
         The queue. Use it in a ``with`` block, or call ``close``.

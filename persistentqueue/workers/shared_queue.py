@@ -65,7 +65,8 @@ class Sizes(NamedTuple):
 class SharedQueue(MisplacedCalls, Generic[T]):
     """A queue that any number of processes use; ``connect`` makes it.
 
-    It has the interface of ``PersistentQueue``, whichever process owns the queue. Where this process is the owner, its
+    It has the interface of ``PersistentQueue``, whichever process owns the queue, except ``flush_all``, ``recovery``
+    and the parameter ``progress``. Where this process is the owner, its
     sessions are those of ``PersistentQueue``. Elsewhere each session is a ``WorkerSession``.
 
     If the owner ends, the next call finds another one, or makes this process the owner. Calls that only waited go on.

@@ -25,7 +25,7 @@ def test_killed_and_started_again(tmp_path: Path) -> None:
     chance = Random(1)
     for _ in range(KILLS):
         with start(tmp_path) as running:
-            log = tmp_path / "jobs" / "log"
+            log = tmp_path / "async-jobs" / "log"
             wait_for(lambda log=log: log.exists() and any(log.glob("*.log")))  # type: ignore[misc]
             try:
                 running.communicate(timeout=chance.uniform(0.05, 0.5))
@@ -35,5 +35,5 @@ def test_killed_and_started_again(tmp_path: Path) -> None:
         printed = running.communicate()[0]
     assert running.returncode == 0
     assert printed == f"{JOBS} results, sum {sum(number**2 for number in range(JOBS))}\n"
-    with PersistentQueue(tmp_path, "jobs") as queue:
+    with PersistentQueue(tmp_path, "async-jobs") as queue:
         assert len(queue.subscribe("jobs")) == 0

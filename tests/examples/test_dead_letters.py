@@ -22,4 +22,4 @@ def test_the_worker_goes_on(tmp_path: Path) -> None:
     assert "given up after 2 attempts: late job: it is too late for that" in lines
     assert any(line.startswith("given up after 3 attempts: bomb: delivered 3 times") for line in lines)
     assert lines[-1] == "done by hand: late job bomb"
-    assert check(tmp_path, "jobs.dead").items == 0
+    assert check(tmp_path, "bomb-jobs.dead").items == 0

@@ -22,4 +22,4 @@ def test_another_process_takes_over(tmp_path: Path) -> None:
         (killed,) = {line.split()[1] for line in lines if line.endswith("dies with a job on hold")}
         assert killed in owners
         assert lines[-1] == "1 of 3 processes killed, 1000 jobs: 0 missing, 0 doubled"
-    assert check(tmp_path, "jobs").items == 0
+    assert check(tmp_path, "shared-jobs").items == 0

@@ -69,9 +69,17 @@ def releases() -> list[tuple[str, str]]:
 
 
 def test_version_stands_in_one_place() -> None:
-    """The metadata, the changelog and the recipe have the version of ``persistentqueue.__version__``."""
+    """The metadata and the recipe have the version of ``persistentqueue.__version__``.
+
+    It is that of the newest release, or with unreleased changes that of a later one, under development.
+    """
     assert settings()["metadata"]["version"] == "attr: persistentqueue.__version__"
-    assert releases()[0][0] == persistentqueue.__version__
+    unreleased = CHANGELOG.partition("## [Unreleased]\n")[2].partition("\n## [")[0].strip()
+    released, is_development, _ = persistentqueue.__version__.partition(".dev0")
+    assert bool(unreleased) == bool(is_development)
+    newest = tuple(map(int, releases()[0][0].split(".")))
+    assert (tuple(map(int, released.split("."))) > newest) == bool(is_development)
+    assert is_development or released == releases()[0][0]
     assert f'{{% set version = "{persistentqueue.__version__}" %}}' in RECIPE
 
 

@@ -282,12 +282,16 @@ def test_who_owns_it(open_queue: QueueFactory, directory: Path, monkeypatch: pyt
 def test_locks_that_the_system_shows(tmp_path: Path) -> None:
     """A lock is recognised by its file, or by the process that signed it if the file system shows another device.
 
-    The answer is None if the system shows no locks.
+    The answer is None if the system shows no locks, or if the owner had another host name: its container hides it.
     """
     path = tmp_path / "lock"
     path.write_text('{"pid": 4711, "host": "here", "since": "now"}')
     shown = tmp_path / "locks"
-    disk = replace(DISK, open=lambda name, *rest: DISK.open(str(shown) if name == "/proc/locks" else name, *rest))
+
+    def opened(name: str, flags: int, mode: int) -> int:
+        return DISK.open(str(shown) if name == "/proc/locks" else name, flags, mode)
+
+    disk = replace(DISK, open=opened, gethostname=lambda: "here")
     assert is_held(disk, str(path)) is None
     stat = path.stat()
     device = f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}"
@@ -302,6 +306,8 @@ def test_locks_that_the_system_shows(tmp_path: Path) -> None:
     ):
         shown.write_text(f"{line}\n")
         assert is_held(disk, str(path)) is held, line
+        elsewhere = replace(disk, gethostname=lambda: "there")
+        assert is_held(elsewhere, str(path)) is (held or None), line
     assert is_held(disk, str(tmp_path / "nothing")) is False
 
 

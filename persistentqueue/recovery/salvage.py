@@ -8,7 +8,8 @@
    their order. Items that were consumed since the oldest of these segments was made are delivered again. Items that
    were compacted are delivered twice while their source still exists. Items of large transactions that were rolled
    back, or cut short by a crash, are delivered as well: their blocks are like all others. The subscriptions are lost:
-   the plain consumer gets all items.
+   the plain consumer gets all items. Bytes that are in no intact block may have been items, unless all of them are
+   zeros: they are reported, and a copy of their segment is kept.
 3. The blocks that the log carries are written to the segments, as at any opening. Then every block that the log names
    is read. The blocks that are not intact are lost, and nothing else. Damaged headers of segments are written again.
 
@@ -35,7 +36,7 @@ from ..storage.layout import find_copy, find_generations, keep_copy, names_in, s
 from ..storage.locations import DATA_DIRECTORY, LOG_DIRECTORY, Places
 from ..storage.log import log_name, parse_log_name
 from ..storage.log_reader import SALVAGE, Replay, decode_log, read_bytes
-from ..storage.segment import Segment, find_salt, parse_segment_name, segment_name
+from ..storage.segment import Intact, Segment, find_salt, parse_segment_name, segment_name
 from ..storage.segment_files import Segments
 from ..system.disk import Disk, join
 from ..system.progress import SILENT, Meter
@@ -107,7 +108,8 @@ def salvage(disk: Disk, places: Places, decide: Decide, meter: Meter = SILENT) -
         replay, copies, reused = salvaged.recovered.replay, salvaged.copies, salvaged.reused
         log_bytes = replay.end + replay.torn_bytes
         salvaged = _salvage_segments(disk, places, replay.header.number, replay.file, log_bytes)
-        salvaged.problems, salvaged.copies, salvaged.reused = problems, copies, reused
+        salvaged.problems[:0] = problems
+        salvaged.copies, salvaged.reused = copies, reused
         _read_blocks(disk, places, salvaged, meter)
     _mend(disk, places, salvaged)
     for path, copy in salvaged.copies.items():
@@ -216,8 +218,11 @@ def _salvage_frame(
 
 
 def _salvage_segments(disk: Disk, places: Places, generation: int, path: str, log_bytes: int) -> Salvaged:
-    """Make a state of every intact block, in the order of the segments."""
-    state = State()
+    """Make a state of every intact block, in the order of the segments.
+
+    A segment with damage and without an intact block is left out: the opening sets it aside.
+    """
+    state, problems, damaged = State(), list[str](), set[str]()
     for name in sorted(names_in(disk, places.path(DATA_DIRECTORY))):
         number = parse_segment_name(name)
         if number is None:
@@ -225,24 +230,41 @@ def _salvage_segments(disk: Disk, places: Places, generation: int, path: str, lo
         file = places.path(join(DATA_DIRECTORY, name))
         try:
             salt = find_salt(disk, file, number)
-        except CorruptionError:
-            continue  # without its salt nothing in it can be checked: the opening sets it aside
-        state.apply(SegmentCreated(number, salt, 0))
+        except CorruptionError as damage:
+            problems.append(str(damage))  # without its salt nothing in it can be checked: the opening sets it aside
+            continue
         segment = Segment.open(disk, file, number, salt, 0)
         try:
-            for offset, length_bytes, ordinal, count, holes in segment.intact(HEADER_BYTES, segment.file_bytes()):
-                first = state.next_sequence
-                state.enqueue(first, count, number, offset, length_bytes, ordinal)
-                for hole in holes:
-                    state.dequeue(0, first + hole, 1)
+            blocks = list(segment.intact(HEADER_BYTES, segment.file_bytes()))
+            unread = list(_unread_spans(segment, blocks))
         finally:
             segment.close()
+        problems += [f"{file}: no block between {start} and {end} is intact" for start, end in unread]
+        if unread and not blocks:
+            continue
+        if unread:
+            damaged.add(file)
+        state.apply(SegmentCreated(number, salt, 0))
+        for offset, length_bytes, ordinal, count, holes in blocks:
+            first = state.next_sequence
+            state.enqueue(first, count, number, offset, length_bytes, ordinal)
+            for hole in holes:
+                state.dequeue(0, first + hole, 1)
     header = Header(0, generation, 0, 0, log_bytes)  # flags 0: whether the log was synced is unknown
     checkpoint = Checkpoint(0, 0, state.next_segment, 0, 0, [], [], [], [])
     frame = Frame(HEADER_BYTES, HEADER_BYTES, 0, 0, 0, [[checkpoint]])
     replay = Replay(path, header, checkpoint, [frame], HEADER_BYTES, max(log_bytes, 1), 0)
-    blocks = [Enqueue(e.first, e.count, e.segment, e.offset, e.length_bytes, e.ordinal, 0) for e in state.extents]
-    return Salvaged(Recovered(state, replay, unsynced=blocks), without_log=True)
+    unsynced = [Enqueue(e.first, e.count, e.segment, e.offset, e.length_bytes, e.ordinal, 0) for e in state.extents]
+    return Salvaged(Recovered(state, replay, unsynced=unsynced), problems=problems, damaged=damaged, without_log=True)
+
+
+def _unread_spans(segment: Segment, blocks: Iterable[Intact]) -> Iterator[tuple[int, int]]:
+    """Yield beginning and end of the spans between and behind these blocks that have other bytes than zeros."""
+    at, end = HEADER_BYTES, segment.file_bytes()
+    for offset, length_bytes in [*((block.offset, block.length_bytes) for block in blocks), (end, 0)]:
+        if not segment.is_blank(at, offset):
+            yield at, offset
+        at = offset + length_bytes
 
 
 def _read_blocks(disk: Disk, places: Places, salvaged: Salvaged, meter: Meter) -> None:

@@ -663,6 +663,17 @@ class Segment:
                 pass
             offset += length_bytes
 
+    def is_blank(self, offset: int, end: int) -> bool:
+        """Return whether all bytes between these offsets are zeros, and can be read."""
+        window = self._window(end)
+        try:
+            return not any(
+                window.read_once(at, min(READ_AHEAD_BYTES, end - at)).strip(b"\0")
+                for at in range(offset, end, READ_AHEAD_BYTES)
+            )
+        except CorruptionError:
+            return False
+
     def file_bytes(self) -> int:
         """Return the length of the file."""
         return self._disk.fstat(self._fd).st_size

@@ -273,10 +273,46 @@ def test_neither_log_nor_header(path: Path) -> None:
     flip(segments[0], 20)
     (path / "data" / "notes.txt").write_text("not the queue's")
     report = repair(path)
+    assert str(segments[0]) in report.problems[0]
     assert f"data/{segments[0].name}.damaged" in report.kept
     items = taken_out(path)
     assert items == ITEMS[-len(items) :]
     assert 40 < len(items) < 60
+
+
+@pytest.mark.parametrize("place", ["first", "last"])
+def test_neither_log_nor_block(path: Path, place: str) -> None:
+    """Without a log, a damaged block is reported, and a copy of its segment is kept."""
+    log_file(path).unlink()
+    segment = segment_files(path)[1]
+    content = segment.read_bytes()
+    flip(segment, {"first": 70, "last": len(content.rstrip(b"\0")) - 1}[place])
+    report = repair(path)
+    (problem, *_) = report.problems
+    assert problem.startswith(f"{segment}: no block between ") and problem.endswith(" is intact")
+    assert (len(report.problems), report.items, report.lost) == (2, 59, ())
+    assert f"data/{segment.name}.damaged" in report.kept
+    assert len(segment.with_name(f"{segment.name}.damaged").read_bytes()) == len(content)
+    items = taken_out(path)
+    assert len(items) == 59
+    assert items == [item for item in ITEMS if item in items]
+
+
+@pytest.mark.parametrize("place", [0, -1], ids=["first", "last"])
+def test_neither_log_nor_any_block_of_a_segment(path: Path, place: int) -> None:
+    """Without a log, a segment whose blocks are all damaged is reported and set aside, and not deleted."""
+    log_file(path).unlink()
+    segment = segment_files(path)[place]
+    damaged = bytearray(segment.read_bytes())
+    damaged[64:] = bytes(byte ^ 0x55 for byte in damaged[64:])
+    segment.write_bytes(damaged)
+    report = repair(path)
+    assert report.problems[0] == f"{segment}: no block between 64 and {len(damaged)} is intact"
+    assert f"data/{segment.name}.damaged" in report.kept
+    assert segment.with_name(f"{segment.name}.damaged").read_bytes() == damaged
+    items = taken_out(path)
+    assert 40 < len(items) < 60
+    assert items == (ITEMS[: len(items)] if place else ITEMS[-len(items) :])
 
 
 def test_log_and_its_name_are_gone(path: Path) -> None:

@@ -226,6 +226,20 @@ def test_a_bad_page_of_the_log(tmp_path: Path, bad: BadDisk, page: int) -> None:
         assert len(drain(queue)) == report.items
 
 
+def test_a_bad_page_without_a_log(path: Path, bad: BadDisk) -> None:
+    """A repair without a log reports the blocks that cannot be read, and keeps their segment."""
+    (segment,) = segment_files(path)
+    lost = lost_by(segment, place := place_of(segment, ITEMS[7]))
+    bad.spoil(segment, place)
+    log_file(path).unlink()
+    report = call_on(bad.disk, repair, path)
+    assert f"{segment}: no block between " in report.problems[0]
+    (kept,) = report.kept
+    assert kept.startswith(f"data/{segment.name}.")
+    with call_on(bad.disk, PersistentQueue, path) as queue:
+        assert drain(queue) == [item for item in ITEMS if item not in lost]
+
+
 @pytest.mark.parametrize("at", [0, 500_000, -1], ids=["header", "item", "frame"])
 def test_a_bad_page_of_a_published_file(tmp_path: Path, bad: BadDisk, at: int) -> None:
     """A published file that cannot be read does not keep those behind it from the queue."""

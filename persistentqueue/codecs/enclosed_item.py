@@ -68,8 +68,8 @@ def decode_item(data: bytes, envelopes: Envelopes, most_bytes: int, *, must_be_e
     body = data[FRONT_BYTES:]
     found = crc32(body, crc32(data[: _FRONT.size]))
     if found != checksum:
-        found_text = f"{checksum:#010x}: it is damaged, or was put without this codec"
-        raise CorruptionError(_WHERE, 0, f"an envelope with checksum {found:#010x}", found_text)
+        found_text = f"{found:#010x}: it is damaged, or was put without this codec"
+        raise CorruptionError(_WHERE, 0, f"an envelope with checksum {checksum:#010x}", found_text)
     least_bytes = RAW_LENGTH_BYTES if flags & ENVELOPED else LENGTH_BYTES
     if version != VERSION or flags & ~ENVELOPED != UNIFORM or len(body) < least_bytes:
         found_text = f"version {version}, flags {flags} and a body of {len(body)} bytes"

@@ -428,7 +428,7 @@ def decode_block_header(data: bytes, position: int, salt: int, offset: int, file
     (checksum,) = _CHECKSUM.unpack_from(data, end - _CHECKSUM.size)
     found = crc32(data[position : end - _CHECKSUM.size], seed(salt, offset))
     if found != checksum:
-        raise CorruptionError(file, offset, f"a block header with checksum {found:#010x}", f"{checksum:#010x}")
+        raise CorruptionError(file, offset, f"a block header with checksum {checksum:#010x}", f"{found:#010x}")
     magic, flags, count, body_checksum, ordinal, body_bytes, time_ns = _FIELDS.unpack_from(data, position)
     makes_sense = magic == BLOCK_MAGIC and flags & ~ENVELOPED in {0, UNIFORM, HOLES} and 0 < count <= BLOCK_ITEMS
     if not makes_sense or body_bytes < (_lengths_bytes(flags, count) if flags < COMPRESSED else RAW_LENGTH_BYTES):

@@ -773,10 +773,11 @@ def hold_of(session: SessionState[Any]) -> Hold | None:
 def held_seconds(session: SessionState[Any]) -> float:
     """Return the seconds since the session began to keep what ``hold_of`` returns; 0.0 if that is nothing. For any
     thread."""
-    transaction = session._transaction
-    if transaction is None or not (session._taken or transaction.runs or transaction.pieces):
-        return 0.0
-    since_seconds = transaction.since_seconds
+    transaction, pipeline = session._transaction, session._pipeline
+    keeping = [each for each in (pipeline.left() if pipeline is not None else ()) if each.runs or each.pieces]
+    if transaction is not None and (session._taken or transaction.runs or transaction.pieces):
+        keeping.append(transaction)
+    since_seconds = min((each.since_seconds for each in keeping if each.since_seconds), default=0.0)
     return session._open_queue.now() - since_seconds if since_seconds else 0.0
 
 

@@ -11,7 +11,7 @@ from heapq import nsmallest
 from typing import Final, NamedTuple
 
 from ..runtime.open_queue import OpenQueue
-from ..runtime.session_state import held_seconds, hold_of
+from ..runtime.session_state import hold_of
 from .client import Client
 
 LISTED_MAX: Final = 1000
@@ -83,7 +83,7 @@ def _seen(client: Client) -> Connection:
         client.name,
         client.subscription,
         sum(count for _, count in hold.runs) if hold is not None else 0,
-        held_seconds(session) if session is not None and hold is not None else 0.0,
+        hold.seconds if hold is not None else 0.0,
         client.waits is not None,
         client.is_lost,
         client.number,

@@ -204,6 +204,24 @@ def test_who_holds_for_how_long(open_queue: QueueFactory, monkeypatch: pytest.Mo
     assert (queue.stats().sessions, queue.stats().held_seconds) == (0, 0)
 
 
+def test_how_long_a_failed_ticket_holds(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``stats()`` and ``explain()`` tell for how long a flush that failed has held its items, until the rollback."""
+    queue = open_queue(max_items=1, full="block")
+    put(queue, b"a")
+    now = [100.0]
+    monkeypatch.setattr(type(queue._open()), "now", staticmethod(lambda: now[0]))
+    with queue.session() as session:
+        session.dequeue()
+        session.enqueue_many([b"b", b"c"])
+        assert isinstance(session.flush(wait=False).exception(SECONDS), QueueFullError)
+        now[0] += 7
+        assert (queue.stats().held, queue.stats().held_seconds) == (1, 7)
+        ((holder,),) = [use.holders for use in queue.explain()]
+        assert holder.seconds == 7
+        session.rollback()
+    assert (queue.stats().held, queue.stats().held_seconds) == (0, 0)
+
+
 @pytest.mark.usefixtures("reports_each_step")
 def test_compactions_are_counted(open_queue: QueueFactory) -> None:
     """A compaction counts the segments that it emptied and the bytes that it copied. If it is given up, it counts its

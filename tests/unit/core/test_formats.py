@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import struct
 import sys
+from collections.abc import Callable
 from itertools import accumulate, pairwise
 from zlib import crc32
 
@@ -405,6 +406,34 @@ def test_frame_example_of_the_document() -> None:
     blocks = b"".join(encode_block([b"x"], SALT, 64, 0, 0).buffers)
     body = encode_transaction([Enqueue(0, 1, 1, 64, len(blocks), 0, 0, blocks)])
     assert (len(blocks), len(body), len(encode_frame(body, SALT, 64, 1, 0, 1, 1)[0] + body)) == (49, 106, 142)
+
+
+@pytest.mark.parametrize(
+    ("data", "at", "decoded"),
+    [
+        (encode_header(MAGIC, HEADER), HEADER_BYTES - 4, lambda data: decode_header(data, MAGIC, "file")),
+        (
+            b"".join(encode_block([b"a"], SALT, 640, 0, 0, []).buffers),
+            BLOCK_HEADER_BYTES - 4,
+            lambda data: decode_block_header(data, 0, SALT, 640, "file"),
+        ),
+        (
+            encode(TRANSACTIONS[3], offset=0),
+            frame.FRAME_HEADER_BYTES - 4,
+            lambda data: decode_frame(data, 0, SALT, "file"),
+        ),
+    ],
+    ids=["header", "block", "frame"],
+)
+def test_the_checksum_that_is_expected(data: bytes, at: int, decoded: Callable[[bytes], object]) -> None:
+    """An error expects the checksum that is stored, and has found that of the bytes."""
+    damaged = bytearray(data)
+    damaged[at] ^= 1
+    (stored,), (computed,) = struct.unpack_from("<I", damaged, at), struct.unpack_from("<I", data, at)
+    with pytest.raises(CorruptionError) as caught:
+        decoded(bytes(damaged))
+    assert caught.value.expected.endswith(f"with checksum {stored:#010x}")
+    assert caught.value.found == f"{computed:#010x}"
 
 
 def test_documents_name_every_kind_and_flag() -> None:

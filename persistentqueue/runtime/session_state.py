@@ -685,15 +685,15 @@ def held_alone(session: SessionState[Any], *, may_enqueue: bool) -> list[Run]:
 
 
 def let_go(session: SessionState[Any]) -> None:
-    """Forget what the session holds, and release nothing: nothing else takes these items until the queue is closed.
+    """End the session, and release nothing: nothing else takes these items until the queue is closed.
 
-    Raises ``SessionInUseError`` if another thread flushes it.
+    A flush over several queues that has found the session before raises ``ClosedError``. Raises ``SessionInUseError``
+    if another thread flushes it.
     """
 
     def forget() -> None:
-        """Empty the transaction."""
-        work = session._open()
-        work.runs, work.given = [], 0
+        """End the transaction."""
+        session._transaction = None
 
     exclusively([session], forget)
 

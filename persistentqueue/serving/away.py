@@ -77,11 +77,11 @@ def hand_over(handover: Handover, clients: Collection[Client]) -> None:
     """
     held = {client.id: hold for client in clients if (hold := _hold_of(client)) is not None}
     present = handover.present(held)
-    if handover.leave([held[each] for each in present]):
-        for client in clients:
-            if client.id in present and client.session is not None:
-                with suppress(SessionInUseError):  # another thread flushes it: the next owner finds the items consumed
-                    let_go(client.session)
+    left = handover.leave([held[each] for each in present])
+    for client in clients:
+        if client.id in left and client.session is not None:
+            with suppress(SessionInUseError):  # another thread flushes it: the next owner finds the items consumed
+                let_go(client.session)
 
 
 def _hold_of(client: Client) -> KeptHold | None:

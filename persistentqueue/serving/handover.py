@@ -73,8 +73,8 @@ class Handover(Protocol):
     def present(self, connections: Iterable[bytes]) -> set[bytes]:
         """Return those of these connections whose sessions still exist, and can come back."""
 
-    def leave(self, holds: Sequence[KeptHold]) -> bool:
-        """Write the holds for the next owner. Return False if that is not possible: then they are over."""
+    def leave(self, holds: Sequence[KeptHold]) -> set[bytes]:
+        """Write the holds for the next owner, and return their connections. The holds of all others are over."""
 
     def take(self) -> list[KeptHold]:
         """Return what the last owner has left, once."""
@@ -98,18 +98,22 @@ class FileHandover:
         except (OSError, PersistentQueueError):  # no descriptor is free, for example
             return asked
 
-    def leave(self, holds: Sequence[KeptHold]) -> bool:
-        """Write the holds, not durably. Return False if the file cannot have them: then none are there."""
-        if not holds:
-            return True
+    def leave(self, holds: Sequence[KeptHold]) -> set[bytes]:
+        """Write the holds that the file has room for, not durably, and return their connections."""
+        fitting = fitting_holds(holds)
+        if len(fitting) < len(holds):
+            lack = "%s: the file has no room for the holds of %d sessions of workers, which have lost them"
+            LOGGER.warning(lack, self._path, len(holds) - len(fitting))
+        if not fitting:
+            return set()
         try:
-            data = encode_holds(holds)
+            data = encode_holds(fitting)
             with _Opened(self._disk, self._path) as fd:
                 write_all(self._disk, fd, [data], len(data), 0)
         except (OSError, ValueError, PersistentQueueError) as error:  # a full disk, for example: then it is torn
             LOGGER.warning("%s: the holds of workers could not be left to the next owner: %s", self._path, error)
-            return False
-        return True
+            return set()
+        return {hold.connection for hold in fitting}
 
     def take(self) -> list[KeptHold]:
         """Return the holds in the file, and empty it. If that fails, return none: no hold is taken twice."""
@@ -150,12 +154,24 @@ def place_of(connection: bytes) -> int:
     return int.from_bytes(connection[:_PLACE_BYTES], "big") >> _PLACE_SHIFT
 
 
+def fitting_holds(holds: Sequence[KeptHold]) -> list[KeptHold]:
+    """Return the holds that the file has room for. Those of the most runs are left out if there are too many."""
+    fitting, left_bytes = [], JSON_BYTES_MAX
+    for hold in sorted(holds, key=lambda hold: len(hold.runs)):
+        left_bytes -= len(_json(hold)) + len("[]")  # or a comma
+        if left_bytes < 0:
+            break
+        fitting.append(hold)
+    return fitting
+
+
+def _json(hold: KeptHold) -> str:
+    return json.dumps({**hold._asdict(), "connection": hold.connection.hex()}, separators=(",", ":"))
+
+
 def encode_holds(holds: Sequence[KeptHold]) -> bytes:
-    """Return the bytes of the file. Raises ``ValueError`` if they are too many."""
-    fields = [{**each._asdict(), "connection": each.connection.hex()} for each in holds]
-    data = json.dumps(fields, separators=(",", ":")).encode()
-    if len(data) > JSON_BYTES_MAX:
-        raise ValueError(f"a json of {len(data)} bytes exceeds the maximum of {JSON_BYTES_MAX} bytes")
+    """Return the bytes of the file with these holds, for which it has room."""
+    data = f"[{','.join(map(_json, holds))}]".encode()
     return _HEADER.pack(_MAGIC, len(data), crc32(data)) + data
 
 

@@ -38,7 +38,7 @@ from ..system.wakeup import POLL_SECONDS, Wakeup
 from .client import Client
 from .connections import Connection, connections_of, count_connections
 from .departure import Departure
-from .errors import encode_error
+from .errors import RefusedError, encode_error
 from .protocol import FIRST_CALL, Failed, ProtocolError, encode
 from .service import OwnerFailedError, Served, Service
 
@@ -175,6 +175,8 @@ class Server:
             # Shielded: after an interrupted join, Python up to 3.12 takes a running thread for one that has ended. So
             # it does after an interrupted ``is_alive``, which is not called here.
             self._served.open_queue.shielded(self._thread.join)
+        elif self._thread is None and self._service is not None:
+            self._service.hand_over()  # the thread did not start, and the service has taken what the last owner left
         # Shielded: a descriptor must be closed once, since another thread may have its number then.
         self._served.open_queue.shielded(self._close)
         self._is_closed = True
@@ -225,7 +227,7 @@ class Server:
         assert self._service is not None
         assert self._bell is not None
         service, bell, now = self._service, self._bell, self._served.now
-        due = inf
+        due = now()  # the first turn looks at the sessions that the last owner has left
         try:
             while not self._is_stopping and not self._may_leave():
                 left_seconds = min(due, self._accepts_at, self._leaves_by) - now()
@@ -343,7 +345,7 @@ class Server:
             self._is_short = False
             if not self._is_believed(connection):
                 LOGGER.warning("%s: a process of another user was refused", self.directory)
-                connection.close()
+                _refuse(connection, RefusedError(self.directory, "this process runs as another user"))
                 continue
             connection.setblocking(False)
             client = self._service.connect()
@@ -368,10 +370,7 @@ class Server:
                 return self._spare is not None
             except OSError:  # another thread has taken the descriptor
                 return False
-            with suppress(OSError):
-                connection.setblocking(False)
-                connection.send(encode(Failed(encode_error(lack)), FIRST_CALL))
-            connection.close()
+            _refuse(connection, lack)
             self._keep_spare()
         return False
 
@@ -438,6 +437,14 @@ class Server:
             self._selector.unregister(peer.socket)
             peer.socket.close()
             self._service.disconnect(peer.client, may_return=may_return)
+
+
+def _refuse(connection: Socket, error: PersistentQueueError) -> None:
+    """Tell the worker why it is not served, and end its connection."""
+    with suppress(OSError):
+        connection.setblocking(False)
+        connection.send(encode(Failed(encode_error(error)), FIRST_CALL))
+    connection.close()
 
 
 def leave_together(directories: Iterable[str]) -> None:

@@ -28,6 +28,7 @@ _LOCK: Final = struct.Struct("hhqqi0q")
 """``struct flock``: type, whence, start, length, process."""
 _FLAGS: Final = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _ALONE, _GROUP = 0o600, 0o660
+_ROOT = 0
 
 
 class LockFile:
@@ -79,14 +80,22 @@ class LockFile:
         try:
             found = os.lstat(self._path)
         except FileNotFoundError:
-            self._note(_FLAGS | os.O_CREAT)
-            if os.stat(self._directory).st_mode & S_IWGRP:
-                os.fchmod(self._fds[-1], _GROUP)
-            return True
+            with suppress(FileExistsError):  # another process makes it just now
+                self._note(_FLAGS | os.O_CREAT | os.O_EXCL)
+                self._share(os.stat(self._directory))
+                return True
+            found = os.lstat(self._path)
         if not S_ISREG(found.st_mode) or found.st_nlink != 1:
             return False
         self._note(_FLAGS)
         return True
+
+    def _share(self, directory: os.stat_result) -> None:
+        """Let others who may write to the directory use the new file, also if root has made it."""
+        with suppress(PermissionError):  # this process is in no such group
+            os.fchown(self._fds[-1], directory.st_uid if os.geteuid() == _ROOT else -1, directory.st_gid)
+        if directory.st_mode & S_IWGRP:
+            os.fchmod(self._fds[-1], _GROUP)
 
     def _note(self, flags: int) -> None:
         next(map(self._fds.append, map(os.open, (self._path,), (flags,), (_ALONE,))))

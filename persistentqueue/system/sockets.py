@@ -7,7 +7,7 @@ The owner binds a socket under another name, and renames it. So a worker finds t
 new one, which accepts it.
 
 A peer is believed if it runs as the same user, as root, or in a group that may write to the directory. The kernel says
-which user and group a peer has.
+which user and groups a peer has. Of a process in more than 256 groups, only its primary one counts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ BACKLOG: Final = 512
 """Connections that may wait until the owner accepts them."""
 _NAME_BYTES_MAX = 100
 _CREDENTIALS = struct.Struct("3i")
-_GROUPS_BYTES = 65536 * 4
+_GROUPS_BYTES = 1024
+"""The largest buffer that ``getsockopt`` of Python takes."""
 _SO_PEERGROUPS = 59
 _ROOT = 0
 _MAIN_PROCESS = "MainProcess"
@@ -104,7 +105,7 @@ def is_believed(peer: Socket, directory: os.stat_result) -> bool:
 
 
 def _groups_of(peer: Socket) -> tuple[int, ...]:
-    with suppress(OSError):
+    with suppress(OSError):  # the peer has more groups, or the system does not tell
         data = peer.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_BYTES)
         return struct.unpack(f"{len(data) // 4}i", data)
     return ()

@@ -447,8 +447,8 @@ class SharedQueue(MisplacedCalls, Generic[T]):
 
         Everything committed is durable on return. Any thread may call it; closing again does nothing, but waits for
         another thread that is closing the queue. A ``flush`` of another thread that has begun tells its outcome, but
-        waits for no more room. A session with enqueued items that it has not flushed causes an
-        ``UnflushedWarning``. If this process owns the queue, the sessions of other processes have ``grace_seconds`` to
+        waits for no more room. It raises ``OutcomeUnknownError`` if the owner, which may be this process, ends before
+        it has answered. A session with enqueued items that it has not flushed causes an ``UnflushedWarning``. If this process owns the queue, the sessions of other processes have ``grace_seconds`` to
         flush what they hold.
 
         Raises:
@@ -489,8 +489,12 @@ class SharedQueue(MisplacedCalls, Generic[T]):
         return lost
 
     def _end_with_process(self) -> None:
-        """Close the queue if this process owns it. Daemon threads that look for an owner get no error: they wait on."""
-        lost = self._end_sessions(self._owner.closed_text(), only_lossy=True)
+        """Close the queue if this process owns it. Daemon threads that look for an owner get no error: they wait on.
+
+        Without another thread of the program, no session can flush any more: nothing waits for what they hold.
+        """
+        program = [each for each in threading.enumerate() if not each.name.startswith("persistentqueue-")]
+        lost = self._end_sessions(self._owner.closed_text(), only_lossy=program != [threading.current_thread()])
         for loss in lost + self._owner.end_with_process():
             warnings.warn(loss, UnflushedWarning, stacklevel=3)  # behind ``_close_owned``: no line of the package
 

@@ -202,14 +202,18 @@ class WorkerState(SessionCalls, Generic[T]):
     def _ask_to_take(self, most: int, deadline: float | None) -> Message:
         """Ask for items until the deadline, also if the owner ends meanwhile."""
         while True:
-            seconds = None if deadline is None else max(deadline - self._now(), 0.0)
+            wait = milliseconds(self._left(deadline))
             try:
                 link = self._reached()
                 if not self._presence.is_held:
                     self._presence.hold()
-                return link.call(Take(min(most, FOR_EVER), milliseconds(seconds)))
+                return link.call(Take(min(most, FOR_EVER), wait))
             except LinkLostError:
                 self._lose()
+
+    def _left(self, deadline: float | None) -> float | None:
+        """Return the seconds until the deadline; None if there is none."""
+        return None if deadline is None else max(deadline - self._now(), 0.0)
 
     def _give_back(self, count: int, ask: Callable[[Message], Message]) -> None:
         """Release the last ``count`` held items, and before them those that no caller has dequeued."""
@@ -265,17 +269,18 @@ class WorkerState(SessionCalls, Generic[T]):
                 self._roll_back()  # the items ahead
                 self._busy = FREE
                 return True
+            deadline = None if timeout is None else self._now() + timeout
             while True:
                 link = self._reached()
                 before = mark + self._asked_ahead()
-                number = self._number + 1
+                number, wait = self._number + 1, milliseconds(self._left(deadline))
                 # No call in these steps, so no interruption in between.
                 self._number = number
                 self._mark = mark
                 self._doubt = True
                 self._need_open()
                 try:
-                    answer = link.call(Flush(number, milliseconds(timeout), self._batch.measured), before)
+                    answer = link.call(Flush(number, wait, self._batch.measured), before)
                 except LinkLostError:
                     self._unlink()
                     if self._learn():

@@ -47,10 +47,10 @@ class LeftHolds:
         """Return those of these connections whose sessions have a lock."""
         return {each for each in connections if place_of(each) in self.locks.locked}
 
-    def leave(self, holds: Sequence[KeptHold]) -> bool:
+    def leave(self, holds: Sequence[KeptHold]) -> set[bytes]:
         """Keep the holds for the next owner."""
         self.data = encode_holds(holds)
-        return True
+        return {hold.connection for hold in holds}
 
     def take(self) -> list[KeptHold]:
         """Return what the last owner has left, once."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -205,6 +207,31 @@ def test_an_interruption_ends_the_grace(
         assert queue.closed
         assert session.flush() is True
         assert shared.owns
+
+
+@pytest.mark.parametrize("works_on", [False, True], ids=["alone", "with a daemon"])
+def test_the_end_of_the_process_waits_for_no_session_of_its_own(tmp_path: Path, works_on: bool) -> None:
+    """A process that owns the queue ends at once with a session that holds an item, unless a thread can flush it."""
+    program = (
+        "import sys, threading\n"
+        "from persistentqueue import connect\n"
+        "first = connect(sys.argv[1], 'q', grace_seconds=0)\n"
+        "queue = connect(sys.argv[1], 'q', grace_seconds=float(sys.argv[2]))\n"
+        "session = queue.session()\n"
+        "session.enqueue_many([b'1', b'2'])\n"
+        "session.flush()\n"
+        "first.close()\n"
+        "assert session.dequeue() == b'1' and queue.owns\n"
+        "def flush():\n"
+        "    threading.main_thread().join()\n"
+        "    session.flush()\n"
+        "if len(sys.argv) > 3:\n"
+        "    threading.Thread(target=flush, daemon=True).start()\n"
+    )
+    command = [sys.executable, "-W", "error", "-c", program, str(tmp_path), str(LONG), *(["daemon"] * works_on)]
+    subprocess.run(command, check=True, timeout=SECONDS)
+    with PersistentQueue(tmp_path, "q") as queue:
+        assert queue.peek(3) == [b"1", b"2"][works_on:]
 
 
 def test_a_broken_queue_gives_no_grace(tmp_path: Path, open_queue: QueueFactory) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -11,12 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
 
 from persistentqueue import (
     HoldLostError,
+    NoThreadError,
     NotServedError,
     PersistentQueue,
     SessionLostError,
@@ -26,11 +29,14 @@ from persistentqueue import (
     transaction,
 )
 from persistentqueue.compat import Queue
-from persistentqueue.serving import service
+from persistentqueue.runtime.session_state import SessionState, flush_jointly, let_go
+from persistentqueue.serving import away, calls, server, service
 from persistentqueue.serving.away import Away
 from persistentqueue.serving.handover import encode_holds
+from persistentqueue.serving.protocol import Flush, Message
 from persistentqueue.storage.layout import HOLDS_NAME
-from persistentqueue.workers import SharedQueue, WorkerSession
+from persistentqueue.system.byte_locks import LockFile
+from persistentqueue.workers import SharedQueue, WorkerSession, leave_together
 from persistentqueue.workers.link import Link
 
 from ..support.limits import SECONDS
@@ -160,6 +166,28 @@ def test_a_flush_that_waits_for_room_goes_on(tmp_path: Path, threads: ThreadPool
         assert second.peek(9) == [b"3", b"4"]
 
 
+def test_the_time_of_a_flush_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flush that is made again at the next owner waits there for what is left of its timeout."""
+    with two(tmp_path, max_items=9, full="block") as (first, second), second.session() as session:
+        assert isinstance(session, WorkerSession)
+        session.enqueue(b"1")
+        now, waits, called = [0.0], list[int](), Link.call
+        session._now = lambda: now[0]
+
+        def call(link: Link, message: Message, before: bytes = b"") -> Message:
+            """Let the first owner leave before it gets the flush, four seconds later."""
+            if isinstance(message, Flush):
+                waits.append(message.wait_milliseconds)
+                if len(waits) == 1:
+                    now[0] += 4
+                    first.close()
+            return called(link, message, before)
+
+        monkeypatch.setattr(Link, "call", call)
+        assert session.flush(timeout=10.0) is True
+        assert waits == [10_000, 6_000]
+
+
 def test_a_call_that_finds_no_owner_gives_its_items_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller did not get those that the call had taken: they go back, and the session keeps the others."""
     monkeypatch.setattr(service, "TAKEN_BYTES", 10)  # so each answer has room for one of the items
@@ -210,29 +238,71 @@ def test_a_killed_owner_hands_nothing_over(tmp_path: Path) -> None:
             owner.kill()
 
 
-def test_a_worker_that_is_killed_meanwhile_gives_its_items_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("when", ["early", "late", "late, and nothing wakes the owner"])
+def test_a_worker_that_is_killed_meanwhile_gives_its_items_back(tmp_path: Path, when: str) -> None:
     """The kernel frees its lock, before the next owner looks or behind that."""
     program = (
         "import sys, time; from persistentqueue import connect\n"
         "session = connect(sys.argv[1], 'q').session()\n"
         "print(session.dequeue(timeout=None), flush=True); time.sleep(600)"
     )
-    for is_early in (True, False):
-        with two(tmp_path / str(is_early)) as (first, second):
-            put(first, b"1", b"2")
-            command = [sys.executable, "-c", program, str(tmp_path / str(is_early))]
-            with subprocess.Popen(command, stdout=subprocess.PIPE) as worker:
-                try:
-                    assert worker.stdout is not None
-                    worker.stdout.readline()
-                    first.close()
-                    if not is_early:
-                        assert second.peek(9) == [b"2"]
-                    worker.kill()
-                    worker.wait()
-                    wait_for(lambda: second.peek(9) == [b"1", b"2"])
-                finally:
-                    worker.kill()
+    with ExitStack() as stack:
+        first: SharedQueue[bytes] = stack.enter_context(connect(tmp_path, "q", **AT_ONCE))
+        put(first, b"1", b"2")
+        command = [sys.executable, "-c", program, str(tmp_path)]
+        worker = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE))
+        stack.callback(worker.kill)
+        assert worker.stdout is not None
+        worker.stdout.readline()
+        first.close()
+        second: SharedQueue[bytes] | PersistentQueue[bytes]
+        if when == "late, and nothing wakes the owner":
+            second = stack.enter_context(PersistentQueue(tmp_path, "q", serve=True))
+        else:
+            second = stack.enter_context(connect(tmp_path, "q"))
+        if when != "early":
+            assert second.peek(9) == [b"2"]
+        worker.kill()
+        worker.wait()
+        wait_for(lambda: second.peek(9) == [b"1", b"2"])
+
+
+@pytest.mark.parametrize("lack", ["a thread", "a socket"])
+def test_an_owner_that_cannot_serve_leaves_the_holds_in_place(
+    tmp_path: Path, lack: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An opening that fails behind the take-over of the holds leaves them to the next one."""
+    with connect(tmp_path, "q", **AT_ONCE) as first, connect(tmp_path, "q", serve="never") as second:
+        put(first, b"1", b"2")
+        with holding(second, b"1") as session:
+            first.close()
+
+            def fail(*_: object, **__: object) -> None:
+                raise RuntimeError("can't start new thread") if lack == "a thread" else OSError("no socket")
+
+            with monkeypatch.context() as patched, pytest.raises((NoThreadError, OSError)):
+                if lack == "a thread":
+                    patched.setattr(Thread, "start", fail)
+                else:
+                    patched.setattr(server, "listen", fail)
+                PersistentQueue(tmp_path, "q", serve=True)
+            with PersistentQueue(tmp_path, "q", serve=True) as third:
+                assert third.peek(9) == [b"2"]
+                assert session.flush() is True
+                assert third.peek(9) == [b"2"]
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can become another user")
+def test_a_worker_of_root_shuts_no_one_out(tmp_path: Path) -> None:
+    """The file of the holds belongs to the user of the directory, also if a process of root has made it."""
+    directory = tmp_path / "q"
+    directory.mkdir()
+    os.chown(directory, 4711, 4712)
+    locks = LockFile(str(directory), HOLDS_NAME)
+    assert locks.lock(0)
+    locks.abandon()
+    found = (directory / HOLDS_NAME).stat()
+    assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (4711, 4712, 0o600)
 
 
 @pytest.mark.parametrize("is_late", [False, True])
@@ -477,6 +547,57 @@ def test_a_flush_of_two_queues_learns_of_the_next_owners(tmp_path: Path) -> None
         assert (seconds[0].peek(9), seconds[1].peek(9)) == ([], [])
 
 
+def test_a_flush_of_two_queues_behind_a_hand_over(
+    tmp_path: Path, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flush that has found its sessions before one of them is handed over commits nothing in either queue."""
+    has_begun, is_handed_over, has_ended = Event(), Event(), Event()
+
+    def let_go_first(session: SessionState[Any]) -> None:
+        """Hand the session over, and let the flush go on before the queue is closed."""
+        let_go(session)
+        is_handed_over.set()
+        assert has_ended.wait(SECONDS)
+
+    def flush_late(*arguments: Any) -> bool:
+        """Flush the sessions behind the hand-over."""
+        has_begun.set()
+        assert is_handed_over.wait(SECONDS)
+        try:
+            return flush_jointly(*arguments)
+        finally:
+            has_ended.set()
+
+    def move() -> None:
+        """Move the item from the one queue to the other."""
+        with (
+            connect(tmp_path, "numbers", serve="never") as numbers,
+            connect(tmp_path, "squares", serve="never") as squares,
+            transaction(squares, numbers) as (putting, taking),
+        ):
+            putting.enqueue(taking.dequeue() or b"")
+
+    with monkeypatch.context() as patched, ExitStack() as stack:
+        patched.setattr(away, "let_go", let_go_first)
+        patched.setattr(calls, "flush_jointly", flush_late)
+        squares = stack.enter_context(PersistentQueue(tmp_path, "squares", serve=True, grace_seconds=0.0))
+        numbers = stack.enter_context(PersistentQueue(tmp_path, "numbers", serve=True, grace_seconds=0.0))
+        with numbers.transaction() as session:
+            session.enqueue(b"2")
+        moved = threads.submit(move)
+        assert has_begun.wait(SECONDS)
+        leave_together([str(tmp_path / "numbers"), str(tmp_path / "squares")])
+        numbers.close()
+    with (
+        PersistentQueue(tmp_path, "numbers", serve=True) as numbers,
+        PersistentQueue(tmp_path, "squares", serve=True) as squares,
+    ):
+        with pytest.raises(SessionLostError):
+            moved.result(SECONDS)
+        wait_for(lambda: numbers.peek(2) == [b"2"])
+        assert len(squares) == 0
+
+
 def test_a_task_of_the_standard_queue_goes_on(tmp_path: Path) -> None:
     """An item that was got from ``compat.Queue`` can be finished at the next owner."""
     first: Queue[str] = Queue(tmp_path, shared=True)
@@ -564,10 +685,14 @@ def test_a_full_disk_costs_the_holds_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An owner that cannot write the holds closes nevertheless, and says so in the log."""
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
     with two(tmp_path) as (first, second):
         put(first, b"1")
         with holding(second, b"1") as session:
-            monkeypatch.setattr("persistentqueue.serving.handover.JSON_BYTES_MAX", 10)
+            monkeypatch.setattr("persistentqueue.serving.handover.write_all", fail)
             first.close()
             assert "could not be left to the next owner" in caplog.text
             with pytest.raises(SessionLostError):

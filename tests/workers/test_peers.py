@@ -10,7 +10,7 @@ import stat
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +23,7 @@ from persistentqueue import (
     NotServedError,
     PathDeniedError,
     PersistentQueue,
+    RefusedError,
     connect,
 )
 from persistentqueue.serving import server, service
@@ -51,7 +52,7 @@ from tests.conftest import QueueFactory
 from tests.support.limits import SECONDS
 from tests.support.queues import drain, put, wait_for
 
-SOMEBODY = 65534
+SOMEBODY, GROUP = 65534, 5000
 
 
 class Peer:
@@ -363,10 +364,15 @@ def test_failure_of_the_thread_ends_all_connections(
     assert "has failed" in caplog.text
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can become another user")
+only_root = pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can become another user"
+)
+
+
+@only_root
 @pytest.mark.parametrize("opens_the_door", [False, True], ids=["closed socket", "open socket"])
 def test_process_of_another_user_is_refused(opens_the_door: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """A process of another user gets no item, even if it can reach the socket."""
+    """A process of another user gets no item, and an error, even if it can reach the socket."""
     root = tempfile.mkdtemp()
     try:
         os.chmod(root, 0o755)
@@ -377,27 +383,53 @@ def test_process_of_another_user_is_refused(opens_the_door: bool, caplog: pytest
                 path.chmod(path.stat().st_mode | stat.S_IROTH | stat.S_IWOTH * path.is_socket() | stat.S_IXOTH)
             pid = os.fork()
             if not pid:
-                os._exit(_use_as_somebody(root))
+                os._exit(_use_as_somebody(root, RefusedError if opens_the_door else PathDeniedError))
             _, status = os.waitpid(pid, 0)
             assert os.waitstatus_to_exitcode(status) == 0
-            assert ("another user was refused" in caplog.text) == opens_the_door
+            assert caplog.text.count("another user was refused") == opens_the_door
             assert drain(queue) == [b"one"]
     finally:
         shutil.rmtree(root)
 
 
-def _use_as_somebody(root: str) -> int:
-    """Try to use the queue as another user; return 0 if that was refused."""
+@only_root
+@pytest.mark.parametrize("groups", [(), (GROUP,), (1, 2, GROUP)], ids=["primary", "supplementary", "several"])
+def test_process_of_a_group_that_shares_the_queue(groups: tuple[int, ...]) -> None:
+    """A process of another user takes items if any of its groups may write to the directory of the queue."""
+    root = tempfile.mkdtemp()
     try:
-        os.setgroups([])
-        os.setgid(SOMEBODY)
+        os.chmod(root, 0o755)
+        directory = Path(root, "orders")
+        directory.mkdir()
+        os.chown(directory, -1, GROUP)
+        directory.chmod(0o2770)
+        with PersistentQueue(root, "orders", serve=True, trust=True) as queue:
+            put(queue, b"one")
+            pid = os.fork()
+            if not pid:
+                os._exit(_use_as_somebody(root, None, groups))
+            _, status = os.waitpid(pid, 0)
+            assert os.waitstatus_to_exitcode(status) == 0
+            assert drain(queue) == []
+    finally:
+        shutil.rmtree(root)
+
+
+def _use_as_somebody(root: str, refusal: type[Exception] | None, groups: Sequence[int] = ()) -> int:
+    """Take an item as another user, with these groups, or without with a group of its own; return 0 if that had the
+    outcome: this error, or none."""
+    try:
+        os.setgroups(groups)
+        os.setgid(SOMEBODY if groups or refusal else GROUP)
         os.setuid(SOMEBODY)
-        connect(root, "orders", serve="never", lock_timeout=0.2)
-    except NotServedError:
-        return 0
-    except PathDeniedError as error:
-        return int(f"{root}/orders" not in str(error))
+        with (
+            connect(root, "orders", serve="never", lock_timeout=SECONDS, trust=True) as queue,
+            queue.transaction() as session,
+        ):
+            return int(refusal is not None or session.dequeue() != b"one")
     except BaseException as error:
+        if refusal is not None and isinstance(error, refusal):
+            return int(f"{root}/orders" not in str(error))
         print(repr(error), file=sys.stderr)
     return 1
 

@@ -204,7 +204,7 @@ def test_a_session_that_is_taken_into_use_meanwhile(make_change: MakeChange, mon
     assert session is not None
     leave = left.leave
 
-    def late(holds: Any) -> bool:
+    def late(holds: Any) -> set[bytes]:
         """Let the other thread begin between the look and the end of the hold."""
         session._busy = 1
         return leave(holds)
@@ -223,7 +223,7 @@ def test_a_session_that_is_taken_into_use_meanwhile(make_change: MakeChange, mon
 def test_nothing_is_let_go_that_could_not_be_written(make_change: MakeChange, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then the end of the connections releases the items."""
     change = make_change()
-    monkeypatch.setattr(change.bench.left, "leave", lambda _: False)
+    monkeypatch.setattr(change.bench.left, "leave", lambda _: set())
     change.bench.service.hand_over()
     change.bench.end()
     assert change.bench.queue.peek(9) == [b"1", b"2", b"3", b"4"]

@@ -112,22 +112,35 @@ def test_fields_of_later_versions_are_passed_over() -> None:
 
 
 def test_a_file_has_a_longest_length(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Too many holds are not written: an owner of the same version reads no longer file."""
-    many = [HOLD._replace(runs=[(2**40 + 2 * at, 1) for at in range(JSON_BYTES_MAX // 17)])]
-    with pytest.raises(ValueError, match="exceeds the maximum"):
-        encode_holds(many)
+    """A hold that the file has no room for is left out, and the others are there."""
+    many = HOLD._replace(connection=bytes(16), runs=[(2**40 + 2 * at, 1) for at in range(JSON_BYTES_MAX // 17)])
     (tmp_path / HOLDS_NAME).touch()
-    assert not FileHandover(DISK, str(tmp_path)).leave(many)
-    assert "could not be left to the next owner" in caplog.text
-    assert FileHandover(DISK, str(tmp_path)).take() == []
+    handover = FileHandover(DISK, str(tmp_path))
+    assert handover.leave([many]) == set()
+    assert handover.take() == []
+    assert handover.leave([many, HOLD]) == {HOLD.connection}
+    assert handover.take() == [HOLD]
+    assert "no room for the holds of 1 sessions" in caplog.text
+
+
+def test_a_file_is_filled(tmp_path: Path) -> None:
+    """Holds that fill the file are all there, and one byte more leaves one out."""
+    (tmp_path / HOLDS_NAME).touch()
+    handover = FileHandover(DISK, str(tmp_path))
+    half_bytes = JSON_BYTES_MAX // 2 - len(json.dumps(fields_of(HOLD._replace(name="")), separators=(",", ":"))) - 2
+    holds = [HOLD._replace(connection=bytes([each] * 16), name="n" * half_bytes) for each in range(2)]
+    assert len(handover.leave(holds)) == 2
+    assert len(handover.take()) == 2
+    holds[0] = holds[0]._replace(name="n" * (half_bytes + 1))
+    assert len(handover.leave(holds)) == 1
 
 
 def test_holds_are_taken_once(tmp_path: Path) -> None:
     """The next owner reads them and empties the file. It sees which sessions are still there."""
     handover = FileHandover(DISK, str(tmp_path))
     assert (handover.take(), handover.present([HOLD.connection])) == ([], set())
-    assert not handover.leave([HOLD])  # no session has made the file
-    assert handover.leave([])
+    assert handover.leave([HOLD]) == set()  # no session has made the file
+    assert handover.leave([]) == set()
     locks = LockFile(str(tmp_path), HOLDS_NAME)
     assert locks.lock(place_of(HOLD.connection))
     assert handover.leave([HOLD])

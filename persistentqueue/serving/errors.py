@@ -40,9 +40,9 @@ class SessionLostError(PersistentQueueError):
 class OutcomeUnknownError(SessionLostError):
     """The owner of the queue ended during a flush, and no later owner knows whether that flush was committed.
 
-    This is so only if this process has closed the queue during that flush, or if more than 4,096 sessions of other
-    workers were lost since. ``SharedQueue.clear`` and ``requeue`` raise it, too, if the owner ended during the call.
-    Look into the queue, or repeat the work with a marker.
+    There are two causes: this process has closed the queue meanwhile, or more than 4,096 sessions of other workers were
+    lost since. ``SharedQueue.clear`` and ``requeue`` raise it, too, if the owner ended during the call. Look into the
+    queue, or repeat the work with a marker.
 
     Attributes:
         path: The path of the queue.

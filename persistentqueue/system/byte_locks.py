@@ -91,7 +91,7 @@ class LockFile:
         return True
 
     def _share(self, directory: os.stat_result) -> None:
-        """Let others who may write to the directory use the new file, also if root has made it."""
+        """Give the new file to the user and the group of the directory, also if root has made it."""
         with suppress(PermissionError):  # this process is in no such group
             os.fchown(self._fds[-1], directory.st_uid if os.geteuid() == _ROOT else -1, directory.st_gid)
         if directory.st_mode & S_IWGRP:

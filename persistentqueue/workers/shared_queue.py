@@ -448,8 +448,8 @@ class SharedQueue(MisplacedCalls, Generic[T]):
         Everything committed is durable on return. Any thread may call it; closing again does nothing, but waits for
         another thread that is closing the queue. A ``flush`` of another thread that has begun tells its outcome, but
         waits for no more room. It raises ``OutcomeUnknownError`` if the owner, which may be this process, ends before
-        it has answered. A session with enqueued items that it has not flushed causes an ``UnflushedWarning``. If this process owns the queue, the sessions of other processes have ``grace_seconds`` to
-        flush what they hold.
+        it has answered. A session with enqueued items that it has not flushed causes an ``UnflushedWarning``. If this
+        process owns the queue, the sessions of other processes have ``grace_seconds`` to flush what they hold.
 
         Raises:
             ResourceError, BrokenQueueError: The log could not be sealed. The next owner recovers.

@@ -324,10 +324,10 @@ def _limits(of: Mapping[str, Any]) -> Iterator[tuple[str, list[list[str]]]]:
             ["age of a part when it is published", f"{of['PART_SECONDS_MAX'] / days:g} days", "`ExpiredPartError`"],
             [
                 "age of a part that no manifest names",
-                f"{of['PART_GRACE_SECONDS'] / days:g} days",
+                f"{of['PART_SECONDS_KEPT'] / days:g} days",
                 "the owner sweeps it then",
             ],
-            ["age of a draft of a dead producer", f"{of['GRACE_SECONDS'] / 3600:g} h", "the owner sweeps it then"],
+            ["age of a draft of a dead producer", f"{of['DRAFT_SECONDS_KEPT'] / 3600:g} h", "the owner sweeps it then"],
         ],
     )
     yield (

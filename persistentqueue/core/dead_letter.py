@@ -99,22 +99,6 @@ class DeadLetter:
             ) from None
 
 
-class _DeadLetters:
-    """Codec of a queue of dead letters."""
-
-    def encode(self, item: DeadLetter) -> bytes:
-        """Return the envelope of the dead letter."""
-        return item.encode()
-
-    def decode(self, data: bytes) -> DeadLetter:
-        """Return the dead letter in the envelope. Raises ``DeadLetterError``."""
-        return DeadLetter.decode(data)
-
-
-DEAD_LETTERS = _DeadLetters()
-"""Codec for opening a dead-letter queue on its own: ``codec=DEAD_LETTERS``."""
-
-
 def _values(fields: dict[str, Any]) -> tuple[str, str, int, int, str, datetime]:
     """Return the checked values of the fields, in order. Raises ``ValueError``, ``TypeError``, ``KeyError``."""
     queue, subscription, reason = (_need(fields[key], str) for key in ("queue", "subscription", "reason"))

@@ -1,4 +1,4 @@
-"""Checks of what callers pass in (items, markers, names, counts and timeouts), and the buffer of a session's items.
+"""Checks of what callers pass in: items, markers, names, counts and timeouts; and the batches of producers and workers.
 
 Every value is checked before anything is buffered.
 """

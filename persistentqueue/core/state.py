@@ -234,9 +234,9 @@ class State:
         ``created`` are the segments that the transaction makes known before this operation.
         """
         if isinstance(operation, Dequeue):
-            self.check_dequeue(*operation)
+            self.check_unconsumed(*operation)
         elif isinstance(operation, Delivered | Delayed):
-            self._check_delivery(*operation[:3])
+            self.check_unconsumed(*operation[:3])
         elif isinstance(operation, Compaction):
             self._compacted(*operation, created)
         elif isinstance(operation, SubscriptionOpened):
@@ -248,8 +248,8 @@ class State:
         """Take over another state, which the caller gives up, in one step that nothing interrupts."""
         vars(self).update(vars(other))
 
-    def check_dequeue(self, subscription: int, first: int, count: int) -> None:
-        """Raise ``StateError`` if the subscription cannot consume these sequences. Change nothing."""
+    def check_unconsumed(self, subscription: int, first: int, count: int) -> None:
+        """Raise ``StateError`` unless the queue has these sequences, and the subscription has consumed none of them."""
         end, cursor = first + count, self.subscriptions.get(subscription)
         if cursor is None or count <= 0 or end > self.next_sequence or cursor.overlaps(first, end):
             above = "no subscription" if cursor is None else cursor.frontier
@@ -260,11 +260,11 @@ class State:
 
     def dequeue(self, subscription: int, first: int, count: int) -> None:
         """Apply the fields of a ``Dequeue``."""
-        self.check_dequeue(subscription, first, count)
+        self.check_unconsumed(subscription, first, count)
         self.consume(subscription, first, count)
 
     def consume(self, subscription: int, first: int, count: int) -> None:
-        """Apply the fields of a ``Dequeue`` that ``check_dequeue`` has passed."""
+        """Apply the fields of a ``Dequeue`` that ``check_unconsumed`` has passed."""
         end, cursor = first + count, self.subscriptions[subscription]
         cursor.consume(first, count)
         if self.attempts:
@@ -591,7 +591,7 @@ class State:
 
     def _counted(self, subscription: int, first: int, count: int) -> Attempts:
         """Return the deliveries of the subscription. Raises ``StateError`` unless it still has to consume this run."""
-        self._check_delivery(subscription, first, count)
+        self.check_unconsumed(subscription, first, count)
         return self.attempts.setdefault(subscription, Attempts())
 
     def _deliver(self, subscription: int, first: int, count: int, times: int) -> None:
@@ -599,14 +599,6 @@ class State:
         attempts.deliver(first, count, times)
         if not attempts:
             del self.attempts[subscription]
-
-    def _check_delivery(self, subscription: int, first: int, count: int) -> None:
-        cursor, end = self.subscriptions.get(subscription), first + count
-        if cursor is None or count <= 0 or end > self.next_sequence or cursor.overlaps(first, end):
-            raise StateError(
-                f"a delivery of sequences below {self.next_sequence} that are not consumed",
-                f"{count} from {first} to subscription {subscription}",
-            )
 
     def _uncount(self, subscription: int, first: int, count: int) -> None:
         """Forget the deliveries of this run, which is consumed."""

@@ -94,9 +94,9 @@ class Adopter:
         self._told = ""
         """Name of the file that was last reported because it never fits."""
         self._full_at: tuple[int, int] | None = None
-        """The value of ``_progress`` when there was no room for the first published file; None if there was room."""
+        """The value of ``_room_stamp`` when there was no room for the first published file; None if there was room."""
         self._room_made_at: tuple[int, int] | None = None
-        """The value of ``_progress`` when space was last given back for a published file."""
+        """The value of ``_room_stamp`` when space was last given back for a published file."""
         self._most = LOOK_NAMES
         """Largest number of published files in the next group: fewer after the log had no room for a group."""
         self.monotonic = context.disk.monotonic
@@ -131,7 +131,7 @@ class Adopter:
 
     def _adopt_listed(self, insists: bool, most: int | None) -> int:
         self._inbox.is_cut = False
-        adopted, is_its_turn = 0, insists or self._full_at != self._progress
+        adopted, is_its_turn = 0, insists or self._full_at != self._room_stamp
         left = self._inbox.left if most is not None else 0
         dealt, most, may_make_room = 0, most or 0, insists
         while True:
@@ -161,7 +161,7 @@ class Adopter:
                 if may_make_room and self._makes_room(refused):
                     may_make_room = False
                     continue
-                self._full_at, is_its_turn = self._progress, False
+                self._full_at, is_its_turn = self._room_stamp, False
                 self._tell_if_lasting(refused, insists)
         return adopted
 
@@ -182,10 +182,10 @@ class Adopter:
         Only the commits of sessions do it otherwise. If nothing has changed since the last time, this does nothing.
         """
         refused = self._refused_by_disk(transaction)
-        if refused is None or self._room_made_at == self._progress:
+        if refused is None or self._room_made_at == self._room_stamp:
             return False
         has_made = self._store.make_room(OverLimitError(refused.limit, refused.path))
-        self._room_made_at = self._progress
+        self._room_made_at = self._room_stamp
         return has_made
 
     def _refused_by_disk(self, transaction: Transaction) -> QueueFullError | None:
@@ -230,7 +230,7 @@ class Adopter:
         return adopted
 
     @property
-    def _progress(self) -> tuple[int, int]:
+    def _room_stamp(self) -> tuple[int, int]:
         """Number of gone items and of trims. It changes whenever there may be new room."""
         return self._state.gone_count, self._generations.trims
 

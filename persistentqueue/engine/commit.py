@@ -435,7 +435,7 @@ class Committer:
         disk, state, subscription = self._disk, self._state, ready.number
         try:
             for first, count in runs:
-                state.check_dequeue(subscription, first, count)
+                state.check_unconsumed(subscription, first, count)
         except StateError:
             return False  # the long way finds which transaction is invalid
         if is_alone and len(runs) == 1:
@@ -508,7 +508,7 @@ class Committer:
         noted = 0
         try:
             for first, count in transaction.runs:
-                self._state.check_dequeue(number, first, count)
+                self._state.check_unconsumed(number, first, count)
                 if taken.size and taken.overlap(first, first + count):
                     raise StateError(
                         "sequences that no other transaction of the group consumes", f"{count} from {first} again"

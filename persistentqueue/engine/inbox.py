@@ -57,9 +57,9 @@ _SKIPS_ASKED = 16
 """Number of skipped files that a caller checks again if it finds nothing else: they may be readable now."""
 _RELISTINGS_MAX = 8
 """Largest number of further listings, for files that were published while a listing was made."""
-GRACE_SECONDS = 3600.0
+DRAFT_SECONDS_KEPT = 3600.0
 """Seconds since the last write to a draft, after which it is swept if no process holds its lock."""
-PART_GRACE_SECONDS = 7 * 86400.0
+PART_SECONDS_KEPT = 7 * 86400.0
 """Age in seconds at which a part is swept if no manifest names it. No part of six days is published any more."""
 _TICK_NS, _COARSE_TICK_NS = 20_000_000, 2_000_000_000
 """Nanoseconds within which two changes of a directory may leave the same time of change.
@@ -296,8 +296,8 @@ class Inbox:
             sync_directory(self._disk, self.directory)
 
     def sweep_if_due(self) -> None:
-        """Call ``sweep`` if the last sweep was more than ``GRACE_SECONDS`` ago, for an owner that is never idle."""
-        if not 0 <= self._disk.time_ns() - self._swept_ns < GRACE_SECONDS * 1e9:
+        """Call ``sweep`` if the last one was more than ``DRAFT_SECONDS_KEPT`` ago, for an owner that is never idle."""
+        if not 0 <= self._disk.time_ns() - self._swept_ns < DRAFT_SECONDS_KEPT * 1e9:
             self.sweep()
 
     def sweep(self) -> bool:
@@ -322,7 +322,7 @@ class Inbox:
 
         Delete nothing if a manifest cannot be read, or a file was set aside: it may name them.
         """
-        before_ns = self._disk.time_ns() - int(PART_GRACE_SECONDS * 1e9)
+        before_ns = self._disk.time_ns() - int(PART_SECONDS_KEPT * 1e9)
         adopted = self._adopted()
         parts = [name for name in names if is_part(name) and name not in adopted]
         old = [name for name in parts if self._disk.lstat(self.path(name)).st_mtime_ns <= before_ns]
@@ -340,12 +340,12 @@ class Inbox:
     def _sweep_draft(self, path: str) -> None:
         need_regular(self._disk, path)
         # A new draft is not locked for a moment, so that it seems to be left behind. Therefore young files are spared.
-        if self._disk.time_ns() - self._disk.lstat(path).st_mtime_ns < GRACE_SECONDS * 1e9:
+        if self._disk.time_ns() - self._disk.lstat(path).st_mtime_ns < DRAFT_SECONDS_KEPT * 1e9:
             return
         fd, _ = open_dense(self._disk, path)
         try:
             age_ns = self._disk.time_ns() - self._disk.fstat(fd).st_mtime_ns
-            if age_ns >= GRACE_SECONDS * 1e9 and self._disk.lock(fd):
+            if age_ns >= DRAFT_SECONDS_KEPT * 1e9 and self._disk.lock(fd):
                 self._disk.unlink(path)
         finally:
             self._disk.close(fd)

@@ -61,7 +61,7 @@ from ..system.progress import SILENT, Meter
 from ..system.trust import need_trusted
 from .in_doubt import Decide, ask, find_copy, forget_settled
 from .mounts import need_local
-from .replay import Recovered, finish_adoptions, recover
+from .replay import Recovered, recover, segment_path
 
 
 def announce(directory: str, report: RecoveryReport) -> None:
@@ -396,6 +396,13 @@ def _go_on_sealed(store: Store, recovered: Recovered, sweep: list[str]) -> Recov
     return RecoveryReport(
         generation=recovered.replay.header.number, swept=tuple(sweep), set_aside=tuple(recovered.set_aside)
     )
+
+
+def finish_adoptions(disk: Disk, places: Places, recovered: Recovered) -> None:
+    """Rename adopted files that are still in the inbox to their segments, not durably; forget their old names."""
+    adopted, recovered.adopted = recovered.adopted, {}
+    for number in adopted:
+        disk.rename(segment_path(places, number, adopted), recovered.path(places, number))
 
 
 def _go_on_crashed(store: Store, recovered: Recovered, sweep: list[str], meter: Meter) -> RecoveryReport:

@@ -197,13 +197,6 @@ def look_into_inbox(disk: Disk, places: Places) -> dict[str, str]:
     return {name: join(part, name) for part in parts for name in names_in(disk, places.path(part))}
 
 
-def finish_adoptions(disk: Disk, places: Places, recovered: Recovered) -> None:
-    """Rename adopted files that are still in the inbox to their segments, not durably; forget their old names."""
-    adopted, recovered.adopted = recovered.adopted, {}
-    for number in adopted:
-        disk.rename(segment_path(places, number, adopted), recovered.path(places, number))
-
-
 def _header(disk: Disk, path: str) -> Header | None:
     """Return the header of a segment; None if it never reached the disk, or if the file is gone.
 

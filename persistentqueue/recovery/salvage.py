@@ -42,7 +42,8 @@ from ..system.disk import Disk, join
 from ..system.progress import SILENT, Meter
 from ..system.trust import need_regular
 from .in_doubt import Decide
-from .replay import Recovered, finish_adoptions, look_into_inbox, recover
+from .opening import finish_adoptions
+from .replay import Recovered, look_into_inbox, recover
 
 
 @dataclass

@@ -692,11 +692,11 @@ class OpenQueue(ClosableQueue):
         self._abandoned.append(transaction)
         if self.closed is None and self.mutex.acquire(blocking=False):
             self.mutex.release()
-            self._adopt()
+            self._discard_abandoned()
         elif self.closed is None:
             # Another thread waits for the mutex, since a consumer may wait for these items, and no other call may come.
             with suppress(RuntimeError):  # no more threads: the next call discards it
-                _thread.start_new_thread(self._adopt, ())
+                _thread.start_new_thread(self._discard_abandoned, ())
 
     def settle(self, *, may_wait: bool = True) -> None:
         """Wait until all flushes that sessions have handed over have ended. Raise the error of the first that failed.
@@ -714,19 +714,19 @@ class OpenQueue(ClosableQueue):
         """Raise ``ClosedError`` if the queue is closed. Discard what dropped sessions have left behind."""
         self.check_closed()
         if self._abandoned and not self.mutex.locked():
-            self._adopt()
+            self._discard_abandoned()
 
     def check_usable(self) -> None:
         """Raise ``BrokenQueueError`` if the queue is broken, after ``check``."""
         self.check()
         self._store.check()
 
-    def _adopt(self) -> None:
+    def _discard_abandoned(self) -> None:
         """Discard the transactions that dropped sessions have left behind."""
         if self._abandoned:
-            self.shielded(self._adopt_abandoned)
+            self.shielded(self._discard_each_abandoned)
 
-    def _adopt_abandoned(self) -> None:
+    def _discard_each_abandoned(self) -> None:
         with suppress(IndexError):  # another thread has taken the last one
             while self._abandoned:
                 transaction = self._abandoned.pop()

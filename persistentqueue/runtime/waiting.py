@@ -26,31 +26,51 @@ from ..interrupts.signal_shield import shielded
 from ..system.wakeup import LONGEST_SECONDS, POLL_SECONDS, Wakeup
 
 
-class _Place:
-    """The place of one thread that waits for an item: with the wake-up, or with a lock that ``tell`` releases."""
+class Place:
+    """The place of one thread that waits: a lock, which ``tell`` releases."""
 
-    __slots__ = ("bell", "is_told", "most_seconds", "turn")
+    __slots__ = ("_turn", "is_told")
 
     def __init__(self) -> None:
-        self.turn = threading.Lock()
-        self.turn.acquire()
-        self.bell: Wakeup | None = None
+        self._turn = threading.Lock()
+        self._turn.acquire()
         self.is_told = False
-        self.most_seconds = LONGEST_SECONDS
 
     def tell(self) -> None:
-        """End its sleep. After an interruption it may be called again."""
+        """End its sleep, or the next one. The mutex is held. After an interruption it may be called again."""
         if not self.is_told:
             self.is_told = True
-            self.turn.release()
+            self._turn.release()
+
+    def listen(self) -> None:
+        """Forget what the place was told so far. The mutex is held."""
+        if self.is_told:
+            self._turn.acquire(blocking=False)
+            self.is_told = False
+
+    def sleep(self, timeout_seconds: float) -> None:
+        """Return when the place is told, or was told since ``listen``, or when the time is over. Without the mutex."""
+        if self._turn.acquire(timeout=timeout_seconds):
+            self._turn.release()
+
+
+class _ItemPlace(Place):
+    """The place of one thread that waits for an item. It may keep the wake-up, which then ends its sleep."""
+
+    __slots__ = ("bell", "most_seconds")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bell: Wakeup | None = None
+        self.most_seconds = LONGEST_SECONDS
 
     def sleep(self, timeout_seconds: float) -> None:
         """Return when the place is told, when the wake-up that it keeps rings, or when the time is over."""
         seconds = min(timeout_seconds, self.most_seconds)
         if self.bell is not None:
             self.bell.wait(seconds)
-        elif self.turn.acquire(timeout=seconds):
-            self.turn.release()
+        else:
+            super().sleep(seconds)
 
 
 class Waiter(Protocol):
@@ -75,7 +95,7 @@ class ItemWaiters:
         self._opened = opened
         self.sleeping: list[Waiter] = []
         """Places without the wake-up. Read-only outside this class."""
-        self.keeper: _Place | None = None
+        self.keeper: _ItemPlace | None = None
         """Place that keeps the wake-up; None if there is none. Read-only outside this class."""
         self._bell: Wakeup | None = None
         self._is_closed = False
@@ -93,7 +113,7 @@ class ItemWaiters:
         may have come, when the time is over, or earlier. If the process has no file descriptors left for a wake-up, it
         returns within 50 ms.
         """
-        place = _Place()
+        place = _ItemPlace()
         try:
             with self._mutex:
                 seconds = must_wait()
@@ -148,7 +168,7 @@ class ItemWaiters:
         process."""
         self._close_bell()
 
-    def _enter(self, place: _Place) -> bool:
+    def _enter(self, place: _ItemPlace) -> bool:
         """Take the place. Return False if the thread must look again first: files that came before the wake-up
         existed did not ring it."""
         if self.keeper is None:
@@ -170,7 +190,7 @@ class ItemWaiters:
         with self._opened() as directory:
             self._bell = Wakeup(directory)
 
-    def _leave(self, place: _Place, passes: bool = False) -> None:
+    def _leave(self, place: _ItemPlace, passes: bool = False) -> None:
         """Give up the place. After an interruption it may be called again.
 
         If the thread ``passes``, it will not look for what it was woken for, and another thread is woken.
@@ -184,7 +204,7 @@ class ItemWaiters:
                     shielded(self._close_bell)
             if self.keeper is None or (passes and place.is_told):
                 # One of the threads may keep the wake-up next.
-                for other in [each for each in self.sleeping if isinstance(each, _Place)][:1] or self.sleeping[:1]:
+                for other in [each for each in self.sleeping if isinstance(each, Place)][:1] or self.sleeping[:1]:
                     other.tell()
                     self.sleeping.remove(other)
 
@@ -194,41 +214,13 @@ class ItemWaiters:
             bell.close()
 
 
-class RoomWaiter:
-    """The place of one thread that waits for room."""
-
-    __slots__ = ("_is_told", "_turn")
-
-    def __init__(self) -> None:
-        self._turn = threading.Lock()
-        self._turn.acquire()
-        self._is_told = False
-
-    def tell(self) -> None:
-        """End its sleep, or the next one. The mutex is held."""
-        if not self._is_told:
-            self._is_told = True
-            self._turn.release()
-
-    def listen(self) -> None:
-        """Forget what the place was told so far. The mutex is held."""
-        if self._is_told:
-            self._turn.acquire(blocking=False)
-            self._is_told = False
-
-    def sleep(self, timeout_seconds: float) -> None:
-        """Return when the place is told, or was told since ``listen``, or when the time is over. Without the mutex."""
-        if self._turn.acquire(timeout=timeout_seconds):
-            self._turn.release()
-
-
 class RoomWaiters:
     """The threads that wait for room in one queue. ``mutex`` guards them. Only ``tell_first`` and ``wake_all`` are
     called with it."""
 
     def __init__(self, mutex: threading.Lock) -> None:
         self._mutex = mutex
-        self.taken: list[RoomWaiter] = []
+        self.taken: list[Place] = []
         """Places of the waiting threads, in the order in which they came. Read-only outside this class."""
         self._rooms = 0
         """Number of times that there may have been room for them."""
@@ -247,8 +239,8 @@ class RoomWaiters:
 
     def wake_all(self) -> None:
         """Wake all waiters, so that each checks whether it may go on waiting. The mutex is held."""
-        for seat in self.taken:
-            seat.tell()
+        for place in self.taken:
+            place.tell()
 
     def wait(
         self,
@@ -268,19 +260,19 @@ class RoomWaiters:
         attempt. A refusal that is ``lasting`` is raised at once, and so is an error of ``check``.
         """
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-        seat = RoomWaiter()
+        place = Place()
         try:
-            error = self._wait(seat, attempt, refuse, check, look, deadline, outside)
-            self._leave(seat)
+            error = self._wait(place, attempt, refuse, check, look, deadline, outside)
+            self._leave(place)
         except BaseException:
-            shielded(partial(self._leave, seat))
+            shielded(partial(self._leave, place))
             raise
         if error is not None:
             raise error
 
     def _wait(
         self,
-        seat: RoomWaiter,
+        place: Place,
         attempt: Callable[[], None],
         refuse: Callable[[], QueueFullError],
         check: Callable[[], None],
@@ -291,11 +283,11 @@ class RoomWaiters:
         """Return the refusal that ends the wait; None once the attempt has succeeded."""
         tried, refusal = -1, None
         with self._mutex:
-            self.taken.append(seat)
+            self.taken.append(place)
         while True:
             with self._mutex:
-                seat.listen()
-                is_first = self.taken[0] is seat
+                place.listen()
+                is_first = self.taken[0] is place
                 is_its_turn = is_first and self._rooms != tried
                 if is_its_turn:
                     tried = self._rooms
@@ -305,7 +297,7 @@ class RoomWaiters:
                     if left <= 0:
                         return refusal or refuse()
             if not is_its_turn:
-                outside(partial(seat.sleep, min(left, POLL_SECONDS if is_first else LONGEST_SECONDS)))
+                outside(partial(place.sleep, min(left, POLL_SECONDS if is_first else LONGEST_SECONDS)))
                 if is_first:
                     look()
                 continue
@@ -318,9 +310,9 @@ class RoomWaiters:
             else:
                 return None
 
-    def _leave(self, seat: RoomWaiter) -> None:
+    def _leave(self, place: Place) -> None:
         with self._mutex:
-            if seat in self.taken:
-                self.taken.remove(seat)
+            if place in self.taken:
+                self.taken.remove(place)
             if self.taken:
                 self.taken[0].tell()

@@ -63,9 +63,7 @@ class Log:
         self._fd = fd
         self._direct = direct
         self.path = path
-        self.generation = header.number
         self.salt = header.salt
-        self.sealed = bool(header.flags & SEALED)
         self.capacity_bytes = header.size_bytes
         self.end = first.end
         self.number = first.number

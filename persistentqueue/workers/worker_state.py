@@ -47,7 +47,7 @@ from .presence import Presence
 
 
 class WorkerState(SessionCalls, Generic[T]):
-    """The part of a worker session that its owner has too."""
+    """A session's account of its items at the owner, its holds, and its flush whose outcome is unknown."""
 
     __slots__ = (
         "__weakref__",

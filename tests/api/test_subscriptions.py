@@ -39,7 +39,7 @@ from persistentqueue.core.operations import (
 from persistentqueue.core.state import State, StateError
 from persistentqueue.engine.admission import Limits
 from persistentqueue.options import Start
-from persistentqueue.runtime.waiting import RoomWaiter
+from persistentqueue.runtime.waiting import Place
 from persistentqueue.subscription import Subscription
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
@@ -353,7 +353,7 @@ def test_limits_are_looked_at_while_subscriptions_stay(
             each.enqueue(b"2")
         with pytest.raises(QueueFullError):
             session.flush(timeout=0)
-        waiting = RoomWaiter()
+        waiting = Place()
         queue._open()._room_waiters.taken.append(waiting)
         assert isinstance(queue.flush_all([other])[0], QueueFullError)
         queue._open()._room_waiters.taken.remove(waiting)

@@ -84,7 +84,7 @@ def test_a_producer_is_killed_at_every_step(
 
     Files that the producer leaves behind are swept.
     """
-    monkeypatch.setattr("persistentqueue.engine.inbox.GRACE_SECONDS", 0.0)
+    monkeypatch.setattr("persistentqueue.engine.inbox.DRAFT_SECONDS_KEPT", 0.0)
     flushes = [[b"0 0", b"0 1"], [b"1 0", b"1 1", b"spilled"], [b"2 0", b"2 1"]]
     with PersistentQueue(tmp_path / "whole") as queue:
         ledger, code = forks.run(publish_and_die, tmp_path / "whole", 10**9, half)

@@ -17,7 +17,7 @@ import pytest
 
 import persistentqueue
 from persistentqueue import PersistentQueue
-from persistentqueue.engine.inbox import PART_GRACE_SECONDS
+from persistentqueue.engine.inbox import PART_SECONDS_KEPT
 from persistentqueue.spark import StageHandoff
 from tests.support.parts import in_part
 from tests.support.queues import drain
@@ -140,7 +140,7 @@ def check_place(cell: Cell, found: dict[str, Any]) -> None:
 def check_cell(directory: Path, cell: Cell) -> None:
     """Check that each item is there once, in order, that nothing waits, and that unused files are swept when old."""
     check_place(cell, struck(directory))
-    old = time.time() - PART_GRACE_SECONDS - 60
+    old = time.time() - PART_SECONDS_KEPT - 60
     for file in (directory / "out" / "inbox").iterdir():
         os.utime(file, (old, old))
     if cell.kind in {"handoff", "put"}:

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructField, StructType
 
 from persistentqueue import CorruptionError, Encryption, InvalidNameError, PersistentQueue, check
-from persistentqueue.engine.inbox import PART_GRACE_SECONDS
+from persistentqueue.engine.inbox import PART_SECONDS_KEPT
 from persistentqueue.errors import BrokenQueueError
 from persistentqueue.spark import partition_reader, register
 from persistentqueue.spark import writer as writers
@@ -74,7 +74,7 @@ def taken(root: Path, queue: str = "q") -> list[bytes]:
 
 def sweep(root: Path) -> None:
     """Let the files in the inbox grow old, and let the owner open the queue: then none is left."""
-    old = time.time() - PART_GRACE_SECONDS - 60
+    old = time.time() - PART_SECONDS_KEPT - 60
     for name in inbox(root):
         os.utime(root / "q" / "inbox" / name, (old, old))
     PersistentQueue(str(root), "q").close()

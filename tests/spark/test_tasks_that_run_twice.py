@@ -14,7 +14,7 @@ import pytest
 
 import persistentqueue
 from persistentqueue import PersistentQueue
-from persistentqueue.engine.inbox import PART_GRACE_SECONDS
+from persistentqueue.engine.inbox import PART_SECONDS_KEPT
 from persistentqueue.spark import JavaNotFoundError, java
 from persistentqueue.storage.publication import is_part
 from tests.support.queues import drain
@@ -98,7 +98,7 @@ def test_tasks_that_run_twice(tmp_path: Path, java_home: Path, master: str) -> N
         wrote = sorted(path.name for path in directory.glob("wrote-*"))
         parts = [path for path in inbox.iterdir() if is_part(path.name)]
         assert len(parts) >= len(wrote) > TASKS, f"{job}: {wrote}"
-        old = time.time() - PART_GRACE_SECONDS - 60
+        old = time.time() - PART_SECONDS_KEPT - 60
         for path in inbox.iterdir():
             os.utime(path, (old, old))
         with PersistentQueue(directory, "out") as queue:

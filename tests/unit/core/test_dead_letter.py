@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from persistentqueue import DeadLetter, DeadLetterError, PersistentQueueError
-from persistentqueue.core.dead_letter import DEAD_LETTERS, LINE_BYTES_MAX
-from tests.conftest import QueueFactory
+from persistentqueue.core.dead_letter import LINE_BYTES_MAX
 
 LETTER = DeadLetter(
     b"\0item\n", "orders", "", 7, 5, "ValueError: bad row", datetime(2026, 1, 2, 3, 4, 5, 6, timezone.utc)
@@ -65,12 +63,3 @@ def test_what_is_none_says_so(foreign: bytes) -> None:
         DeadLetter.decode(foreign)
     assert isinstance(caught.value, PersistentQueueError)
     assert isinstance(caught.value, ValueError)
-
-
-def test_the_codec(open_queue: QueueFactory) -> None:
-    """A dead-letter queue that is opened with ``DEAD_LETTERS`` takes and returns ``DeadLetter`` objects."""
-    dead: Any = open_queue("dead", codec=DEAD_LETTERS)
-    with dead.transaction() as session:
-        session.enqueue(LETTER)
-    with dead.transaction() as session:
-        assert session.dequeue() == LETTER

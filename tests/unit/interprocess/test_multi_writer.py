@@ -35,7 +35,7 @@ from persistentqueue.core.block import SEGMENT_MAGIC, Columns
 from persistentqueue.core.frame import encode_frame
 from persistentqueue.core.header import HEADER_BYTES, VERSION, decode_header, encode_header
 from persistentqueue.core.operations import Adoption, Enqueue, MarkerSet, Operation, encode_transaction
-from persistentqueue.engine.inbox import ADOPTED_MAX, PART_GRACE_SECONDS
+from persistentqueue.engine.inbox import ADOPTED_MAX, PART_SECONDS_KEPT
 from persistentqueue.engine.transaction import SPILL_BYTES
 from persistentqueue.errors import UnsupportedFormatError
 from persistentqueue.interprocess import multi_writer as room
@@ -211,7 +211,7 @@ def test_what_is_skipped_and_cannot_be_deleted_is_swept(directory: Path) -> None
         assert drain(queue) == []
     (left,) = inbox(directory)
     assert is_part(left)
-    grow_old(directory / "inbox" / left, PART_GRACE_SECONDS + 60)
+    grow_old(directory / "inbox" / left, PART_SECONDS_KEPT + 60)
     PersistentQueue(directory).close()
     assert inbox(directory) == []
 
@@ -609,12 +609,12 @@ def test_old_parts_are_swept(directory: Path) -> None:
         named = publish(directory, [b"x"])
         old, young, later = write(directory, [b"old"], [b"young"], [b"later"])
         for part in (*named, old):
-            grow_old(directory / "inbox" / part.name, PART_GRACE_SECONDS + 60)
-        grow_old(directory / "inbox" / young.name, PART_GRACE_SECONDS - 3600)
+            grow_old(directory / "inbox" / part.name, PART_SECONDS_KEPT + 60)
+        grow_old(directory / "inbox" / young.name, PART_SECONDS_KEPT - 3600)
         assert old.name in inbox(directory)
         queue.maintain()
         assert [name for name in inbox(directory) if is_part(name)] == [named[0].name, young.name, later.name]
-    grow_old(directory / "inbox" / later.name, PART_GRACE_SECONDS + 60)
+    grow_old(directory / "inbox" / later.name, PART_SECONDS_KEPT + 60)
     with PersistentQueue(directory) as queue:
         assert inbox(directory) == [young.name]
         assert drain(queue) == [b"full", b"x"]
@@ -625,7 +625,7 @@ def test_nothing_is_swept_where_a_manifest_may_name_it(open_queue: QueueFactory,
     queue = open_queue()
     parts = publish(directory, [b"x"])
     path = directory / "inbox" / parts[0].name
-    grow_old(path, PART_GRACE_SECONDS + 60)
+    grow_old(path, PART_SECONDS_KEPT + 60)
     manifest = next(each for each in path.parent.iterdir() if is_published(each.name))
     whole = manifest.read_bytes()
     newer = encode_header(SEGMENT_MAGIC, decode_header(whole, SEGMENT_MAGIC, "x"), VERSION + 1)

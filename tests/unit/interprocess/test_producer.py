@@ -33,7 +33,7 @@ from persistentqueue import (
 )
 from persistentqueue.core.block import SEGMENT_MAGIC
 from persistentqueue.core.header import HEADER_BYTES, VERSION, decode_header, encode_header
-from persistentqueue.engine.inbox import ADOPTED_MAX, GRACE_SECONDS
+from persistentqueue.engine.inbox import ADOPTED_MAX, DRAFT_SECONDS_KEPT
 from persistentqueue.engine.transaction import SPILL_BYTES
 from persistentqueue.errors import UnsupportedFormatError
 from persistentqueue.interprocess import is_reached, reached_version
@@ -643,7 +643,7 @@ def test_what_a_newer_release_published(open_queue: QueueFactory, directory: Pat
 def test_drafts_that_were_left_behind(directory: Path) -> None:
     """The owner deletes an old draft that no producer holds; a held draft and a young one stay."""
     PersistentQueue(directory).close()
-    old = time.time() - 2 * GRACE_SECONDS
+    old = time.time() - 2 * DRAFT_SECONDS_KEPT
     names = [f"{n:016x}-{n:016x}.tmp" for n in (1, 2)]
     for name in names:
         (directory / "inbox" / name).write_bytes(b"half")

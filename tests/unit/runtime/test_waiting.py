@@ -16,7 +16,7 @@ from persistentqueue import BrokenQueueError, ClosedError, CorruptionError, Queu
 from persistentqueue.engine.store import Store
 from persistentqueue.engine.transaction import Transaction
 from persistentqueue.runtime import maintenance
-from persistentqueue.runtime.waiting import RoomWaiter
+from persistentqueue.runtime.waiting import Place
 from persistentqueue.system import files
 from persistentqueue.system.disk import DISK, DSYNC
 from tests.conftest import QueueFactory
@@ -293,9 +293,9 @@ def test_interrupted_while_it_waits(
     group = queue._open_queue
     assert group is not None
     behind: list[Future[None]] = []
-    sleep, this_thread = RoomWaiter.sleep, threading.get_ident()
+    sleep, this_thread = Place.sleep, threading.get_ident()
 
-    def interrupted(seat: RoomWaiter, timeout_seconds: float) -> None:
+    def interrupted(seat: Place, timeout_seconds: float) -> None:
         if threading.get_ident() != this_thread:
             sleep(seat, timeout_seconds)
             return
@@ -306,7 +306,7 @@ def test_interrupted_while_it_waits(
     with queue.session() as session:
         session.enqueue_many([b"c", b"d"])
         with monkeypatch.context() as patch, pytest.raises(Interruption):
-            patch.setattr(RoomWaiter, "sleep", interrupted)
+            patch.setattr(Place, "sleep", interrupted)
             session.flush()
         behind[0].result(SECONDS)
         assert drain(queue) == [b"a", b"b"]

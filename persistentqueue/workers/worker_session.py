@@ -117,8 +117,25 @@ class WorkerSession(WorkerState[T]):
 
     def dequeue(self, timeout: float | None = 0.0) -> T | None:
         """Hold the first ready item and return it; None if there is none in time. As ``Session.dequeue``."""
-        items = self.dequeue_many(1, timeout)
-        # No call from here on, so no interruption: the item that was taken reaches the caller.
+        timeout = checked_timeout(timeout)
+        if self._busy:
+            self._begin()
+        self._busy = BUSY
+        try:  # not by ``dequeue_many``: Python 3.10 may interrupt the return from a call
+            items: list[Any] = self._take(1, timeout)
+            if self._codec is not BYTES:
+                items = self._decoded(items)
+            count = len(items)
+            # No call from here on, so no interruption: the item that was taken reaches the caller.
+            self._given += count
+            self._busy = FREE
+        except CodecError:  # the caller gets it in place of the item, which stays on hold
+            self._given += 1
+            self._busy = FREE
+            raise
+        except BaseException:
+            self._end_badly()
+            raise
         return items[0] if items else None
 
     def dequeue_many(self, max_items: int, timeout: float | None = 0.0) -> list[T]:

@@ -81,7 +81,8 @@ APART = {
         # The tests of other queues, on each Python there is, and a crawl.
         "peers/asked peers/asyncio peers/coming_from peers/cpython peers/persistqueue peers/queuelib faces/scrapy "
         # The command line in a process of its own for each verb, a terminal, a browser, importers.
-        "faces/cli faces/cli_errors faces/cli_looks faces/cli_report faces/cli_serve faces/cli_top faces/cli_worker "
+        "faces/cli faces/cli_errors faces/cli_looks faces/cli_report faces/cli_serve faces/cli_streams faces/cli_top "
+        "faces/cli_worker "
         "faces/importers "
         # Other surroundings, other users, hostile files of any size, calls that lack something or are interrupted.
         "misuse/command_line misuse/large_inboxes misuse/scarce_calls misuse/shared_inboxes misuse/surroundings "

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 from typing import IO
 
-from .streams import read, written
+from .streams import BinaryOutput, flush_whole, read, stdin, stdout, write_whole, written
 
 STDOUT = {"-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"}
 """Names of stdout."""
@@ -22,18 +21,18 @@ _NEW_MODE = 0o600
 class Output:
     """A binary file that is written. Its errors name it."""
 
-    def __init__(self, file: IO[bytes], name: str) -> None:
+    def __init__(self, file: BinaryOutput, name: str) -> None:
         self._file, self._name = file, name
 
     def write(self, data: bytes) -> None:
         """Write the bytes to the file, or to its buffer."""
         with written(self._name):
-            self._file.write(data)
+            write_whole(self._file, data)
 
     def flush(self) -> None:
         """Write what the buffer of the file has."""
         with written(self._name):
-            self._file.flush()
+            flush_whole(self._file)
 
     def close(self) -> None:
         """Write what the buffer of the file has, and close the file."""
@@ -52,8 +51,7 @@ class Output:
 def _stdout() -> Iterator[Output]:
     """Yield stdout as a binary file; flush it before and after the block."""
     with written("stdout"):
-        sys.stdout.flush()
-    output = Output(sys.stdout.buffer, "stdout")
+        output = Output(stdout(), "stdout")
     yield output
     output.flush()
 
@@ -106,7 +104,7 @@ def read_from(source: str) -> Iterator[tuple[Iterator[bytes], int | None]]:
     """Yield the lines of the file ``source``, and its size in bytes; those of stdin, and None, for ``-``. An error says
     what to do."""
     if source == "-":
-        yield lines_of(sys.stdin.buffer, "stdin"), None
+        yield lines_of(stdin(), "stdin"), None
         return
     try:
         file = Path(source).open("rb")  # noqa: SIM115 - closed below

@@ -13,7 +13,7 @@ from typing import Any
 from unicodedata import combining, east_asian_width
 
 from .formatting import printable
-from .streams import is_live, tell, written
+from .streams import flush_whole, is_live, stdout, takes_bytes, tell, write_whole, written
 
 _GAP = "  "
 _LEAST_WIDTH = 20
@@ -71,9 +71,9 @@ def write(data: bytes, done: str = "") -> None:
     ``done`` says what the command has done before, and would do once more if it was repeated: an error tells it.
     """
     with written("stdout", done):
-        sys.stdout.flush()
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+        file = stdout()
+        write_whole(file, data)
+        flush_whole(file)
 
 
 def write_text(text: str) -> None:
@@ -137,7 +137,8 @@ def _bold(line: str) -> str:
 
 
 def _encoded(text: str) -> bytes:
-    return text.encode(sys.stdout.encoding or "utf-8", errors="backslashreplace")
+    encoding = sys.stdout.encoding if takes_bytes(sys.stdout) else None
+    return text.encode(encoding or "utf-8", errors="backslashreplace")
 
 
 @contextmanager

@@ -3,6 +3,10 @@
 A stream may be closed, full, in ASCII, or without a reader. No such stream may end in a traceback, in the status that
 means "nothing to get", or in an error message within the answer. ``ready`` and ``finish`` enclose the verb.
 
+With ``PYTHONUNBUFFERED`` stdout has no buffer, and may take only a part of a write. Another process may have made a
+pipe non-blocking: a call then takes or gives nothing. ``write_whole``, ``flush_whole`` and ``stdin`` go on until all
+bytes are written or read. The stdout of a notebook takes only text.
+
 Ctrl-C has three phases. Before the verb it ends the process at once, because nothing is open yet. During the verb it
 raises ``KeyboardInterrupt``. After the verb it is ignored, because the status is known. SIGTERM and SIGHUP do the same,
 so that no file and no terminal is left as the verb uses it; at the end the process ends by the signal. If the process
@@ -22,7 +26,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any, TextIO
+from typing import IO, Any, Protocol, TextIO
 
 FAILED, INTERRUPTED = 2, 130
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -95,7 +99,7 @@ def finish(status: int) -> int:
     """
     try:
         with written("stdout"):
-            sys.stdout.flush()
+            flush_whole(sys.stdout)
     except (OSError, ValueError) as error:
         if status not in {FAILED, INTERRUPTED}:
             status = FAILED
@@ -119,6 +123,122 @@ def drop(stream: TextIO) -> None:
         stream.flush()
 
 
+class BinaryOutput(Protocol):
+    """A binary file that is written, with a buffer or without one."""
+
+    def write(self, data: Any, /) -> int | None:
+        """Take bytes; return how many of them, or None if the file takes none now."""
+
+    def flush(self) -> None:
+        """Write what the buffer has."""
+
+    def close(self) -> None:
+        """Flush and close the file."""
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+
+
+def write_whole(file: BinaryOutput, data: bytes) -> None:
+    """Write all bytes to the file, or to its buffer. If the file is non-blocking, wait until it can be written."""
+    rest = memoryview(data)
+    while rest:
+        try:
+            count = file.write(rest)
+        except BlockingIOError as blocked:  # a buffer has taken a part
+            count = blocked.characters_written
+        if not count:
+            _await(file, select.POLLOUT)
+        rest = rest[count or 0 :]
+
+
+def flush_whole(file: BinaryOutput | TextIO) -> None:
+    """Write all that the buffer of the file has. If the file is non-blocking, wait until it can be written."""
+    while True:
+        try:
+            file.flush()
+        except BlockingIOError:
+            _await(file, select.POLLOUT)
+        else:
+            return
+
+
+def _await(file: BinaryOutput | TextIO, event: int) -> None:
+    """Wait until the non-blocking file can be read or written. Raise ``BlockingIOError`` if the system cannot tell."""
+    try:
+        fd = file.fileno()
+    except (OSError, ValueError):
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from None
+    poll = select.poll()
+    poll.register(fd, event)
+    poll.poll()
+
+
+class _Patient(io.RawIOBase):
+    """Reads a file that may be non-blocking: a read waits until there are bytes, or the end."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._readinto = getattr(file, "readinto1", file.readinto)
+        """One read at most: ``readinto`` of a buffer would wait until it is full."""
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read into the buffer, and return the number of bytes; 0 only at the end."""
+        while (count := self._readinto(buffer)) is None:
+            _await(self._file, select.POLLIN)
+        return int(count)
+
+
+class _Text(io.RawIOBase):
+    """Writes bytes to a stream that takes only text, such as the stdout of a notebook."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Write the bytes as text. Each byte that is no UTF-8 is escaped."""
+        self._stream.write(bytes(data).decode(errors="backslashreplace"))
+        return len(data)
+
+    def flush(self) -> None:
+        """Flush the stream."""
+        self._stream.flush()
+
+
+def takes_bytes(stream: TextIO) -> bool:
+    """Return whether the stream has a binary file below it."""
+    return hasattr(stream, "buffer")
+
+
+def stdin() -> IO[bytes]:
+    """Return stdin as a binary file, whose reads wait if it is non-blocking."""
+    if not takes_bytes(sys.stdin):
+        with read("stdin"):
+            return io.BytesIO(sys.stdin.read().encode(errors="surrogateescape"))
+    return io.BufferedReader(_Patient(sys.stdin.buffer))
+
+
+def stdout() -> BinaryOutput:
+    """Flush stdout, and return it as a binary file."""
+    flush_whole(sys.stdout)
+    return sys.stdout.buffer if takes_bytes(sys.stdout) else _Text(sys.stdout)
+
+
+def sync_stdout() -> None:
+    """Make durable what was written to stdout, if it is a regular file."""
+    with written("stdout"):
+        if takes_bytes(sys.stdout) and _is(stat.S_ISREG, sys.stdout):
+            os.fsync(sys.stdout.fileno())
+
+
 def is_live(stream: TextIO) -> bool:
     """Return whether the stream is a terminal."""
     return stream.isatty()
@@ -126,8 +246,13 @@ def is_live(stream: TextIO) -> bool:
 
 def is_piped(stream: TextIO) -> bool:
     """Return whether the stream writes to a pipe."""
+    return takes_bytes(stream) and _is(stat.S_ISFIFO, stream)
+
+
+def _is(kind: Callable[[int], bool], stream: TextIO) -> bool:
+    """Return whether the descriptor of the stream is of a kind of files; False if it has none."""
     try:
-        return stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode)
+        return kind(os.fstat(stream.fileno()).st_mode)
     except (OSError, ValueError):
         return False
 

@@ -29,7 +29,7 @@ from .parser import (
     verb,
     verb_named,
 )
-from .streams import FAILED, INTERRUPTED, came_of_an_interrupt, drop, tell, written
+from .streams import FAILED, INTERRUPTED, came_of_an_interrupt, drop, flush_whole, tell, written
 from .workers import verbs as worker_verbs  # noqa: F401 - its import declares the verbs
 
 ABOUT = f"Inspect, use and repair persistent queues. {STATUS}"
@@ -88,7 +88,7 @@ def run(arguments: Sequence[str]) -> int:
         with logged(as_json):
             status = call()
         with written("stdout"):
-            sys.stdout.flush()
+            flush_whole(sys.stdout)
     except BrokenPipeError:
         drop(sys.stdout)
         return FAILED

@@ -50,7 +50,7 @@ from .files import lines_of, read_from
 from .formatting import item_json, item_of, many
 from .output import answer, note, progress, say, write
 from .parser import USE, Number, UsageError, parameter, verb
-from .streams import await_reader, is_live, is_piped, read
+from .streams import await_reader, is_live, is_piped, read, stdin, sync_stdout
 from .summary import beside, made_note, named
 
 if TYPE_CHECKING:
@@ -118,8 +118,8 @@ def _given(items: Sequence[str], whole: bool) -> Iterable[bytes]:
         return [item.encode(errors="surrogateescape") for item in items]
     if whole:
         with read("stdin"):
-            return [sys.stdin.buffer.read()]
-    return (line.removesuffix(b"\n") for line in lines_of(sys.stdin.buffer, "stdin"))
+            return [stdin().read()]
+    return (line.removesuffix(b"\n") for line in lines_of(stdin(), "stdin"))
 
 
 @verb(
@@ -375,8 +375,8 @@ def get(
 
     A transaction has up to 1,000 items, and is committed after stdout has taken all of them. After a crash between the
     two, the items are printed again; none is lost. If stdout is a pipe, the first transaction has one item, and each
-    further one up to twice as many as the one before. It begins when the pipe's reader has taken the one before.
-    Status 1: there was no item.
+    further one up to twice as many as the one before. It begins when the pipe's reader has taken the one before. If
+    stdout is a file, each transaction waits until its items are durable in the file. Status 1: there was no item.
 
     Disk: the items are durably consumed. Lock: needed.
     """
@@ -392,6 +392,7 @@ def get(
                 write(b"".join(json.dumps(item_json(item), ensure_ascii=False).encode() + b"\n" for item in items))
             else:
                 write(b"".join(item + b"\n" for item in items))
+            sync_stdout()
             session.flush()
             left, taken, timeout = left - len(items), taken + len(items), 0.0
             batch = min(2 * batch, BATCH_ITEMS)

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -57,10 +57,12 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 BATCH_BYTES = 4 * 1024 * 1024
-"""Least payload of a transaction of a load, in bytes; only the last one may have less.
+"""Least size of a transaction of a load, in bytes: of its items, and ``ITEM_BYTES`` for each. The last one may have less.
 
 The batches depend on the lines alone, so that a repeated load with a marker meets the same ones.
 """
+ITEM_BYTES = 100
+"""Bytes that each item of a load counts beside its payload: also empty ones take memory."""
 BATCH_ITEMS = 1000
 """Most items in one transaction of a get or of a move."""
 Batch = list[tuple[int, bytes]]
@@ -152,40 +154,46 @@ def load(
 
     A line is {"text": "…"} or {"base64": "…"}; other fields are ignored. --marker: each transaction records the number
     of its last line. If the load is cut short, and repeated with the same lines and marker, nothing is enqueued twice.
-    A line that is no item, or a full queue, ends the load; the transactions before it stay.
+    A line that is no item, or a full queue, ends the load; the transactions before it stay. The number of their items,
+    and of the first line that is not loaded, is then in the output.
 
     Disk: the items are published in the queue's inbox; a queue that does not exist is made. Lock: not needed.
     """
-    loaded = skipped = done = 0
+    loaded = skipped = done = reached = 0
     its_name, tell_if_made = Unnamed.NO_NAME if name is None else named(name), made_note(path, name, as_json)
-    with (
-        read_from(source) as (file, total),
-        Producer(path, its_name, create=create, **settings_of(access)) as producer,
-    ):
-        tell_if_made()
-        if source == "-":
-            _tell_of_terminal("JSON lines", as_json)
-        done = (reached_version(path, named(name), marker) or 0) if marker else 0
-        try:
+    try:
+        with (
+            read_from(source) as (file, total),
+            Producer(path, its_name, create=create, **settings_of(access)) as producer,
+        ):
+            tell_if_made()
+            if source == "-":
+                _tell_of_terminal("JSON lines", as_json)
+            done = reached = (reached_version(path, named(name), marker) or 0) if marker else 0
             with progress("load") as at:
-                for batch, read_bytes in _batches(file, "stdin" if source == "-" else source, done):
-                    for count, is_new in _published(producer, batch, marker):
+                for batch, read_bytes in _batches(file, "stdin" if source == "-" else source, done, marker):
+                    for part, is_new in _published(producer, batch, marker):
+                        count, reached = len(part), part[-1][0]
                         loaded, skipped = (loaded + count, skipped) if is_new else (loaded, skipped + count)
                     at(read_bytes, total)
-        except QueueFullError:
+    except Exception:
+        if loaded:
+            with suppress(OSError):  # of stdout: the error of the load is raised
+                more = {"skipped": done + skipped} if marker else {}
+                _taken_in(path, name or ".", loaded, access, as_json, more | {"next_line": reached + 1})
             if not as_json:
-                note(f"{many(loaded, 'item')} loaded before the error")
-            raise
-        finally:
-            if not as_json and (done or skipped):
-                note(f"{many(done + skipped, 'line')} skipped: by the marker {marker!r}, they were loaded before")
+                note(f"line {reached + 1:,} and all lines behind it were not loaded")
+        raise
+    finally:
+        if not as_json and (done or skipped):
+            note(f"{many(done + skipped, 'line')} skipped: by the marker {marker!r}, they were loaded before")
     return _taken_in(path, name or ".", loaded, access, as_json, {"skipped": done + skipped} if marker else {})
 
 
-def _published(producer: Producer, batch: Batch, marker: str) -> Iterator[tuple[int, bool]]:
+def _published(producer: Producer, batch: Batch, marker: str) -> Iterator[tuple[Batch, bool]]:
     """Publish the batch, in parts if it never fits the limits of the queue as a whole.
 
-    Yield the number of items of each transaction, and whether its marker was not reached before.
+    Yield the items of each transaction, and whether its marker was not reached before.
     """
     most = len(batch)
     while batch:
@@ -199,14 +207,15 @@ def _published(producer: Producer, batch: Batch, marker: str) -> Iterator[tuple[
             producer.rollback()
             most = len(part) // 2
             continue
-        yield len(part), is_new
+        yield part, is_new
         batch = batch[most:]
 
 
-def _batches(lines: Iterable[bytes], source: str, done: int) -> Iterator[tuple[Batch, int]]:
+def _batches(lines: Iterable[bytes], source: str, done: int, marker: str) -> Iterator[tuple[Batch, int]]:
     """Yield the items behind the first ``done`` lines in batches, each with the bytes that were read until then.
 
-    After the batches before it, a line that is no item raises ``ValueError``, with the name of the source.
+    After the batches before it, a line that is no item raises ``ValueError``, with the name of the source, and the
+    lines to load again.
     """
     batch: Batch = []
     size_bytes = read_bytes = 0
@@ -220,11 +229,13 @@ def _batches(lines: Iterable[bytes], source: str, done: int) -> Iterator[tuple[B
             what = (
                 f"expected JSON, as dump writes it: {error}" if isinstance(error, json.JSONDecodeError) else f"{error}"
             )
+            first = batch[0][0] if batch else number
+            left = f"lines {first} to {number} were" if first < number else f"line {number} was"
+            again = "repeat the command with the same marker" if marker else f"load from line {first} on"
             raise ValueError(
-                f"{source}: line {number}: {what}; the batch of this line was not loaded, all batches before it were: "
-                "correct the line, and load the rest"
+                f"{source}: line {number}: {what}; {left} not loaded: correct line {number}, and {again}"
             ) from None
-        size_bytes += len(batch[-1][1])
+        size_bytes += len(batch[-1][1]) + ITEM_BYTES
         if size_bytes >= BATCH_BYTES:
             yield batch, read_bytes
             batch, size_bytes = [], 0

@@ -643,14 +643,15 @@ def test_what_was_dumped_is_loaded_as_it_was(path: Path, tmp_path: Path) -> None
 def test_a_load_with_a_marker_is_done_once(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A load with a marker that is cut short and run again adds no item twice, even if its publications were not
     adopted yet."""
-    monkeypatch.setattr(write_verbs, "BATCH_BYTES", 100)
+    monkeypatch.setattr(write_verbs, "BATCH_BYTES", 5 * (20 + write_verbs.ITEM_BYTES))
     file = tmp_path / "in.jsonl"
     lines = [json.dumps({"text": f"{n:020d}"}) for n in range(50)]
     file.write_text("\n".join([*lines[:20], "", *lines[20:33], "garbage"]))
     done = cli("load", path, "q", "-i", file, "--marker", "m")
     assert done.status == 2
     assert "line 35: " in done.err
-    assert View(path, "q").look().published == 6
+    assert "lines 32 to 35 were not loaded: correct line 35, and repeat the command with the same marker\n" in done.err
+    assert (View(path, "q").look().published, View(path, "q").look().depth) == (0, 30)
     file.write_text("\n".join([*lines[:20], "", *lines[20:]]) + "\n")
     done = cli("load", path, "q", "-i", file, "--marker", "m", "--json")
     assert (done.status, done.json["items"], done.json["skipped"]) == (0, 20, 31)  # one line is empty
@@ -672,7 +673,7 @@ def test_a_load_goes_on_behind_what_waits_in_the_inbox(path: Path, open_queue: Q
 
 
 def test_a_load_that_exceeds_a_limit_is_cut_into_parts(path: Path, tmp_path: Path) -> None:
-    """A load into a queue with a low limit fills it. Its error tells the number of loaded items, and names a command
+    """A load into a queue with a low limit fills it. It tells the number of loaded items, and its error names a command
     to make room. The same load goes on when the queue has room again."""
     PersistentQueue(path, "q", max_items=50).close()
     file = tmp_path / "in.jsonl"
@@ -681,7 +682,7 @@ def test_a_load_that_exceeds_a_limit_is_cut_into_parts(path: Path, tmp_path: Pat
     taken: list[str] = []
     for count in (30, 45):  # the parts of 120 and of 90 items that fit
         done = cli(*words)
-        assert (done.status, f"{count} items loaded before the error\n" in done.err) == (2, True)
+        assert (done.status, f"{count} items enqueued\n" in done.err) == (2, True)
         assert f"max_items=50 leaves no room for {count} more, the queue holds {count}" in done.err
         assert "persistentqueue get takes items out" in done.err
         taken += cli("get", path, "q", "--all").text.split()
@@ -727,6 +728,42 @@ def test_lines_that_are_no_items(path: Path, line: str) -> None:
     """A line that is not an item ends a load, and the error has the number of the line."""
     done = cli("load", path, "q", "--json", given=b'{"text": "a"}\n' + line.encode() + b"\n")
     assert (done.status, "stdin: line 2: expected " in done.error["message"]) == (2, line != '{"base64": "!"}')
+
+
+@pytest.mark.parametrize("is_owned", [False, True])
+def test_a_load_that_ends_early_tells_where_to_go_on(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_queue: QueueFactory, is_owned: bool
+) -> None:
+    """A load that meets a wrong line tells how many items are loaded, and from which line on to load the rest."""
+    monkeypatch.setattr(write_verbs, "BATCH_BYTES", 10 * (3 + write_verbs.ITEM_BYTES))
+    lines = [json.dumps({"text": f"{n:03}"}) for n in range(40)]
+    owner = open_queue("q") if is_owned else None
+    for wrong, left in ((22, "lines 21 to 23 were"), (20, "line 21 was")):
+        given = "\n".join([*lines[:wrong], "wrong", *lines[wrong + 1 :]]).encode()
+        done = cli("load", path, "q", given=given)
+        assert done.status == 2
+        assert f"{left} not loaded: correct line {wrong + 1}, and load from line 21 on\n" in done.err
+        assert "20 items " in done.err and "line 21 and all lines behind it were not loaded\n" in done.err
+        done = cli("load", path, "q", "--json", given=given)
+        assert (done.status, done.json) == (2, {"items": 20, "published": is_owned, "next_line": 21})
+        assert f"{left} not loaded" in done.error["message"]
+    rest = "\n".join(lines[20:]).encode()
+    assert cli("load", path, "q", given=rest).status == 0
+    if owner is None:
+        assert View(path, "q").look().published == 0
+    with owner or PersistentQueue(path, "q") as queue:
+        assert drain(queue) == [b"%03d" % n for n in [*range(20)] * 4 + [*range(20, 40)]]
+
+
+def test_empty_items_fill_a_transaction_too(
+    path: Path, monkeypatch: pytest.MonkeyPatch, open_queue: QueueFactory
+) -> None:
+    """A transaction of a load has a bounded number of items, also if they are empty."""
+    monkeypatch.setattr(write_verbs, "BATCH_BYTES", 100 * write_verbs.ITEM_BYTES)
+    open_queue("q")
+    given = b'{"text": ""}\n' * 1000
+    assert cli("load", path, "q", "--json", given=given).json == {"items": 1000, "published": True}
+    assert View(path, "q").look().published == 10
 
 
 def test_a_file_that_is_no_dump_is_named(path: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -39,6 +39,8 @@ LOCK_SECONDS = 0.1
 """Seconds to wait for a lock, by default: ``put`` and ``load`` of other processes hold it only for a moment."""
 ANSWER_SECONDS = 0.5
 """Longest wait for the answer of an owner, in seconds."""
+_KEY_SIZES = (16, 24, 32)
+"""Bytes of a key."""
 _SHOWN = 10
 """Most names that an error lists."""
 _NOT_THERE = ": no queue here "
@@ -72,7 +74,8 @@ KEYS = parameter(
     action="append",
     dest="keys",
     metavar="ID=FILE",
-    help="A key of an encrypted queue; FILE holds it raw, or as a line of hex. Repeatable: the first key encrypts.",
+    help="A key of an encrypted queue; FILE holds it raw, or as a line of hex with its line end. Repeatable: the first "
+    "key encrypts.",
 )
 LOCK_TIMEOUT = parameter(
     "--lock-timeout",
@@ -228,7 +231,7 @@ def _no_subscription_text(error: SubscriptionNotFoundError, values: Mapping[str,
 def encryption_of(keys: Sequence[str] | None) -> Encryption | None:
     """Return the encryption for the ``--key`` options; None if there are none. Raises ``UsageError``.
 
-    A key file is read when its key is needed.
+    A key file is read when its key is needed, and only once: it may be a pipe.
     """
     files: dict[str, Path] = {}
     for each in keys or ():
@@ -237,16 +240,33 @@ def encryption_of(keys: Sequence[str] | None) -> Encryption | None:
             raise UsageError(f"--key {each}: expected ID=FILE")
         files[key_id] = Path(file)
 
+    @cache
     def key(key_id: str) -> bytes:
         """Return the key from the file with this id. Raises ``UsageError``, which never shows the bytes."""
+        option = f"--key {key_id}={files[key_id]}"
         try:
-            data = files[key_id].read_bytes()
-            return data if len(data) in {16, 24, 32} else bytes.fromhex(data.decode())
+            return _key_in(files[key_id].read_bytes())
         except OSError as error:
-            raise UsageError(f"--key {key_id}={files[key_id]}: {error.strerror}") from None
-        except ValueError:  # its message would show the bytes
-            raise UsageError(
-                f"--key {key_id}={files[key_id]}: expected a key of 16, 24 or 32 bytes, raw or in hex"
-            ) from None
+            raise UsageError(f"{option}: {error.strerror}") from None
+        except ValueError as error:
+            raise UsageError(f"{option}: {error}") from None
 
     return Encryption(next(iter(files)), key) if files else None
+
+
+def _key_in(data: bytes) -> bytes:
+    """Return the key that the content of a key file stands for. Raises ``ValueError``, which never shows the bytes."""
+    try:
+        from_hex = bytes.fromhex(data.decode())
+    except ValueError:  # its message would show the bytes
+        from_hex = b""
+    found = [each for each in (data, from_hex) if len(each) in _KEY_SIZES]
+    if not found:
+        what = f"{len(from_hex)} bytes in hex" if from_hex else f"{len(data)} bytes"
+        raise ValueError(f"expected a key of 16, 24 or 32 bytes, raw or in hex; found {what}: give the file of the key")
+    if len(found) > 1:
+        raise ValueError(
+            f"the {len(data)} characters are a key of {len(from_hex)} bytes in hex, or of {len(data)} bytes, raw: if "
+            "they are hex, end the file with a line end; if they are the key itself, write each of them in hex"
+        )
+    return found[0]

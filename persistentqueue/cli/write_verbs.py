@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 BATCH_BYTES = 4 * 1024 * 1024
-"""Least size of a transaction of a load, in bytes: of its items, and ``ITEM_BYTES`` for each. The last one may have less.
+"""Least size of a transaction of a load, in bytes: of the items, and ``ITEM_BYTES`` for each. The last one may be less.
 
 The batches depend on the lines alone, so that a repeated load with a marker meets the same ones.
 """
@@ -459,8 +459,9 @@ def move(
         raise UsageError("--to moves the items of one queue: expected exactly one NAME")
     if to == (os.path.basename(os.path.abspath(path)) if names[0] == "." else names[0]):
         raise UsageError(f"--to {to}: this is the queue itself: name another one")
-    source = partial(own, path, named(names[0]), create=False, **settings_of(access))
-    target = partial(own, beside(path, names[0]), to, **settings_of(access))
+    settings = settings_of(access)
+    source = partial(own, path, named(names[0]), create=False, **settings)
+    target = partial(own, beside(path, names[0]), to, **settings)
     tell_if_made = made_note(beside(path, names[0]), to, as_json)
     return _move_items(source, target, (names[0], to), 2**62 if count is None else count, as_json, tell_if_made)
 

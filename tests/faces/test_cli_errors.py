@@ -302,6 +302,64 @@ def test_a_key_file_that_is_missing_is_a_wrong_use(
     assert View(path, "q").look().depth == 1
 
 
+KEY = bytes(range(16)).hex()
+"""A key of 16 bytes in hex: its 32 characters could also be a key of 32 bytes."""
+
+
+@pytest.mark.parametrize(
+    ("content", "key"),
+    [
+        (f"{KEY}\n".encode(), bytes(range(16))),
+        (KEY.encode().hex().encode(), KEY.encode()),
+        (f"{KEY[:24]}\r\n".encode() * 2, bytes.fromhex(2 * KEY[:24])),
+        (KEY[:24].encode(), KEY[:24].encode()),
+        (bytes(32), bytes(32)),
+    ],
+)
+def test_a_key_file_is_raw_or_in_hex(
+    open_queue: QueueFactory, path: Path, tmp_path: Path, content: bytes, key: bytes
+) -> None:
+    """A key file is read as raw bytes or as hex, if only one of them is a key."""
+    with open_queue("q", encryption=Encryption("k", lambda _: key)) as queue:
+        put(queue, b"secret")
+    (tmp_path / "key").write_bytes(content)
+    assert cli("get", path, "q", "--key", f"k={tmp_path / 'key'}").out == b"secret\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (KEY.encode(), "the 32 characters are a key of 16 bytes in hex, or of 32 bytes, raw: if they are hex, end"),
+        (b"ab" * 20, "expected a key of 16, 24 or 32 bytes, raw or in hex; found 20 bytes in hex: give the file of"),
+        (b"", "expected a key of 16, 24 or 32 bytes, raw or in hex; found 0 bytes: give the file of"),
+        (b"x" * 40, "expected a key of 16, 24 or 32 bytes, raw or in hex; found 40 bytes: give the file of"),
+    ],
+)
+def test_a_key_file_that_is_no_certain_key_is_refused(path: Path, tmp_path: Path, content: bytes, told: str) -> None:
+    """A file that is no key, or whose bytes are two different keys, is refused as a wrong use, without its bytes."""
+    file = tmp_path / "key"
+    file.write_bytes(content)
+    done = cli("put", path, "q", "item", "--key", f"k={file}")
+    assert done.status == 2
+    assert done.err.splitlines()[-1].startswith(f"UsageError: --key k={file}: {told}")
+    assert not content or content.decode() not in done.err
+
+
+def test_a_key_may_come_through_a_pipe(open_queue: QueueFactory, path: Path) -> None:
+    """A command that opens two queues reads its key only once: the file may be a pipe, as that of ``<(command)``."""
+    key = bytes(range(32))
+    with open_queue("q", encryption=Encryption("k", lambda _: key)) as queue:
+        put(queue, b"secret")
+    reader, writer = os.pipe()
+    os.write(writer, key)
+    os.close(writer)
+    try:
+        done = cli("move", path, "q", "--to", "other", "--key", f"k=/dev/fd/{reader}")
+    finally:
+        os.close(reader)
+    assert (done.status, done.text) == (0, "moved: 1 item from q to other\n"), done.err
+
+
 # --- answers -------------------------------------------------------------------------------------------------------
 
 

@@ -456,11 +456,11 @@ def test_a_queue_that_is_made_anew_is_another_one(tmp_path: Path) -> None:
 
 
 @contextmanager
-def start(path: Path, stdout: int, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+def start(path: Path, stdout: int, *arguments: str, term: str = "xterm") -> Iterator[subprocess.Popen[bytes]]:
     """Run ``top`` in a process of its own, and kill it when the block ends: leaving a failed block must not wait for
     ever."""
     line = [sys.executable, "-m", "persistentqueue", "top", str(path), "--interval", "0.05", *arguments]
-    environment = os.environ | {"TERM": "xterm"}
+    environment = os.environ | {"TERM": term}
     with subprocess.Popen(line, stdout=stdout, stderr=subprocess.PIPE, env=environment) as process:
         try:
             yield process
@@ -512,3 +512,20 @@ def test_on_a_terminal_it_draws_in_place(open_queue: QueueFactory, tmp_path: Pat
         assert process.wait(SECONDS) == 0
     os.close(master)
     assert b"\x1b[?1049h" in seen
+
+
+@pytest.mark.parametrize("term", ["dumb", "unknown"])
+def test_on_a_terminal_that_is_dumb_the_pictures_follow_each_other(
+    open_queue: QueueFactory, tmp_path: Path, term: str
+) -> None:
+    """On a terminal that cannot be drawn in place ``top`` draws one picture below the other, without escape codes."""
+    put(open_queue(), b"a")
+    master, slave = os.openpty()
+    with start(tmp_path / "queues", slave, term=term) as process:
+        os.close(slave)
+        seen = read_until(master, b"owner")
+        seen += read_until(master, b"owner")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(SECONDS) == 0
+    os.close(master)
+    assert b"\x1b" not in seen

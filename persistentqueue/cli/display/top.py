@@ -57,6 +57,8 @@ def _looks(path: str, names: Sequence[str], interval: float) -> Iterator[list[Wa
 def _show(looks: Iterator[list[Watched]], path: str, is_chosen: bool, interval: float, once: bool) -> list[Watched]:
     """Draw each look: in place on a terminal, otherwise one picture below the other. If ``once``, draw the last one.
 
+    A terminal that calls itself ``dumb`` or ``unknown`` cannot be drawn in place.
+
     Return the queues after the last look.
     """
     try:
@@ -72,7 +74,7 @@ def _show(looks: Iterator[list[Watched]], path: str, is_chosen: bool, interval: 
         with written("stdout"):
             screen.print(draw(path, queues, is_chosen, interval, screen.width))
         return queues
-    if not is_live(sys.stdout):
+    if not is_live(sys.stdout) or screen.is_dumb_terminal:
         for queues in looks:
             screen.print(draw(path, queues, is_chosen, interval, screen.width))
         return queues

@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from threading import get_ident
 from typing import Any
 from unicodedata import combining, east_asian_width
 
@@ -35,24 +36,60 @@ class _Lines(logging.Formatter):
 
 
 class _Telling(logging.Handler):
-    """Writes log records to stderr, and ignores a stderr that cannot be written."""
+    """Writes log records to stderr, and ignores a stderr that cannot be written.
+
+    The package most likely raises an exception that it logs in the thread of the verb, and the verb then reports it.
+    So the line of this exception waits for the next record, or for the end of the verb.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._thread: int | None = get_ident()
+        self._waiting: logging.LogRecord | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the line for a record."""
-        tell(self.format(record))
+        """Write the line for a record, or let it wait."""
+        self.end()
+        is_error = isinstance(record.args, tuple) and isinstance(next(iter(record.args), None), Exception)
+        if is_error and record.thread == self._thread:
+            self._waiting = record
+        else:
+            tell(self.format(record))
+
+    def wait_no_more(self) -> None:
+        """Write each line at once from now on."""
+        self._thread = None
+        self.end()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Write the line that waits, unless it is that of the error, which the command reports itself."""
+        record, self._waiting = self._waiting, None
+        if record is not None and (error is None or record.getMessage() != str(error)):
+            tell(self.format(record))
 
 
 @contextmanager
 def logged(as_json: bool) -> Iterator[None]:
-    """Copy to stderr the warnings and errors that the package logs inside the block."""
+    """Copy to stderr the warnings and errors that the package logs inside the block, but for the one that it raises."""
     handler = _Telling()
     handler.setFormatter(_Lines(as_json))
     logger = logging.getLogger("persistentqueue")
     logger.addHandler(handler)
     try:
         yield
+    except Exception as error:
+        handler.end(error)
+        raise
     finally:
+        handler.end()
         logger.removeHandler(handler)
+
+
+def log_at_once() -> None:
+    """Let no line of the log wait from now on: this verb runs for long."""
+    for handler in logging.getLogger("persistentqueue").handlers:
+        if isinstance(handler, _Telling):
+            handler.wait_no_more()
 
 
 def answer(document: Any, done: str = "") -> None:

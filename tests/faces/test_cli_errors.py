@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -15,11 +17,12 @@ import pytest
 from persistentqueue import Encryption, PersistentQueue, QueueNotFoundError, SubscriptionNotFoundError, View
 from persistentqueue.cli import write_verbs
 from persistentqueue.cli.app import explanation
+from persistentqueue.cli.output import log_at_once, logged
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
 from tests.faces.test_cli import cli
 from tests.support.disks import using_disk
-from tests.support.queues import put
+from tests.support.queues import flip, put
 
 MISSING = "/queues/q: no queue here to read"
 """An error of the library about a path without a queue."""
@@ -358,6 +361,46 @@ def test_a_key_may_come_through_a_pipe(open_queue: QueueFactory, path: Path) -> 
     finally:
         os.close(reader)
     assert (done.status, done.text) == (0, "moved: 1 item from q to other\n"), done.err
+
+
+# --- damage --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize("words", [["get", "PATH", "q"], ["move", "PATH", "q", "--to", "r"], ["serve", "PATH", "q"]])
+@pytest.mark.parametrize("as_json", [False, True])
+def test_damage_that_ends_a_command_is_told_once(path: Path, words: list[str], as_json: bool) -> None:
+    """An error about damage stands once on stderr: as the error of the command, and not as a line of the log, too."""
+    with PersistentQueue(path, "q", inline_bytes=0) as queue:
+        put(queue, bytes(1000))
+    kind = "log" if words[0] == "serve" else "data"
+    flip(max((path / "q" / kind).glob("*.log" if kind == "log" else "*.seg")), 200 if kind == "data" else 20)
+    PersistentQueue(path, "r").close()
+    done = cli(*(str(path) if each == "PATH" else each for each in words), *(["--json"] if as_json else []))
+    (line,) = done.err.splitlines()
+    assert done.status == 2
+    assert (done.error["type"] if as_json else line.partition(": ")[0]) == "CorruptionError"
+
+
+@pytest.mark.parametrize("error", [None, OSError("other"), ValueError("damaged")])
+@pytest.mark.parametrize("is_long", [False, True])
+def test_a_line_of_the_log_is_left_out_only_for_its_own_error(
+    capsys: pytest.CaptureFixture[str], error: Exception | None, is_long: bool
+) -> None:
+    """An error that is logged, and not raised, is a line on stderr, in the order of the log. A verb that runs for long
+    writes it at once."""
+    log = logging.getLogger("persistentqueue")
+    with suppress(OSError, ValueError), logged(as_json=False):
+        log.error("%s", ValueError("first"))
+        if is_long:
+            log_at_once()
+        log.error("%s", ValueError("damaged"))
+        said = capsys.readouterr().err
+        assert ("damaged" in said) == is_long
+        if error is not None:
+            raise error
+    said += capsys.readouterr().err
+    assert said == ("first\n" if isinstance(error, ValueError) and not is_long else "first\ndamaged\n")
 
 
 # --- answers -------------------------------------------------------------------------------------------------------

@@ -467,6 +467,17 @@ def test_an_owner_with_dead_letters_serves_a_worker_that_asks_for_them(tasks: Pa
     assert [letter.item for letter in dead_letters(tasks)] == [b"1", b"3", b"5"]
 
 
+def test_options_without_an_effect_are_told(tasks: Path) -> None:
+    """Beside an owner with other options, ``worker`` tells on stderr which ones count: in words, or with ``--json`` as
+    JSON."""
+    with PersistentQueue(tasks / "queues", "orders", serve=True):
+        for words in ([], ["--json"]):
+            with worker(tasks, "record", "--retry-delay", 1, "--until-empty", *words) as command:
+                status, _, err = command.finish()
+            told = json.loads(err)["log"]["message"] if words else err.splitlines()[0]
+            assert (status, "retry_delay_seconds=" in told) == (0, True), err
+
+
 def test_an_item_that_always_fails_holds_up_those_behind_it(tasks: Path) -> None:
     """Without attempts and delay no item behind one that fails is done; with a delay, the others overtake it."""
     enqueue(tasks, b"1", *(b"%d" % number for number in range(2, 20, 2)))
@@ -573,7 +584,8 @@ def test_damaged_items_are_told_at_the_end(tasks: Path) -> None:
     with worker(tasks, "record", "--until-empty", "--json") as command:
         status, out, err = command.finish()
     assert (status, json.loads(out)) == (1, {"done": 1, "failed": 0, "restarted": 1, "damaged": 5})
-    assert "5 items cannot be read" in err
+    assert "5 items cannot be read" in json.loads(err.splitlines()[-1])["log"]["message"]
+    assert all(json.loads(line) for line in err.splitlines())
 
 
 def test_modules_in_the_working_directory_hide_none_of_python(tasks: Path) -> None:

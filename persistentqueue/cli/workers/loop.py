@@ -43,7 +43,7 @@ from persistentqueue.workers import SharedSubscription
 
 from ..app import explanation
 from ..formatting import many
-from ..output import logged
+from ..output import log_at_once, logged
 from ..parser import UsageError
 from ..streams import FAILED, finish, lacks_reader, ready
 from .function import function_at, need_finished, words_of
@@ -235,6 +235,7 @@ def main(arguments: Sequence[str]) -> int:
     job, place = (kind(**json.loads(text)) for kind, text in zip((Job, Place), arguments, strict=True))
     os.set_inheritable(place.pipe, False)
     with logged(job.as_json), Signals() as signals:
+        log_at_once()
         try:
             function = function_at(job.function)  # it may take long: until then a signal ends the process at once
             signals.ready()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import warnings
@@ -27,7 +28,7 @@ from persistentqueue.workers import SharedQueue, leave_together
 
 from ..app import ACCESS, CREATE, NAME_NEEDED, NAMES, OWNING, PATH, PROBLEMS, SUBSCRIPTION, WELL, Owning, settings_of
 from ..formatting import many
-from ..output import answer, note, say
+from ..output import answer, log_at_once, note, say
 from ..parser import USE, Number, UsageError, parameter, verb
 from ..streams import FAILED, INTERRUPTED
 from ..summary import made_note, named, owner_text, queues_in
@@ -63,6 +64,7 @@ ATTEMPTS = (
     ),
 )
 """Options of both verbs, about items that fail."""
+_LOG = logging.getLogger("persistentqueue")
 
 
 def _options(
@@ -158,6 +160,7 @@ def serve(
         raise UsageError(f"--dead-letter {dead_letter}: no queue is left to serve: name another queue for dead letters")
     with Signals() as signals, ExitStack() as opened:
         queues = list(_opened(opened, path, found, options, as_json))
+        log_at_once()
         signals.ready()  # before the line: a reader of it may send a signal at once
         if as_json:
             answer({"serving": found, "path": path, "process": os.getpid()})
@@ -287,6 +290,7 @@ def worker(
     )
     tell_if_made = made_note(path, name, as_json)
     with Signals(signal.SIGCHLD) as signals, _connected(path, name, options) as queue:
+        log_at_once()
         tell_if_made()
         look = partial(_need_consumer, queue, subscription)
         look()
@@ -304,7 +308,8 @@ def worker(
         failed, restarted = many(result.failed, "call"), many(result.restarted, "restart")
         say(f"{many(result.done, 'item')} done, {failed} failed, {restarted}")
     if damaged:
-        note(f"{many(damaged, 'item cannot', 'items cannot')} be read and stay in the queue: see the command repair")
+        left = many(damaged, "item cannot", "items cannot")
+        _LOG.warning("%s be read and stay in the queue: see the command repair", left)
     if result.killed:
         return INTERRUPTED
     return FAILED if result.hopeless else PROBLEMS if damaged else WELL
@@ -323,7 +328,7 @@ def _connected(path: str, name: str, options: Options) -> Iterator[SharedQueue[b
         if options.dead_letter is not None:
             _need_dead_letters(queue, options.dead_letter)
         for each in caught:
-            note(str(each.message))
+            _LOG.warning("%s", each.message)
         yield queue
 
 

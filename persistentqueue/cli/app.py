@@ -35,8 +35,9 @@ WELL, PROBLEMS = 0, 1
 """Exit statuses: 0 for success, 1 for problems or no item. ``FAILED``, 2, and ``INTERRUPTED``, 130, are in ``streams``.
 """
 STATUS = "Exit status: 0 success, 1 problems found or no item, 2 the command failed, 130 interrupted by Ctrl-C."
-LOCK_SECONDS = 0.1
-"""Seconds to wait for a lock, by default: ``put`` and ``load`` of other processes hold it only for a moment."""
+LOCK_SECONDS, ADOPTION_SECONDS = 1.0, 0.1
+"""Seconds to wait for a lock, by default: ``put`` and ``load`` of other processes hold it only for a moment. They
+themselves wait less: if the queue has an owner, it adopts their items."""
 ANSWER_SECONDS = 0.5
 """Longest wait for the answer of an owner, in seconds."""
 _KEY_SIZES = (16, 24, 32)

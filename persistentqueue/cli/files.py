@@ -72,7 +72,7 @@ def written_to(output: str) -> Iterator[Output]:
             yield file
         return
     path = Path(output)
-    if path.exists() and not path.is_file():
+    if _is_special(path):
         with _device(path) as file:
             yield file
         return
@@ -83,6 +83,13 @@ def written_to(output: str) -> Iterator[Output]:
             yield file
     finally:
         os.close(directory)
+
+
+def _is_special(path: Path) -> bool:
+    """Return whether there is a device, a pipe or a directory at the path. An error names it, and says what to do."""
+    with written(str(path)), suppress(FileNotFoundError, NotADirectoryError):  # of its directory, which is opened later
+        return not stat.S_ISREG(path.stat().st_mode)
+    return False
 
 
 def _opened(directory: Path, output: str) -> int:

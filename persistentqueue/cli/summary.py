@@ -92,6 +92,11 @@ def beside(path: str, name: str) -> str:
     return os.path.dirname(os.path.abspath(path)) if named(name) is None else path
 
 
+def is_itself(path: str, name: str, other: str) -> bool:
+    """Return whether the queue ``other`` beside the queue of this name is that queue itself."""
+    return other == name or (named(name) is None and other == os.path.basename(os.path.abspath(path)))
+
+
 def made_note(path: str, name: str | None, as_json: bool) -> Callable[[], None]:
     """Return the function that notes that the queue was made; it notes nothing if the queue exists now.
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -32,8 +31,8 @@ from persistentqueue.system.disk import abspath
 
 from .app import (
     ACCESS,
+    ADOPTION_SECONDS,
     CREATE,
-    LOCK_SECONDS,
     NAME,
     NAME_NEEDED,
     OWNING,
@@ -51,7 +50,7 @@ from .formatting import item_json, item_of, many
 from .output import answer, note, progress, say, write
 from .parser import USE, Number, UsageError, parameter, verb
 from .streams import await_reader, is_live, is_piped, read, stdin, sync_stdout
-from .summary import beside, made_note, named
+from .summary import beside, is_itself, made_note, named
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -251,7 +250,7 @@ def _taken_in(
     keyless = settings_of({**access, "keys": None})  # the producer has used the keys; to adopt, none is needed
     try:
         before = list_published(path, named(name))
-        with own(path, named(name), create=False, lock_timeout=LOCK_SECONDS, **keyless):
+        with own(path, named(name), create=False, lock_timeout=ADOPTION_SECONDS, **keyless):
             if not set(list_published(path, named(name))).isdisjoint(before):  # later ones are of other producers
                 waits = (
                     "published, and not adopted yet: the queue is at a limit, or the file of an earlier producer "
@@ -457,7 +456,7 @@ def move(
         return _move_segments(path, names or ["."], data_path or None, access, as_json)
     if len(names) != 1:
         raise UsageError("--to moves the items of one queue: expected exactly one NAME")
-    if to == (os.path.basename(os.path.abspath(path)) if names[0] == "." else names[0]):
+    if is_itself(path, names[0], to):
         raise UsageError(f"--to {to}: this is the queue itself: name another one")
     settings = settings_of(access)
     source = partial(own, path, named(names[0]), create=False, **settings)
@@ -553,7 +552,7 @@ def requeue(
 
     Disk: both queues. Lock: needed, for both.
     """
-    if dead_letter == name:
+    if is_itself(path, name, dead_letter):
         raise UsageError(f"--from {dead_letter}: this is the queue itself: name the queue of its dead letters")
     opened = partial(own, create=False, **settings_of(access))
     with (

@@ -46,6 +46,7 @@ def queues(path: Path) -> Path:
         ["move", "PATH", "orders", "--to", "orders"],
         ["move", "PATH/orders", ".", "--to", "orders"],
         ["requeue", "PATH", "a", "--from", "a"],
+        ["requeue", "PATH/orders", ".", "--from", "orders"],
     ],
 )
 def test_a_queue_is_not_its_own_target(queues: Path, words: list[str]) -> None:
@@ -489,6 +490,17 @@ def test_an_output_that_is_a_directory_is_named(queues: Path, verb: str) -> None
     done = cli(verb, queues, *(["orders"] if verb == "dump" else []), "-o", queues)
     told = f"IsADirectoryError: {queues} cannot be written: Is a directory: give another output\n"
     assert (done.status, done.err) == (2, told)
+
+
+@pytest.mark.parametrize("verb", ["dump", "report"])
+def test_an_output_that_is_a_circle_of_links_is_named(queues: Path, tmp_path: Path, verb: str) -> None:
+    """If the output is a link to itself, the error names it, and the link stays."""
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    done = cli(verb, queues, *(["orders"] if verb == "dump" else []), "-o", loop)
+    told = f"OSError: {loop} cannot be written: {os.strerror(errno.ELOOP)}: give another output\n"
+    assert (done.status, done.err) == (2, told)
+    assert os.readlink(loop) == str(loop)
 
 
 @pytest.mark.parametrize("words", [["put"], ["put", "--whole"], ["load"]])

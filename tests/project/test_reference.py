@@ -137,7 +137,7 @@ def test_commands_are_complete() -> None:
     ]
     assert len(re.findall(r"^### \w+$", text, re.MULTILINE)) == sum(verbs) > 10
     assert "Exit status: 0 success" in text
-    assert "| `--lock-timeout SECONDS` | Seconds to wait for the lock. | 0.1; at least 0 |" in text
+    assert "| `--lock-timeout SECONDS` | Seconds to wait for the lock. | 1.0; at least 0 |" in text
 
 
 def test_metrics_are_complete() -> None:

@@ -1,4 +1,4 @@
-"""The verbs for maintenance: ``repair``, ``compact``, ``pool``, ``bench``."""
+"""The verbs for maintenance: ``repair``, ``compact``, ``clear``, ``delete``, ``pool``, ``bench``."""
 
 from __future__ import annotations
 
@@ -6,12 +6,25 @@ import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from persistentqueue import PersistentQueueError, View, repair
+from persistentqueue import PersistentQueueError, View, delete_queue, repair
 from persistentqueue.drawing.charts import SPARSE
-from persistentqueue.storage.layout import open_pool
+from persistentqueue.storage.layout import open_pool, queue_directory
 from persistentqueue.storage.pool import SIZE_BYTES_MAX
 
-from .app import NAME, OWNING, PATH, PROBLEMS, TRUST, WELL, Owning, own, settings_of
+from .app import (
+    LOCK_TIMEOUT,
+    NAME,
+    NAME_NEEDED,
+    NETWORK_DISK,
+    OWNING,
+    PATH,
+    PROBLEMS,
+    TRUST,
+    WELL,
+    Owning,
+    own,
+    settings_of,
+)
 from .bench import SECONDS, measure
 from .formatting import lost_text, many, rate_text, size_text
 from .output import answer, progress, say, show
@@ -114,6 +127,63 @@ def compact(
             f"{size_text(before.data_bytes)} before, {size_text(after.data_bytes)} now"
         )
     return WELL
+
+
+@verb(KEEP, "clear", PATH, NAME_NEEDED, LOCK_TIMEOUT, TRUST, NETWORK_DISK)
+def clear(path: str, name: str, lock_timeout: float, trust: bool, network_disk: bool, as_json: bool) -> int:
+    """Consume all items of the plain queue, in one transaction, and print none of them. Subscriptions keep theirs.
+
+    No key is needed. Items that cannot be read stay: see `repair`.
+
+    Disk: the items are durably consumed. Lock: needed.
+    """
+    opened = own(path, named(name), create=False, lock_timeout=lock_timeout, trust=trust, network_disk=network_disk)
+    with opened as queue:
+        count = queue.clear()
+    what = many(count, "item")
+    if as_json:
+        answer({"items": count}, f"consumed {what}")
+    else:
+        say(f"consumed: {what}", f"consumed {what}")
+    return WELL
+
+
+@verb(
+    KEEP,
+    "delete",
+    PATH,
+    NAME_NEEDED,
+    parameter("--yes", action="store_true", help="Delete the queue also if it has items, or cannot be read."),
+    LOCK_TIMEOUT,
+    TRUST,
+)
+def delete(path: str, name: str, yes: bool, lock_timeout: float, trust: bool, as_json: bool) -> int:
+    """Delete a queue with all its files, permanently. If any item is left, this needs --yes.
+
+    Items that other processes publish during the call are deleted, too. A directory that holds files of others stays,
+    with these files. The deletion may be cut short at any moment, and run again.
+
+    Disk: the queue, and its segments in another location. Lock: needed.
+    """
+    if not yes:
+        _need_empty(path, name)
+    delete_queue(path, named(name), lock_timeout=lock_timeout, trust=trust)
+    directory = queue_directory(path, named(name))
+    if as_json:
+        answer({"deleted": directory}, f"deleted {directory}")
+    else:
+        say(f"deleted: {directory}", f"deleted {directory}")
+    return WELL
+
+
+def _need_empty(path: str, name: str) -> None:
+    """Raise ``UsageError`` if a consumer of the queue has items left, or if items are published."""
+    seen = View(path, named(name)).look()
+    left = [(f" for {who!r}" if who else "", count) for who, count in (("", seen.depth), *seen.subscriptions)]
+    what = [f"{many(count, 'item')} left{whom}" for whom, count in left if count]
+    what += [f"{many(seen.published, 'transaction')} in its inbox"] if seen.published else []
+    if what:
+        raise UsageError(f"{seen.directory}: the queue has {', '.join(what)}: to delete them, too, give --yes")
 
 
 @verb(

@@ -195,6 +195,8 @@ def test_each_verb_works_without_the_extra(open_queue: QueueFactory, path: Path,
         ("requeue", "other", "--from", "dead", "-n", "0"),
         ("repair", "q"),
         ("compact", "q"),
+        ("clear", "q"),
+        ("delete", "dead"),
         ("bench", "--seconds", "0.1"),
     ):
         done = bare(verb, path, *rest)
@@ -359,7 +361,7 @@ def test_an_interrupt_before_a_verb_begins(monkeypatch: pytest.MonkeyPatch, caps
 
 def test_every_verb_tells_what_it_changes_and_whether_it_needs_the_lock(capsys: pytest.CaptureFixture[str]) -> None:
     """The help of every verb tells its effect on the disk and whether it needs the lock. Every verb has ``--json``."""
-    assert len(VERBS) == 21
+    assert len(VERBS) == 23
     for verb in VERBS:
         assert main([verb, "--help"]) == 0
         told = " ".join(capsys.readouterr().out.split())
@@ -537,8 +539,16 @@ def test_put_and_load_work_beside_an_owner(owner: Child, path: Path) -> None:
 
 
 def test_who_has_the_lock_is_told_to_who_needs_it(owner: Child, path: Path) -> None:
-    """``get``, ``compact``, ``move`` and ``repair`` are refused beside an owner, and the error names its process."""
-    for arguments in (["get"], ["compact"], ["repair"], ["move", "--to", "b"], ["move", "--back"]):
+    """Verbs that need the lock are refused beside an owner, and the error names its process."""
+    for arguments in (
+        ["get"],
+        ["compact"],
+        ["repair"],
+        ["clear"],
+        ["delete", "--yes"],
+        ["move", "--to", "b"],
+        ["move", "--back"],
+    ):
         done = cli(arguments[0], path, "orders", *arguments[1:], "--json")
         assert done.status == 2, arguments
         assert done.error["type"] == "QueueLockedError"
@@ -897,6 +907,57 @@ def test_what_is_put_into_a_queue_that_does_not_open_is_durable(path: Path) -> N
     flip(log, 20)
     with PersistentQueue(path, "q") as queue:
         assert drain(queue) == [b"a", b"b"]
+
+
+def test_a_queue_is_emptied_and_deleted(open_queue: QueueFactory, path: Path) -> None:
+    """``clear`` consumes what is ready, also without a key; ``delete`` deletes a queue that is empty."""
+    with open_queue("q", encryption=Encryption("k", lambda _: bytes(32))) as queue:
+        put(queue, b"a", b"b")
+    assert cli("clear", path, "q").text == "consumed: 2 items\n"
+    assert cli("clear", path / "q", ".", "--json").json == {"items": 0}
+    assert cli("delete", path, "q").text == f"deleted: {path}/q\n"
+    assert not (path / "q").exists()
+    assert cli("put", path, "q", "again").status == 0
+    assert cli("delete", path / "q", ".", "--yes", "--json").json == {"deleted": str(path / "q")}
+    assert list((path / "q").iterdir()) == []  # without a name, the directory is the user's
+    for verb in ("clear", "delete"):
+        assert cli(verb, path, "q", "--json").error["type"] == "QueueNotFoundError"
+
+
+def test_a_queue_with_items_is_deleted_only_if_that_is_said(open_queue: QueueFactory, path: Path) -> None:
+    """``delete`` refuses a queue that has items for any consumer, or in its inbox, unless it has ``--yes``."""
+    for name in ("ready", "subscribed", "published"):
+        with open_queue(name) as queue:
+            if name == "subscribed":
+                queue.subscribe("audit")
+            if name != "published":
+                put(queue, b"a", b"b")
+            if name == "subscribed":
+                queue.clear()
+    with Producer(path, "published") as producer:
+        producer.enqueue(b"a")
+        producer.flush()
+    for name, told in (
+        ("ready", "2 items left"),
+        ("subscribed", "2 items left for 'audit'"),
+        ("published", "1 transaction in its inbox"),
+    ):
+        done = cli("delete", path, name)
+        assert (done.status, done.out) == (2, b"")
+        assert done.err == f"UsageError: {path}/{name}: the queue has {told}: to delete them, too, give --yes\n"
+        assert cli("delete", path, name, "--yes").status == 0
+    assert list(path.iterdir()) == []
+
+
+def test_a_clear_leaves_the_items_of_subscriptions(open_queue: QueueFactory, path: Path) -> None:
+    """``clear`` consumes nothing for subscriptions, and says so if a queue has only them."""
+    with open_queue("q", fan_out=True) as queue:
+        queue.subscribe("audit")
+        put(queue, b"a")
+    done = cli("clear", path, "q")
+    assert (done.status, done.out) == (2, b"")
+    assert "the queue has only subscriptions" in done.err
+    assert View(path, "q").look().depth == 1
 
 
 def test_an_encrypted_queue_needs_its_key(open_queue: QueueFactory, path: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
 from itertools import islice
 from math import inf
@@ -14,6 +15,8 @@ from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 from persistentqueue.interrupts.locks import Lock
+from persistentqueue.interrupts.members import Members
+from persistentqueue.system.disk import after_fork_in_child
 
 T = TypeVar("T")
 Job = Callable[[], None]
@@ -105,9 +108,12 @@ def tell(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *argument
 
 
 def launch(loop: asyncio.AbstractEventLoop, submit: Callable[[Job], object], call: Callable[[], T]) -> Landing[T]:
-    """Let a thread, to which ``submit`` gives jobs, make a call, and return its result as a future."""
+    """Let a thread, to which ``submit`` gives jobs, make a call, and return its result as a future.
+
+    The call sees the context variables of the caller, as with ``asyncio.to_thread``.
+    """
     landing: Landing[T] = Landing(loop=loop)
-    submit(partial(_make, landing, call))
+    submit(partial(_make, landing, partial(copy_context().run, call)))
     return landing
 
 
@@ -124,11 +130,16 @@ class Worker:
     """One thread that runs jobs in order. Jobs must not raise.
 
     The thread exists while there are jobs, and ``LINGER_SECONDS`` longer. It is a daemon: a process that ends does not
-    wait for it. Jobs that it leaves undone are as after a crash.
+    wait for it. Jobs that it leaves undone are as after a crash. A forked child does not get the jobs of its parent.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
+        self._begin_anew()
+        _WORKERS.add(self)
+
+    def _begin_anew(self) -> None:
+        """Begin without a thread. In a forked child, that of the parent is not there, and the lock may be taken."""
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._starting = Lock()
         self._thread: threading.Thread | None = None
@@ -137,7 +148,7 @@ class Worker:
         """Run the job in the thread. Raises ``RuntimeError`` if no thread can be started."""
         with self._starting:
             if self._thread is None:
-                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                thread = threading.Thread(target=self._run, args=(self._jobs,), name=self._name, daemon=True)
                 thread.start()
                 self._thread = thread
             self._jobs.put(job)
@@ -148,20 +159,36 @@ class Worker:
             thread, self._thread = self._thread, None
             if thread is not None:
                 self._jobs.put(None)
+                self._jobs = SimpleQueue()  # a later thread must not take the end of this one
         if thread is not None:
             thread.join()
 
     async def ended(self) -> None:
-        """Wait as ``end`` does, without a wait in the event loop."""
-        await asyncio.get_running_loop().run_in_executor(None, self.end)
+        """Wait until all jobs are done and the thread has ended. A cancelled call waits, too.
 
-    def _run(self) -> None:
+        The last job of the thread ends the wait, so it needs no other thread, such as one of the event loop.
+        """
+        loop = asyncio.get_running_loop()
+        landing: Landing[None] = Landing(loop=loop)
+        with self._starting:
+            thread, self._thread = self._thread, None
+            if thread is not None:
+                self._jobs.put(partial(tell, loop, landing.land, None))
+                self._jobs.put(None)
+                self._jobs = SimpleQueue()  # a later thread must not take the end of this one
+        if thread is not None:
+            try:
+                await over(landing)
+            finally:
+                thread.join()  # it has no job left
+
+    def _run(self, jobs: SimpleQueue[Job | None]) -> None:
         while True:
             try:
-                job = self._jobs.get(timeout=LINGER_SECONDS)
+                job = jobs.get(timeout=LINGER_SECONDS)
             except Empty:
                 with self._starting:
-                    if self._jobs.empty():
+                    if jobs.empty():
                         self._thread = None
                         return
                 continue
@@ -171,12 +198,24 @@ class Worker:
             del job  # the thread must not keep a reference to a queue that the user has dropped
 
 
+_WORKERS: Members[Worker] = Members()
+
+
+def _forget_parent() -> None:
+    for worker in _WORKERS:
+        worker._begin_anew()
+
+
+after_fork_in_child(_forget_parent)
+
+
 async def patiently(landing: Landing[T], give_up: Callable[[], object]) -> T:
     """Return the result of a call that may wait, for an item or for room. A cancellation ends the wait."""
     try:
-        return await asyncio.shield(landing)
+        await asyncio.wait([landing])  # ``shield`` would log an error of the call behind a cancellation
     except asyncio.CancelledError as cancelled:
         return await impatiently(landing, give_up, cancelled)
+    return landing.result()
 
 
 async def impatiently(

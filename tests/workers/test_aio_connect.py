@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import subprocess
+import sys
 import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -851,3 +855,99 @@ def test_a_connection_that_is_refused_leaves_nothing(tmp_path: Path, monkeypatch
             pass
 
     asyncio.run(main())
+
+
+def test_calls_need_no_thread_of_the_loop(tmp_path: Path) -> None:
+    """A session ends, a wait ends and a queue is closed while all threads of the loop's executor are busy."""
+    go_on = threading.Event()
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        busy = asyncio.create_task(asyncio.to_thread(go_on.wait, SECONDS))
+        async with aio.connect(tmp_path) as queue:
+            async with queue.session() as session:
+                await session.enqueue(b"x")
+                await session.flush()
+            assert await queue.wait(0.1)
+        assert not busy.done()
+        go_on.set()
+        assert await busy
+
+    asyncio.run(asyncio.wait_for(main(), SECONDS))
+
+
+def logging_shield(landing: asyncio.Future[Any]) -> asyncio.Future[Any]:
+    """Do what ``asyncio.shield`` does from Python 3.14 on: behind a cancellation, log the error of the inner future."""
+    outer: asyncio.Future[Any] = landing.get_loop().create_future()
+
+    def end(inner: asyncio.Future[Any]) -> None:
+        error = inner.exception()
+        if outer.cancelled():
+            if error is not None:
+                inner.get_loop().call_exception_handler({"message": "in shielded future", "exception": error})
+        elif error is not None:
+            outer.set_exception(error)
+        else:
+            outer.set_result(inner.result())
+
+    landing.add_done_callback(end)
+    return outer
+
+
+def test_a_cancelled_flush_logs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error of a flush whose wait for room was cancelled is the cause of its ``CancelledError``, and is not
+    logged."""
+    monkeypatch.setattr(asyncio, "shield", logging_shield)
+    logged: list[object] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
+        async with aio.connect(tmp_path, max_items=1, full="block") as queue:
+            await put(queue, b"1")
+            async with queue.session() as session:
+                await session.enqueue(b"2")
+                flushing = asyncio.create_task(session.flush())
+                await asyncio.sleep(0)
+                flushing.cancel()
+                with pytest.raises(asyncio.CancelledError) as caught:
+                    await flushing
+                assert isinstance(caught.value.__cause__, QueueFullError)
+                await session.rollback()
+
+    asyncio.run(asyncio.wait_for(main(), SECONDS), debug=True)
+    assert not logged
+
+
+FORKING = """
+import asyncio, os, sys
+from persistentqueue import aio
+
+async def main():
+    async with aio.connect(sys.argv[1]) as queue, queue.session() as session:
+        await session.enqueue(b"x")
+        await session.flush()
+        assert await queue.size() == 1  # the threads of these calls are idle now
+        if not (pid := os.fork()):
+            asyncio.run(use(queue))
+            os._exit(0)
+        while (ended := os.waitpid(pid, os.WNOHANG)) == (0, 0):
+            await asyncio.sleep(0.01)
+        assert ended[1] == 0
+        assert await queue.size() == 0
+
+async def use(queue):
+    assert await queue.size() == 1
+    async with queue.transaction() as session:
+        print(await session.dequeue(), flush=True)
+    await queue.close()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_child_uses_the_queue(tmp_path: Path) -> None:
+    """A forked child uses a queue of ``aio.connect``, also if the parent had just made a call."""
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKING, str(tmp_path / "q")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * SECONDS, check=True)
+    assert (done.stdout, done.stderr) == ("b'x'\n", "")

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from persistentqueue import PersistentQueue, QueueFullError, Session
 
-from .futures import Landing, Worker, launch, tell
+from .futures import Landing, Worker, launch, over, tell
 
 Marker = tuple[str, int]
 
@@ -70,18 +71,27 @@ class Flushes:
         return flush
 
     def close(self) -> Landing[None]:
-        """Close the queue after the flushes that were given to the thread. Later flushes get ``ClosedError``."""
+        """Close the queue after the flushes that have begun, those of this round of the loop among them. Later flushes
+        get ``ClosedError``."""
+        self._give()
         return launch(self._loop, self._worker.submit, self._close)
 
     def _close(self) -> None:
         self._queue._close()  # without its warnings: it does not know the flushes that wait here
 
-    def end(self) -> None:
-        """End both threads. The queue is closed."""
-        self._worker.end()
-        self._room.end()
+    async def ended(self, last: Callable[[], None]) -> None:
+        """Make a last call in the thread, and end both threads. The queue is closed."""
+        try:
+            await over(launch(self._loop, self._worker.submit, last))
+        finally:
+            try:
+                await self._worker.ended()
+            finally:
+                await self._room.ended()
 
     def _give(self) -> None:
+        if not self._coming:  # a close has given them
+            return
         coming, self._coming = self._coming, []
         self._given += coming
         try:
@@ -136,9 +146,13 @@ class _Room:
         else:
             self._leave(flush)
 
-    def end(self) -> None:
-        """End the thread. The queue is closed, and the first flush has its ``ClosedError``."""
-        self._worker.end()
+    async def ended(self) -> None:
+        """End the thread. The queue is closed, and each flush that waits gets its ``ClosedError``."""
+        try:
+            while self._first is not None:
+                await asyncio.wait([self._first])
+        finally:
+            await self._worker.ended()
 
     def _leave(self, flush: Flush) -> None:
         """Refuse a flush whose time is over. The first flush is not affected: the queue itself knows its deadline."""

@@ -144,6 +144,11 @@ class Worker:
         self._starting = Lock()
         self._thread: threading.Thread | None = None
 
+    @property
+    def is_running(self) -> bool:
+        """True while there is a thread."""
+        return self._thread is not None
+
     def submit(self, job: Job) -> None:
         """Run the job in the thread. Raises ``RuntimeError`` if no thread can be started."""
         with self._starting:

@@ -3,15 +3,21 @@
 The thread exists only while a task waits. It sleeps in ``wait`` of the queue, which also notices what other processes
 publish. When an item is ready, the first task is woken and tries to take it. A task that has got an item, or leaves,
 lets the next task try. When no item is left, the thread sleeps again. Only one task tries at a time.
+
+The thread keeps the synchronous queue, and nothing that leads to the tasks: the event loop keeps these. So a program
+whose loop was closed can drop its queue, which ends the wait and frees the lock.
 """
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Protocol, TypeVar
+from weakref import WeakMethod
 
 from .futures import Worker, tell
 
@@ -24,6 +30,92 @@ class Waitable(Protocol):
     def wait(self, timeout: float | None = None, *, stop: Callable[[], bool] = bool) -> bool:
         """Wait until an item is ready."""
         ...
+
+
+_DAY_SECONDS = 86_400.0
+"""Time after which a timer of the event loop, which keeps the tasks, begins anew; it does nothing else."""
+
+
+class _Tasks:
+    """The facts about the tasks that wait, as the thread knows them."""
+
+    __slots__ = ("have_left",)
+
+    def __init__(self) -> None:
+        self.have_left = False
+        """True if no task waits any more."""
+
+
+class Watcher:
+    """The thread that waits for items of one consumer while tasks do. For the tasks of one event loop.
+
+    Args:
+        wake: Makes the queue ask its waits again whether they end.
+        watched: A method that the event loop calls behind each wait. Its argument is False if no task waited any more.
+    """
+
+    def __init__(self, wake: Callable[[], object], watched: Callable[[bool], object]) -> None:
+        self._wake = wake
+        self._watched = WeakMethod(watched)
+        self._tasks = _Tasks()
+        self._worker = Worker("persistentqueue-aio-watch")
+        self.is_watching = False
+        """True from ``start`` to the call of ``watched``."""
+
+    def start(self, loop: asyncio.AbstractEventLoop, wait: Callable[..., bool]) -> None:
+        """Let the thread wait by ``wait``, unless it does. Raises ``RuntimeError`` if no thread can be started."""
+        self._tasks.have_left = False
+        if not self.is_watching:
+            self._worker.submit(partial(_wait, loop, wait, self._tasks, self._watched))
+            self.is_watching = True
+            self._keep(loop, self._watched())
+
+    def _keep(self, loop: asyncio.AbstractEventLoop, watched: object) -> None:
+        """Let the loop refer to the tasks until it is closed, or the wait has ended. Perhaps the program does not."""
+        self._keeping = loop.call_later(_DAY_SECONDS, self._keep, loop, watched)
+
+    def stop(self) -> None:
+        """End the wait: no task waits any more."""
+        if self.is_watching:
+            self._tasks.have_left = True
+            self._wake()
+
+    def note(self) -> None:
+        """Take note that the wait has ended. For ``watched``."""
+        self.is_watching = False
+        self._keeping.cancel()
+
+    async def ended(self) -> None:
+        """Wait until the thread has ended. The queue is closed, or the subscription removed."""
+        try:
+            await self._worker.ended()
+        finally:
+            if self.is_watching:
+                self.note()
+
+    def __del__(self) -> None:
+        if self.is_watching and self._worker.is_running:  # it is not in a forked child
+            self._tasks.have_left = True
+            with suppress(RuntimeError):  # no thread can be started: the process ends
+                _thread.start_new_thread(self._wake, ())  # a finalizer may run in the middle of a call of the queue
+
+
+def _wait(
+    loop: asyncio.AbstractEventLoop,
+    wait: Callable[..., bool],
+    tasks: _Tasks,
+    watched: WeakMethod[Callable[[bool], object]],
+) -> None:
+    is_there = True
+    with suppress(BaseException):  # the next attempt to take an item raises it
+        is_there = wait(stop=lambda: tasks.have_left)
+    tell(loop, _report, watched, is_there)
+
+
+def _report(watched: WeakMethod[Callable[[bool], object]], is_there: bool) -> None:
+    call = watched()
+    if call is not None:
+        call(is_there)
 
 
 class _Place:
@@ -47,12 +139,10 @@ class Watch:
     def __init__(self, loop: asyncio.AbstractEventLoop, consumer: Waitable, wake: Callable[[], None]) -> None:
         self._loop = loop
         self._consumer = consumer
-        self._wake = wake
         self._waiting: deque[_Place] = deque()
         self._served: _Place | None = None
-        self._is_watching = False
         self._has_ended = False
-        self._worker = Worker("persistentqueue-aio-watch")
+        self._watcher = Watcher(wake, self._watched)
 
     def __len__(self) -> int:
         """Return the number of waiting tasks."""
@@ -91,13 +181,13 @@ class Watch:
                 timer.cancel()
             self._leave(place)
 
-    def end(self) -> None:
+    async def ended(self) -> None:
         """Let all tasks try once more, and end the thread. The queue is closed, or the subscription removed."""
         self._has_ended = True
         for place in self._waiting:
             if not place.turn.done():
                 place.turn.set_result(True)
-        self._worker.end()
+        await self._watcher.ended()
 
     def _leave(self, place: _Place) -> None:
         with suppress(ValueError):
@@ -105,8 +195,8 @@ class Watch:
         if self._served is place:
             self._served = None
             self._serve(is_sure=False)
-        if not self._waiting and self._is_watching:
-            self._wake()
+        if not self._waiting:
+            self._watcher.stop()
 
     def _serve(self, *, is_sure: bool) -> None:
         """Let the first task try."""
@@ -117,19 +207,9 @@ class Watch:
                 place.turn.set_result(is_sure)
 
     def _watch(self) -> None:
-        if self._served is None and not self._is_watching and not self._has_ended:
-            self._is_watching = True
-            try:
-                self._worker.submit(self._wait)
-            except RuntimeError:
-                self._is_watching = False
-                raise
+        if self._served is None and not self._has_ended:
+            self._watcher.start(self._loop, self._consumer.wait)
 
-    def _wait(self) -> None:
-        with suppress(Exception):  # the next attempt raises it
-            self._consumer.wait(stop=lambda: not self._waiting)
-        tell(self._loop, self._watched)
-
-    def _watched(self) -> None:
-        self._is_watching = False
+    def _watched(self, _: bool) -> None:
+        self._watcher.note()
         self._serve(is_sure=True)

@@ -6,6 +6,7 @@ import asyncio
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
@@ -29,7 +30,7 @@ from persistentqueue.misplaced_calls import MisplacedCalls
 from persistentqueue.options import DeadLetterQueue, Options, PlainOptionArguments, Start, Unnamed, chosen_options
 from persistentqueue.pickling import Uncopyable, uncopyable_async_block
 from persistentqueue.storage.layout import queue_directory
-from persistentqueue.system.disk import StrPath, fspath
+from persistentqueue.system.disk import StrPath, after_fork_in_child, fspath
 
 from .flush_batcher import Flushes, Marker
 from .futures import Closing, Landing, launch, over, read_some, session_name
@@ -90,11 +91,11 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
 
     The queue belongs to the event loop in which it was opened; in another loop, its methods raise ``RuntimeError``.
     After ``close``, any loop may open it again. If it is dropped without ``close``, its lock is freed with a
-    ``ResourceWarning``.
+    ``ResourceWarning``. In a forked child, it is closed.
 
     Each method that uses the disk is a coroutine. It raises what the method of ``persistentqueue.PersistentQueue``
     raises, and ``ClosedError`` if the queue is not open. A cancelled call waits until its thread has finished: what the
-    thread did remains done. Waiting costs no CPU.
+    thread did remains done. Waiting costs no CPU. A codec sees the context variables of the task that calls.
     """
 
     _elsewhere = persistentqueue.PersistentQueue._elsewhere
@@ -189,6 +190,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
         self._subscriptions, self._graves = {}, None
         self._flushes = Flushes(self._loop, self._core, blocks=self._blocks)
         self._watch = Watch(self._loop, self._core, self._core.wake)
+        _OPEN.add(self)
 
     async def close(self) -> None:
         """Roll back open sessions, trim and seal the log, and free the lock.
@@ -209,26 +211,28 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
     async def _closed(self) -> list[str]:
         """Close the queue; return the texts of the warnings."""
         lost: list[str] = []
+        await self._end(lost)
+        return lost
+
+    async def _end(self, lost: list[str]) -> None:
+        """Close the queue; add the texts of the warnings."""
         if self._core is not None:
             self._check_loop()
             await self._closing.once(partial(self._close, lost))
-        return lost
 
     async def _close(self, lost: list[str]) -> None:
         lost += filter(None, [session._unflushed() for session in self._sessions])
-        try:
+        async with AsyncExitStack() as stack:  # the last one that is pushed comes first
+            stack.callback(self._forget_core)
+            if isinstance(self._dead_letter, str) and self._graves is not None:
+                stack.push_async_callback(self._graves._end, lost)
+            stack.push_async_callback(self._flushes.ended, self._pool.shutdown)
+            for watch in [self._watch, *(each._watch for each in self._subscriptions.values())]:
+                stack.push_async_callback(watch.ended)
             await over(self._flushes.close())
-        finally:
-            self._watch.end()
-            for subscription in self._subscriptions.values():
-                subscription._watch.end()
-            self._flushes.end()
-            self._pool.shutdown()
-            try:
-                if isinstance(self._dead_letter, str) and self._graves is not None:
-                    lost += await self._graves._closed()
-            finally:
-                self._core = None
+
+    def _forget_core(self) -> None:
+        self._core = None
 
     @property
     def path(self) -> str:
@@ -301,17 +305,17 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
         """
         core = self._open()
         made = await over(self.in_thread(core.subscribe, name, start))
-        self._forget(name)
+        await self._forget(name)
         if name not in self._subscriptions:
             self._subscriptions[name] = Subscription(self, made)
         return self._subscriptions[name]
 
-    def _forget(self, name: str) -> None:
+    async def _forget(self, name: str) -> None:
         """Drop the subscription of this name if it was removed. The tasks that wait for it get its error."""
         known = self._subscriptions.get(name)
         if known is not None and known.removed:
-            known._watch.end()
             del self._subscriptions[name]
+            await known._watch.ended()
 
     async def unsubscribe(self, name: str) -> None:
         """Remove a subscription, and the items that only it still needed; durable on return.
@@ -328,7 +332,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
         try:
             await self._do("unsubscribe", name)
         finally:  # a call that was cancelled has removed it, too
-            self._forget(name)
+            await self._forget(name)
 
     def subscriptions(self) -> list[str]:
         """Return the names of the subscriptions, oldest first."""
@@ -653,3 +657,16 @@ def adopted(core: persistentqueue.PersistentQueue[T]) -> PersistentQueue[T]:
     queue = PersistentQueue[T](core.path, core.name)
     queue._adopt(core)
     return queue
+
+
+_OPEN: Members[PersistentQueue[Any]] = Members()
+"""The queues that were opened. One that was closed since may be among them."""
+
+
+def _forget_parent() -> None:
+    for queue in _OPEN:  # the parent has the threads of a queue, and its lock
+        queue._core, queue._closing, queue._is_opening = None, Closing(), False
+    _OPEN.clear()
+
+
+after_fork_in_child(_forget_parent)

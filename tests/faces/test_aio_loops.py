@@ -1,21 +1,211 @@
-"""Queues of ``aio`` and their event loop."""
+"""Queues of ``aio`` and their event loop: forked children, other threads, loops that have ended, and closes and
+openings that do not block it."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from persistentqueue import aio, codecs
+from persistentqueue import PersistentQueue, Producer, QueueLockedError, aio, codecs
+from persistentqueue.aio import futures
 
-from .test_aio import run
+from .test_aio import SECONDS, put, run, until
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     return tmp_path / "queue"
+
+
+def output(program: str, *arguments: object) -> str:
+    """Return what a program in a process of its own prints."""
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * SECONDS, check=True)
+    assert not done.stderr
+    return done.stdout
+
+
+FORKING_SESSIONS = """
+import asyncio, os, sys
+from persistentqueue import ClosedError, aio
+
+async def tried(call):
+    try:
+        found = call()
+        return repr(await asyncio.wait_for(found, 20) if asyncio.iscoroutine(found) else found)
+    except ClosedError:
+        return "closed"
+
+async def use(queue, session, subscription):
+    calls = (
+        queue.session, queue.stats, queue.peek, lambda: len(queue), lambda: queue.subscribe("b"), subscription.session,
+        session.dequeue, session.flush, lambda: session.enqueue(b"c"), lambda: session.dequeue(timeout=None),
+    )
+    found = {await tried(each) for each in calls}
+    await session.rollback()
+    await session.close()
+    await queue.close()
+    print(found, queue.closed, flush=True)
+    os._exit(0)
+
+async def main():
+    queue = await aio.PersistentQueue(sys.argv[1]).open()
+    subscription = await queue.subscribe("a")
+    session = queue.session()
+    await session.enqueue_many([b"a", b"b"])
+    await session.flush()
+    await queue.stats()  # its thread is idle now
+    assert await session.dequeue() == b"a"
+    pid = os.fork()
+    if not pid:
+        asyncio.run(use(queue, session, subscription))
+    assert os.waitpid(pid, 0)[1] == 0
+    await session.flush()
+    await session.close()
+    assert len(queue) == 1
+    await queue.close()
+
+asyncio.run(main())
+"""
+
+
+@needs_fork
+def test_a_forked_child_of_sessions_is_refused(place: Path) -> None:
+    """In a forked child, each call of ``aio.PersistentQueue`` and its sessions raises ``ClosedError``, and none waits
+    for a thread of the parent."""
+    assert output(FORKING_SESSIONS, place) == "{'closed'} True\n"
+
+
+def locked(place: Path) -> bool:
+    """Return whether the queue is open."""
+    try:
+        PersistentQueue(place, lock_timeout=0).close()
+    except QueueLockedError:
+        return True
+    return False
+
+
+async def wait_in_a_session(place: Path, *, is_ready: bool) -> object:
+    queue = await aio.PersistentQueue[bytes](place).open()
+    source: Any = await queue.subscribe("a") if is_ready else queue
+
+    async def look() -> bytes | None:
+        async with source.session() as session:
+            item: bytes | None = await session.dequeue(timeout=None)
+            await session.rollback()
+            return item
+
+    task = asyncio.create_task(look())
+    await until(lambda: source._watch._watcher.is_watching)
+    return queue, task
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("is_ready", [False, True])
+@pytest.mark.parametrize("wait", [wait_in_a_session], ids=["PersistentQueue"])
+def test_a_queue_whose_loop_has_ended_is_dropped(
+    place: Path, monkeypatch: pytest.MonkeyPatch, wait: Callable[..., Any], is_ready: bool
+) -> None:
+    """If a loop has ended while a task waited for an item, its drop frees the lock and ends the thread."""
+    monkeypatch.setattr(futures, "LINGER_SECONDS", 0.01)
+    loop = asyncio.new_event_loop()
+    kept = loop.run_until_complete(asyncio.wait_for(wait(place, is_ready=is_ready), SECONDS))
+    loop.close()
+    assert locked(place)
+    core = weakref.ref(kept[0]._core)
+    del loop, kept
+    deadline = time.monotonic() + SECONDS
+    gc.collect()
+    while core() is not None and time.monotonic() < deadline:
+        time.sleep(0.001)  # a thread may still refer to its last work
+        gc.collect()
+    assert not locked(place)
+    for thread in threading.enumerate():
+        if thread.name.startswith("persistentqueue-aio"):
+            thread.join(SECONDS)
+
+
+@pytest.mark.parametrize("wait", [wait_in_a_session], ids=["PersistentQueue"])
+def test_a_task_that_waits_stays_as_long_as_its_loop(place: Path, wait: Callable[..., Any]) -> None:
+    """A task that waits for an item gets it, also if the program keeps neither the task nor the queue."""
+
+    async def main() -> None:
+        done: list[Any] = []
+        queue, task = await wait(place, is_ready=False)
+        task.add_done_callback(partial(lambda queue, task: done.append((queue, task.result())), queue))
+        del queue, task
+        gc.collect()
+        with Producer(place) as producer:
+            producer.enqueue(b"1")
+            producer.flush()
+        await until(lambda: done)
+        ((queue, item),) = done
+        assert item in (1, b"1")
+        await queue.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_close_comes_behind_the_flushes_that_have_begun(place: Path, count: int) -> None:
+    """Flushes that begin in the same round of the loop as ``close``, and before it, are committed."""
+
+    async def main() -> None:
+        queue = await aio.PersistentQueue[bytes](place).open()
+        sessions = [queue.session() for _ in range(count)]
+        for session in sessions:
+            await session.enqueue(b"x")
+        found = await asyncio.gather(*(session.flush() for session in sessions), queue.close())
+        assert found == [True] * count + [None]
+
+    run(main())
+    with PersistentQueue(place) as core:
+        assert len(core) == count
+
+
+def test_a_close_that_waits_for_a_call_blocks_no_loop(place: Path) -> None:
+    """While ``close`` of ``aio.PersistentQueue`` waits for the end of a call, other tasks of the loop run."""
+    begun, go_on, was_told = threading.Event(), threading.Event(), []
+
+    def delay(_attempt: int) -> float:
+        begun.set()
+        was_told.append(go_on.wait(2.0))
+        return 0.0
+
+    async def main() -> None:
+        queue = await aio.PersistentQueue[bytes](place, retry_delay_seconds=delay).open()
+        await put(queue, b"x")
+        session = queue.session()
+        item = await session.dequeue()
+        assert item is not None
+        rejecting = asyncio.create_task(session.reject(item))
+        await until(begun.is_set)
+        closing = asyncio.create_task(queue.close())
+        for _ in range(20):  # rounds in which the close gets to where it waits
+            await asyncio.sleep(0.001)
+        assert queue.closed and not closing.done()
+        go_on.set()
+        await closing
+        await asyncio.wait([rejecting])
+
+    run(main())
+    assert was_told == [True]
 
 
 class NamingCodec(codecs.Codec[str]):

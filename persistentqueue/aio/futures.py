@@ -158,16 +158,6 @@ class Worker:
                 self._thread = thread
             self._jobs.put(job)
 
-    def end(self) -> None:
-        """Wait until all jobs are done and the thread has ended."""
-        with self._starting:
-            thread, self._thread = self._thread, None
-            if thread is not None:
-                self._jobs.put(None)
-                self._jobs = SimpleQueue()  # a later thread must not take the end of this one
-        if thread is not None:
-            thread.join()
-
     async def ended(self) -> None:
         """Wait until all jobs are done and the thread has ended. A cancelled call waits, too.
 

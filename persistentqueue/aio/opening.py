@@ -1,9 +1,8 @@
 """The common part of the queues of ``aio`` until they are open, since their constructors open nothing; and their
-errors in another event loop."""
+errors when they are not, or in another event loop."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from contextvars import copy_context
 from dataclasses import replace
@@ -35,23 +34,16 @@ def other_loop(what: str) -> RuntimeError:
     return RuntimeError(f"{what}: {advice}; if its loop has ended, drop the object, which frees the lock of the queue")
 
 
-class LoopBound:
-    """A base class for ``aio.Queue``, before ``asyncio.Queue``: the error of another event loop says what to do."""
-
-    def _get_loop(self) -> asyncio.AbstractEventLoop:
-        bound: Any = super()
-        try:
-            loop: asyncio.AbstractEventLoop = bound._get_loop()
-        except RuntimeError as error:
-            if "bound to" not in str(error):  # no loop is running
-                raise
-            raise other_loop(str(error)) from None
-        return loop
-
-
 def closed(path: str) -> ClosedError:
     """Return the error of a call of a queue that is closed, or that a task is closing."""
     return ClosedError(f"{path}: the queue is closed: open it again")
+
+
+def in_child(path: str) -> ClosedError:
+    """Return the error of a call in a forked child."""
+    return ClosedError(
+        f"{path}: the queue belongs to the parent process: open it in the child after the parent closed it"
+    )
 
 
 def not_open(path: str) -> ClosedError:

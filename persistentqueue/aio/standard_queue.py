@@ -21,9 +21,10 @@ import asyncio
 import atexit
 import sys
 import warnings
+from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -46,10 +47,12 @@ from persistentqueue.system.disk import StrPath, after_fork_in_child, fspath
 from ..faces.lifecycle import Lifecycle, T
 from ..faces.refusals import UncopyableFace, need_maxsize
 from .futures import Closing, Landing, Worker, launch, over, raise_in, tell
-from .opening import LoopBound, closed, not_open, prepare
+from .item_waiter import Watcher
+from .loop_bound import LoopBound
+from .opening import closed, in_child, not_open, prepare
 from .persistent_queue import OptionArguments, adopted
 from .persistent_queue import PersistentQueue as AioPersistentQueue
-from .standard_queue_worker import Entry, Errand, Found, Got, Opened, Work, opened, reject, wait, work_on
+from .standard_queue_worker import Entry, Errand, Found, Got, Opened, Work, opened, reject, work_on
 
 if sys.version_info >= (3, 13):
     from asyncio import QueueShutDown
@@ -121,9 +124,10 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
     - An item that waits for its retry is in the queue: for ``qsize``, for ``join`` and after ``shutdown``.
     - ``get_nowait`` returns only an item that a cancelled ``get`` has left, since a delivery waits for the disk.
 
-    The queue belongs to the first event loop that uses it; in another one, its methods raise ``RuntimeError``. Methods
-    raise ``ClosedError`` before ``open`` and after ``close``, and ``BrokenQueueError`` after a failed sync. ``qsize``,
-    ``empty`` and ``full`` go on to tell the last number.
+    The queue belongs to the first event loop that uses it. In another loop or thread, its methods raise
+    ``RuntimeError``. Methods raise ``ClosedError`` before ``open``, after ``close`` and in a forked child, and
+    ``BrokenQueueError`` after a failed sync. ``qsize``, ``empty`` and ``full`` go on to tell the last number. A queue
+    that is dropped while its last puts are not durable causes an ``UnflushedWarning``.
     """
 
     # Private attributes of asyncio.Queue, present in each version from 3.10 on.
@@ -131,7 +135,11 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
     _putters: deque[asyncio.Future[None]]
     _finished: asyncio.Event
     _unfinished_tasks: int
-    _wakeup_next: Callable[[deque[asyncio.Future[None]]], None]
+
+    _opened: Opened | None = None
+    _warns = True
+    """False once the program was told what it loses."""
+    _watcher: Watcher
 
     def __init__(
         self,
@@ -154,7 +162,6 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
         self._graves: AioPersistentQueue[bytes] | None = None
         """The dead-letter queue, once it was asked for."""
         self._opening = prepare(PersistentQueue[bytes], chosen, path, progress=progress)
-        self._opened: Opened | None = None
         self._core: PersistentQueue[bytes] | None = None
         self._reset()
         super().__init__(maxsize)
@@ -177,11 +184,10 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
         self._failure: Exception | None = None
         """Error that ended all work; None while the queue works."""
         self._settling: list[Landing[None]] = []
-        self._is_armed = self._is_working = self._is_told = self._is_watching = False
+        self._is_armed = self._is_working = self._is_saving = self._is_told = self._is_opening = False
         self._lifecycle = Lifecycle()
         self._closing = Closing()
         self._worker = Worker("persistentqueue-aio-queue")
-        self._watcher = Worker("persistentqueue-aio-watch")
 
     async def __aenter__(self) -> Queue[T]:
         return await self.open()
@@ -195,16 +201,17 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
         """Open the queue, and return it. If the call is cancelled, the queue is closed again.
 
         Raises:
-            RuntimeError: This object was opened before.
+            RuntimeError: This object was opened before, or another task is opening it.
             TypeError, ValueError, PersistentQueueError, OSError: The queue cannot be opened; see
                 ``persistentqueue.PersistentQueue``.
         """
-        if self._core is not None:
+        if self._is_opening or self._core is not None:
             raise RuntimeError(f"the queue {self._path!r} was opened before by this object: make another aio.Queue")
         call: Any = self._opening
         if isinstance(self._dead_letter, AioPersistentQueue):
             call = partial(call, dead_letter=self._dead_letter.part().core)
         opening = launch(asyncio.get_running_loop(), self._worker.submit, partial(opened, call, self._subscription))
+        self._is_opening = True
         try:
             self._begin(await over(opening))
         except asyncio.CancelledError:
@@ -213,9 +220,9 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
                 await self.close()
             raise
         finally:
+            self._is_opening = False
             if self._core is None:
-                self._worker.end()
-        _OPEN.add(self)
+                await self._worker.ended()
         return self
 
     async def close(self) -> None:
@@ -247,10 +254,11 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
             await over(closing)
         finally:
             _OPEN.discard(self)
-            self._worker.end()
-            self._watcher.end()
-            if self._graves is not None:
-                await self._graves.close()
+            async with AsyncExitStack() as stack:  # the last one that is pushed comes first
+                if self._graves is not None:
+                    stack.push_async_callback(self._graves.close)
+                stack.push_async_callback(self._watcher.ended)
+                stack.push_async_callback(self._worker.ended)
         if error is not None:
             raise error
 
@@ -349,8 +357,8 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
             try:
                 await self._line_up(self._getters, self.empty)
             finally:
-                if self._is_watching and not self._getters and self._core is not None:
-                    self._core.wake()
+                if not self._getters:
+                    self._watcher.stop()
         return self.get_nowait()
 
     def task_done(self) -> None:
@@ -468,6 +476,7 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
             immediate: Whether the queue is emptied at once. Its items stay on disk, for the next opening. Default
                 False.
         """
+        self._here()
         self._is_shutdown = True  # for the repr of Python 3.13
         self._lifecycle.shut_down(immediate)
         if immediate:
@@ -512,7 +521,9 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
 
     def _begin(self, found: Opened) -> None:
         """Take over the open queue."""
-        self._opened, self._core = found, found.core
+        self._watcher = Watcher(found.core.wake, self._watched)
+        self._opened, self._core, self._thread = found, found.core, get_ident()
+        _OPEN.add(self)
         self._away = found.consumer.stored()
         self._count()
         self._arm()
@@ -535,36 +546,6 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
         self._check(is_new=True)
         if self._lifecycle.is_shutdown and not self.qsize():
             raise QueueShutDown
-
-    async def _line_up(self, waiters: deque[asyncio.Future[None]], must_wait: Callable[[], bool]) -> None:
-        """Wait until this task is woken. The caller then looks at the queue again, and at its shutdown or failure.
-
-        The loops of ``asyncio.Queue`` itself look at a shutdown only from Python 3.13 on, and never at items that are
-        only on disk. As there, a cancelled task that was woken wakes the next one, unless its wait would go on.
-        """
-        waiter: asyncio.Future[None] = self._get_loop().create_future()
-        waiters.append(waiter)
-        try:
-            await waiter
-        except BaseException:
-            waiter.cancel()  # if it is not done yet
-            with suppress(ValueError):
-                waiters.remove(waiter)
-            if not waiter.cancelled() and not must_wait():
-                self._wakeup_next(waiters)
-            raise
-
-    def _here(self) -> asyncio.AbstractEventLoop | None:
-        """Return the running loop, or None if no loop runs.
-
-        Without a loop, as with ``asyncio.Queue``, no tasks wait and no work starts. Raises ``RuntimeError`` in another
-        loop than the first.
-        """
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return None
-        return self._get_loop()
 
     def _fail(self, error: Exception) -> None:
         """Give the error to all tasks that wait; nothing works after it."""
@@ -620,18 +601,18 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
         work = Work(self._unsaved, self._done, fresh + more, AT_HAND_BYTES, self._errands, self._codec, expected)
         self._unsaved, self._done, self._errands = [], [], []
         self._is_told = False
-        self._is_working = True
+        self._is_working, self._is_saving = True, bool(work.entries or work.done)
         try:
             self._worker.submit(partial(_tell_of, loop, self._landed, self._opened, work))
         except RuntimeError as error:  # no thread: no work was begun, and the next call tries again
-            self._is_working = False
+            self._is_working = self._is_saving = False
             self._unsaved = [entry for entry in work.entries if not self._withdraws(entry, error)]
             self._done = work.done
             self._ran(work.errands, [error] * len(work.errands))
             self._settle(error)
 
     def _landed(self, work: Work, found: Found) -> None:
-        self._is_working = False
+        self._is_working = self._is_saving = False
         self._done = found.undone + self._done
         again = self._saved(work.entries, found.save_errors)
         self._unsaved = again + self._unsaved
@@ -762,19 +743,32 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
             each.land(error)
 
     def _watch(self) -> None:
-        """Start a thread that waits for items of other processes, while a task waits for an item."""
-        if not self._is_watching and self._failure is None and self._opened is not None:
-            waiting = partial(wait, asyncio.get_running_loop(), self._watched, self._opened, self._getters)
-            self._watcher.submit(waiting)
-            self._is_watching = True
+        """Let a thread wait for items of other processes, while a task waits for an item."""
+        if self._failure is None and self._opened is not None:
+            self._watcher.start(asyncio.get_running_loop(), self._opened.consumer.source.wait)
 
     def _watched(self, is_there: bool) -> None:
-        self._is_watching = False
+        self._watcher.note()
         self._is_told = is_there
         if is_there:
             self._arm()
-        elif self._getters:  # the watcher began to wait before the first task was in line
+        elif self._getters:  # a task came while the wait ended
             self._watch()
+
+    def _loss(self) -> str:
+        """Return what the end of the object may lose, as a sentence of a warning; empty if that is nothing."""
+        if self._warns and self._failure is None and (self._unsaved or self._done or self._is_saving):
+            self._warns = False
+            return (
+                "items of put_nowait() may be lost, and items that are done may come back: use the queue in an async "
+                "with block, or call close()"
+            )
+        return ""
+
+    def __del__(self) -> None:
+        if self._opened is not None and (loss := self._loss()):
+            text = f"{self._path}: the queue was dropped without close(): {loss}"
+            warnings.warn(text, UnflushedWarning, stacklevel=2)
 
 
 def _tell_of(loop: asyncio.AbstractEventLoop, landed: Callable[..., None], found: Opened, work: Work) -> None:
@@ -785,13 +779,15 @@ def _tell_of(loop: asyncio.AbstractEventLoop, landed: Callable[..., None], found
 def _warn_of_losses() -> None:
     """Warn of the queues that the program leaves open while their last puts are not durable."""
     for queue in _OPEN:
-        if queue._failure is None and (queue._unsaved or queue._done or queue._is_working):
-            warnings.warn(
-                f"{queue._path}: the program ended without close() of the queue: items of put_nowait() may be lost, "
-                "and items that are done may come back: use the queue in an async with block, or call close()",
-                UnflushedWarning,
-                stacklevel=2,
-            )
+        if loss := queue._loss():
+            text = f"{queue._path}: the program ended without close() of the queue: {loss}"
+            warnings.warn(text, UnflushedWarning, stacklevel=2)
 
 
-after_fork_in_child(_OPEN.clear)
+def _forget_parent() -> None:
+    for queue in _OPEN:  # the parent has the threads of a queue, and its lock
+        queue._failure, queue._closing = in_child(queue._path), Closing()
+    _OPEN.clear()
+
+
+after_fork_in_child(_forget_parent)

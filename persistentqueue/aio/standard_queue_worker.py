@@ -25,7 +25,7 @@ from persistentqueue import (
 
 from ..faces.lifecycle import oldest
 from ..faces.refusals import Consumer, consumer_of
-from .futures import Landing, tell
+from .futures import Landing
 
 UNOPENED = (MissingExtraError, WrongKeyError)
 """Errors of a codec that lacks a package or a key. The item is not a bad one."""
@@ -310,11 +310,3 @@ def work_on(opened: Opened, work: Work) -> Found:
         with suppress(Exception):
             ready = stored()
     return Found(save_errors, undone, done_error, taken, take_error, ready, ran)
-
-
-def wait(loop: asyncio.AbstractEventLoop, watched: Callable[..., None], opened: Opened, getters: deque[Any]) -> None:
-    """Wait for items of other processes, and report whether any is ready. Runs in a thread."""
-    is_there = True
-    with suppress(BaseException):  # the next take raises it
-        is_there = opened.consumer.source.wait(stop=lambda: not getters)
-    tell(loop, watched, is_there)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -19,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import PersistentQueue, Producer, QueueLockedError, aio, codecs
+from persistentqueue import PersistentQueue, Producer, QueueLockedError, UnflushedWarning, aio, codecs
 from persistentqueue.aio import futures
 
 from .test_aio import SECONDS, put, run, until
@@ -38,6 +39,53 @@ def output(program: str, *arguments: object) -> str:
     done = subprocess.run(command, capture_output=True, text=True, timeout=2 * SECONDS, check=True)
     assert not done.stderr
     return done.stdout
+
+
+FORKING_QUEUE = """
+import asyncio, os, sys
+from persistentqueue import ClosedError, aio
+
+async def tried(call):
+    try:
+        found = call()
+        return repr(await found if asyncio.iscoroutine(found) else found)
+    except ClosedError as error:
+        return "parent" if "belongs to the parent process" in str(error) else str(error)
+
+async def use(queue):
+    calls = (
+        lambda: queue.put_nowait(3), queue.get_nowait, queue.task_done, lambda: queue.put(3), queue.get, queue.flush,
+        queue.join, lambda: queue.dead_letters,
+    )
+    found = {await tried(each) for each in calls}
+    await queue.close()
+    print(found, queue.qsize(), flush=True)
+
+async def main():
+    queue = await aio.Queue(sys.argv[1]).open()
+    await queue.put(1)
+    await queue.put(2)
+    await queue.get()
+    pid = os.fork()
+    if not pid:
+        asyncio.run(use(queue))
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    queue.task_done()
+    assert await queue.get() == 2
+    queue.task_done()
+    await queue.join()
+    await queue.close()
+
+asyncio.run(main())
+"""
+
+
+@needs_fork
+def test_a_forked_child_of_a_queue_is_refused(place: Path) -> None:
+    """In a forked child, each call of ``aio.Queue`` raises ``ClosedError``, and ``close`` does nothing. The parent goes
+    on."""
+    assert output(FORKING_QUEUE, place) == "{'parent'} 1\n"
 
 
 FORKING_SESSIONS = """
@@ -91,6 +139,42 @@ def test_a_forked_child_of_sessions_is_refused(place: Path) -> None:
     assert output(FORKING_SESSIONS, place) == "{'closed'} True\n"
 
 
+def test_another_thread_is_refused(place: Path) -> None:
+    """A call of ``aio.Queue`` from another thread raises ``RuntimeError`` that names the calls for it."""
+
+    async def main() -> None:
+        async with aio.Queue[int](place) as queue:
+            await queue.put(1)
+            for call in (lambda: queue.put_nowait(2), queue.get_nowait, queue.task_done, queue.shutdown):
+                with pytest.raises(
+                    RuntimeError, match=r"another one: pass the call to that loop, by loop\.call_soon_th"
+                ):
+                    await asyncio.to_thread(call)
+            assert await asyncio.to_thread(queue.qsize) == 1
+            assert await queue.get() == 1
+            queue.task_done()
+            await queue.join()
+
+    run(main())
+
+
+def test_another_loop_is_told_no_items(place: Path) -> None:
+    """The error of another event loop names the path of ``aio.Queue``, and none of its items."""
+    queue = aio.Queue[str](place)
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(queue.open())
+    loop.run_until_complete(queue.put("confidential"))
+
+    async def too_late() -> None:
+        with pytest.raises(RuntimeError, match=f"^{place}: the queue is bound to a different event loop") as caught:
+            await queue.get()
+        assert "confidential" not in str(caught.value)
+
+    run(too_late())
+    loop.run_until_complete(queue.close())
+    loop.close()
+
+
 def locked(place: Path) -> bool:
     """Return whether the queue is open."""
     try:
@@ -98,6 +182,16 @@ def locked(place: Path) -> bool:
     except QueueLockedError:
         return True
     return False
+
+
+async def wait_in_a_queue(place: Path, *, is_ready: bool) -> object:
+    queue = await aio.Queue[int](place).open()
+    if is_ready:
+        await queue.put(1)
+        await queue.get()
+    task = asyncio.create_task(queue.get())
+    await until(lambda: queue._watcher.is_watching)
+    return queue, task
 
 
 async def wait_in_a_session(place: Path, *, is_ready: bool) -> object:
@@ -118,7 +212,7 @@ async def wait_in_a_session(place: Path, *, is_ready: bool) -> object:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize("is_ready", [False, True])
-@pytest.mark.parametrize("wait", [wait_in_a_session], ids=["PersistentQueue"])
+@pytest.mark.parametrize("wait", [wait_in_a_queue, wait_in_a_session], ids=["Queue", "PersistentQueue"])
 def test_a_queue_whose_loop_has_ended_is_dropped(
     place: Path, monkeypatch: pytest.MonkeyPatch, wait: Callable[..., Any], is_ready: bool
 ) -> None:
@@ -141,7 +235,7 @@ def test_a_queue_whose_loop_has_ended_is_dropped(
             thread.join(SECONDS)
 
 
-@pytest.mark.parametrize("wait", [wait_in_a_session], ids=["PersistentQueue"])
+@pytest.mark.parametrize("wait", [wait_in_a_queue, wait_in_a_session], ids=["Queue", "PersistentQueue"])
 def test_a_task_that_waits_stays_as_long_as_its_loop(place: Path, wait: Callable[..., Any]) -> None:
     """A task that waits for an item gets it, also if the program keeps neither the task nor the queue."""
 
@@ -160,6 +254,31 @@ def test_a_task_that_waits_stays_as_long_as_its_loop(place: Path, wait: Callable
         await queue.close()
 
     run(main())
+
+
+@pytest.mark.parametrize("is_saved", [False, True])
+def test_a_drop_that_loses_items_warns(place: Path, is_saved: bool) -> None:
+    """If ``aio.Queue`` is dropped before its last puts are durable, there is an ``UnflushedWarning``. After a flush
+    there is none."""
+    queue: aio.Queue[int] | None = aio.Queue[int](place)
+    assert queue is not None
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(queue.open())
+    queue.put_nowait(1)  # no loop runs, so nothing saves it
+    if is_saved:
+        loop.run_until_complete(queue.flush())
+    loop.run_until_complete(queue._worker.ended())
+    loop.close()
+    del loop
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("ignore", ResourceWarning)
+        warnings.simplefilter("always", UnflushedWarning)
+        queue = None
+        gc.collect()
+    lost = [] if is_saved else [(__file__, True)]
+    assert [(each.filename, "dropped without close()" in str(each.message)) for each in caught] == lost
+    with PersistentQueue(place) as core:
+        assert len(core) == is_saved
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -206,6 +325,28 @@ def test_a_close_that_waits_for_a_call_blocks_no_loop(place: Path) -> None:
 
     run(main())
     assert was_told == [True]
+
+
+def test_two_openings_of_one_object(place: Path) -> None:
+    """While a task opens ``aio.Queue``, another one that opens the object gets ``RuntimeError`` at once."""
+
+    async def main() -> None:
+        queue = aio.Queue[int](place, lock_timeout=SECONDS)
+        with PersistentQueue(place):
+            first = asyncio.create_task(queue.open())
+            await asyncio.sleep(0)
+            with pytest.raises(RuntimeError, match="opened before by this object"):
+                await queue.open()
+            assert not first.done()
+        assert await first is queue
+        await queue.close()
+        again = aio.Queue[int](place, lock_timeout=0)
+        with PersistentQueue(place), pytest.raises(QueueLockedError):
+            await again.open()
+        async with again:  # an opening that failed may be tried again
+            await again.put(1)
+
+    run(main())
 
 
 class NamingCodec(codecs.Codec[str]):

@@ -53,13 +53,13 @@ def stored(place: Path) -> list[bytes]:
         return list(queue.browse())
 
 
-def killed(queue: aio.Queue[Any]) -> None:
+async def kill(queue: aio.Queue[Any]) -> None:
     """End the queue as ``kill -9`` ends its process."""
     assert queue._core is not None
     crash(queue._core)
     queue._fail(ClosedError("crashed by a test"))
-    queue._worker.end()
-    queue._watcher.end()
+    await queue._worker.ended()
+    await queue._watcher.ended()
 
 
 def test_what_was_put_survives(place: Path) -> None:
@@ -72,7 +72,7 @@ def test_what_was_put_survives(place: Path) -> None:
         assert [await queue.get() for _ in range(3)] == [0, 1, 2]
         queue.task_done()
         await queue.flush()
-        killed(queue)
+        await kill(queue)
         async with aio.Queue[Any](place) as again:
             assert again.qsize() == 4
             assert [await again.get() for _ in range(4)] == [1, 2, 3, 4]
@@ -192,7 +192,7 @@ def test_closing_wakes_who_waits(place: Path) -> None:
         other = aio.Queue[int](place.with_name("other"))
         async with other:
             waiting.append(asyncio.create_task(other.get()))  # type: ignore[arg-type]
-            await until(lambda: other._is_watching)
+            await until(lambda: other._watcher.is_watching)
         found = await asyncio.gather(*waiting, return_exceptions=True)
         assert [type(each) for each in found] == [ClosedError] * 2
 
@@ -301,7 +301,7 @@ def test_others_put_as_well(place: Path, ahead: bool) -> None:
                 queue.task_done()
             await queue.join()
             getting = asyncio.create_task(queue.get())
-            await until(lambda: queue._is_watching)
+            await until(lambda: queue._watcher.is_watching)
             with Producer(place) as producer:
                 producer.enqueue(b"[1]")
                 producer.flush()
@@ -532,7 +532,7 @@ def test_what_cannot_be_taken_for_now(place: Path) -> None:
     async def main() -> None:
         async with call_on(disk, aio.Queue[Any], place) as queue:
             getting = [asyncio.create_task(queue.get()) for _ in range(2)]
-            await until(lambda: queue._is_watching)
+            await until(lambda: queue._watcher.is_watching)
             failing[0] = True
             with Producer(place) as producer:
                 producer.enqueue(b"1")
@@ -802,7 +802,7 @@ def test_no_thread_can_be_started(place: Path, monkeypatch: pytest.MonkeyPatch) 
 
     async def main() -> None:
         async with aio.Queue[int](place) as queue:
-            queue._worker.end()  # a worker that is idle for a while ends, too
+            await queue._worker.ended()  # a worker that is idle for a while ends, too
             with monkeypatch.context() as patch:
                 patch.setattr(threading, "Thread", Mock(side_effect=RuntimeError("no thread")))
                 for call in (queue.put(1), queue.get()):

@@ -367,7 +367,7 @@ def test_join_ends_though_another_process_puts_behind_a_shutdown(place: Path, is
             await queue.put(1)
             assert await queue.get() == 1
             waiting = asyncio.create_task(queue.get())
-            await until(lambda: queue._is_watching)
+            await until(lambda: queue._watcher.is_watching)
             if is_done:
                 queue.task_done()
             with Producer(place) as producer:
@@ -382,7 +382,7 @@ def test_join_ends_though_another_process_puts_behind_a_shutdown(place: Path, is
             if not is_done:
                 queue.task_done()
             await queue.flush()
-            await until(lambda: not (queue._is_watching or queue._is_working))
+            await until(lambda: not (queue._watcher.is_watching or queue._is_working))
             assert queue.qsize() == 0
             await asyncio.wait_for(queue.join(), SECONDS)
         with PersistentQueue(place) as core:

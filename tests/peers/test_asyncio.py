@@ -59,10 +59,11 @@ class Queue(aio.Queue[Any]):
 
     def end(self) -> None:
         """Close the queue, check its directory, and delete it."""
-        self._worker.end()
+        self._warns = False
+        asyncio.run(self._worker.ended())
         if self._core is not None:
             self._core.close()
-        self._watcher.end()
+        asyncio.run(self._watcher.ended())
         report = check(self._directory)
         assert report.ok, report.problems
         shutil.rmtree(self._directory)

@@ -96,8 +96,8 @@ TABLE = (
     _folder("compat", "backing standard_queue fifo __init__"),
     _folder(
         "aio",
-        "futures shared_session shared_queue opening flush_batcher item_waiter standard_queue_worker session "
-        "persistent_queue transactions standard_queue __init__",
+        "futures shared_session shared_queue opening loop_bound flush_batcher item_waiter standard_queue_worker "
+        "session persistent_queue transactions standard_queue __init__",
     ),
     _folder(
         "spark",

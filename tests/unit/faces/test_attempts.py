@@ -532,7 +532,7 @@ def test_no_thread_for_a_rejection(place: Path, monkeypatch: pytest.MonkeyPatch)
         async with aio.Queue[Any](place, **COUNTING) as queue:
             await queue.put(1)
             assert await queue.get() == 1
-            queue._worker.end()
+            await queue._worker.ended()
             with monkeypatch.context() as patch:
                 patch.setattr(threading.Thread, "start", _no_thread)
                 with pytest.raises(RuntimeError, match="can't start"):
@@ -555,7 +555,7 @@ def test_a_queue_of_tasks_reads_a_subscription(place: Path) -> None:
             path = place.with_name(f"queue{len(settings)}")
             async with aio.Queue[Any](path, subscription="a", fan_out=True, **settings) as queue:
                 getting = asyncio.create_task(queue.get())
-                await until(lambda: queue._is_watching)
+                await until(lambda: queue._watcher.is_watching)
                 await queue.put(1)
                 assert await getting == 1
                 queue.task_done()

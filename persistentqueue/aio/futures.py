@@ -139,7 +139,7 @@ class Worker:
         _WORKERS.add(self)
 
     def _begin_anew(self) -> None:
-        """Begin without a thread. In a forked child, that of the parent is not there, and the lock may be taken."""
+        """Begin without a thread. A forked child lacks the thread of its parent, and the lock may be taken."""
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._starting = Lock()
         self._thread: threading.Thread | None = None
@@ -207,7 +207,7 @@ after_fork_in_child(_forget_parent)
 async def patiently(landing: Landing[T], give_up: Callable[[], object]) -> T:
     """Return the result of a call that may wait, for an item or for room. A cancellation ends the wait."""
     try:
-        await asyncio.wait([landing])  # ``shield`` would log an error of the call behind a cancellation
+        await asyncio.wait([landing])  # it logs no error of the call behind a cancellation
     except asyncio.CancelledError as cancelled:
         return await impatiently(landing, give_up, cancelled)
     return landing.result()

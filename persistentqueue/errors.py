@@ -771,7 +771,7 @@ class UnsupportedFormatError(PersistentQueueError):
 
 
 class UnflushedWarning(RuntimeWarning):
-    """A session or a producer ended with work that was not flushed, and no exception says so.
+    """A session, a producer or an ``aio.Queue`` ended with work that was not flushed, and no exception says so.
 
     Its ``with`` block ended, its queue was closed, or the last reference to it was dropped. The work is lost, even if
     a filter turns the warning into an error. Call ``flush`` before. To drop the work without a warning, call

@@ -125,7 +125,7 @@ def check(path: StrPath, name: str | None = None, *, progress: Progress = None) 
 
     Returns:
         The report. Damage is a problem in the report, and not an error. A location of the segments that is not there
-        is a problem, too. So is one that belongs to the original of a copied queue.
+        is a problem, too. So is one that belongs to the original of a copied queue, or to another queue.
 
     Raises:
         QueueNotFoundError: There is no queue at the path.
@@ -408,9 +408,9 @@ def repair(
     A lost part of the log may have recorded that items were consumed. ``repair`` cannot know this, so these items are
     delivered again.
 
-    A damaged ``data.path``, and a lost or damaged ``queue.id``, are written anew under one condition: the segments
-    that the log names are in the recorded location, or at ``data_path``. A ``queue.id`` that no queue records is set
-    aside.
+    A wrong or damaged ``data.path``, and a lost or damaged ``queue.id``, are written anew under one condition: the
+    segments that the log names are in the recorded location, or at ``data_path``. A ``queue.id`` that no queue records
+    is set aside.
 
     A damaged schema of typed rows is reported and stays as it is, since its number must not be given to another one. A
     damaged ``queue.limits`` is reported, too: the next opening that does not keep the limits writes it anew.

@@ -1,9 +1,12 @@
 """Repair of the two files that tie a queue to the location of its segments: ``data.path`` and ``queue.id``.
 
-``locations`` describes these files. A directory is accepted as the queue's location only in two cases: it holds a
-segment that the queue's log names, with its salt, or the log names no segment. So no segment of another queue is ever
-tied to this one. If no record and no argument names a location, the queue's own directory must have ``data``, which
-each queue without another location has (see ``need_data``). A file that is replaced is kept as ``*.damaged``.
+``locations`` describes these files. A directory is accepted as the queue's location if it holds a segment that the
+queue's log names, with its salt. If the log names no segment, the directory must hold no file of a queue, or name this
+queue. So no segment of another queue is tied to this one. Only if the log cannot be read, any file in ``data`` counts;
+then ``queue.id`` alone says that the directory is another queue's.
+
+If no record and no argument names a location, the queue's own directory must have ``data``, which each queue without
+another location has (see ``need_data``). A file that is replaced is kept as ``*.damaged``.
 """
 
 from __future__ import annotations
@@ -18,12 +21,12 @@ from ..storage.layout import find_generations, keep_copy, names_in, set_aside
 from ..storage.locations import (
     DATA_DIRECTORY,
     ID_NAME,
-    INBOX_DIRECTORY,
     LOG_DIRECTORY,
     OWN,
     PATH_NAME,
     Place,
     Places,
+    read_claim,
     read_id,
     read_places,
     read_record,
@@ -32,9 +35,15 @@ from ..storage.locations import (
     write_places,
 )
 from ..storage.lock import LOCK_NAME, Lock
-from ..storage.log_reader import STRICT, named_segments, read_newest
-from ..storage.relocation import hold_location, need_data
-from ..storage.segment import find_salt, segment_name
+from ..storage.log_reader import SALVAGE, STRICT
+from ..storage.relocation import (
+    hold_location,
+    holds_one,
+    is_empty,
+    need_data,
+    need_own_segments,
+    segments_in_log,
+)
 from ..system.disk import Disk, abspath, basename, join
 
 _COPIED_BYTES_MAX = 1024 * 1024
@@ -60,12 +69,15 @@ def mend_places(disk: Disk, directory: str, data_path: str | None) -> Mended:
         QueueLockedError: The queue is open.
         OSError: A file could not be read or written.
     """
+    problem: CorruptionError | DataMissingError | DataPathError
     try:
-        need_data(disk, read_places(disk, directory))
-    except (CorruptionError, DataMissingError) as error:
-        problem = error
-    else:
+        places = read_places(disk, directory)
+        need_data(disk, places)
+        if data_path not in {None, places.place.path}:
+            need_own_segments(disk, places, read_claim(disk, places.place)[0], SALVAGE)
         return Mended()
+    except (CorruptionError, DataMissingError, DataPathError) as error:
+        problem = error
     lock = Lock(disk, join(directory, LOCK_NAME))
     try:  # with the lock in it: an interruption may come when it is taken
         lock.acquire(0.0)
@@ -78,7 +90,11 @@ def mend_places(disk: Disk, directory: str, data_path: str | None) -> Mended:
 
 
 def _mend(
-    disk: Disk, directory: str, data_path: str | None, problem: CorruptionError | DataMissingError, lock: Lock
+    disk: Disk,
+    directory: str,
+    data_path: str | None,
+    problem: CorruptionError | DataMissingError | DataPathError,
+    lock: Lock,
 ) -> list[str]:
     """Tie the queue to its location; return the names of the copies of the replaced files."""
     record: Places | None = None
@@ -142,29 +158,18 @@ def _mend_id(disk: Disk, directory: str, root: str, recorded_id: str, copies: li
 def _holds(disk: Disk, directory: str, root: str) -> bool:
     """Return whether ``root`` holds a segment that the log names; without a readable log, whether it holds any file.
 
-    Return True if the log names no segment.
+    If the log names no segment, return whether ``root`` holds no file of a queue, or names this one.
     """
-    named = _named(disk, directory)
+    named = segments_in_log(disk, directory, STRICT)
     if named is None:
         return bool(names_in(disk, root, DATA_DIRECTORY))
-    for number, salt, name in named:
-        paths = [f"{DATA_DIRECTORY}/{segment_name(number)}"]
-        if name:  # a crash between the frame and the rename leaves an adopted file in the inbox
-            paths.append(f"{INBOX_DIRECTORY}/{name}")
-        for path in paths:
-            with suppress(CorruptionError):
-                if find_salt(disk, join(root, path), number) == salt:
-                    return True
-    return not named
-
-
-def _named(disk: Disk, directory: str) -> list[tuple[int, int, str]] | None:
-    """Return number, salt and published name of each segment in the log; None if the log cannot be read."""
-    try:
-        replay = read_newest(disk, directory, STRICT)
-    except (CorruptionError, FileNotFoundError):
-        return None
-    return None if replay is None else named_segments(replay)
+    if named:
+        return holds_one(disk, root, named)
+    with suppress(CorruptionError):
+        found = read_id(disk, root) if root != directory else ("", abspath(directory))
+        if found is not None and found[1] == abspath(directory):
+            return True
+    return is_empty(disk, root)
 
 
 def set_stray_id_aside(disk: Disk, directory: str) -> Mended:

@@ -12,11 +12,13 @@ from 6 on write to the queue, apart from its directory and its lock file.
 4. If a transaction is in doubt, ask the queue that coordinated it for the outcome (see ``in_doubt``). If that queue is
    not owned, it is opened for this, and closed.
 5. Refuse a copy of a queue that lies beside its original.
-6. Finish a deletion, or a move of segments, that was cut short.
+6. Finish a deletion, or a move of segments, that was cut short. If the location of the segments names another
+   directory, delete no segment in it, but set aside those that nothing refers to.
 7. Make a ``Store`` of the state, and write on. After a clean close the store continues with the same log and segment.
    After a crash it begins a new generation of the log and a new segment. *A crash here leaves the log that was read:
    the next opening does all of this again, with the same result.*
-8. Record the limits for producers, and adopt what they have published.
+8. Make the location name this directory. *A crash before leaves the other name: the next opening deletes no segment
+   there, too.* Record the limits for producers, and adopt what they have published.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ from ..storage.layout import (
 from ..storage.locations import DATA_DIRECTORY, LOG_DIRECTORY, OWN, Places
 from ..storage.lock import LOCK_NAME, Lock
 from ..storage.log import parse_log_name
-from ..storage.relocation import need_data, open_places, settle, sweep_others
+from ..storage.relocation import claim, is_named_otherwise, need_data, open_places, settle, sweep_others
 from ..system.disk import PAGE_BYTES, Disk, basename, join, relpath
 from ..system.event_log import LOGGER
 from ..system.files import make_directory, make_parts, sync_directory, sync_names
@@ -230,6 +232,9 @@ def begin(
     if recovered is not None and recovered.state.decisions and lock.is_named():
         forget_settled(disk, directory, recovered.state, recovered.replay.last_number)
     places = sweep_others(own, settle(own, places, lock, data_path, recovered is None))
+    is_doubtful = recovered is not None and is_named_otherwise(own, places)
+    if recovered is not None and is_doubtful:
+        recovered.keep_segments()
     state = _new_state(settings) if recovered is None else recovered.state
     # The first frame of this opening records the identity.
     state.identity = state.identity or disk.urandom(IDENTITY_BYTES)
@@ -241,6 +246,9 @@ def begin(
     store = Store(own, places, settings, lock, state, guards)
     try:
         _begin_log(store, recovered, meter)
+        if is_doubtful:
+            sync_directory(own, places.path(DATA_DIRECTORY))  # else a later opening could sweep what was set aside
+        claim(own, places, lock)
         lock.settle()
         if adopts:
             if not settings.keep_limits:

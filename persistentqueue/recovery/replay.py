@@ -79,6 +79,12 @@ class Recovered:
         """Return the current path of a segment's file."""
         return segment_path(places, number, self.adopted)
 
+    def keep_segments(self) -> None:
+        """Have the segments set aside that would be swept: they may be those of another queue."""
+        kept = [path for path in self.sweep if path.startswith(f"{DATA_DIRECTORY}/")]
+        self.sweep = [path for path in self.sweep if path not in kept]
+        self.set_aside += kept
+
     def resolve(self, committed: bool) -> None:
         """Apply the transaction in doubt if it is ``committed``, else drop it. Raises ``CorruptionError``."""
         assert self.prepared is not None

@@ -22,6 +22,11 @@ its content may so far be in the operating system's page cache only.
 
 The owner of a queue locks its location before it writes or sweeps there (see ``lock``). Only when an opening is
 accepted, its location is made to name its directory, by ``claim``. A refused opening writes nothing there.
+
+The records of two queues may have been exchanged, by a backup for instance. Then each location bears the recorded id,
+and names the other queue. So a location that names another queue needs a proof, unless that queue is at a location that
+names it: a segment that the log of this queue names. Without such a proof, and with any file of a queue in it, the
+location is refused. Until its ``claim``, an opening deletes nothing there.
 """
 
 from __future__ import annotations
@@ -54,6 +59,7 @@ from .layout import (
     find_generations,
     finish_deletion,
     gone_meanwhile,
+    holds_queue,
     is_left_here,
     is_there,
     let_go,
@@ -89,7 +95,8 @@ from .locations import (
 )
 from .lock import LOCK_NAME, Lock, read_inode
 from .log import parse_log_name
-from .log_reader import SNAPSHOT, Replay, named_segments, read_newest
+from .log_reader import SALVAGE, SNAPSHOT, Policy, Replay, named_segments, read_newest
+from .segment import find_salt, segment_name
 
 _ENDED = (Exception, StoppedError, KeyboardInterrupt, SystemExit)
 """Errors that end a move, which is undone then. Tests simulate a kill by others."""
@@ -250,7 +257,8 @@ def own_location(disk: Disk, places: Places, lock: Lock, data_path: str | None =
     """Lock the recorded location, and make sure that it is this directory's own, and no other copy's.
 
     The caller of an opening may give the location of a copied directory as ``data_path``. Nothing is written: ``claim``
-    does that, when the opening is accepted. Raises ``DataPathError`` if the location may belong to the original.
+    does that, when the opening is accepted. Raises ``DataPathError`` if the location may belong to the original, or to
+    another queue.
     """
     if places.place == OWN:
         return
@@ -260,6 +268,7 @@ def own_location(disk: Disk, places: Places, lock: Lock, data_path: str | None =
     if not is_given:
         _need_ours(places, queue, owner, lock.inode, lock.is_copied)
     _need_left(disk, places, queue)
+    need_own_segments(disk, places, queue, SALVAGE)
     if not is_free:  # last: the errors above say more
         raise _locked(places, places.data_root, queue)
 
@@ -298,7 +307,8 @@ def _locked(places: Places, root: str, queue: str) -> DataPathError:
 
 
 def need_own_location(disk: Disk, places: Places) -> None:
-    """Raise ``DataPathError`` if the recorded location may belong to another directory, of which this one is a copy.
+    """Raise ``DataPathError`` if the recorded location may belong to another directory, of which this one is a copy, or
+    to another queue.
 
     Reads the lock file, and takes no lock.
     """
@@ -307,6 +317,90 @@ def need_own_location(disk: Disk, places: Places) -> None:
         queue, owner = read_claim(disk, places.place)
         _need_ours(places, queue, owner, inode, is_copied)
         _need_left(disk, places, queue)
+        need_own_segments(disk, places, queue, SNAPSHOT)
+
+
+def need_own_segments(disk: Disk, places: Places, queue: str, policy: Policy) -> None:
+    """Raise ``DataPathError`` if the location names another ``queue``, and may hold the files of that one.
+
+    It holds none if there is no such queue, or if that queue surely has its files elsewhere. It is this queue's if it
+    holds a segment that the log of this queue names. If the log names none, the location must hold no file. A log that
+    cannot be read proves nothing.
+    """
+    if not is_named_otherwise(disk, places, queue) or _is_elsewhere(disk, places, queue):
+        return
+    named = segments_in_log(disk, places.directory, policy)
+    if named is None or not (holds_one(disk, places.data_root, named) if named else is_empty(disk, places.data_root)):
+        raise DataPathError(
+            places.directory,
+            f"segments of its own at {places.data_root}",
+            f"none that its log names, and the name of the queue in {queue}",
+            f"if {PATH_NAME} of the two queues was exchanged, restore it, or run repair with the data_path= that each "
+            "queue had (persistentqueue repair --data-path DIR); if that queue is gone for good, remove its directory "
+            "by hand",
+        )
+
+
+def is_named_otherwise(disk: Disk, places: Places, queue: str | None = None) -> bool:
+    """Return whether the location names another directory as its ``queue``. Raises ``CorruptionError``."""
+    if places.place == OWN:
+        return False
+    queue = read_claim(disk, places.place)[0] if queue is None else queue
+    return queue != abspath(places.directory) and not _is_directory(disk, places, queue)
+
+
+def _is_directory(disk: Disk, places: Places, queue: str) -> bool:
+    """Return whether this path leads to the directory of the queue, under another name."""
+    with suppress(OSError):
+        one, other = disk.lstat(queue), disk.lstat(places.directory)
+        return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+    return False
+
+
+def _is_elsewhere(disk: Disk, places: Places, queue: str) -> bool:
+    """Return whether the ``queue`` surely has its files at another location, which names it, or is gone.
+
+    A path that is out of reach may lead to a queue.
+    """
+    try:
+        if not holds_queue(disk, queue):
+            return True
+        place = read_record(disk, queue).place
+        need_data(disk, Places(queue, place))
+        if place == OWN:
+            return True
+        return place.id != places.place.id and bears(disk, place) and read_claim(disk, place)[0] == queue
+    except (OSError, PersistentQueueError):
+        return False
+
+
+def segments_in_log(disk: Disk, directory: str, policy: Policy) -> list[tuple[int, int, str]] | None:
+    """Return number, salt and published name of each segment in the log; None if the log cannot be read."""
+    try:
+        replay = read_newest(disk, directory, policy)
+    except (CorruptionError, FileNotFoundError):
+        return None
+    return None if replay is None else named_segments(replay)
+
+
+def holds_one(disk: Disk, root: str, named: list[tuple[int, int, str]]) -> bool:
+    """Return whether the location holds one of the named segments, with its salt."""
+    for number, salt, name in named:
+        paths = [f"{DATA_DIRECTORY}/{segment_name(number)}"]
+        if name:  # a crash between the frame and the rename leaves an adopted file in the inbox
+            paths += [f"{part}/{name}" for part in (INBOX_DIRECTORY, CLOSED_DIRECTORY)]
+        for path in paths:
+            with suppress(CorruptionError):
+                if find_salt(disk, join(root, path), number) == salt:
+                    return True
+    return False
+
+
+def is_empty(disk: Disk, root: str) -> bool:
+    """Return whether the location holds no segment and no published file."""
+    inboxes = (INBOX_DIRECTORY, CLOSED_DIRECTORY)
+    is_published = any(part_of_inbox(name) for inbox in inboxes for name in names_in(disk, root, inbox))
+    return not is_published and not _segments_in(disk, root)
 
 
 def need_data(disk: Disk, places: Places, replay: Replay | None = None) -> None:
@@ -424,7 +518,7 @@ def _found_places(disk: Disk, directory: str, data_path: str | None, is_copied: 
 
 
 def settle(disk: Disk, places: Places, lock: Lock, data_path: str | None, is_new: bool) -> Places:
-    """Use the location that the opening asks for, and ``claim`` it: from here on, the opening is accepted.
+    """Use the location that the opening asks for: from here on, the opening is accepted, and will ``claim`` it.
 
     A new queue takes the location; an existing queue must already be there.
 
@@ -432,7 +526,6 @@ def settle(disk: Disk, places: Places, lock: Lock, data_path: str | None, is_new
     """
     recorded = places.place.path
     if data_path in {None, recorded} or _is_same(disk, places, str(data_path)):
-        claim(disk, places, lock)
         return places
     if not is_new:
         given = "the queue's own directory" if data_path == OWN.path else str(data_path)

@@ -65,6 +65,7 @@ _REPEATS = "20"
 
 IDENTITIES = "tests/misuse/test_identities.py"
 COPIES = "tests/misuse/test_copied_locations.py"
+LOCATIONS = "tests/misuse/test_location_repair.py"
 SESSIONS = "tests/misuse/test_sessions.py"
 LANE = "tests/unit/core/test_availability.py"
 INTERRUPTS = "tests/misuse/test_interrupts.py"
@@ -313,7 +314,9 @@ MUTANTS = (
     Mutant("an adoption does not end when the time is over", "runtime/open_queue", "if is_there or not self._store.inbox.is_cut or (deadline is not None and _now() >= deadline):", "if is_there or not self._store.inbox.is_cut:", "tests/misuse/test_inbox_limits.py::test_row_24_a_time_out_ends_the_adoption"),
     Mutant("a producer publishes what its owner can never adopt", "storage/inbox_limits", "whole_bytes += empty_bytes(", "empty_bytes(", "tests/misuse/test_inbox_limits.py::test_row_24_what_never_fits_is_not_published"),
     Mutant("the command line has no limits", "recovery/opening", "if settings.keep_limits:", "if False:", "tests/misuse/test_inbox_limits.py::test_an_opening_can_keep_the_limits"),
-    Mutant("a copy is opened with the segments of its original", "storage/relocation", "    _need_left(disk, places, queue)\n    if not is_free", "    if not is_free", f"{IDENTITIES}::test_a_copy_never_uses_the_segments_of_its_original"),
+    Mutant("a copy is opened with the segments of its original", "storage/relocation", "    _need_left(disk, places, queue)\n    need_own_segments(disk, places, queue, SALVAGE)\n", "    need_own_segments(disk, places, queue, SALVAGE)\n", f"{IDENTITIES}::test_a_copy_never_uses_the_segments_of_its_original"),
+    Mutant("a queue takes the segments of a neighbour", "storage/relocation", "    need_own_segments(disk, places, queue, SALVAGE)\n", "", f"{LOCATIONS}::test_records_that_were_exchanged"),
+    Mutant("what an opening finds superfluous at the location of another queue is deleted", "recovery/opening", "        recovered.keep_segments()\n", "        pass\n", f"{LOCATIONS}::test_the_location_of_a_renamed_queue_is_not_swept"),
     Mutant("a location has two owners", "storage/relocation", "    if not is_free:  # last", "    if False:  # last", f"{COPIES}::test_a_location_has_one_owner"),
     Mutant("a copy sweeps where its original has moved to", "storage/relocation", "or is_left_here(disk, places.directory, other)", "or True", f"{COPIES}::test_a_copy_from_the_middle_of_a_move"),
     Mutant("the deletion of a copy sweeps where its original has moved to", "storage/layout", " and is_left_here(disk, directory, place)", "", f"{COPIES}::test_a_copy_from_the_middle_of_a_move"),

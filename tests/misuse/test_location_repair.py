@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from persistentqueue import Producer, View, check, delete_queue, move_data, repair
 from persistentqueue.errors import CorruptionError, DataMissingError, DataPathError, QueueLockedError
+from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
 from tests.support.queues import crash, drain, flip, log_file, put
 
@@ -279,3 +281,169 @@ def test_row_23_a_stray_id(tmp_path: Path, directory: Path, open_queue: QueueFac
     with pytest.raises(DataPathError):
         repair(place)
     assert check(directory).ok
+
+
+# --- records that were exchanged -------------------------------------------------------------------------------------
+
+
+def files_below(path: Path) -> dict[Path, bytes]:
+    """Return the content of each file below the path, but for the locks."""
+    return {file: file.read_bytes() for file in path.rglob("*") if file.is_file() and file.name != "lock"}
+
+
+def exchange(path: Path) -> None:
+    """Exchange the records of the queues "a" and "b"."""
+    (path / "a" / "data.path").rename(path / "kept")
+    (path / "b" / "data.path").rename(path / "a" / "data.path")
+    (path / "kept").rename(path / "b" / "data.path")
+
+
+def publish(path: Path, name: str, item: bytes) -> None:
+    """Publish an item for the queue of this name."""
+    with Producer(path, name) as producer:
+        producer.enqueue(item)
+        producer.flush()
+
+
+@pytest.mark.parametrize("is_crashed", [True, False])
+def test_records_that_were_exchanged(
+    tmp_path: Path, directory: Path, open_queue: QueueFactory, is_crashed: bool
+) -> None:
+    """If two records were exchanged, each call refuses the segments of the neighbour, and changes none of them.
+    ``repair`` brings both queues back if the locations are named."""
+    path, media = directory.parent, tmp_path / "media"
+    for name in ("b", "a"):  # "a" is open when it crashes
+        queue = open_queue(name, data_path=media, segment_bytes=8192)
+        for item in ITEMS:
+            put(queue, name.encode() + item)
+        if is_crashed:
+            crash(queue)
+        else:
+            queue.close()
+    exchange(path)
+    before = files_below(path) | files_below(media)
+    for call in (
+        lambda: open_queue("a"),
+        lambda: open_queue("a", data_path=media / "b"),
+        lambda: View(path, "a").look(),
+        lambda: Producer(path, "a", create=False),
+        lambda: move_data(path, "a", data_path=tmp_path / "new"),
+        lambda: delete_queue(path, "a"),
+        lambda: repair(path, "a"),
+    ):
+        with pytest.raises(DataPathError):
+            call()
+    (problem,) = check(path, "a").problems
+    assert "if data.path of the two queues was exchanged, restore it" in problem
+    assert files_below(path) | files_below(media) == before
+    for name in "ab":
+        assert repair(path, name, data_path=media).items == 3
+        with open_queue(name) as queue:
+            assert Path(queue.data_path) == media / name
+            assert drain(queue) == [name.encode() + item for item in ITEMS]
+
+
+def test_a_record_of_a_neighbour_without_segments(tmp_path: Path, directory: Path, open_queue: QueueFactory) -> None:
+    """An empty queue that records the location of an empty neighbour does not adopt what waits there."""
+    path, media = directory.parent, tmp_path / "media"
+    for name in ("a", "b"):
+        open_queue(name, data_path=media).close()
+    publish(path, "b", b"an item of b")
+    exchange(path)
+    with pytest.raises(DataPathError, match="segments of its own"):
+        open_queue("a")
+    exchange(path)
+    assert drain(open_queue("b")) == [b"an item of b"]
+
+
+@pytest.mark.damages
+def test_a_damaged_log_is_no_proof(tmp_path: Path, directory: Path, open_queue: QueueFactory) -> None:
+    """A queue whose log cannot be read does not get the location of a neighbour."""
+    path, media = directory.parent, tmp_path / "media"
+    for name in ("a", "b"):
+        with open_queue(name, data_path=media) as queue:
+            put(queue, *ITEMS)
+    exchange(path)
+    flip(log_file(path / "a"), 70)
+    with pytest.raises(DataPathError, match="segments of its own"):
+        repair(path, "a")
+    repair(path, "b", data_path=media)
+    assert drain(open_queue("b")) == ITEMS
+    shutil.rmtree(path / "a")
+
+
+@pytest.mark.parametrize("has_media", [True, False])
+def test_a_queue_that_was_renamed_and_replaced(
+    tmp_path: Path, directory: Path, open_queue: QueueFactory, has_media: bool
+) -> None:
+    """A renamed queue opens, although another one was made in its old directory: that one has its own location."""
+    path = directory.parent
+    open_queue("a", data_path=tmp_path / "media").close()
+    publish(path, "a", b"published")
+    (path / "a").rename(path / "renamed")
+    open_queue("a", data_path=tmp_path / "other" if has_media else None).close()
+    assert drain(open_queue("renamed")) == [b"published"]
+
+
+@pytest.mark.parametrize("items", [ITEMS, []])
+def test_a_neighbour_that_is_out_of_reach(
+    tmp_path: Path, directory: Path, open_queue: QueueFactory, items: list[bytes]
+) -> None:
+    """If the other queue cannot be read, a location that names it needs a segment of this queue, or no file at all."""
+    path = directory.parent
+    with open_queue("a", data_path=tmp_path / "media") as queue:
+        put(queue, *items)
+    (path / "a").rename(path / "renamed")
+    open_queue("a").close()
+
+    def listdir(name: str) -> list[str]:
+        if name == str(path / "a" / "log"):
+            raise PermissionError(13, "failed by a test", name)
+        return DISK.listdir(name)
+
+    with open_queue("renamed", disk=replace(DISK, listdir=listdir)) as queue:
+        assert drain(queue) == items
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_the_location_of_a_renamed_queue_is_not_swept(
+    tmp_path: Path, directory: Path, open_queue: QueueFactory, place: Path, is_killed: bool
+) -> None:
+    """An opening deletes no segment at a location that names another directory: it sets aside what nothing refers to,
+    also if an opening was killed before that one."""
+    data = place / "data"
+    shutil.copy(data / "000000000001.seg", data / "000000000099.seg")
+    directory.rename(directory.with_name("renamed"))
+
+    class Killed(BaseException):
+        """The end of a process that is killed."""
+
+    def rename(source: str, target: str) -> None:
+        if target.endswith("queue.id"):
+            raise Killed
+        DISK.rename(source, target)
+
+    if is_killed:
+        with pytest.raises(Killed):
+            open_queue("renamed", disk=replace(DISK, rename=rename))
+    queue = open_queue("renamed")
+    assert queue.recovery.swept == ()
+    assert (data / "000000000099.seg.damaged").exists()
+    assert drain(queue) == ITEMS
+    queue.close()
+    shutil.copy(data / "000000000099.seg.damaged", data / "000000000099.seg")
+    with open_queue("renamed") as queue:  # the location names this directory now
+        assert queue.recovery.swept == ("data/000000000099.seg",)
+
+
+def test_files_that_no_log_names(tmp_path: Path, directory: Path, open_queue: QueueFactory, place: Path) -> None:
+    """``repair`` ties no queue without a segment to a location that holds segments and names no queue."""
+    open_queue("other").close()
+    other = directory.with_name("other")
+    (other / "data.path").write_bytes(b"damaged")
+    (place / "queue.id").unlink()
+    with pytest.raises(DataPathError, match="expected segments of this queue in"):
+        repair(other, data_path=place)
+    (other / "data.path").unlink()
+    assert repair(directory).items == 3
+    assert drain(open_queue()) == ITEMS

@@ -3,7 +3,8 @@
 ``check`` reads the log in the way that recovery does. It then reads every block that holds an unconsumed item, and
 verifies the invariants of the state, which are listed in ``state``. It changes nothing and takes no lock. The queue
 may be open meanwhile. A change that the owner makes during the check can look like a problem, for instance a segment
-that is gone. So a check that finds problems in an owned queue begins again, and the last one counts.
+that is gone. So a check that finds problems begins again if the queue had an owner before, behind or during it, and the
+last one counts.
 
 ``repair`` takes the lock and reads what is intact. ``salvage`` describes this, and what it writes to the segments after
 it has copied each of them. ``repair`` then begins a new generation of the log with what is left, in the way that a trim
@@ -62,7 +63,7 @@ from ..storage.locations import (
 )
 from ..storage.lock import LOCK_NAME, is_held
 from ..storage.log import parse_log_name
-from ..storage.log_reader import SNAPSHOT, read_steadily
+from ..storage.log_reader import SNAPSHOT, Replay, read_steadily
 from ..storage.publication import Part, is_published, parse_name, read_publication
 from ..storage.relocation import need_data, need_own_location
 from ..storage.schema_files import check_schemas, parse_schema_name
@@ -139,7 +140,8 @@ def check(path: StrPath, name: str | None = None, *, progress: Progress = None) 
         OSError: A file cannot be read for another reason.
 
     The call only reads and takes no lock. Any number of threads and processes may call it, also while the queue is
-    open. If it finds problems then, it reads up to three times, since the owner's changes can look like them. Example::
+    open, opened or closed. If it finds problems then, it reads up to three times, since the owner's changes can look
+    like them. Example::
 
         report = check("queues", "orders")
         for problem in report.problems:
@@ -152,14 +154,28 @@ def check(path: StrPath, name: str | None = None, *, progress: Progress = None) 
 
 def _check_steadily(disk: Disk, directory: str, meter: Meter) -> CheckReport:
     """Inspect the queue, and again while an owner may have made what looks like a problem. Raises as ``check`` does."""
-    report = _check(disk, directory, meter)
+    before: CheckReport | None = None
     for _ in range(_TRIES - 1):
-        if report.ok or is_held(disk, join(directory, LOCK_NAME)) is False:
-            break
-        before, report = report, _check(disk, directory, meter)
-        if report.problems == before.problems:  # damage: the owner changes other files each time
-            break
-    return report
+        unowned = _unowned(disk, directory)
+        report = _check(disk, directory, meter)
+        if report.ok or (unowned and unowned == _unowned(disk, directory)):
+            return report
+        if before is not None and report.problems == before.problems:  # damage: an owner changes other files each time
+            return report
+        before = report
+    return _check(disk, directory, meter)
+
+
+def _unowned(disk: Disk, directory: str) -> tuple[int, ...]:
+    """Return traits of the lock that each owner changes; an empty tuple if an owner may be at work."""
+    path = join(directory, LOCK_NAME)
+    if is_held(disk, path) is not False:
+        return ()
+    try:
+        found = disk.lstat(path)
+    except FileNotFoundError:
+        return (0,)
+    return found.st_ino, found.st_mtime_ns
 
 
 def _check(disk: Disk, directory: str, meter: Meter = SILENT) -> CheckReport:
@@ -177,7 +193,7 @@ def _check(disk: Disk, directory: str, meter: Meter = SILENT) -> CheckReport:
         return _unread(disk, directory, damage)
     if recovered is None:  # the queue was deleted meanwhile
         raise no_queue(disk, directory, "to check")
-    problems: list[str] = []
+    problems = list(_check_length(recovered.replay))
     items = 0
     meter.expect(sum(extent.length_bytes for extent in recovered.state.extents))
     for extent in recovered.state.extents:
@@ -230,6 +246,19 @@ def _read(disk: Disk, places: Places, meter: Meter) -> Recovered | None:
     if recovered is not None and recovered.state.extents:  # without an item, no segment is needed
         need_data(disk, places, recovered.replay)
     return recovered
+
+
+def _check_length(replay: Replay) -> Iterator[str]:
+    """Yield the problem of a log that is shorter than it was made. A log has its whole length before it gets its name,
+    so no owner can make a sound one look short. A sealed log has nothing behind its checkpoint that could be lost."""
+    if replay.missing_bytes and not replay.sealed:
+        size_bytes = replay.header.size_bytes
+        advice = (
+            "the flushes that stood there are lost, if there were any: find out what has cut the file, and restore it; "
+            "else open the queue, which goes on with the rest"
+        )
+        expected, found = f"a log of {size_bytes} bytes", f"{size_bytes - replay.missing_bytes}"
+        yield str(CorruptionError(replay.file, size_bytes - replay.missing_bytes, expected, found, advice))
 
 
 def _unread(disk: Disk, directory: str, problem: PersistentQueueError) -> CheckReport:
@@ -491,6 +520,7 @@ def _repair(
             salvaged.recovered.state.identity = b""  # an opening gives a new identity to a queue without one
         if fan_out:
             _remove_plain_consumer(directory, salvaged.recovered.state)
+        salvaged.problems += _check_length(salvaged.recovered.replay)
         next_sequence = salvaged.recovered.state.next_sequence
         store = begin(taken, salvaged.recovered, meter=meter)
         try:  # with the lock still in the hands of ``take``: an interruption may come between these two steps

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from persistentqueue import Producer, QueueNotFoundError, check
+from persistentqueue import PersistentQueue, Producer, QueueNotFoundError, check, repair
 from persistentqueue.core.block import BLOCK_HEADER_BYTES, encode_block
 from persistentqueue.core.header import HEADER_BYTES
 from persistentqueue.core.operations import (
@@ -18,11 +19,12 @@ from persistentqueue.core.operations import (
 )
 from persistentqueue.core.state import State
 from persistentqueue.recovery.check import _check_state
+from persistentqueue.storage.log_reader import read_log
 from persistentqueue.storage.segment import Segment
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
 from tests.support.disks import call_on, using_disk
-from tests.support.queues import drain, flip, put_each, segment_files
+from tests.support.queues import crash, drain, flip, log_file, put, put_each, segment_files
 from tests.unit.storage.test_log import forge_log
 
 SALT = 77
@@ -151,3 +153,71 @@ def test_a_change_of_the_owner_is_no_problem(open_queue: QueueFactory, directory
     assert len(call_on(replace(DISK, open=counted), check, directory).problems) == 1
     assert reads.count(str(segment)) == 2
     queue.close()
+
+
+@pytest.mark.parametrize("lives", [1, 2])
+def test_an_owner_that_closes_meanwhile(open_queue: QueueFactory, directory: Path, lives: int) -> None:
+    """A change of an owner that closes the queue during the check is no problem, and neither is one of an owner that
+    also opens it during the check."""
+    queues = [open_queue(segment_bytes=4096, inline_bytes=0)]
+    put_each(queues[0], [b"%d" % number * 900 for number in range(20)])
+    first = segment_files(directory)[0]
+    if lives == 2:
+        queues.pop().close()
+
+    def opened(path: str, flags: int, mode: int) -> int:
+        if path == str(first) and first.exists():
+            queue = queues.pop() if queues else call_on(DISK, PersistentQueue, directory)
+            drain(queue)
+            queue.trim()
+            queue.close()
+        return DISK.open(path, flags, mode)
+
+    report = call_on(replace(DISK, open=opened), check, directory)
+    assert not first.exists() and report.problems == ()
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize("length", ["at a frame", "in a frame"])
+def test_a_log_that_was_cut(open_queue: QueueFactory, directory: Path, length: str) -> None:
+    """A log that is shorter than it was made is a problem: flushes may be lost."""
+    queue = open_queue()
+    put_each(queue, [b"%d" % number for number in range(10)])
+    crash(queue)
+    log = log_file(directory)
+    ends = [frame.end for frame in read_log(DISK, str(log)).frames]
+    os.truncate(log, ends[5] + 10 * (length == "in a frame"))
+    report = check(directory)
+    (problem,) = report.problems
+    assert f"{log}: damaged at offset {log.stat().st_size}: expected a log of 1048576 bytes" in problem
+    assert (report.items, report.transactions, report.torn_bytes > 0) == (5, 5, length == "in a frame")
+    repaired = repair(directory)
+    assert (repaired.problems, repaired.items, repaired.kept) == ((problem,), 5, (f"log/{log.name}.damaged",))
+    assert check(directory).ok
+
+
+def test_the_log_of_a_living_owner_is_never_short(open_queue: QueueFactory, directory: Path) -> None:
+    """At each step of an owner that trims, and makes its log longer and shorter, its log has the length that it was
+    made with."""
+    checked: list[str] = []
+
+    def failpoint(name: str) -> None:
+        if log_exists():
+            assert check(directory).problems == ()
+            checked.append(name)
+
+    def ftruncate(fd: int, size_bytes: int) -> None:
+        failpoint("truncate")
+        DISK.ftruncate(fd, size_bytes)
+        failpoint("truncate")
+
+    def log_exists() -> bool:
+        return any((directory / "log").glob("*.log"))
+
+    queue = open_queue(disk=replace(DISK, failpoint=failpoint, ftruncate=ftruncate), log_bytes=4096, memory_bytes=2**20)
+    for number in range(200):
+        put(queue, b"%d" % number * 100)
+    queue.trim()
+    drain(queue)
+    queue.close()
+    assert {"trim.2 write generation", "trim.4 rename generation", "trim.6 retire", "truncate"} <= set(checked)

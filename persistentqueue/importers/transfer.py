@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from persistentqueue import PersistentQueue, Progress, QueueFullError
 from persistentqueue.drawing.text import many
-from persistentqueue.options import OptionArguments, Options, Unnamed
+from persistentqueue.options import OptionArguments, Options, Unnamed, chosen_options
 from persistentqueue.system.disk import StrPath
 from persistentqueue.system.progress import Meter, metering
 
@@ -86,9 +86,10 @@ def import_queue(
 
         import_queue("work", "queues", "work", origin="persist-queue")
 
-    The items are the bytes that the source stored: nothing is unpickled. The source is only read. Stop its owner
-    first, also one in this process, for good. A change of the source during the import is an error, but the import
-    notices it only at its end.
+    The items are the bytes that the source stored: nothing is unpickled or encoded. So the call takes no ``codec``, and
+    its queue is not served. A later opening passes the codec that the result names. The source is only read. Stop its
+    owner first, also one in this process, for good. A change of the source during the import is an error, but the
+    import notices it only at its end.
 
     The batches record markers in the queue. So a call after a kill goes on where the killed one stopped, and a call
     after a finished one adds nothing. Consumers may have taken items in between.
@@ -112,13 +113,13 @@ def import_queue(
         progress: How to report the number of items that the queue has (see ``Progress``), after each batch. Default
             None: not at all. If the callable raises, the import ends, and the same call goes on there later.
         options: Options of the opening of the queue, as one value. Default None.
-        **arguments: Keyword arguments of ``PersistentQueue`` that the opening gets.
+        **arguments: The fields of ``Options`` as keyword arguments, for the opening of the queue.
 
     Returns:
         Count, checksum, kind and codec of the source, and the number of items that this call has added.
 
     Raises:
-        TypeError, ValueError: An argument is not valid.
+        TypeError, ValueError: An argument is not valid. ``codec`` and ``serve`` are no options. Nothing was written.
         SourceError: The source is none of ``origin``, or cannot be told from others.
         SourceDamagedError: A part of the source cannot be read, and ``skip_damaged`` is False. Nothing was imported.
         SourceInUseError: Another process has the source open, or has changed it during the call.
@@ -134,12 +135,13 @@ def import_queue(
     may call it; no other object may have the queue open.
     """
     choice = _checked_choice(origin, Choice(table, column, order, states, newest_first))
+    chosen = chosen_options(options, arguments)  # a codec would encode the items once more
     with (
         metering(progress, f"import {Path(source).name}", " items") as meter,
         open_source(Path(source).resolve(), origin, choice) as found,
     ):
         survey = _survey(found, skip_damaged)
-        with PersistentQueue(path, name, options=options, **arguments) as queue:
+        with PersistentQueue(path, name, options=chosen) as queue:
             return _Transfer(found, survey, queue, meter).run(again)
 
 
@@ -271,7 +273,8 @@ class _Transfer:
                 found += 1
                 item = next(wanted, None)
         if item is not None:
-            raise ImportMismatchError(self._queue.path, self._survey.count - had, found)
+            directory = Path(self._queue.path, self._queue.name or "")
+            raise ImportMismatchError(str(directory), self._survey.count - had, found)
 
 
 def batches(items: Iterable[bytes]) -> Iterator[list[bytes]]:

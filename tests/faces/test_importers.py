@@ -834,8 +834,23 @@ def test_wrong_items_in_the_queue(tmp_path: Path, path: Path, monkeypatch: pytes
         real(session, [b"wrong" if item == b"100" else item for item in items])
 
     monkeypatch.setattr(Session, "enqueue_many", wrong)
-    with pytest.raises(ImportMismatchError, match="expected the imported 20,000 items, found the first 100"):
+    with pytest.raises(ImportMismatchError, match="expected the imported 20,000 items, found the first 100") as caught:
         import_queue(source, path, "orders", origin="persist-queue")
+    assert caught.value.path == str(path / "orders")
+
+
+@pytest.mark.parametrize("argument", [{"codec": codecs.UNSAFE_PICKLE}, {"serve": True}, {"segment_byte": 1}])
+def test_arguments_that_an_import_has_not(tmp_path: Path, path: Path, argument: dict[str, Any]) -> None:
+    """An import takes the options of a queue, and no codec: that would encode the items of the source once more."""
+    source = tmp_path / "source"
+    make_chunks(pickle_serializer, source, range(3))
+    (name,) = argument
+    with pytest.raises(TypeError, match=f"has no (argument|option) '{name}'"):
+        import_queue(source, path, "orders", origin="persist-queue", **argument)
+    assert not path.exists()
+    assert import_queue(source, path, "orders", origin="persist-queue", max_items=3).added == 3
+    with PersistentQueue(path, "orders", codec=codecs.UNSAFE_PICKLE, max_items=3) as queue:
+        assert drain(queue) == [0, 1, 2]
 
 
 def test_a_source_that_changes_meanwhile(tmp_path: Path, path: Path) -> None:

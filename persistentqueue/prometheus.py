@@ -24,7 +24,7 @@ from functools import cache
 from itertools import accumulate, pairwise
 from typing import TypeAlias
 
-from persistentqueue import ClosedError, Histogram, MissingExtraError, PersistentQueue, ResourceError, Stats
+from persistentqueue import Histogram, MissingExtraError, PersistentQueue, PersistentQueueError, Stats
 
 try:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -76,8 +76,9 @@ class QueueCollector(Collector):
     """A collector of the metrics of one or several queues. Any thread may use it.
 
     Each sample has the labels ``path`` and ``queue``: the path and the name that its queue was opened with. Without a
-    name, ``queue`` is empty. Bytes of a path that are not UTF-8 are escaped. A scrape omits each queue that is closed
-    or whose directories cannot be read. It calls ``stats()`` once per queue, and waits for no flush.
+    name, ``queue`` is empty. Bytes of a path that are not UTF-8 are escaped. A scrape omits each queue that is closed,
+    whose directories cannot be read, or that raises another error of the package. It calls ``stats()`` once per queue,
+    and waits for no flush. For a queue that ``connect`` has opened, it waits up to ``lock_timeout`` for an owner.
 
     Args:
         *queues: Open queues, and callables that return the queues of each scrape.
@@ -111,7 +112,7 @@ class QueueCollector(Collector):
         """
         families = _families()
         for queue in self._all():
-            with suppress(ClosedError, ResourceError, OSError):
+            with suppress(PersistentQueueError, OSError):
                 stats = queue.stats()
                 for name, family in families.items():
                     _add(family, (_text_of(queue.path), queue.name or ""), getattr(stats, name))

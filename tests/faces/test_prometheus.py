@@ -8,10 +8,11 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -21,7 +22,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from persistentqueue import PersistentQueue, Stats, prometheus
+from persistentqueue import PersistentQueue, Stats, connect, delete_queue, prometheus
 from persistentqueue.measuring.metrics import SECONDS as BOUNDS
 from persistentqueue.prometheus import COUNTERS, QueueCollector
 from persistentqueue.system.disk import DISK
@@ -34,7 +35,7 @@ PICTURES = {"history", "shares"}
 FIELDS = {field.name for field in fields(Stats)} - PICTURES
 
 
-def scrape(*queues: PersistentQueue) -> dict[str, Metric]:
+def scrape(*queues: PersistentQueue | Callable[[], Iterable[Any]]) -> dict[str, Metric]:
     """Return the metrics of a scrape by their names, read by the client's own parser."""
     registry = CollectorRegistry()
     registry.register(QueueCollector(*queues))
@@ -137,6 +138,20 @@ def test_who_is_left_out(open_queue: QueueFactory, tmp_path: Path) -> None:
         armed[:] = [OSError(number, os.strerror(number), "q")]
         assert set(values(scrape(closed, lost, well)["persistentqueue_ready_items"])) == {"orders"}
     armed.clear()
+
+
+def test_a_connected_queue_without_an_owner(open_queue: QueueFactory, tmp_path: Path) -> None:
+    """A queue that "connect" has opened is left out while no process owns it, and after its deletion. The other queues
+    are there."""
+    path = tmp_path / "queues"
+    well, owner = open_queue(), open_queue("jobs", serve=True)
+    with connect(path, "jobs", serve="never", lock_timeout=0.0) as jobs:
+        family = "persistentqueue_ready_items"
+        assert set(values(scrape(well, lambda: [jobs])[family])) == {"orders", "jobs"}
+        owner.close()
+        assert set(values(scrape(well, lambda: [jobs])[family])) == {"orders"}
+        delete_queue(path, "jobs")
+        assert set(values(scrape(well, lambda: [jobs])[family])) == {"orders"}
 
 
 def test_queues_that_come_and_go(open_queue: QueueFactory) -> None:

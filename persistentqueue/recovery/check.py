@@ -323,15 +323,22 @@ def _published(places: Places, recovered: Recovered, inbox: Mapping[str, str]) -
 
 
 def _check_publication(disk: Disk, places: Places, files: Mapping[str, str], path: str, meter: Meter) -> int:
-    """Check the blocks of a published file, and of its parts if it is a manifest; return the number of its items.
+    """Check a published file, or the parts of a manifest, with their blocks; return the number of its items.
 
-    ``files`` are the paths at which the parts may be, by their names.
+    ``files`` are the paths at which the parts may be, by their names. The owner adopts nothing of a manifest with a
+    part of another length.
     """
     publication = read_publication(disk, path)
+    if publication.name != basename(path):
+        raise CorruptionError(path, 0, f"a file that was published as {basename(path)}", publication.name)
     if not publication.parts:
         _check_part(disk, path, publication.own, meter)
     for part in publication.parts:
-        _check_part(disk, places.path(files.get(part.name) or join(INBOX_DIRECTORY, part.name)), part, meter)
+        at = places.path(files.get(part.name) or join(INBOX_DIRECTORY, part.name))
+        _check_part(disk, at, part, meter)
+        expected, found = HEADER_BYTES + part.capacity_bytes, disk.lstat(at).st_size
+        if found != expected:
+            raise CorruptionError(at, min(expected, found), f"{expected} bytes, as its manifest says", f"{found} bytes")
     return sum(part.count for part in publication.files)
 
 

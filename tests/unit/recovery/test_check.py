@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from persistentqueue import PersistentQueue, Producer, QueueNotFoundError, check, repair
+from persistentqueue import CorruptionError, PersistentQueue, Producer, QueueNotFoundError, check, repair
 from persistentqueue.core.block import BLOCK_HEADER_BYTES, encode_block
 from persistentqueue.core.header import HEADER_BYTES
 from persistentqueue.core.operations import (
@@ -18,6 +18,7 @@ from persistentqueue.core.operations import (
     encode_transaction,
 )
 from persistentqueue.core.state import State
+from persistentqueue.interprocess.multi_writer import PartWriter, publish_parts
 from persistentqueue.recovery.check import _check_state
 from persistentqueue.storage.log_reader import read_log
 from persistentqueue.storage.segment import Segment
@@ -157,8 +158,8 @@ def test_a_change_of_the_owner_is_no_problem(open_queue: QueueFactory, directory
 
 @pytest.mark.parametrize("lives", [1, 2])
 def test_an_owner_that_closes_meanwhile(open_queue: QueueFactory, directory: Path, lives: int) -> None:
-    """A change of an owner that closes the queue during the check is no problem, and neither is one of an owner that
-    also opens it during the check."""
+    """A change of an owner that closes the queue during the check is no problem. The owner may also have opened it
+    meanwhile."""
     queues = [open_queue(segment_bytes=4096, inline_bytes=0)]
     put_each(queues[0], [b"%d" % number * 900 for number in range(20)])
     first = segment_files(directory)[0]
@@ -221,3 +222,25 @@ def test_the_log_of_a_living_owner_is_never_short(open_queue: QueueFactory, dire
     drain(queue)
     queue.close()
     assert {"trim.2 write generation", "trim.4 rename generation", "trim.6 retire", "truncate"} <= set(checked)
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize("damage", ["longer", "shorter", "renamed"])
+def test_what_its_owner_would_not_adopt(open_queue: QueueFactory, directory: Path, damage: str) -> None:
+    """A part of another length than its manifest says is a problem, and so is a published file with another name. The
+    owner adopts neither."""
+    open_queue().close()
+    writer = PartWriter(directory)
+    writer.write([b"a", b"b"])
+    publish_parts(directory, None, [part for part in [writer.end()] if part is not None])
+    inbox = directory / "inbox"
+    (part,), (manifest,) = inbox.glob("*.part"), inbox.glob("*.seg")
+    assert (check(directory).ok, check(directory).published) == (True, 2)
+    if damage == "renamed":
+        manifest.rename(manifest.with_name(f"{1:016x}-{2:016x}.seg"))
+    else:
+        os.truncate(part, part.stat().st_size + (1 if damage == "longer" else -1))
+    report = check(directory)
+    assert len(report.problems) == 1 and report.published == 0
+    with open_queue() as queue, pytest.raises(CorruptionError), queue.session() as session:
+        session.dequeue_many(2)

@@ -113,12 +113,18 @@ class Codec(Protocol[C]):
 
 
 class _Named:
-    """A codec that is shown by its public name, as in the signature of a constructor."""
+    """A codec that is shown by its public name, as in the signature of a constructor.
+
+    A copy of it, also by a pickle, is the codec itself: sessions recognise ``BYTES``.
+    """
 
     name = ""
 
     def __repr__(self) -> str:
         return f"codecs.{self.name}"
+
+    def __reduce__(self) -> str:
+        return self.name
 
 
 class _Bytes(_Named):
@@ -139,6 +145,8 @@ class _Text(_Named):
     name = "TEXT"
 
     def encode(self, item: str, /) -> bytes:
+        if not isinstance(item, str):
+            raise TypeError(f"expected text, not {type(item).__name__}")
         return item.encode()
 
     def decode(self, data: bytes, /) -> str:
@@ -172,7 +180,8 @@ class _UnsafePickle(_Named):
 class MessagePack(Generic[C]):
     """Codec for MessagePack, by msgspec: any value that MessagePack can hold, or items of one type.
 
-    Items of one type are checked when they are decoded. Any thread may use the codec.
+    Items of one type are checked when they are decoded. Any thread may use the codec. It can be pickled if its type can
+    be: if that is the type of a module.
 
     Args:
         type: The type of the items: a ``msgspec.Struct``, a dataclass, a ``TypedDict``, ``list[int]``, and so on.
@@ -197,8 +206,13 @@ class MessagePack(Generic[C]):
             import msgspec  # noqa: PLC0415 - an optional package
         except ImportError as missing:
             raise MissingExtraError("MessagePack", "msgpack") from missing
+        self._type = type
         self._encode = msgspec.msgpack.encode
         self._decoder = msgspec.msgpack.Decoder(type)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what makes the codec again in another process."""
+        return MessagePack, (self._type,)
 
     def encode(self, item: C, /) -> bytes:
         """Return the item in MessagePack.

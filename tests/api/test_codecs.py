@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import copy
+import pickle
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -270,6 +272,32 @@ def test_codecs_are_shown_by_their_public_names() -> None:
         "codecs.JSON",
         "codecs.UNSAFE_PICKLE",
     ]
+
+
+@pytest.mark.parametrize("codec", [codecs.BYTES, codecs.TEXT, codecs.JSON, codecs.UNSAFE_PICKLE], ids=repr)
+def test_a_copy_of_a_named_codec_is_that_codec(tmp_path: Path, codec: codecs.Codec[Any]) -> None:
+    """A named codec that was pickled or copied is the same object, and a queue knows ``BYTES`` then."""
+    for again in (pickle.loads(pickle.dumps(codec)), copy.copy(codec), copy.deepcopy(codec)):
+        assert again is codec
+        if codec is codecs.BYTES:
+            with PersistentQueue(tmp_path, "copied", codec=again) as queue, queue.transaction() as session:
+                session.enqueue(memoryview(b"x"))
+
+
+@pytest.mark.parametrize("codec", [codecs.MessagePack(list[int]), codecs.Enclosed(codecs.MessagePack(list[int]))])
+def test_message_pack_is_pickled_with_its_type(codec: codecs.Codec[Any]) -> None:
+    """A ``MessagePack`` that was pickled or copied checks the same type, also within ``Enclosed``."""
+    for again in (pickle.loads(pickle.dumps(codec)), copy.copy(codec), copy.deepcopy(codec)):
+        assert codecs.decode(again, codecs.encode(codec, [1, 2])) == [1, 2]
+        with pytest.raises(CodecError, match="Expected `int`, got `str`"):
+            codecs.decode(again, codecs.encode(again, ["one"]))
+
+
+def test_text_is_text() -> None:
+    """The error for bytes in a queue of texts says what was expected."""
+    codec: codecs.Codec[Any] = codecs.TEXT
+    with pytest.raises(CodecError, match="expected text, not bytes"):
+        codecs.encode(codec, b"bytes")
 
 
 class Narrow:

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 from ..errors import MissingExtraError
 from .avro_rows import NUMBER, number_of
 from .registry import Registry
-from .schema import Kind, Schema, decimal_of, fields_of, kind_text, schema_from_json, with_nulls
-from .values import check_value, rows_of
+from .schema import Column, Kind, Schema, decimal_of, fields_of, kind_text, schema_from_json, with_nulls
+from .values import check_value_in_utc, rows_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -133,13 +133,14 @@ class ArrowRows:
         self._arrow = pyarrow()
         self._registry = registry
         self._wanted = arrow_schema(wanted)
-        self._required = [column.name for column in wanted.columns if not column.nullable]
+        self._required = _with_needs(wanted)
         self._schemas: dict[int, Any] = {}
         self._number = number
         if number is not None:
             self._written = registry.schema(number)
             self._target = arrow_schema(self._written)
-            self._checked = rows_of(self._written, check_value)
+            self._needed = _with_needs(self._written)
+            self._checked = rows_of(self._written, check_value_in_utc)
 
     def encode(self, rows: Any) -> bytes:
         """Return a batch, or an iterable of rows, as an item. Raises ``ValueError``, which names the column."""
@@ -147,8 +148,11 @@ class ArrowRows:
         if not isinstance(rows, self._arrow.RecordBatch):
             rows = batch_of_rows(map(self._checked, _listed(rows)), self._written)
         data = self._conformed(rows).serialize()
-        for name, array in zip(self._target.names, self._arrow.ipc.read_record_batch(data, self._target), strict=True):
+        stored = self._arrow.ipc.read_record_batch(data, self._target)
+        for name, array in zip(self._target.names, stored, strict=True):
             _need_valid(array, name)
+        for name, kind, nullable in self._needed:
+            _need_values(stored.column(name), kind, nullable, name)
         if len(data) > _ITEM_BYTES_MAX:
             raise ValueError(f"a batch of {rows.num_rows} rows takes {len(data)} bytes: use batches of fewer rows")
         return b"".join((NUMBER.pack(self._number), data))
@@ -161,9 +165,9 @@ class ArrowRows:
         message = self._arrow.py_buffer(data).slice(NUMBER.size)
         batch = self._arrow.ipc.read_record_batch(message, self._schemas[number])
         batch.validate(full=True)
-        for name in self._required:
-            if name in batch.schema.names and batch.column(name).null_count:
-                raise ValueError(f"the column {name!r} has nulls, which its schema does not allow")
+        for name, kind, nullable in self._required:
+            if name in batch.schema.names:
+                _need_values(batch.column(name), kind, nullable, name)
         if self._schemas[number] is self._wanted or self._schemas[number].equals(self._wanted):
             return batch
         stored, count = batch.schema, batch.num_rows
@@ -193,11 +197,9 @@ class ArrowRows:
                 if found != column.kind != with_nulls(column.kind):  # there may be nulls where none may be
                     alone = Schema((column,))
                     rows = ({column.name: value} for value in python_values(array, column.name))
-                    array = batch_of_rows(map(rows_of(alone, check_value), rows), alone).column(0)
+                    array = batch_of_rows(map(rows_of(alone, check_value_in_utc), rows), alone).column(0)
                 else:
                     array = array.cast(field.type)
-            if array.null_count and not column.nullable:
-                raise ValueError(f"the column {column.name!r} has nulls: expected {column.text()}")
             columns.append(array)
         return self._arrow.RecordBatch.from_arrays(columns, schema=self._target)
 
@@ -218,6 +220,33 @@ def _need_valid(array: pa.Array, name: str) -> None:
     except ValueError as error:
         advice = _NOT_UTF8 if "UTF8" in str(error) else "correct the values"
         raise ValueError(f"the column {name!r}: {error}: {advice}") from error
+
+
+def _with_needs(schema: Schema) -> list[Column]:
+    """Return the columns that may not be null, or not everywhere in their values."""
+    return [column for column in schema.columns if not column.nullable or column.kind != with_nulls(column.kind)]
+
+
+def _need_values(array: pa.Array, kind: Kind, nullable: bool, where: str) -> None:
+    """Raise ``ValueError``, with the column at ``where``, for a null in a place that may have none.
+
+    Arrow stores any values below a null. These are no values.
+    """
+    if array.null_count and not nullable:
+        raise ValueError(f"the column {where!r} has nulls: expected {kind_text(kind)} not null")
+    if isinstance(kind, str) or kind == with_nulls(kind):
+        return
+    array = array.drop_null()
+    if kind["type"] == "array":
+        _need_values(array.flatten(), kind["elementType"], kind["containsNull"], f"{where}.element")
+    elif kind["type"] == "map":
+        first, last = (array.offsets[0].as_py(), array.offsets[-1].as_py()) if len(array) else (0, 0)
+        keys, values = (each.slice(first, last - first) for each in (array.keys, array.items))
+        _need_values(keys, kind["keyType"], False, f"{where}.key")
+        _need_values(values, kind["valueType"], kind["valueContainsNull"], f"{where}.value")
+    else:
+        for field, values in zip(fields_of(kind), array.flatten(), strict=True):
+            _need_values(values, field.kind, field.nullable, f"{where}.{field.name}")
 
 
 def _listed(rows: Any) -> Iterable[Any]:

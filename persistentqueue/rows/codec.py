@@ -13,7 +13,7 @@ from .avro_rows import AvroRows, fastavro
 from .json_rows import JsonRows
 from .registry import FORMATS, Registered, Registry
 from .schema import Kind, Schema, schema_from_json, schema_from_types
-from .values import check_value, rows_of
+from .values import check_value_in_utc, rows_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -243,4 +243,4 @@ def _local(value: Any, kind: Kind) -> Any:
     """Return a checked value; a moment without a zone gets the zone of this process."""
     if kind == "timestamp" and isinstance(value, datetime):
         value = value.astimezone()
-    return check_value(value, kind)
+    return check_value_in_utc(value, kind)

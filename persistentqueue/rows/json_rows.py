@@ -1,7 +1,7 @@
 """Rows in JSON: an item is one row, as the bare text of one object in UTF-8. Any program can read and write it.
 
 The item does not say which schema it has. A column that is missing is null, and one that the schema does not have is
-left out. ``values`` lists the values of JSON for each type.
+left out. So are the fields of a struct. ``values`` lists the values of JSON for each type.
 """
 
 from __future__ import annotations

@@ -57,12 +57,13 @@ def rows_of(schema: Schema, leaf: Leaf) -> Callable[[Any], dict[str, Any]]:
     A value that may be null becomes None if the row does not have it. Columns that the schema does not have are an
     error.
     """
-    return _struct(schema.columns, leaf, "")
+    return _struct(schema.columns, leaf, "", True)
 
 
 def known_rows_of(schema: Schema, leaf: Leaf) -> Callable[[Any], dict[str, Any]]:
-    """Return a function like that of ``rows_of`` that leaves out columns that the schema does not have."""
-    return _struct(schema.columns, leaf, "", is_strict=False)
+    """Return a function like that of ``rows_of`` that leaves out columns, also fields of a struct, that the schema does
+    not have."""
+    return _struct(schema.columns, leaf, "", False)
 
 
 def check_value(value: Any, kind: Kind) -> Any:
@@ -133,7 +134,7 @@ def _text(value: str) -> str:
 
 def _float(value: float) -> float:
     try:
-        struct.pack("<f", value)
+        struct.pack("<f", float(value))
     except OverflowError as error:
         raise ValueError(f"expected float, found {value!r}, which 32 bits cannot hold: use double") from error
     return float(value)
@@ -199,21 +200,21 @@ def _unfit(value: Any, kind: Kind) -> ValueError:
     return ValueError(f"expected {kind_text(kind)}, found {value!r}")
 
 
-def _convert(kind: Kind, leaf: Leaf, where: str) -> Convert:
+def _convert(kind: Kind, leaf: Leaf, where: str, is_strict: bool) -> Convert:
     if isinstance(kind, str):
         return partial(_leaf, kind, leaf, where)
     if kind["type"] == "array":
-        element = _nullable(kind["elementType"], kind["containsNull"], leaf, f"{where}.element")
+        element = _nullable(kind["elementType"], kind["containsNull"], leaf, f"{where}.element", is_strict)
         return partial(_array, element, kind, where)
     if kind["type"] == "map":
-        key = _convert(kind["keyType"], leaf, f"{where}.key")
-        value = _nullable(kind["valueType"], kind["valueContainsNull"], leaf, f"{where}.value")
+        key = _convert(kind["keyType"], leaf, f"{where}.key", is_strict)
+        value = _nullable(kind["valueType"], kind["valueContainsNull"], leaf, f"{where}.value", is_strict)
         return partial(_map, key, value, kind, where)
-    return _struct(fields_of(kind), leaf, f"{where}.")
+    return _struct(fields_of(kind), leaf, f"{where}.", is_strict)
 
 
-def _nullable(kind: Kind, nullable: bool, leaf: Leaf, where: str) -> Convert:
-    convert = _convert(kind, leaf, where)
+def _nullable(kind: Kind, nullable: bool, leaf: Leaf, where: str, is_strict: bool) -> Convert:
+    convert = _convert(kind, leaf, where, is_strict)
 
     def checked(value: Any) -> Any:
         """Return the value, converted; None only where the column is nullable."""
@@ -247,8 +248,8 @@ def _map(key: Convert, value_of: Convert, kind: Kind, where: str, value: Any) ->
     return {key(name): value_of(each) for name, each in value.items()}
 
 
-def _struct(columns: tuple[Column, ...] | list[Column], leaf: Leaf, above: str, is_strict: bool = True) -> Convert:
-    parts = [(each.name, _nullable(each.kind, each.nullable, leaf, above + each.name)) for each in columns]
+def _struct(columns: tuple[Column, ...] | list[Column], leaf: Leaf, above: str, is_strict: bool) -> Convert:
+    parts = [(each.name, _nullable(each.kind, each.nullable, leaf, above + each.name, is_strict)) for each in columns]
     names = frozenset(name for name, _ in parts)
 
     def convert(row: Any) -> dict[str, Any]:

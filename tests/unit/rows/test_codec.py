@@ -179,6 +179,8 @@ def test_a_queue_of_rows(format_name: str, tmp_path: Path) -> None:
         ({"n": 1, "s": "a\ud800"}, "the column 's': expected string, found 'a.ud800': UTF-8 has no half"),
         ({"n": 1, "m": {"\udfff": 1}}, "the column 'm.key': expected string"),
         ({"n": 1, "f": 1e39}, r"the column 'f': expected float, found 1e\+39, which 32 bits cannot hold: use double"),
+        ({"n": 1, "f": 10**40}, "the column 'f': expected float, found 1000.*, which 32 bits cannot hold: use double"),
+        ({"n": 1, "f": 10**400}, "the column 'f': expected float, found 1000.*, which 32 bits cannot hold: use double"),
         ({"n": 1, "m": {1: 1}}, "the column 'm.key': expected string"),
         ({"n": 1, "o": 5}, "o: expected an object with the columns"),
         ({"n": 1, "o": {"y": 5}}, "no column 'o.y'"),
@@ -213,6 +215,10 @@ def test_values_that_do_not_fit(format_name: str, row: dict[str, Any], named: st
 
 def test_json_is_bare_text_that_anything_writes(tmp_path: Path) -> None:
     """An item of JSON is one object in UTF-8; rows of other programs may lack columns, or have more."""
+    inner = {"type": "struct", "fields": [{"name": "x", "type": "long", "nullable": True}]}
+    array = {"type": "array", "elementType": inner}
+    nested = RowCodec(tmp_path, "nested", format="json", schema={"s": inner, "l": array})
+    assert nested.decode(b'{"s": {"x": 1, "y": 2}, "l": [{"y": 2}]}') == {"s": {"x": 1}, "l": [{"x": None}]}
     codec = RowCodec(tmp_path, "q", format="json", schema={"id": "long not null", "f": "double", "d": "decimal(5,2)"})
     assert codec.encode({"id": 1, "f": math.inf, "d": Decimal("1.50")}) == b'{"id":1,"f":"Infinity","d":"1.50"}'
     assert codec.decode(b' {"id": 2, "other": [1]} ') == {"id": 2, "f": None, "d": None}
@@ -260,16 +266,17 @@ def test_half_of_a_character_in_json(tmp_path: Path) -> None:
     assert batch.to_pylist() == [{"s": "\U0001f600"}]
 
 
-@pytest.mark.parametrize("format_name", ["avro", "json"])
+@pytest.mark.parametrize("format_name", FORMATS)
 def test_a_moment_that_utc_has_in_another_year(format_name: str, tmp_path: Path) -> None:
     """A timestamp outside of the years 1 to 9999 in UTC is refused when it is written, since no read could have it."""
     codec = RowCodec(tmp_path, "q", format=format_name, schema={"t": "timestamp"})
     west, east = (dt.timezone(dt.timedelta(hours=hours)) for hours in (-5, 5))
     for moment in (dt.datetime(9999, 12, 31, 23, tzinfo=west), dt.datetime(1, 1, 1, tzinfo=east)):
         with pytest.raises(ValueError, match="the column 't': expected a timestamp in the years 1 to 9999 in UTC"):
-            codec.encode({"t": moment})
+            codec.encode({"t": moment} if format_name != "arrow" else [{"t": moment}])
     moment = dt.datetime(2026, 1, 1, tzinfo=west)
-    assert codec.decode(codec.encode({"t": moment})) == {"t": moment}
+    data = codec.encode({"t": moment} if format_name != "arrow" else [{"t": moment}])
+    assert taken(codec, [data]) == [{"t": moment}]
 
 
 NOT_UTF8 = pa.StringArray.from_buffers(2, *pa.array([b"a", b"a\xff"]).buffers()[1:])
@@ -499,6 +506,56 @@ def test_a_stored_batch_with_nulls_where_none_may_be(tmp_path: Path) -> None:
         else:
             with pytest.raises(ValueError, match="'id' has nulls"):
                 codec.decode(data)
+
+
+STRICT = pa.struct([pa.field("x", pa.int64(), nullable=False)])
+STRICT_LIST = pa.list_(pa.field("element", pa.int64(), nullable=False))
+STRICT_MAP = pa.map_(pa.string(), pa.field("value", STRICT_LIST, nullable=False))
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "right", "named"),
+    [
+        (STRICT_LIST, [1, None], [1, 2], "'c.element' has nulls: expected long not null"),
+        (STRICT, {"x": None}, {"x": 1}, "'c.x' has nulls: expected long not null"),
+        (STRICT_MAP, [("k", None)], [("k", [1])], r"'c.value' has nulls: expected array<long not null> not null"),
+        (STRICT_MAP, [("k", [None])], [("k", [1])], "'c.value.element' has nulls"),
+        (pa.list_(pa.field("element", STRICT)), [None, {"x": None}], [None, {"x": 1}], "'c.element.x' has nulls"),
+    ],
+    ids=str,
+)
+def test_nulls_in_batches_of_the_exact_type(
+    kind: pa.DataType, wrong: Any, right: Any, named: str, tmp_path: Path
+) -> None:
+    """A null in a list, a map or a struct without nulls is refused, also if the batch has the type of its column: Arrow
+    does not check it. A stored batch with such a null is no row."""
+    codec = RowCodec(tmp_path, "q", format="arrow", schema=pa.schema([pa.field("c", kind)]))
+    for values in ([wrong], [right, wrong], [None, right, wrong]):
+        batch = pa.record_batch([pa.array(values, kind)], names=["c"])
+        with pytest.raises(ValueError, match=named):
+            codec.encode(batch)
+        with pytest.raises(ValueError, match=named):
+            codec.decode(b"\1\0\0\0" + batch.serialize().to_pybytes())
+        without = batch.slice(0, len(values) - 1)
+        assert codec.decode(codec.encode(without)).to_pylist() == without.to_pylist()
+
+
+def test_values_below_a_null_are_none(tmp_path: Path) -> None:
+    """A null list, map or struct may have a null below it, where Arrow stores any values."""
+    mask, ends = pa.array([True, False]), pa.array([0, 1, 2], pa.int32())
+    lists = pa.ListArray.from_arrays(ends, pa.array([None, 1]), type=STRICT_LIST, mask=mask)
+    structs = pa.StructArray.from_arrays([pa.array([None, 1])], fields=[STRICT.field(0)], mask=mask)
+    batch = pa.record_batch([lists, structs], names=["l", "s"])
+    codec = RowCodec(tmp_path, "q", format="arrow", schema=batch.schema)
+    rows = [{"l": None, "s": None}, {"l": [1], "s": {"x": 1}}]
+    assert codec.decode(codec.encode(batch)).to_pylist() == rows
+
+
+def test_a_later_column_with_values_that_may_not_be_null(tmp_path: Path) -> None:
+    """A batch of an earlier schema has null in a later column, whose lists may have no null in them."""
+    item = RowCodec(tmp_path, "q", format="arrow", schema={"id": "long"}).encode([{"id": 1}])
+    later = RowCodec(tmp_path, "q", schema=pa.schema({"id": pa.int64(), "l": STRICT_LIST}))
+    assert later.decode(item).to_pylist() == [{"id": 1, "l": None}]
 
 
 def test_maps_in_other_types(tmp_path: Path) -> None:

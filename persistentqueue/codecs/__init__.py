@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from itertools import chain, starmap
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, cast, overload
@@ -110,6 +111,14 @@ class Codec(Protocol[C]):
                 can decode it. No delivery attempt is counted, and the caller gets this error.
         """
         ...
+
+
+class BoundCodec(ABC):
+    """The base of a codec that depends on files, which may have changed since it was made."""
+
+    @abstractmethod
+    def need_current(self) -> None:
+        """Raise an error if the codec cannot be used any more. Each opening with it calls this."""
 
 
 class _Named:
@@ -245,7 +254,7 @@ class MessagePack(Generic[C]):
         return item
 
 
-class Enclosed(Generic[C]):
+class Enclosed(BoundCodec, Generic[C]):
     """Codec that compresses and encrypts the items of another codec, in the process that uses it.
 
     The queue stores the envelope of each item, and its owner needs neither the keys nor a library. So the keys can stay
@@ -324,6 +333,10 @@ class Enclosed(Generic[C]):
         """Return what makes the codec again in another process. Keys and nonces stay in this one."""
         return _enclosed, (self._codec, self._compression, self._encryption, self._most_bytes)
 
+    def need_current(self) -> None:
+        """Raise the error of an inner codec that cannot be used any more. Each opening calls this."""
+        checked_codec(self._codec)
+
     def __repr__(self) -> str:
         key = "" if self._encryption is None else f", encryption with key {self._encryption.key_id!r}"
         return f"<codecs.Enclosed({self._codec!r}), compression {self._compression!r}{key}>"
@@ -398,7 +411,7 @@ UNSAFE_PICKLE: Final = _UnsafePickle()
 
 
 def checked_codec(codec: Codec[C]) -> Codec[C]:
-    """Return the codec if it is valid.
+    """Return the codec of an opening if it is valid.
 
     Args:
         codec: An object with ``encode`` and ``decode``, not a class.
@@ -408,12 +421,15 @@ def checked_codec(codec: Codec[C]) -> Codec[C]:
 
     Raises:
         TypeError: The object lacks one of the methods, or is a class.
+        SchemaMismatchError: A ``RowCodec`` has a schema that its queue does not have any more.
     """
     is_codec = callable(getattr(codec, "encode", None)) and callable(getattr(codec, "decode", None))
     if not is_codec or isinstance(codec, type):
         raise TypeError(
             f"codec must be an object with encode and decode, such as persistentqueue.codecs.JSON, not {codec!r}"
         )
+    if isinstance(codec, BoundCodec):
+        codec.need_current()
     return codec
 
 

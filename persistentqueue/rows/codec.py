@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from ..codecs import decode
+from ..codecs import BoundCodec, decode
+from ..errors import CorruptionError, UnsupportedFormatError
 from ..system.disk import StrPath
 from .arrow_rows import ArrowRows, batch_of_rows, pyarrow, python_values, schema_from_arrow
 from .avro_rows import AvroRows, fastavro
+from .errors import SchemaMismatchError
 from .json_rows import JsonRows
 from .registry import FORMATS, Registered, Registry
-from .schema import Kind, Schema, schema_from_json, schema_from_types
+from .schema import Column, Kind, Schema, schema_from_json, schema_from_types
 from .values import check_value_in_utc, rows_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_STALE = "the queue was made anew since this RowCodec was made: make another one"
 
-class RowCodec:
+
+class RowCodec(BoundCodec):
     """A codec for typed rows, with the schemas that the queue keeps.
 
     Pass it to ``PersistentQueue``, ``Producer`` or ``connect``. Spark sees the same rows with
@@ -55,7 +60,11 @@ class RowCodec:
         TypeError, ValueError: An argument has the wrong type or value. The message names the column.
 
     It also raises what ``Producer`` raises when it makes a queue. A schema that was registered is durable. Any thread
-    may use the codec, and it can be pickled. Example::
+    may use the codec, and it can be pickled.
+
+    The queue may be deleted and made anew while a codec is in use. An opening with the codec compares its schema with
+    the one that the queue has under this number, and raises ``SchemaMismatchError`` if they differ. If the queue has
+    none, the first row that is written registers the schema again. Example::
 
         codec = RowCodec("queues", "orders", format="json", schema={"id": "long", "name": "string"})
         with PersistentQueue("queues", "orders", codec=codec) as queue, queue.session() as session:
@@ -88,11 +97,32 @@ class RowCodec:
                     raise ValueError(f"{registry.directory}: the queue has no rows yet: pass format= with the schema")
                 format = known[-1].format  # noqa: A001
             registered = register_rows(registry, format, as_schema(schema))
-        self._begin(registry, registered, registered.schema)
+        self._begin(registry, registered)
 
-    def _begin(self, registry: Registry, registered: Registered, wanted: Schema) -> None:
+    def _begin(self, registry: Registry, registered: Registered) -> None:
         self._registry, self._registered = registry, registered
-        self._rows = rows_of_format(registry, registered.format, registered.number, wanted)
+        self._rows = rows_of_format(registry, registered.format, registered.number, registered.schema)
+        self._is_missing = False
+
+    def need_current(self) -> None:
+        """Raise ``SchemaMismatchError`` if the queue has another schema with the number of this one, since it was made
+        anew. Each opening calls this.
+        """
+        registry, (number, format_name, schema) = self._registry, self._registered
+        try:
+            known = registry.all()
+        except (CorruptionError, UnsupportedFormatError, OSError):  # a file that cannot be read says nothing
+            return
+        if number > len(known):
+            self._is_missing = True
+            return
+        _, found_format, found = known[number - 1]
+        if found_format != format_name:
+            raise SchemaMismatchError(registry.directory, None, found_format, format_name, _STALE)
+        for old, new in zip_longest(found.columns, schema.columns):
+            if old != new:
+                raise SchemaMismatchError(registry.directory, (new or old).name, _text(old), _text(new), _STALE)
+        self._begin(registry, self._registered)  # of other schemas, it may have what the queue had before
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what makes the codec again in another process."""
@@ -128,8 +158,13 @@ class RowCodec:
             The bytes to store.
 
         Raises:
-            TypeError, ValueError: A value does not fit its column. The caller of the queue gets a ``CodecError``.
+            TypeError, ValueError: A value does not fit its column.
+            SchemaMismatchError: The queue has lost the schema, and does not take it again.
+
+        The caller of the queue gets a ``CodecError``.
         """
+        if self._is_missing:
+            self._begin(self._registry, register_rows(self._registry, self.format, self._registered.schema))
         data: bytes = self._rows.encode(item)
         return data
 
@@ -149,9 +184,15 @@ class RowCodec:
         return self._rows.decode(data)
 
 
+def _text(column: Column | None) -> str:
+    """Return the column as text, for an error."""
+    return "no such column" if column is None else f"{column.name} {column.text()}"
+
+
 def _unpickled(registry: Registry, registered: Registered) -> RowCodec:
     codec = RowCodec.__new__(RowCodec)
-    codec._begin(registry, registered, registered.schema)
+    codec._begin(registry, registered)
+    codec.need_current()
     return codec
 
 

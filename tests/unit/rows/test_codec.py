@@ -7,6 +7,7 @@ import json
 import math
 import pickle
 import sys
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from persistentqueue import CodecError, MissingExtraError, PersistentQueue, Producer
+from persistentqueue import (
+    CodecError,
+    MissingExtraError,
+    PersistentQueue,
+    Producer,
+    QueueNotFoundError,
+    connect,
+    delete_queue,
+)
+from persistentqueue.codecs import Enclosed
 from persistentqueue.rows import RowCodec, SchemaMismatchError, SchemaNotFoundError, arrow_rows, avro_rows
 from persistentqueue.rows.arrow_rows import arrow_schema, schema_from_arrow
 from persistentqueue.rows.codec import RowBatches
@@ -606,3 +616,98 @@ def test_moments_of_rows_without_a_zone(tmp_path: Path) -> None:
     batch = RowBatches(registry, "json", 1, schema).batch_from([{"t": local, "n": 1}, {"t": None}])
     assert batch.to_pylist() == [{"t": local.astimezone(dt.timezone.utc), "n": 1}, {"t": None, "n": None}]
     assert RowBatches(registry, "json", 1, schema).items_of(batch.slice(0, 0)) == []
+
+
+# --- queues that were made anew --------------------------------------------------------------------------------------
+
+
+def one(codec: RowCodec, **row: Any) -> Any:
+    """Return what an item of the codec's format is for this row."""
+    return [row] if codec.format == "arrow" else row
+
+
+def rows_in(path: Path, codec: Any) -> list[dict[str, Any]]:
+    """Return the rows of the queue "q", which are no batches."""
+    with PersistentQueue(path, "q", codec=codec) as queue:
+        return list(queue.browse())
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize(
+    ("types", "named"),
+    [
+        ({"pieces": "long", "price": "long"}, "'price'.* the queue has pieces long, the rows have price long"),
+        ({"price": "long"}, "'pieces'.* the queue has no such column, the rows have pieces long"),
+        ({"price": "long", "pieces": "long", "n": "long"}, "'n'.* the queue has n long, the rows have no such column"),
+    ],
+)
+def test_a_codec_of_a_queue_that_was_made_anew(
+    format_name: str, types: dict[str, str], named: str, tmp_path: Path
+) -> None:
+    """A codec whose number has another schema now opens nothing: its rows would be read with wrong values."""
+    mine = RowCodec(tmp_path, "q", format=format_name, schema={"price": "long", "pieces": "long"})
+    pickled, enclosed = pickle.dumps(mine), Enclosed(mine)
+    delete_queue(tmp_path, "q")
+    theirs = RowCodec(tmp_path, "q", format=format_name, schema=types)
+    calls: list[Callable[[], object]] = [
+        lambda: Producer(tmp_path, "q", codec=mine),
+        lambda: PersistentQueue(tmp_path, "q", codec=mine),
+        lambda: PersistentQueue(tmp_path, "q", codec=enclosed),
+        lambda: connect(tmp_path, "q", codec=mine),
+        lambda: pickle.loads(pickled),
+    ]
+    for call in calls:
+        with pytest.raises(SchemaMismatchError, match=f"{named}: the queue was made anew"):
+            call()
+    assert rows_in(tmp_path, theirs) == []
+
+
+def test_a_codec_of_a_queue_with_another_format(tmp_path: Path) -> None:
+    """A codec opens nothing if the queue was made anew with rows of another format."""
+    mine = RowCodec(tmp_path, "q", format="avro", schema={"id": "long"})
+    delete_queue(tmp_path, "q")
+    RowCodec(tmp_path, "q", format="json", schema={"id": "long"})
+    with pytest.raises(SchemaMismatchError, match="the format of the rows does not fit: the queue has json"):
+        PersistentQueue(tmp_path, "q", codec=mine)
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_a_schema_is_registered_again(format_name: str, tmp_path: Path) -> None:
+    """A queue that was made anew by an opening gets the schema of its codec with the first row, and not before. It may
+    have another number then."""
+    RowCodec(tmp_path, "q", format=format_name, schema={"id": "long"})
+    mine = RowCodec(tmp_path, "q", schema={"id": "long", "n": "long"})
+    assert mine.number == 2
+    delete_queue(tmp_path, "q")
+    with pytest.raises(QueueNotFoundError):
+        PersistentQueue(tmp_path, "q", codec=mine, create=False)
+    with PersistentQueue(tmp_path, "q", codec=mine, fan_out=True) as queue:
+        subscription = queue.subscribe("s")
+        with pytest.raises(SchemaNotFoundError):
+            RowCodec(tmp_path, "q")
+        with queue.session() as session:
+            session.enqueue(one(mine, id=1, n=2))
+            session.flush()
+        assert (mine.number, RowCodec(tmp_path, "q").columns) == (1, {"id": "long", "n": "long"})
+        (item,) = subscription.browse()
+        assert (item if format_name != "arrow" else item.to_pylist()[0]) == {"id": 1, "n": 2}
+
+
+def test_a_schema_that_the_queue_does_not_take_again(tmp_path: Path) -> None:
+    """A row is refused if the queue was made anew with fewer schemas, which do not fit that of the codec."""
+    RowCodec(tmp_path, "q", format="avro", schema={"id": "long"})
+    mine = RowCodec(tmp_path, "q", schema={"id": "long", "n": "long"})
+    delete_queue(tmp_path, "q")
+    RowCodec(tmp_path, "q", format="avro", schema={"id": "string"})
+    with Producer(tmp_path, "q", codec=mine) as producer, pytest.raises(CodecError, match="the column 'id'"):
+        producer.enqueue({"id": 1, "n": 2})
+
+
+@pytest.mark.damages
+def test_schemas_that_cannot_be_read_say_nothing(tmp_path: Path) -> None:
+    """A damaged schema does not keep a codec from its queue that knows the schema."""
+    codec = RowCodec(tmp_path, "q", format="avro", schema={"id": "long"})
+    (tmp_path / "q" / "schemas" / "000001.schema").write_bytes(b"damaged")
+    with PersistentQueue(tmp_path, "q", codec=codec) as queue, queue.transaction() as session:
+        session.enqueue({"id": 1})
+    assert rows_in(tmp_path, codec) == [{"id": 1}]

@@ -37,6 +37,7 @@ from ..errors import (
 from ..storage.inbox_limits import check_limits
 from ..storage.layout import (
     DAMAGED_SUFFIX,
+    HOLDS_NAME,
     bears,
     believed,
     find_generations,
@@ -60,6 +61,7 @@ from ..storage.locations import (
     SCHEMAS_DIRECTORY,
     Places,
     read_places,
+    remove_file,
 )
 from ..storage.lock import LOCK_NAME, is_held
 from ..storage.log import parse_log_name
@@ -525,6 +527,8 @@ def _repair(
         salvaged = salvage(taken.lock.disk, taken.places, asking(disk, directory, UNKNOWN, trust), meter)
         if renew:
             salvaged.recovered.state.identity = b""  # an opening gives a new identity to a queue without one
+        if not salvaged.recovered.state.identity:  # the holds in the file are those of the queue that was here
+            remove_file(taken.lock.disk, join(directory, HOLDS_NAME))
         if fan_out:
             _remove_plain_consumer(directory, salvaged.recovered.state)
         salvaged.problems += _check_length(salvaged.recovered.replay)

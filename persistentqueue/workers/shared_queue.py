@@ -98,8 +98,7 @@ class SharedQueue(MisplacedCalls, Generic[T]):
             raise ValueError(
                 "prefetch and hold_seconds exclude each other: the time of an item would run out before its dequeue"
             )
-        # A pickled ``BYTES`` is another object.
-        self._codec = BYTES if type(codec) is type(BYTES) else checked_codec(codec)
+        self._codec = checked_codec(codec)
         self._hold_seconds, self._prefetch = hold_seconds, prefetch
         self._has_local_sessions = has_local_sessions
         """Whether the sessions are those of ``PersistentQueue`` while this process owns the queue."""

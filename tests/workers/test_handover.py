@@ -22,10 +22,12 @@ from persistentqueue import (
     NoThreadError,
     NotServedError,
     PersistentQueue,
+    QueueNotFoundError,
     SessionLostError,
     SubscriptionNotFoundError,
     connect,
     delete_queue,
+    repair,
     transaction,
 )
 from persistentqueue.compat import Queue
@@ -40,7 +42,7 @@ from persistentqueue.workers import SharedQueue, WorkerSession, leave_together
 from persistentqueue.workers.link import Link
 
 from ..support.limits import SECONDS
-from ..support.queues import wait_for
+from ..support.queues import log_file, wait_for
 
 AT_ONCE: dict[str, Any] = {"grace_seconds": 0.0}
 
@@ -652,6 +654,21 @@ def test_a_file_that_cannot_be_read_has_no_holds(tmp_path: Path, content: bytes)
             with pytest.raises(SessionLostError):
                 session.flush()
             assert second.peek(9) == [b"1"]
+
+
+def test_a_repaired_queue_has_no_holds_of_the_damaged_one(tmp_path: Path) -> None:
+    """A repair without the log gives the queue a new identity: no session comes back for what it held before."""
+    with two(tmp_path, inline_bytes=0) as (first, second):
+        put(first, b"1", b"2")
+        with holding(second, b"1") as session:
+            first.close()
+            log_file(tmp_path / "q").write_bytes(bytes(4096))
+            assert repair(tmp_path / "q").without_log
+            with PersistentQueue(tmp_path / "q", serve=True) as third:
+                assert third.peek(9) == [b"1", b"2"]
+                with pytest.raises(QueueNotFoundError):
+                    session.flush()
+                session.close()
 
 
 @pytest.mark.parametrize("what", ["hard link", "symbolic link", "pipe", "directory", "nothing"])

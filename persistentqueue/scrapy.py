@@ -6,7 +6,10 @@ With a ``JOBDIR``, one setting enables it (Scrapy 2.18 or newer)::
 
 The add-on sets ``SCHEDULER_DISK_QUEUE`` and ``SCHEDULER_START_DISK_QUEUE``; the order is breadth first. It also sets
 ``SCHEDULER_PRIORITY_QUEUE`` and ``DUPEFILTER_CLASS``. These two are needed because Scrapy itself records its queues and
-the requests that it has seen only at a clean end. The add-on keeps each setting that the project has set.
+the requests that it has seen only at a clean end.
+
+The add-on keeps each setting that the project has set. The queues work only together: if the project has set one of
+another module, the add-on sets nothing. Scrapy then warns that the add-on is disabled.
 
 A request is durable when it is scheduled. From then on it is on hold until Scrapy has finished it. It is finished when
 its callback has ended and all requests that the callback yielded are durable. After a kill, the next crawl fetches
@@ -58,8 +61,10 @@ try:
     from scrapy import Request, signals
     from scrapy.crawler import Crawler
     from scrapy.dupefilters import RFPDupeFilter
+    from scrapy.exceptions import NotConfigured
     from scrapy.pqueues import DownloaderAwarePriorityQueue
-    from scrapy.settings import BaseSettings
+    from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
+    from scrapy.utils.misc import load_object
     from scrapy.utils.request import request_from_dict
 except ImportError as missing:
     raise MissingExtraError("the scheduler for Scrapy", "scrapy") from missing
@@ -84,7 +89,22 @@ class Addon:
 
         Args:
             settings: The settings of the crawler. They are changed in place, with the priority ``"addon"``.
+
+        Raises:
+            NotConfigured: The project has set a disk queue or a priority queue of another module. Nothing is set, and
+                Scrapy logs the reason as a warning.
         """
+        for name, base in (
+            ("SCHEDULER_DISK_QUEUE", _FifoDiskQueue),
+            ("SCHEDULER_START_DISK_QUEUE", _FifoDiskQueue),
+            ("SCHEDULER_PRIORITY_QUEUE", PriorityQueue),
+        ):
+            own = settings[name] if (settings.getpriority(name) or 0) > SETTINGS_PRIORITIES["addon"] else None
+            if own and not _is_kind(load_object(own), base):
+                raise NotConfigured(
+                    f"{name} is {own!r}, which does not work with the disk queues of persistentqueue.scrapy: a killed "
+                    f"crawl loses requests, as without the add-on. Remove {name} from the settings to enable it"
+                )
         for name, of in (
             ("SCHEDULER_DISK_QUEUE", PickleFifoDiskQueue),
             ("SCHEDULER_START_DISK_QUEUE", PickleFifoDiskQueue),
@@ -92,6 +112,10 @@ class Addon:
             ("DUPEFILTER_CLASS", DupeFilter),
         ):
             settings.set(name, of, priority="addon")
+
+
+def _is_kind(found: object, base: type) -> bool:
+    return isinstance(found, type) and issubclass(found, base)
 
 
 class _Stored(NamedTuple):
@@ -523,16 +547,17 @@ class PriorityQueue(DownloaderAwarePriorityQueue):
         crawler: The crawler.
         downstream_queue_cls: The class of the disk queues or memory queues.
         key: The path of the queues, as Scrapy names it; empty for queues in memory.
-        slot_startprios: The priorities of each slot, from Scrapy's state. Default None. Ignored with a ``JOBDIR`` and a
-            ``key``: then the queues themselves tell.
+        slot_startprios: The priorities of each slot, from Scrapy's state. Default None. Ignored with disk queues of
+            this module, which know their requests themselves.
         **options: Further arguments of Scrapy's priority queue.
     """
 
     def __init__(
         self, crawler: Crawler, downstream_queue_cls: Any, key: str, slot_startprios: Any = None, **options: Any
     ) -> None:
+        kinds = downstream_queue_cls, options.get("start_queue_cls") or downstream_queue_cls
         crawl = Crawl.of(crawler) if key else None  # an empty key: queues in memory
-        if crawl is not None:
+        if crawl is not None and all(_is_kind(each, _FifoDiskQueue) for each in kinds):
             slot_startprios = crawl.pending()
         super().__init__(crawler, downstream_queue_cls, key, slot_startprios, **options)
 

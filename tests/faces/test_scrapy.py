@@ -25,6 +25,8 @@ pytest.importorskip("scrapy")
 
 from scrapy import Request, Spider, signals
 from scrapy.core.scheduler import Scheduler
+from scrapy.settings import Settings
+from scrapy.squeues import PickleFifoDiskQueue
 from scrapy.utils.test import get_crawler
 
 from persistentqueue import scrapy as face
@@ -385,6 +387,18 @@ def test_thousands_of_slots_are_no_directories(tmp_path: Path) -> None:
         assert all(len(queue) == 1 for queue in queues)
 
 
+def crawled(jobdir: Path, **settings: Any) -> Iterator[str]:
+    """Yield the requests that three crawls fetch, one each: the first one schedules them all."""
+    for turn in range(3):
+        with crawler(jobdir, **settings) as job:
+            job.engine = Engine()
+            scheduler = scheduler_of(job)
+            for number in range(3):
+                assert scheduler.enqueue_request(Request(f"http://site/s{number}")) is (turn == 0)
+            yield scheduler.next_request().url
+            scheduler.close("finished")
+
+
 def test_disk_queue_alone(tmp_path: Path) -> None:
     """As ``SCHEDULER_DISK_QUEUE`` alone, with Scrapy's own priority queue and filter, the disk queue goes on after a
     clean end. The add-on finds its requests, and the other way round."""
@@ -422,6 +436,39 @@ def test_add_on_leaves_what_the_project_sets(tmp_path: Path) -> None:
     assert settings["SCHEDULER_DISK_QUEUE"] is face.PickleFifoDiskQueue
     assert settings["DUPEFILTER_CLASS"] is face.DupeFilter
     assert settings["SCHEDULER_START_DISK_QUEUE"] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        ("SCHEDULER_DISK_QUEUE", "scrapy.squeues.PickleFifoDiskQueue"),
+        ("SCHEDULER_START_DISK_QUEUE", PickleFifoDiskQueue),
+        ("SCHEDULER_PRIORITY_QUEUE", "scrapy.pqueues.DownloaderAwarePriorityQueue"),
+    ],
+)
+def test_a_queue_of_another_module_loses_nothing(
+    name: str, own: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Beside a queue of another module the add-on sets nothing and says so. No request is lost or fetched twice."""
+    with caplog.at_level("WARNING"), crawler(tmp_path, **{name: own}) as job:
+        assert job.settings[name] == own
+        assert job.settings["DUPEFILTER_CLASS"] == Settings()["DUPEFILTER_CLASS"]
+    assert f"Disabled <class 'persistentqueue.scrapy.Addon'>: {name} is {own!r}, which does not work" in caplog.text
+    assert sorted(crawled(tmp_path, **{name: own})) == [f"http://site/s{number}" for number in range(3)]
+
+
+def test_queues_of_other_modules_in_the_priority_queue(tmp_path: Path) -> None:
+    """The priority queue, if it is set without the add-on, finds what the queues of other modules have left."""
+    own = {"SCHEDULER_PRIORITY_QUEUE": face.PriorityQueue, "SCHEDULER_DISK_QUEUE": PickleFifoDiskQueue, "ADDONS": {}}
+    assert sorted(crawled(tmp_path, **own)) == [f"http://site/s{number}" for number in range(3)]
+
+
+def test_the_other_disk_queue_works_with_the_add_on(tmp_path: Path) -> None:
+    """The project can set another disk queue of the module."""
+    own = {"SCHEDULER_DISK_QUEUE": "persistentqueue.scrapy.MarshalFifoDiskQueue"}
+    with crawler(tmp_path, **own) as job:
+        assert job.settings["SCHEDULER_PRIORITY_QUEUE"] is face.PriorityQueue
+    assert sorted(crawled(tmp_path, **own)) == [f"http://site/s{number}" for number in range(3)]
 
 
 @pytest.mark.parametrize("sync", ["True", "False"])

@@ -55,7 +55,7 @@ from persistentqueue import (
     delete_queue,
     list_queues,
 )
-from persistentqueue.system.disk import abspath, basename, dirname, join, relpath
+from persistentqueue.system.disk import abspath, basename, dirname, fspath, join, relpath
 
 try:
     from scrapy import Request, signals
@@ -245,7 +245,7 @@ class Crawl:
             return None
         crawl = _CRAWLS.get(crawler)
         if crawl is None:
-            crawl = _CRAWLS[crawler] = cls(crawler, jobdir)
+            crawl = _CRAWLS[crawler] = cls(crawler, fspath(jobdir, "JOBDIR"))
             for signal in (signals.spider_closed, signals.engine_stopped):
                 crawler.signals.connect(crawl.close, signal)
         return crawl

@@ -132,7 +132,7 @@ def test_killed_crawl_goes_on(site: Site, tmp_path: Path) -> None:
 def crawler(jobdir: Path | None, **more: Any) -> Iterator[Any]:
     """Yield a crawler of Scrapy that does not run, with the add-on."""
     settings = {"ADDONS": {face.Addon: 500}} | NO_EXTENSIONS | more
-    crawler = get_crawler(Spider, settings | ({"JOBDIR": str(jobdir)} if jobdir is not None else {}))
+    crawler = get_crawler(Spider, ({"JOBDIR": str(jobdir)} if jobdir is not None else {}) | settings)
     crawler.spider = Spider.from_crawler(crawler, "spider")
     try:
         yield crawler
@@ -418,6 +418,15 @@ def test_disk_queue_alone(tmp_path: Path) -> None:
         scheduler.close("finished")
         job.signals.send_catch_log(signals.spider_closed, spider=job.spider, reason="finished")
     assert popped == ["http://site/s0", "http://site/s1", "http://site/s2"]
+
+
+def test_the_jobdir_may_be_a_path_object(tmp_path: Path) -> None:
+    """``JOBDIR`` may be a path object, as for Scrapy: a crawl finds what one with the same path as text has left."""
+    with crawler(tmp_path) as job:
+        face.PickleFifoDiskQueue.from_crawler(job, f"{tmp_path}/requests.queue/site/0").push(Request("http://site/0"))
+    with crawler(tmp_path, JOBDIR=tmp_path) as job:
+        queue = face.PickleFifoDiskQueue.from_crawler(job, f"{tmp_path}/requests.queue/site/0")
+        assert urls(queue) == ["http://site/0"]
 
 
 def test_filter_without_a_jobdir() -> None:

@@ -24,9 +24,9 @@ of each, which are also in memory and on hold; each takes one sync. A slot and p
 queue of its own for the rest. Thousands of slots therefore do not make thousands of directories.
 
 Requests are pickled, as in Scrapy's default; ``MarshalFifoDiskQueue`` is the alternative. Scrapy keeps a request that
-cannot be serialized in memory, and a kill loses it. If the disk is full, Scrapy also keeps new requests in memory. The
-requests in progress are then fetched again by the next crawl, and lead to the lost ones once more. Damage loses only
-the damaged requests, and is logged.
+cannot be serialized in memory, and a kill or a clean end loses it. It counts as seen for the next crawl if it was
+finished. If the disk is full, Scrapy also keeps new requests in memory. The requests in progress are then fetched again
+by the next crawl, and lead to the lost ones once more. Damage loses only the damaged requests, and is logged.
 
 ``PERSISTENTQUEUE_SYNC = False`` in the settings omits the syncs. A kill of the process then still loses nothing, but a
 power cut may lose the latest requests.
@@ -143,14 +143,15 @@ class _Stored(NamedTuple):
 
 
 class _Popped:
-    """A request that Scrapy has taken; its session holds it until it is finished."""
+    """A request that Scrapy has taken, until it is finished."""
 
-    __slots__ = ("began", "fingerprint", "request", "session")
+    __slots__ = ("began", "fingerprint", "hold", "request")
 
-    def __init__(self, request: Request, session: Session[bytes], fingerprint: bytes) -> None:
+    def __init__(self, request: Request, fingerprint: bytes, hold: tuple[_Sessions, Session[bytes]] | None) -> None:
         self.request = weakref.ref(request)
-        self.session = session
         self.fingerprint = fingerprint
+        self.hold = hold
+        """Session that holds the request, behind the sessions of its queue; None for a request that was in memory."""
         self.began = False
         """True if the engine was found working on it."""
 
@@ -227,7 +228,7 @@ class Crawl:
         self._slots: dict[str, str] = {}
         """Slot of each directory."""
         self._fifos: dict[str, _Fifo] = {}
-        self._popped: list[tuple[_Sessions, _Popped]] = []
+        self._popped: list[_Popped] = []
         self._kept: list[Session[bytes]] = []
         """Sessions of requests that are left to the next crawl: unreadable, or in progress when the disk was full."""
         self._shared = _Sessions(self._open("requests"))
@@ -286,7 +287,7 @@ class Crawl:
         try:
             self._push(stored)
         except ResourceError:
-            self._kept += [popped.session for _, popped in self._popped]
+            self._kept += [popped.hold[1] for popped in self._popped if popped.hold is not None]
             self._popped.clear()
             raise
 
@@ -318,8 +319,13 @@ class Crawl:
         except BaseException:
             self._kept.append(session)
             raise
-        self._popped.append((sessions, _Popped(request, session, stored.fingerprint)))
+        self._popped.append(_Popped(request, stored.fingerprint, (sessions, session)))
         return request
+
+    def pop_from_memory(self, request: Request, fingerprint: bytes) -> None:
+        """Note a request that Scrapy has taken from memory: its fingerprint is recorded when it is finished."""
+        self.settle()
+        self._popped.append(_Popped(request, fingerprint, None))
 
     def peek(self, key: str) -> bytes | None:
         """Return the data of the first request of a FIFO, without holding it; None if there is none."""
@@ -342,11 +348,11 @@ class Crawl:
         working = self._in_progress()
         left, done = [], []
         for each in self._popped:
-            request = each[1].request()
+            request = each.request()
             if request is not None and working is not None and request in working:
-                each[1].began = True
+                each.began = True
                 left.append(each)
-            elif request is None or each[1].began or is_end:
+            elif request is None or each.began or is_end:
                 done.append(each)
             else:
                 left.append(each)
@@ -355,10 +361,11 @@ class Crawl:
         try:
             with suppress(ResourceError):
                 with self._log.transaction() as log:
-                    log.enqueue_many(popped.fingerprint for _, popped in done if popped.fingerprint)
+                    log.enqueue_many(popped.fingerprint for popped in done if popped.fingerprint)
                 while done:
-                    sessions, popped = done[0]
-                    sessions.flush(popped.session)
+                    if done[0].hold is not None:
+                        sessions, session = done[0].hold
+                        sessions.flush(session)
                     del done[0]
         finally:
             self._popped = left + done
@@ -479,9 +486,8 @@ class _FifoDiskQueue:
         slot = ""
         with suppress(AttributeError, RuntimeError):  # no downloader yet
             slot = self._crawler.engine.downloader.get_slot_key(request)
-        fingerprint = b"" if request.dont_filter else self._crawler.request_fingerprinter.fingerprint(request)
         try:
-            self._crawl.push(_Stored(self._key, slot, fingerprint, data))
+            self._crawl.push(_Stored(self._key, slot, _fingerprint(self._crawler, request), data))
         except ResourceError as error:
             raise ValueError(str(error)) from error
 
@@ -502,6 +508,14 @@ class _FifoDiskQueue:
 
     def _request(self, data: bytes) -> Request:
         return request_from_dict(self._load(data), spider=self._crawler.spider)
+
+
+def _fingerprint(crawler: Any, request: Request) -> bytes:
+    """Return the fingerprint for the duplicate filter; empty if the request must not be filtered."""
+    if request.dont_filter:
+        return b""
+    fingerprint: bytes = crawler.request_fingerprinter.fingerprint(request)
+    return fingerprint
 
 
 def _pickled(fields: dict[str, Any]) -> bytes:
@@ -556,10 +570,20 @@ class PriorityQueue(DownloaderAwarePriorityQueue):
         self, crawler: Crawler, downstream_queue_cls: Any, key: str, slot_startprios: Any = None, **options: Any
     ) -> None:
         kinds = downstream_queue_cls, options.get("start_queue_cls") or downstream_queue_cls
-        crawl = Crawl.of(crawler) if key else None  # an empty key: queues in memory
-        if crawl is not None and all(_is_kind(each, _FifoDiskQueue) for each in kinds):
-            slot_startprios = crawl.pending()
+        self._crawl = Crawl.of(crawler)
+        if key and self._crawl is not None and all(_is_kind(each, _FifoDiskQueue) for each in kinds):
+            slot_startprios = self._crawl.pending()
         super().__init__(crawler, downstream_queue_cls, key, slot_startprios, **options)
+
+    def pop(self) -> Request | None:
+        """Return the next request, or None if there is none.
+
+        One from memory is recorded as seen when Scrapy has finished it, if the crawler has a ``JOBDIR``.
+        """
+        request = super().pop()
+        if request is not None and self._crawl is not None and not self.key:  # an empty key: queues in memory
+            self._crawl.pop_from_memory(request, _fingerprint(self.crawler, request))
+        return request
 
 
 class DupeFilter(RFPDupeFilter):

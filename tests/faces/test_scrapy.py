@@ -195,7 +195,7 @@ def test_what_is_in_progress_comes_back(tmp_path: Path) -> None:
         queue.push(Request("http://site/3"))
         crawl = face.Crawl.of(job)
         assert crawl is not None
-        assert [popped.request() for _, popped in crawl._popped] == [kept]
+        assert [popped.request() for popped in crawl._popped] == [kept]
         assert list(crawl._log.browse()) == [job.request_fingerprinter.fingerprint(Request("http://site/0"))]
 
 
@@ -375,6 +375,63 @@ def test_scheduler_finds_what_was_left(tmp_path: Path) -> None:
         crawl.fifo("site/0")
         assert crawl.pending() == {}
     assert list_queues(tmp_path / "persistentqueue") == ["requests", "seen"]
+
+
+def no_method(_: object) -> None:
+    """Do nothing. A request with this callback cannot be serialized, since it is no method of the spider."""
+
+
+def test_a_finished_request_that_was_in_memory_is_not_fetched_again(tmp_path: Path) -> None:
+    """A request that cannot be serialized counts as seen in the next crawl if it was finished. It does not if it must
+    not be filtered, was in progress, or was never fetched."""
+    names = ["s-finished", "s-unfiltered", "s-in-progress", "s-waiting"]
+
+    def schedule(scheduler: Any) -> list[str]:
+        return [name for name in names if scheduler.enqueue_request(unserializable(name))]
+
+    def unserializable(name: str) -> Request:
+        return Request(f"http://site/{name}", callback=no_method, dont_filter=name == "s-unfiltered")
+
+    with crawler(tmp_path, SCHEDULER_MEMORY_QUEUE="scrapy.squeues.FifoMemoryQueue") as job:
+        job.engine = Engine()
+        scheduler = scheduler_of(job)
+        assert schedule(scheduler) == names
+        for _ in range(2):
+            assert scheduler.next_request() is not None
+        in_progress = scheduler.next_request()
+        job.engine.inprogress.add(in_progress)
+        crawl = face.Crawl.of(job)
+        assert crawl is not None
+        assert list(crawl._log.browse()) == [job.request_fingerprinter.fingerprint(unserializable("s-finished"))]
+    with crawler(tmp_path) as job:
+        job.engine = Engine()
+        assert schedule(scheduler_of(job)) == names[1:]
+
+
+def test_a_full_disk_leaves_what_was_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a push finds no room, requests in progress that were in memory do not count as seen: they may have led to it,
+    as those of the disk queues may."""
+
+    def no_room(_: object) -> None:
+        raise DiskFullError(str(tmp_path), errno.ENOSPC, "filled by a test")
+
+    with crawler(tmp_path) as job:
+        job.engine = Engine()
+        scheduler = scheduler_of(job)
+        parent = Request("http://site/s0", callback=no_method)
+        assert scheduler.enqueue_request(parent)
+        job.engine.inprogress.add(scheduler.next_request())
+        crawl = face.Crawl.of(job)
+        assert crawl is not None
+        with monkeypatch.context() as full:
+            full.setattr(crawl, "_push", no_room)
+            assert scheduler.enqueue_request(Request("http://site/s1"))
+        job.engine.inprogress.clear()
+        assert scheduler.next_request().url == "http://site/s1"
+    with crawler(tmp_path) as job:
+        job.engine = Engine()
+        scheduler = scheduler_of(job)
+        assert [scheduler.enqueue_request(Request(f"http://site/s{number}")) for number in range(2)] == [True, False]
 
 
 def test_thousands_of_slots_are_no_directories(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from queue import Empty, Full
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from persistentqueue import (
     CodecError,
@@ -27,7 +27,6 @@ from persistentqueue import (
     codecs,
 )
 from persistentqueue.core.items import NotHeldError, checked_count, need_several
-from persistentqueue.interrupts.locks import Lock
 from persistentqueue.interrupts.members import Members
 from persistentqueue.options import OptionArguments, Options, Unnamed, chosen_options, counts_deliveries
 from persistentqueue.system.disk import StrPath, abspath, after_fork_in_child
@@ -37,6 +36,8 @@ from ..faces.lifecycle import Lifecycle, T, oldest
 from ..faces.refusals import UncopyableFace, need_maxsize
 from .backing import Backing, owned
 from .backing import shared as sharing
+from .json_codec import JSON
+from .mutex import Mutex
 
 if sys.version_info >= (3, 13):
     from queue import ShutDown
@@ -55,31 +56,6 @@ UNDONE_CALLS_MAX: Final = 200
 """Calls of ``get`` of one process whose items may be not done, of a shared queue: each takes a connection."""
 _LOOK_SECONDS = 0.05
 """Time between two looks of ``put`` and ``join`` for the work of other processes, in seconds."""
-
-
-class _Json:
-    """The JSON codec, with error messages that name the other codecs."""
-
-    def decode(self, data: bytes) -> Any:
-        """Return the item that these bytes are in JSON. Raises ``ValueError``, which names the other codecs."""
-        try:
-            return codecs.JSON.decode(data)
-        except ValueError as error:
-            raise ValueError(
-                f"{error}: open the queue with the codec of the program that wrote the item, such as "
-                "codec=codecs.UNSAFE_PICKLE for items that persist-queue pickled"
-            ) from error
-
-    def encode(self, item: Any) -> bytes:
-        """Return the item in JSON. Raises ``TypeError``, which names the other codecs."""
-        try:
-            return codecs.JSON.encode(item)
-        except (TypeError, ValueError) as error:
-            others = "codecs.MessagePack(), codecs.UNSAFE_PICKLE, or one of your own"
-            raise TypeError(f"{error}: to store other items, open the queue with codec={others}") from error
-
-
-_JSON: Final = _Json()
 
 
 class _Task:
@@ -163,7 +139,8 @@ class Queue(UncopyableFace, queue.Queue[T]):
       its queue is not shut down. A subclass has to pickle its own attributes itself.
     - ``persistent`` is a ``SharedQueue``.
 
-    Every method raises ``ClosedError`` after ``close``, and ``BrokenQueueError`` after a failed sync.
+    Every method raises ``ClosedError`` after ``close``, and ``BrokenQueueError`` after a failed sync. A re-entrant call
+    raises ``ReentrantUseError``: a signal handler, a finalizer or a hook makes it in the middle of another call.
     """
 
     def __init__(
@@ -171,7 +148,7 @@ class Queue(UncopyableFace, queue.Queue[T]):
         path: StrPath,
         maxsize: int = 0,
         *,
-        codec: codecs.Codec[T] = _JSON,
+        codec: codecs.Codec[T] = JSON,
         subscription: str | None = None,
         shared: bool = False,
         serve: Literal["auto", "never"] = "auto",
@@ -493,8 +470,12 @@ class Queue(UncopyableFace, queue.Queue[T]):
 
         Args:
             immediate: Whether ``get`` ends at once. Then this object counts the queue as empty. Default False.
+
+        Raises:
+            ReentrantUseError: The call interrupts another call of the queue in the same thread. It has done nothing.
         """
         with self.mutex:
+            self._persistent.wake()  # it refuses a re-entrant call, before anything is changed
             self._lifecycle.shut_down(immediate)
             self._persistent.wake()
             self._wake_all()
@@ -509,7 +490,9 @@ class Queue(UncopyableFace, queue.Queue[T]):
         Raises:
             ResourceError, BrokenQueueError: The log could not be sealed. The queue is closed, and the next opening
                 recovers.
+            ReentrantUseError: The call interrupts another call of the queue in the same thread. It has done nothing.
         """
+        self._mutex.check()
         try:
             self._persistent.close()
         finally:  # also if it raises: a thread that waits for a place or a task must not wait for ever
@@ -538,7 +521,8 @@ class Queue(UncopyableFace, queue.Queue[T]):
     # -----------------------------------------------------------------------------------------------------------------
 
     def _make_locks(self) -> None:
-        self.mutex = Lock()
+        self._mutex = Mutex(self._persistent.path)
+        self.mutex = cast(threading.Lock, self._mutex)
         self.not_full, self.all_tasks_done = threading.Condition(self.mutex), threading.Condition(self.mutex)
 
     def _add(self, items: list[T], block: bool, timeout: float | None) -> None:
@@ -758,7 +742,7 @@ class Queue(UncopyableFace, queue.Queue[T]):
                 timeout, stop=lambda: self._lifecycle.is_drained or self._has_ended() != had_ended
             )
         finally:
-            self.mutex.acquire()
+            self._mutex.reacquire()
 
 
 def _deadline(block: bool, timeout: float | None) -> float | None:

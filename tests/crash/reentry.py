@@ -87,7 +87,7 @@ def _end(world: World) -> Iterator[Callable[[], object]]:
 KINDS: dict[str, Calls] = {"close": _close, "look": _look, "work": _work, "session": _use, "end": _end}
 
 
-class _CallingTracer(Tracer):
+class CallingTracer(Tracer):
     """Makes the calls of a handler at its target."""
 
     def __init__(self, target: tuple[Place, int] | None, handle: Callable[[], None]) -> None:
@@ -194,7 +194,7 @@ def _most(scenario: Scenario) -> dict[str, Counter[bytes]]:
 def _run(world: World, handler: _Handler, scenario: Scenario, target: tuple[Place, int] | None) -> dict[Place, int]:
     most = _most(scenario)
     case = scenario(world)
-    tracer = _CallingTracer(target, handler)
+    tracer = CallingTracer(target, handler)
     handler.documented(partial(tracer.run, case.call))
     require(not handler.bare, "".join(handler.bare))
     if not tracer.has_raised:

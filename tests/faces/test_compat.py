@@ -28,6 +28,7 @@ from persistentqueue import (
     PersistentQueue,
     Producer,
     QueueLockedError,
+    ReentrantUseError,
     UnflushedWarning,
     check,
     codecs,
@@ -441,6 +442,56 @@ def test_hooks(opened: OpenFace) -> None:
             queue.put("three bad")
         assert queue.unfinished_tasks == 2
         assert queue.get_many(10) == ["ONE", "TWO"]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_call_in_the_middle_of_another_one(opened: OpenFace, shared: bool) -> None:
+    """A call by the thread that holds the mutex is refused at once, and changes nothing: it would wait for itself."""
+    queue = opened(shared=shared)
+    queue.put("item")
+    calls: list[Callable[[], object]] = [
+        queue.qsize,
+        queue.get,
+        queue.task_done,
+        queue.join,
+        queue.shutdown,
+        queue.close,
+        lambda: queue.put("other"),
+        lambda: setattr(queue, "maxsize", 1),
+        queue.mutex.acquire,
+        queue.not_full.acquire,
+    ]
+    with queue.mutex:
+        for call in calls:
+            with pytest.raises(ReentrantUseError, match="in the middle of another call of this queue"):
+                call()
+        assert not queue.mutex.acquire(blocking=False)
+        assert queue.mutex.locked()
+        assert not in_thread(lambda: queue.mutex.acquire(timeout=0.001))
+    assert not queue.mutex.locked()
+    assert (queue.get(), queue.qsize(), queue.maxsize, queue.is_shutdown) == ("item", 0, 0, False)
+
+
+def test_the_mutex_serves_conditions(opened: OpenFace) -> None:
+    """Code that was written for the standard library can wait with the conditions of a queue, and notify them."""
+    queue = opened()
+    told: list[str] = []
+
+    def wait() -> None:
+        with queue.all_tasks_done:
+            assert queue.all_tasks_done.wait_for(lambda: told, timeout=60.0)
+            told.append("heard")
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    wait_for(lambda: len(queue.all_tasks_done._waiters) == 1)  # type: ignore[attr-defined]
+    with queue.mutex:
+        told.append("told")
+        queue.all_tasks_done.notify_all()
+    waiting.join()
+    assert told == ["told", "heard"]
+    with pytest.raises(RuntimeError, match="un-acquired lock"):
+        queue.not_full.notify()
 
 
 def test_batch_that_outgrows_memory_at_a_limit(opened: OpenFace) -> None:

@@ -19,6 +19,7 @@ MODULES_WITH_THREADS = {
     "aio/futures",
     "aio/persistent_queue",
     "compat/__init__",
+    "compat/mutex",
     "compat/standard_queue",
     "interrupts/call_guard",
     "interrupts/locks",

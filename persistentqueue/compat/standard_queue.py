@@ -133,7 +133,9 @@ class Queue(UncopyableFace, queue.Queue[T]):
       ``shutdown`` is for this process.
     - If a process ends, the items that it has got are back in the queue at once. If the owner is killed, so are those
       of all processes: their ``task_done`` raises ``SessionLostError``, and the item comes again. ``get``, ``put`` and
-      ``join`` just go on.
+      ``join`` just go on, once a process owns the queue again. They look for one for ``lock_timeout`` seconds, 10 by
+      default, and then raise ``NotServedError``. This time does not count for ``timeout``, and a call that does not
+      block takes it, too. It matters with ``serve="never"``: otherwise this process becomes the owner.
     - After ``hold_seconds``, ``task_done`` raises ``HoldLostError``, and the item is back, too.
     - The queue can be pickled, for ``multiprocessing``, and used after a fork. The other process has got no items, and
       its queue is not shut down. A subclass has to pickle its own attributes itself.
@@ -268,6 +270,7 @@ class Queue(UncopyableFace, queue.Queue[T]):
 
         Raises:
             ClosedError, BrokenQueueError: The queue is closed or broken.
+            NotServedError: On the conditions that ``put`` names.
         """
         with self.mutex:
             while self.unfinished_tasks:
@@ -288,6 +291,8 @@ class Queue(UncopyableFace, queue.Queue[T]):
             CodecError: The codec cannot encode the item. The item is not in the queue.
             ResourceError: The system has no room. The item is not in the queue.
             BrokenQueueError: A sync failed. It is unknown whether the item is in the queue.
+            NotServedError: The queue is shared, and no process has served it for ``lock_timeout`` seconds, whatever
+                ``timeout`` is. If the error is ``in_doubt``, it is unknown whether the item is in the queue.
         """
         self._add([item], block, timeout)
 
@@ -304,6 +309,7 @@ class Queue(UncopyableFace, queue.Queue[T]):
             ValueError: There are more than ``maxsize`` items, or ``timeout`` is negative.
             Full, ShutDown, CodecError, ResourceError: On the conditions that ``put`` names. No item is in the queue.
             BrokenQueueError: A sync failed. It is unknown whether the items are in the queue.
+            NotServedError: On the conditions that ``put`` names.
         """
         need_several(items, "put_many", "put")
         found = list(items)
@@ -327,6 +333,8 @@ class Queue(UncopyableFace, queue.Queue[T]):
                 continues after them.
             WrongKeyError, MissingExtraError: The item cannot be opened for now. It is in the queue again.
             TooManyFilesError: The items of 200 calls in this process are not done, and the queue is shared.
+            NotServedError: The queue is shared, and no process has served it for ``lock_timeout`` seconds, whatever
+                ``timeout`` is. No item was got.
         """
         return self._take(1, block, timeout)[0]
 
@@ -344,8 +352,8 @@ class Queue(UncopyableFace, queue.Queue[T]):
         Raises:
             TypeError: ``max_items`` is no whole number.
             ValueError: ``max_items`` is less than 1, or ``timeout`` is negative.
-            Empty, ShutDown, CodecError, CorruptionError, WrongKeyError, MissingExtraError, TooManyFilesError: On the
-                conditions that ``get`` names.
+            Empty, ShutDown, CodecError, CorruptionError, WrongKeyError, MissingExtraError, TooManyFilesError,
+                NotServedError: On the conditions that ``get`` names.
         """
         return self._take(checked_count("max_items", max_items, 1), block, timeout)
 
@@ -359,6 +367,7 @@ class Queue(UncopyableFace, queue.Queue[T]):
             ResourceError: The system has no room. The item is not done: make room, then call again.
             BrokenQueueError: A sync failed. It is unknown whether the item is consumed.
             SessionLostError, HoldLostError: The item of a shared queue is back in the queue, to be got again.
+            NotServedError: On the conditions that ``put`` names. The next ``task_done`` tries it again.
         """
         with self.mutex:
             task = oldest(self._undone())
@@ -391,6 +400,7 @@ class Queue(UncopyableFace, queue.Queue[T]):
                 tries it again.
             BrokenQueueError: A sync failed. It is unknown whether the item is rejected.
             SessionLostError, HoldLostError: The item of a shared queue is back in the queue, to be got again.
+            NotServedError: On the conditions that ``put`` names. The next ``task_done`` tries it again.
         """
         with self.mutex:
             task = self._reject(item, reason, retry, delay_seconds)

@@ -493,6 +493,33 @@ def test_a_closed_queue_is_named_by_each_call(tmp_path: Path) -> None:
         assert str(caught.value) == told
 
 
+def test_no_process_serves_the_queue(tmp_path: Path) -> None:
+    """Each call looks for an owner for ``lock_timeout`` seconds, also if it must not block, and names what it lacks."""
+    path = tmp_path / "queue"
+    with (
+        Queue[str](path, shared=True) as owner,
+        Queue[str](path, shared=True, serve="never", lock_timeout=0.2) as queue,
+    ):
+        queue.put("item")
+        owner.close()
+        calls: list[Callable[[], object]] = [
+            lambda: queue.put("other", block=False),
+            lambda: queue.put_many(["other"], timeout=0.0),
+            lambda: queue.get(timeout=0.0),
+            lambda: queue.get_many(2, block=False),
+            queue.join,
+            queue.qsize,
+        ]
+        for call in calls:
+            began = time.monotonic()
+            with pytest.raises(NotServedError, match="no process owns it: start an owner"):
+                call()
+            assert time.monotonic() - began >= 0.2
+        with Queue[str](path, shared=True):
+            assert (queue.qsize(), queue.get_nowait()) == (1, "item")
+            queue.task_done()
+
+
 _DAEMONS = """
 import sys, threading
 from persistentqueue.compat import Queue

@@ -37,6 +37,7 @@ from ..faces.refusals import UncopyableFace, need_maxsize
 from .backing import Backing, owned
 from .backing import shared as sharing
 from .json_codec import JSON
+from .missing_attributes import MissingAttributes
 from .mutex import Mutex
 
 if sys.version_info >= (3, 13):
@@ -70,7 +71,7 @@ class _Task:
         """Number of items that may be in the queue again when the session is flushed."""
 
 
-class Queue(UncopyableFace, queue.Queue[T]):
+class Queue(MissingAttributes, UncopyableFace, queue.Queue[T]):
     """``queue.Queue`` in a directory on disk, for any number of threads of one process, or of many with ``shared``::
 
         with Queue("queues/orders", maxsize=1000) as queue:

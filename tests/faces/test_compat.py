@@ -884,6 +884,28 @@ def test_it_is_a_queue(opened: OpenFace) -> None:
     assert (ShutDown is getattr(standard, "ShutDown", None)) is (sys.version_info >= (3, 13))
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_attributes_of_the_standard_library_alone(opened: OpenFace, shared: bool) -> None:
+    """The attributes ``queue`` and ``not_empty`` raise an error with the call to make instead; a subclass may have
+    them."""
+    queue: Any = opened(shared=shared)
+    queue.put("item")
+    with queue.mutex, pytest.raises(AttributeError, match=r"call queue\.persistent\.clear\(\) to remove"):
+        queue.queue.clear()
+    with pytest.raises(AttributeError, match=r"queue\.persistent\.wait\(seconds\)"), queue.not_empty:
+        pass
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = queue.nothing
+    assert not hasattr(queue, "queue")
+    assert queue.persistent.wait(0.0)
+    assert list(queue.persistent.browse()) == ["item"]
+    with queue.mutex:
+        queue.persistent.clear()
+    assert queue.empty()
+    queue.queue = []
+    assert queue.queue == []
+
+
 def test_it_says_who_holds_what(opened: OpenFace) -> None:
     """``persistent`` is the queue beneath, and its ``explain`` names the thread that holds an item."""
     queue = opened()

@@ -225,9 +225,9 @@ def check_compaction(below: Any, bytes_per_second: Any) -> None:
     for name, value in (("below", below), ("bytes_per_second", bytes_per_second)):
         if not hasattr(value, "__float__") or isinstance(value, bool):
             raise TypeError(f"{name} must be a number, not {value!r}")
-    if not 0 <= below <= 1:
+    if not 0 <= float(below) <= 1:
         raise ValueError(f"below must be a share from 0 to 1, got {below}")
-    if not bytes_per_second > 0:
+    if not float(bytes_per_second) > 0:
         raise ValueError(f"bytes_per_second must be more than 0, got {bytes_per_second}")
 
 

@@ -623,7 +623,8 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
         """
         check_compaction(below, bytes_per_second)
         self._open()
-        return self._maintenance.compact_now(below, progress, bytes_per_second)
+        # A time in seconds cannot be added to a Decimal.
+        return self._maintenance.compact_now(float(below), progress, float(bytes_per_second))
 
     def maintain(self) -> Maintained:
         """Run now what maintenance does by itself, and return what it did.

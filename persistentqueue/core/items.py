@@ -102,6 +102,8 @@ def checked_timeout(timeout: float | None) -> float | None:
         is_possible = timeout >= 0
     except TypeError:
         is_possible = None
+    except ArithmeticError:  # of a Decimal that is not a number
+        is_possible = False
     if is_possible is None or isinstance(timeout, bool):  # get(True) of queue.Queue waits, and not for a second
         raise TypeError(f"timeout must be None or a number of seconds, not {timeout!r}")
     if not is_possible:

@@ -340,7 +340,7 @@ class CountedAvailability(Availability):
             left_ns = min(due_ns - now_ns, delay_ns)
             if left_ns > 0:
                 self._take_out(first, first + count, self.delayed)
-                self._wait_for(first, count, left_ns / _NS)
+                heappush(self._due, (disk.monotonic() + left_ns / _NS, first, count))
 
     def __len__(self) -> int:
         self._see_what_is_due()
@@ -372,16 +372,14 @@ class CountedAvailability(Availability):
 
     def postpone(self, runs: Iterable[Run], seconds: float) -> None:
         """Take back runs that were handed out; they are ready again after ``seconds``."""
+        due_seconds = self._disk.monotonic() + seconds  # first: an error of the sum finds nothing done
         for first, count in runs:
             self.delayed.add(first, count)
-            self._wait_for(first, count, seconds)
+            heappush(self._due, (due_seconds, first, count))
 
     def seconds_until_due(self) -> float | None:
         """Return the seconds until the next delayed run is due, 0.0 if one is due; None if nothing is delayed."""
         return max(self._due[0][0] - self._disk.monotonic(), 0.0) if self._due else None
-
-    def _wait_for(self, first: int, count: int, seconds: float) -> None:
-        heappush(self._due, (self._disk.monotonic() + seconds, first, count))
 
     def _see_what_is_due(self) -> None:
         if self._due and self._due[0][0] <= self._disk.monotonic():

@@ -86,6 +86,8 @@ class Retries:
         found = self._delay(times)
         try:
             seconds = min(found, DELAY_SECONDS_MAX)
+        except ArithmeticError:  # of a Decimal that is not a number
+            seconds = found
         except TypeError:
             raise TypeError(
                 f"retry_delay_seconds returned {found!r} for attempt {times}: let it return a number of seconds"
@@ -522,14 +524,16 @@ def checked_reason(reason: str) -> str:
 
 
 def checked_delay(seconds: float) -> float:
-    """Return the delay. Raises ``TypeError`` if it is no number, and ``ValueError`` if it is not from 0 to
+    """Return the delay as a float. Raises ``TypeError`` if it is no number, and ``ValueError`` if it is not from 0 to
     ``DELAY_SECONDS_MAX``."""
     try:
         is_possible = 0 <= seconds <= DELAY_SECONDS_MAX
     except TypeError:
         is_possible = None
+    except ArithmeticError:  # of a Decimal that is not a number
+        is_possible = False
     if is_possible is None or isinstance(seconds, bool):
         raise TypeError(f"a delay must be a number of seconds, not {seconds!r}")
     if not is_possible:
         raise ValueError(f"a delay must be from 0 to {DELAY_SECONDS_MAX} seconds, got {seconds}")
-    return seconds
+    return float(seconds)  # a Decimal cannot be added to a time

@@ -160,6 +160,8 @@ def test_negative_timeouts(timeout: float, open_queue: QueueFactory) -> None:
             session.dequeue(timeout)
         with pytest.raises(ValueError, match="timeout"):
             session.dequeue_many(1, timeout=timeout)
+        with pytest.raises(ValueError, match="timeout"):
+            session.dequeue(Decimal(timeout))  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="max_items"):
             session.dequeue_many(-1)
         with pytest.raises(TypeError, match="timeout must be None or a number of seconds, not '1'"):

@@ -9,6 +9,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -579,8 +580,8 @@ class Clock:
         self.seconds += seconds
 
 
-@pytest.mark.parametrize("by_hand", [True, False], ids=["by hand", "by itself"])
-def test_no_more_bytes_per_second(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch, by_hand: bool) -> None:
+@pytest.mark.parametrize("rate", [1000, Decimal(1000), None], ids=["by hand", "with a decimal", "by itself"])
+def test_no_more_bytes_per_second(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch, rate: Any) -> None:
     """A compaction takes as long as its bytes take at the given rate. It sleeps in short naps, so that ``close`` need
     not wait."""
     queue = open_queue(**LITTLE, compact_bytes_per_second=1000)
@@ -588,8 +589,8 @@ def test_no_more_bytes_per_second(open_queue: QueueFactory, monkeypatch: pytest.
     left = sparse(queue)
     keeper.dequeue_many(6)
     clock = Clock(monkeypatch)
-    if by_hand:
-        copied_bytes = queue.compact(bytes_per_second=1000).copied_bytes
+    if rate is not None:
+        copied_bytes = queue.compact(bytes_per_second=rate).copied_bytes
     else:
         copied_bytes = queue._maintenance._maintain(1000).copied_bytes
     assert copied_bytes > 700

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -353,9 +354,10 @@ def test_a_timeout_that_ends_before(open_queue: QueueFactory) -> None:
     assert queue.stats().delayed == 1
 
 
-def test_a_delay_that_cannot_be_made(open_queue: QueueFactory) -> None:
+@pytest.mark.parametrize("kind", [float, Decimal])
+def test_a_delay_that_cannot_be_made(open_queue: QueueFactory, kind: Callable[[str], float]) -> None:
     """If the setting makes an invalid delay, the error is raised, and the item is ready again at once."""
-    queue = open_queue(retry_delay_seconds=lambda attempts: float("nan"))
+    queue = open_queue(retry_delay_seconds=lambda attempts: kind("nan"))
     put(queue, b"a")
     with queue.session() as session:
         session.dequeue()

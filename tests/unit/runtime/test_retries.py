@@ -11,6 +11,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -602,7 +604,8 @@ def test_wrong_rejections_say_what_to_do(open_queue: QueueFactory) -> None:
             session.reject(b"a", retry=False)
         with pytest.raises(TypeError, match=r"not ValueError\('bad'\): pass repr\(error\)"):
             session.reject(b"a", ValueError("bad"))  # type: ignore[arg-type]
-        for delay in (-1.0, float("inf"), float("nan"), 1e12):
+        delays: list[Any] = [-1.0, float("inf"), float("nan"), 1e12, Decimal(-1), Decimal("NaN")]
+        for delay in delays:
             with pytest.raises(ValueError, match="a delay must be from 0 to"):
                 session.reject(b"a", delay_seconds=delay)
         refused: list[Any] = ["1", True, []]
@@ -641,6 +644,29 @@ def test_a_delay_that_is_no_number_is_named(open_queue: QueueFactory, found: Any
         with pytest.raises(TypeError, match=f"retry_delay_seconds returned {found!r} for attempt 1: let it return"):
             session.rollback()
     assert queue.peek() == [b"a"]
+
+
+@pytest.mark.parametrize("delay", [Decimal("0.5"), Fraction(1, 2), "float32"], ids=["decimal", "fraction", "numpy"])
+def test_a_delay_may_be_any_number(open_queue: QueueFactory, delay: Any) -> None:
+    """A delay may be of each type of numbers, in ``reject`` and as the result of ``retry_delay_seconds``."""
+    if isinstance(delay, str):
+        delay = getattr(pytest.importorskip("numpy"), delay)(0.5)
+    clock = Clock()
+    for name, setting in ("given", 600), ("called", lambda _: delay):
+        queue = open_queue(name, disk=clock.disk, retry_delay_seconds=setting)
+        put(queue, b"a", b"b")
+        with queue.session() as session:
+            session.dequeue_many(2)
+            session.reject(b"a", delay_seconds=delay if name == "given" else None)
+            session.reject(b"b", delay_seconds=delay if name == "given" else None)
+            session.flush()
+            clock.go_on(0.25)
+            assert (len(queue), queue.stats().delayed) == (0, 2)
+            clock.go_on(0.25)
+            assert session.dequeue_many(2) == [b"a"]
+            session.rollback()
+            assert queue.peek() == [b"b"]
+        queue.close()
 
 
 def test_a_flush_that_fails_keeps_rejections(open_queue: QueueFactory) -> None:

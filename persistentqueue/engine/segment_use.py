@@ -104,16 +104,24 @@ def _deeds(holder: Holder) -> list[str]:
 
 
 def explain(
-    state: State, subscriptions: Subscriptions, current: int | None, pinned: set[int], holds: Iterable[Hold]
+    state: State,
+    subscriptions: Subscriptions,
+    current: int | None,
+    pinned: set[int],
+    holds: Iterable[Hold],
+    unlogged: Iterable[int] = (),
 ) -> list[SegmentUse]:
-    """Return why each segment is there, the oldest first, with 0 for the file sizes. The caller holds the mutex."""
+    """Return why each segment is there, the oldest first, with 0 for the file sizes. The caller holds the mutex.
+
+    ``unlogged`` has the numbers of the segments that no frame names.
+    """
     plain = subscriptions.plain
     is_ready = _per_segment(state, plain.ready.runs() if plain is not None else ())
     is_damaged = _per_segment(state, plain.ready.damaged.runs() if plain is not None else ())
     is_delayed = _per_segment(state, plain.ready.delayed.runs() if plain is not None else ())
     left = {number: left_in_segments(state, cursor) for number, cursor in sorted(state.subscriptions.items())}
     is_left = left.pop(0, Counter())
-    holders: dict[int, list[Holder]] = {number: [] for number in state.segments}
+    holders: dict[int, list[Holder]] = {number: [] for number in (*state.segments, *unlogged)}
     for hold in sorted(holds, key=lambda hold: -hold.seconds):
         items = _per_segment(state, hold.runs)
         written = Counter({piece.segment: 0 for piece in hold.pieces})
@@ -124,7 +132,7 @@ def explain(
             holders.setdefault(number, []).append(mine)
     uses = []
     for number in sorted(holders):
-        info = state.segments.get(number)  # None if a session has spilled to it, and no frame names it yet
+        info = state.segments.get(number)  # None if no frame names it yet
         live, live_bytes = (info.live, info.live_bytes) if info is not None else (0, 0)
         uses.append(
             SegmentUse(

@@ -246,11 +246,12 @@ class Store:
         except BaseException:  # a lack of memory, which says nothing of the disk: the items are still in memory
             self.committer.take_back([transaction])
             raise
+        with self._mutex:
+            self.segments.pin_pieces(transaction.staged)
+            self.segments.touched = set()
         if transaction.error is not None:
             failure, transaction.error = transaction.error, None
             raise failure
-        with self._mutex:
-            self.segments.pin_pieces(transaction.staged)
         transaction.pieces = [*transaction.pieces, *(piece._replace(blocks=[]) for piece in transaction.staged)]
         transaction.staged = ()
         transaction.items = []
@@ -301,6 +302,7 @@ class Store:
         if admitted and committer.sync_blocks(admitted, inline):
             self.log_group(admitted, inline)
         committer.come_again(group)
+        self.segments.touched = set()  # of a group that was refused, the blocks are dead bytes
 
     def log_group(self, group: Sequence[Transaction], inline: bool) -> None:
         """Do the steps of a commit from the frame on. The group's blocks are already as durable as they must be."""
@@ -419,8 +421,9 @@ class Store:
         """Give up the space and memory that only a busy queue needs, and delete drafts that producers have left behind.
 
         The queue gives up drained segments, the length that the log has grown by, and the memory that the log is
-        written from. A drained current segment is given up, too, if it is larger than a first one, or is to be wiped.
-        Raises ``ResourceError`` (nothing is lost) and ``BrokenQueueError``.
+        written from. Segments that hold only blocks of rollbacks are given up, too. So is a drained current segment if
+        it is larger than a first one, or is to be wiped. Raises ``ResourceError`` (nothing is lost) and
+        ``BrokenQueueError``.
         """
         self.check()
         self.need_directory()
@@ -431,6 +434,7 @@ class Store:
             self.segments.let_go()
         if drained or self.generations.has_grown or self.generations.settling is not None:
             self.generations.trim_short(tightly=True)
+        self.retire_unlogged()
         self.generations.write_deferred()
         if self.generations.log is not None:
             self.generations.log.rest()
@@ -514,6 +518,15 @@ class Store:
         self.give_back()
         self._shrink_pool(most_bytes)
         return made
+
+    def retire_unlogged(self) -> None:
+        """Retire the segments that hold only blocks of rollbacks, for ``give_back``.
+
+        If a prepared frame names them, the next trim must come first.
+        """
+        if not self._names_unlogged():
+            sizes = [(number, self.segments.file_bytes(number)) for number in self.segments.retire_unlogged()]
+            self.generations.retired.extend(sizes)
 
     def _names_unlogged(self) -> bool:
         """Return whether a prepared frame names segments that no other frame does: its transaction was aborted, and the

@@ -493,7 +493,8 @@ class InspectedQueue(SpaceKeeper):
             """Look at the segments, and at what the sessions keep of them."""
             current, pinned = store.segments.current, store.segments.pinned
             number = current.number if current is not None else None
-            return explain(store.state, store.subscriptions, number, pinned, holds())
+            unlogged = [created.number for created in store.segments.unlogged]
+            return explain(store.state, store.subscriptions, number, pinned, holds(), unlogged)
 
         return [use._replace(size_bytes=max(store.segments.file_bytes(use.number), 0)) for use in self.look(uses)]
 

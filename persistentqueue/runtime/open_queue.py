@@ -614,6 +614,7 @@ class OpenQueue(ClosableQueue):
         wrote = bool(transaction.pieces)
         self.shielded(partial(self._discard, transaction))
         if wrote:
+            self.give_back_spilled()
             self._room_waiters.tell()
 
     def consume_ready(self) -> int:

@@ -53,14 +53,32 @@ class SpaceKeeper(CallGuard):
 
     @outermost
     def trim(self) -> None:
-        """Begin a new generation of the log and delete drained segments."""
+        """Begin a new generation of the log, and delete drained segments and those of rollbacks."""
         self.shielded(self._trim)
 
     def _trim(self) -> None:
         with self.alone():
             self._store.trim()
+            self._store.retire_unlogged()  # behind the trim: a prepared frame may have named them
         self._give_back()
         self._room_waiters.tell()
+
+    def give_back_spilled(self) -> None:
+        """Give back the segments that hold only blocks of rollbacks, unless another thread writes.
+
+        Then they stay until a trim, or until a frame names them.
+        """
+        self.shielded(self._retire_unlogged)
+        if self._store.generations.retired:
+            self._give_back_soon()
+
+    def _retire_unlogged(self) -> None:
+        if self.writing.acquire(blocking=False):
+            try:
+                if self.closed is None and self._store.broken is None:
+                    self._store.retire_unlogged()
+            finally:
+                self.writing.release()
 
     @property
     def next_segment(self) -> int:

@@ -443,10 +443,18 @@ class Segments:
         self.drop_unlogged(first)
 
     def drop_unlogged(self, first: int = 0) -> bool:
-        """Delete the unpinned segments that no frame names: they hold only blocks of rollbacks. Return whether there
-        were any.
+        """Retire segments with ``retire_unlogged``, and delete them at once. Return whether there were any."""
+        dropped = self.retire_unlogged(first)
+        for number in dropped:
+            with suppress(OSError):  # the next opening sweeps it
+                self.delete(number)
+        return bool(dropped)
 
-        Only segments from number ``first`` on are deleted. Nothing may be staged.
+    def retire_unlogged(self, first: int = 0) -> list[int]:
+        """Retire the unpinned segments that no frame names, and return their numbers: they hold only blocks of
+        rollbacks. Their files must then be deleted.
+
+        Only segments from number ``first`` on are retired. Nothing may be staged.
         """
         with self._mutex:
             pinned = self.pinned
@@ -454,10 +462,8 @@ class Segments:
             dropped = [created for created in unlogged if created.number not in pinned]
         for created in dropped:
             self.retire(created.number)
-            with suppress(OSError):  # the next opening sweeps it
-                self.delete(created.number)
         self.unlogged = [created for created in self.unlogged if created not in dropped]
-        return bool(dropped)
+        return [created.number for created in dropped]
 
     def close(self) -> None:
         """Close every file, for good.

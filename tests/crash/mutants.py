@@ -240,6 +240,7 @@ MUTANTS = (
     Mutant("a queue is deleted that another has to ask", "recovery/catalog", "            _refuse_unsettled(held, directory)\n", "            pass\n", "several", 4),
     Mutant("the short way forgets what is to be settled", "engine/store", "if self.generations.settling is not None:\n                self.shielded(partial(self._commit_long, group))\n            elif not self.committer", "if not self.committer", "several", 33),
     Mutant("the segment of an aborted part goes before the resolution", "engine/store", "                if self._names_unlogged():  # first", "                if False:  # first", "tests/unit/engine/test_two_phase.py::test_the_segment_of_an_aborted_part_goes_behind_the_resolution"),
+    Mutant("a rollback deletes the segment of an aborted part before the resolution", "engine/store", "        if not self._names_unlogged():\n            sizes", "        if True:\n            sizes", "tests/unit/engine/test_two_phase.py::test_the_segment_of_an_aborted_part_goes_behind_the_resolution"),
     Mutant("an aborted part is taken for committed", "engine/two_phase", "            settling.committed = False\n", "            settling.committed = True\n", "several faults", 5100),
     # --- items that fail
     Mutant("a delivery is not logged", "runtime/retries", "                open_queue.commit(delivery)\n", "                pass\n", "retries"),

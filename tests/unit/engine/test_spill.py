@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -9,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import (
-    BrokenQueueError,
-)
+from persistentqueue import BrokenQueueError, PersistentQueue, QueueFullError, Session
 from persistentqueue import session as session_module
 from persistentqueue.core.block import MIXED
 from persistentqueue.core.items import Alike
@@ -135,3 +134,93 @@ def test_a_spill_without_memory_breaks_nothing(open_queue: QueueFactory, monkeyp
         monkeypatch.setattr(Segments, "stage", stage)
         session.flush()
     assert drain(queue)[0] == b"first"
+
+
+# --- rollbacks --------------------------------------------------------------------------------------------------------
+
+
+def rolled_back(session: Session) -> None:
+    """Spill items to several segments in a queue with segments of 1,000 bytes, and roll back."""
+    session._spill_bytes = 10
+    session.enqueue_many([b"secret" * 100] * 10)
+    session.rollback()
+
+
+def test_a_rollback_gives_back_what_it_spilled(open_queue: QueueFactory, directory: Path) -> None:
+    """The segments that only a rolled-back session has written to are deleted with its rollback."""
+    queue = open_queue(segment_bytes=1000)
+    with queue.session() as session, queue.session() as other:
+        other._spill_bytes = 10
+        other.enqueue_many([b"kept" * 150] * 2)
+        kept = segment_files(directory)
+        for _ in range(3):
+            rolled_back(session)
+            assert segment_files(directory) == kept
+        other.flush()
+    put(queue, b"y")
+    assert drain(queue) == [b"kept" * 150] * 2 + [b"y"]
+
+
+def test_a_refused_flush_leaves_no_segment_behind_its_rollback(open_queue: QueueFactory, directory: Path) -> None:
+    """A transaction that is too large for the disk leaves no segment when it is rolled back, spilled or not."""
+    queue = open_queue(segment_bytes=1000, log_bytes=4096, max_disk_bytes=20_480)
+    for spill_bytes in (10, 10**6):
+        with queue.session() as session:
+            session._spill_bytes = spill_bytes
+            with pytest.raises(QueueFullError):
+                for _ in range(30):
+                    session.enqueue(b"x" * 600)
+                session.flush()
+            session.rollback()
+        assert segment_files(directory) == []
+
+
+@pytest.mark.parametrize("call", [PersistentQueue.trim, PersistentQueue.maintain, PersistentQueue.compact])
+def test_what_a_rollback_could_not_give_back(
+    open_queue: QueueFactory, directory: Path, call: Callable[[PersistentQueue], object]
+) -> None:
+    """If another thread writes during a rollback, the segments stay: ``explain`` shows them, and a trim, maintenance or
+    compaction deletes them."""
+    queue = open_queue(segment_bytes=1000)
+    with queue.session() as session:
+        session._spill_bytes = 10
+        session.enqueue_many([b"x" * 600] * 10)
+        with queue._open().writing:
+            session.rollback()
+    left = segment_files(directory)
+    assert len(left) == 9
+    *drained, current = map(str, queue.explain())
+    assert len(drained) == 8
+    assert all(each.endswith(": it is drained, and the next trim retires it") for each in drained)
+    assert current.endswith("new items are written to it")
+    call(queue)
+    assert segment_files(directory) == []
+    assert queue.explain() == []
+
+
+@pytest.mark.parametrize("wipe", [False, True])
+def test_what_was_rolled_back_is_wiped(open_queue: QueueFactory, wipe: bool) -> None:
+    """With ``wipe``, the segments of a rolled-back session are overwritten before they are deleted."""
+    deleted: list[bytes] = []
+
+    def unlink(path: str) -> None:
+        deleted.append(Path(path).read_bytes())
+        DISK.unlink(path)
+
+    queue = open_queue(segment_bytes=1000, wipe=wipe, disk=replace(DISK, unlink=unlink))
+    with queue.session() as session:
+        rolled_back(session)
+    assert len(deleted) == 9
+    assert any(b"secret" in content for content in deleted) is not wipe
+
+
+def test_a_broken_queue_deletes_nothing(open_queue: QueueFactory, directory: Path) -> None:
+    """A rollback in a queue that is broken leaves the segments to the next opening: they may be committed."""
+    queue = open_queue(segment_bytes=1000)
+    with queue.session() as session:
+        session._spill_bytes = 10
+        session.enqueue_many([b"x" * 600] * 10)
+        queue._open()._store.fail(OSError(5, "injected"))
+        session.rollback()
+    assert len(segment_files(directory)) == 9
+    crash(queue)

@@ -539,7 +539,10 @@ def test_frame_that_fails(
     assert found == [[b"1", b"2"], [], []]
 
 
-def test_the_segment_of_an_aborted_part_goes_behind_the_resolution(open_queue: QueueFactory) -> None:
+@pytest.mark.parametrize("end", [PersistentQueue.close, PersistentQueue.trim, PersistentQueue.maintain])
+def test_the_segment_of_an_aborted_part_goes_behind_the_resolution(
+    open_queue: QueueFactory, end: Callable[[PersistentQueue], object]
+) -> None:
     """A queue that was prepared in vain deletes the segment of that frame only when its log says that it is void."""
     changes: list[str] = []
 
@@ -563,8 +566,14 @@ def test_the_segment_of_an_aborted_part_goes_behind_the_resolution(open_queue: Q
         move(a, b, c)
     c.close()
     changes.clear()
-    b.close()
+    with b.session() as session:
+        session._spill_bytes = 1
+        session.enqueue_many([b"3", b"4"])
+        session.rollback()
+    assert changes == []
+    end(b)
     assert changes.index(".log") < changes.index(".seg")
+    b.close()
     assert contents(a, open_queue("b"), open_queue("c")) == [[b"1", b"2"], [], []]
 
 

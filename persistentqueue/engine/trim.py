@@ -269,7 +269,8 @@ class Generations:
         try:
             self._spare_bytes, self.shortage = make(), None
         except OSError as error:
-            self._spare_bytes, self.shortage = 0, error
+            # A new error: that which was raised would keep the objects of its callers alive.
+            self._spare_bytes, self.shortage = 0, OSError(error.errno, error.strerror, error.filename)
             with suppress(OSError):  # if not even this can be known, the next frame that enqueues begins with a trim
                 self._spare_bytes = self.spare.size_bytes()
             if error.errno in NO_SPACE:
@@ -394,7 +395,7 @@ class Generations:
         wanted_bytes = max(min(self._wanted_bytes, self._spare_bytes), self._needed_bytes)
         least_bytes = checkpoint_bytes + FRAME_HEADER_BYTES + extra_bytes
         least, most_bytes = (int(least_bytes / _ENQUEUES_PER_LOG) + 1, least_bytes), self._slack * self._wanted_bytes
-        self._quota.refusal = None
+        self._quota.refused = None
         try:
             fd, size_bytes = self.spare.open_fitting(wanted_bytes, most_bytes, least, enqueues, self._quota)
             if keep_old:  # the old log does not become the next spare, so leave room for another one

@@ -69,8 +69,8 @@ class Quota:
         self._min_free_bytes = min_free_bytes
         self.reserve_bytes = 0
         self.pressing = False
-        self.refusal: OverLimitError | None = None
-        """The last refusal; None if there was none."""
+        self.refused: tuple[str, str] | None = None
+        """The limit and the directory of the last refusal; None if there was none."""
         self._directories: set[str] = set()
         self._files: dict[str, _File] = {}
         self._opened: dict[int, _File] = {}
@@ -86,6 +86,14 @@ class Quota:
                 rename=self._rename,
                 unlink=self._unlink,
             )
+
+    @property
+    def refusal(self) -> OverLimitError | None:
+        """The error of the last refusal; None if there was none.
+
+        It is a new one: an error that was raised would keep the objects of its callers alive.
+        """
+        return OverLimitError(*self.refused) if self.refused is not None else None
 
     @property
     def used_bytes(self) -> int:
@@ -210,5 +218,5 @@ class Quota:
             self._refuse("min_free_bytes", file)
 
     def _refuse(self, limit: str, file: _File) -> None:
-        self.refusal = OverLimitError(limit, file.directory)
-        raise self.refusal
+        self.refused = limit, file.directory
+        raise OverLimitError(limit, file.directory)

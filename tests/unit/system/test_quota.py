@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import random
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -517,3 +519,49 @@ def files_in_use(queue: PersistentQueue) -> tuple[int, ...]:
     """Return the bytes of the files, as the queue counts them."""
     stats = queue.stats()
     return stats.data_bytes, stats.log_capacity_bytes, stats.spare_bytes, stats.pool_bytes
+
+
+class Local:
+    """An object of the caller."""
+
+
+def test_a_refusal_keeps_no_object_of_its_caller(open_queue: QueueFactory) -> None:
+    """After a flush that a limit refused, the queue keeps no object of the caller alive."""
+    queue = open_queue(log_bytes=4096, max_disk_bytes=300_000)
+
+    def refused() -> weakref.ref[Local]:
+        """Flush more than there is room for, with an object."""
+        local = Local()
+        with pytest.raises(QueueFullError):
+            put(queue, bytes(500_000))
+        return weakref.ref(local)
+
+    left = refused()
+    gc.collect()
+    assert left() is None
+    assert queue._open()._store.quota.refused is not None
+
+
+def test_a_lack_of_room_for_the_spare_keeps_no_object_of_its_caller(
+    open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a trim without room for the next spare, the queue keeps no object of the caller alive."""
+    queue = open_queue()
+    put(queue, b"x")
+    generations = queue._open()._store.generations
+
+    def fill(_least_bytes: int, _most_bytes: int | None = None) -> int:
+        """Find no room."""
+        raise OSError(errno.ENOSPC, "injected")
+
+    def trimmed() -> weakref.ref[Local]:
+        """Trim, with an object."""
+        local = Local()
+        queue.trim()
+        return weakref.ref(local)
+
+    monkeypatch.setattr(generations.spare, "fill", fill)
+    left = trimmed()
+    gc.collect()
+    assert left() is None
+    assert generations.shortage is not None and generations.shortage.errno == errno.ENOSPC

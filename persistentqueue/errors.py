@@ -466,8 +466,12 @@ class ResourceError(PersistentQueueError):
     errnos: frozenset[int] = frozenset()
     """Error numbers of the operating system that this class stands for."""
 
-    def __init__(self, path: str, errno: int, reason: str, advice: str = "then flush again") -> None:
+    def __init__(
+        self, path: str, errno: int, reason: str, advice: str = "then flush again", remedy: str | None = None
+    ) -> None:
         self.path, self.errno = path, errno
+        if remedy is not None:
+            self.remedy = remedy
         super().__init__(f"{path}: {reason}; nothing was committed: {self.remedy}, {advice}")
 
 

@@ -617,13 +617,12 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
             ValueError: ``below`` or ``bytes_per_second`` is out of range.
             TypeError: ``below`` or ``bytes_per_second`` is no number.
             TypeError, MissingExtraError: ``progress`` has another type than ``Progress``, or is True without tqdm.
-            ResourceError: The system has no room. Segments that were compacted before stay compacted.
+            ResourceError: The disk, or a limit on it, has no room. Segments that were compacted before stay compacted.
             OSError: A segment cannot be written. The queue is unchanged.
             BrokenQueueError, ClosedError: The queue is broken, or was closed meanwhile.
         """
         check_compaction(below, bytes_per_second)
         self._open()
-        # A time in seconds cannot be added to a Decimal.
         return self._maintenance.compact_now(float(below), progress, float(bytes_per_second))
 
     def maintain(self) -> Maintained:

@@ -28,9 +28,10 @@ beside all others.
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
 from collections.abc import Container, Generator, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import contextmanager, suppress
 from itertools import accumulate
 
 from ..core.block import (
@@ -46,13 +47,14 @@ from ..core.encryption import UNOPENED
 from ..core.header import HEADER_BYTES
 from ..core.operations import Compaction, ExtentRow, Move, Operation, SegmentCreated
 from ..core.state import SegmentInfo, State
-from ..errors import CorruptionError
+from ..errors import CorruptionError, DiskFullError
 from ..storage.segment import Ahead, Segment
 from ..storage.segment_files import SEGMENT_BYTES_FIRST, Segments
 from ..system.bad_pages import is_unreadable
 from ..system.disk import NO_SPACE
 from ..system.files import sync_directory
 from ..system.path_errors import unless_lacking
+from ..system.quota import OverLimitError
 from .context import Context
 from .subscriptions import Subscriptions
 
@@ -114,9 +116,18 @@ def choose_sources(
     return [] if len(chosen) == 1 and share(chosen[0]) >= below else chosen
 
 
-def _room_in(directory: str) -> AbstractContextManager[None]:
-    """Return a context that raises ``ResourceError`` if an ``OSError`` reports that a resource is lacking."""
-    return unless_lacking(directory, "to compact to", "then compact again")
+@contextmanager
+def _room_in(directory: str) -> Iterator[None]:
+    """Raise ``ResourceError`` if an ``OSError`` of the block reports that a resource is lacking.
+
+    It names the limit of the queue that has caused it, if there is one.
+    """
+    with unless_lacking(directory, "to compact to", "then compact again"):
+        try:
+            yield
+        except OverLimitError as error:
+            reason, remedy = f"{error.limit} leaves no room to compact to", f"dequeue items or change {error.limit}"
+            raise DiskFullError(directory, errno.EDQUOT, reason, "then compact again", remedy) from error
 
 
 class _Writer:

@@ -387,10 +387,21 @@ class Store:
     def begin_compaction(
         self, below: float, settled_only: bool, hole_items: int = HOLE_ITEMS, before: int | None = None
     ) -> Copy | None:
-        """Begin a compaction with ``Compactor.begin``; return None if there is nothing to compact."""
+        """Begin a compaction with ``Compactor.begin``; return None if there is nothing to compact.
+
+        If there is no room for the target, make room and try once more. Maintenance leaves that to ``tidy``: it would
+        make room each second.
+        """
         self.check()
         self.need_directory()
-        return self.compactor.begin(below, settled_only, hole_items, before)
+        begin = partial(self.compactor.begin, below, settled_only, hole_items, before)
+        try:
+            return begin()
+        except DiskFullError as error:
+            refusal = error.__cause__
+            if settled_only or not isinstance(refusal, OSError) or not self.make_room(refusal):
+                raise
+        return begin()
 
     def end_compaction(self, copy: Copy) -> None:
         """End a compaction, whatever its result: release its sources and its target.

@@ -37,6 +37,7 @@ from persistentqueue.engine.store import Store
 from persistentqueue.recovery.check import _check_state
 from persistentqueue.runtime.open_queue import OpenQueue
 from persistentqueue.storage.log_reader import decode_log
+from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
 from tests.crash.disk import SimulatedDisk
 from tests.durability.test_campaigns import enqueuing, opened
@@ -210,6 +211,58 @@ def test_every_call_of_a_compaction_failing_once(code: int) -> None:
     assert {("ftruncate", full), ("fdatasync", "OSError")} <= data
     assert ("fsync", "q", full) in outcomes  # the name of the target
     assert ("pwritev dsync", "pool", "BrokenQueueError") in outcomes  # the frame, in the former spare
+
+
+def near_its_limit(open_queue: QueueFactory, most: int) -> PersistentQueue:
+    """Return a queue with items that a compaction of two segments would bring together, and with a drained segment."""
+    queue = open_queue(log_bytes=4096, segment_bytes=1000, max_disk_bytes=most)
+    put_each(queue, [bytes(400)] * 8)
+    with queue.session() as holder:
+        with queue.transaction() as session:
+            for number in range(8):
+                (holder if number in {0, 2} else session).dequeue()
+        holder.rollback()
+    assert queue._open()._store.state.drained == {3, 4}  # the last one is the current segment
+    return queue
+
+
+@pytest.mark.parametrize("is_full", [False, True], ids=["limit", "disk"])
+def test_a_compaction_makes_room_for_its_target(
+    open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch, is_full: bool
+) -> None:
+    """If there is no room for the target, a compaction by hand makes room and tries again; maintenance does not."""
+    queue = near_its_limit(open_queue, 10**6)
+    store = queue._open()._store
+    least_bytes = store.quota.used_bytes + store.quota.reserve_bytes
+
+    def fallocate(fd: int, offset: int, length_bytes: int) -> None:
+        """Find no room as long as there is a drained segment."""
+        if 3 in store.state.drained:
+            raise OSError(errno.ENOSPC, "injected")
+        DISK.fallocate(fd, offset, length_bytes)
+
+    if is_full:
+        monkeypatch.setattr(store.quota, "_disk", replace(DISK, fallocate=fallocate))
+    else:
+        monkeypatch.setattr(store.quota, "_most_bytes", least_bytes + 100)
+    with pytest.raises(DiskFullError):
+        queue._maintenance.compact(0.9, settled_only=True)
+    assert queue.compact(below=0.9).segments == 2
+    assert drain(queue) == [bytes(400)] * 2
+
+
+def test_a_compaction_at_a_limit_names_it(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a limit of the queue leaves no room for the target, the error names the limit, and nothing has changed."""
+    queue = near_its_limit(open_queue, 10**6)
+    queue.trim()
+    monkeypatch.setattr(queue._open()._store.quota, "_most_bytes", 10_000)
+    with pytest.raises(
+        DiskFullError,
+        match="max_disk_bytes leaves no room to compact to; .*: dequeue items or change max_disk_bytes, then",
+    ) as caught:
+        queue.compact(below=0.9)
+    assert caught.value.remedy == "dequeue items or change max_disk_bytes"
+    assert drain(queue) == [bytes(400)] * 2
 
 
 @pytest.mark.parametrize("sync_failure", ["ext4", "btrfs", "ext4 data=journal"])

@@ -111,6 +111,16 @@ def checked_timeout(timeout: float | None) -> float | None:
     return float(min(timeout, _LONGEST_SECONDS))  # a Decimal cannot be added to a time
 
 
+def checked_lock_timeout(timeout: object) -> float:
+    """Return the seconds to wait for a lock, cut to the longest that can be added to a time. Raises ``TypeError`` and
+    ``ValueError``, with the words of an opening."""
+    if not isinstance(timeout, int | float) or isinstance(timeout, bool):
+        raise TypeError(f"lock_timeout must be a number, not {timeout!r}")
+    if not timeout >= 0:
+        raise ValueError(f"lock_timeout must be at least 0, got {timeout}")
+    return float(min(timeout, _LONGEST_SECONDS))
+
+
 def checked_truth(name: str, value: object) -> bool:
     """Return the value of an argument that is True or False. Raises ``TypeError``, with its name, for any other."""
     if not isinstance(value, bool):

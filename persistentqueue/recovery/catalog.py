@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from ..core.items import checked_lock_timeout
 from ..errors import InDoubtError, naming_paths
 from ..interrupts.signal_shield import shielded
 from ..storage.layout import (
@@ -67,14 +68,15 @@ def delete_queue(path: StrPath, name: str | None = None, *, lock_timeout: float 
     Args:
         path: The directory that holds the queue.
         name: The name of the queue. None, the default, means the queue that lies in ``path`` itself.
-        lock_timeout: Seconds to wait for the lock. The default 0.0 means not to wait.
+        lock_timeout: Seconds to wait for the lock, at least 0. The default 0.0 means not to wait.
         trust: Whether to accept a directory that another user has prepared or may write to. Default: False.
 
     Raises:
         QueueNotFoundError: There is no queue at the path, or another process deleted it in the meantime.
         QueueLockedError: The queue is open, and was not closed within ``lock_timeout``.
         InvalidNameError: The name cannot be a queue's.
-        TypeError: ``path`` or ``name`` is not text.
+        TypeError: ``path`` or ``name`` is not text, or ``lock_timeout`` is no number.
+        ValueError: ``lock_timeout`` is negative or not a number.
         DataMissingError: The location of the segments is not there. Most likely it is not mounted.
         DataPathError: The directory is the location of another queue's segments.
         CorruptionError: The directory has segments and no log, or ``data.path`` or ``queue.id`` is damaged.
@@ -88,6 +90,7 @@ def delete_queue(path: StrPath, name: str | None = None, *, lock_timeout: float 
     the whole queue, or none. The next call, or the next opening in this directory, deletes the items that are left. Any
     number of threads and processes may call it at the same time.
     """
+    lock_timeout = checked_lock_timeout(lock_timeout)
     disk = current_disk()
     directory = abspath(queue_directory(path, name))
     with unless_lacking(directory, "to delete the queue", "then delete it again"):

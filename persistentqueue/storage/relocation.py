@@ -36,6 +36,7 @@ from dataclasses import dataclass
 from itertools import chain
 from stat import S_ISREG, S_ISSOCK
 
+from ..core.items import checked_lock_timeout
 from ..errors import (
     CorruptionError,
     DataMissingError,
@@ -149,7 +150,8 @@ def move_data(
         Where the segments were and are, what was copied, and which locations could not be swept.
 
     Raises:
-        TypeError: ``path``, ``name``, ``data_path`` or ``progress`` has a wrong type.
+        TypeError: ``path``, ``name``, ``data_path``, ``lock_timeout`` or ``progress`` has a wrong type.
+        ValueError: ``lock_timeout`` is negative or not a number.
         MissingExtraError: ``progress`` is True, and tqdm is not installed.
         InvalidNameError: ``name`` cannot be the name of a queue.
         QueueNotFoundError: There is no queue at this path.
@@ -179,6 +181,7 @@ def move_data(
         moved = move_data("queues", "orders", data_path="/mnt/fast")
         print(moved.source, moved.target, moved.copied_bytes)
     """
+    lock_timeout = checked_lock_timeout(lock_timeout)
     directory = queue_directory(path, name)
     with metering(progress, f"move {basename(directory)}") as meter, naming_paths():
         return _move_data(current_disk(), abspath(directory), name, data_path, lock_timeout, trust, meter)

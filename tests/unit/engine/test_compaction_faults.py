@@ -258,7 +258,7 @@ def test_a_compaction_at_a_limit_names_it(open_queue: QueueFactory, monkeypatch:
     monkeypatch.setattr(queue._open()._store.quota, "_most_bytes", 10_000)
     with pytest.raises(
         DiskFullError,
-        match="max_disk_bytes leaves no room to compact to; .*: dequeue items or change max_disk_bytes, then",
+        match=r"max_disk_bytes leaves no room to compact to; .*: dequeue items or change max_disk_bytes, then",
     ) as caught:
         queue.compact(below=0.9)
     assert caught.value.remedy == "dequeue items or change max_disk_bytes"

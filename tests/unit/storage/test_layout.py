@@ -6,8 +6,10 @@ import asyncio
 import errno
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -164,6 +166,26 @@ def test_delete_cut_short(tmp_path: Path, call: int, then: str) -> None:
         with pytest.raises(QueueNotFoundError):
             delete_queue(tmp_path, "q")
         assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("timeout", "what"),
+    [
+        (float("nan"), "lock_timeout must be at least 0, got nan"),
+        (-1, "lock_timeout must be at least 0, got -1"),
+        (True, "lock_timeout must be a number, not True"),
+        ("1", "lock_timeout must be a number, not '1'"),
+        (None, "lock_timeout must be a number, not None"),
+    ],
+)
+def test_a_timeout_for_the_lock_is_checked(open_queue: QueueFactory, tmp_path: Path, timeout: Any, what: str) -> None:
+    """Each call that waits for a lock refuses a timeout that is none, with the words of an opening."""
+    put(open_queue(), b"x")
+    queues = tmp_path / "queues"
+    for call in (PersistentQueue, delete_queue, partial(move_data, data_path=tmp_path / "data")):
+        with pytest.raises((TypeError, ValueError), match=f"^{what}$"):
+            call(queues, "orders", lock_timeout=timeout)
+    assert list_queues(queues) == ["orders"]
 
 
 def test_a_lock_file_of_another_program_stays(tmp_path: Path) -> None:

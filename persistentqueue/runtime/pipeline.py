@@ -28,6 +28,7 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar, cast
 
 from ..core.intervals import join_runs
+from ..core.items import checked_timeout
 from ..engine.transaction import SPILL_BYTES, Transaction
 from ..errors import BrokenQueueError, ClosedError, PersistentQueueError, PrecedingFlushError, ReentrantUseError
 from ..interrupts.locks import Lock
@@ -44,6 +45,16 @@ _WAITING_BYTES_MAX = SPILL_BYTES
 _END: Final = object()
 """In place of the lock of a ticket: its flush has ended, and no thread waits."""
 _get_ident = threading.get_ident
+
+
+def _checked(timeout: float) -> float:
+    """Return the seconds to wait, cut to the longest wait; 0.0 for a negative timeout. Raises ``TypeError`` and
+    ``ValueError``."""
+    try:
+        is_negative = timeout < 0
+    except (TypeError, ArithmeticError):
+        is_negative = False  # ``checked_timeout`` says what is wrong
+    return 0.0 if is_negative else cast(float, checked_timeout(timeout))
 
 
 def _lock_of(ticket: Ticket) -> threading.Condition:
@@ -97,11 +108,12 @@ class Ticket(Uncopyable, Future[bool]):
         """Wait until the flush has ended, and return True, or False if its marker had reached the version before.
 
         Args:
-            timeout: Seconds to wait, at least 0. The default None waits for ever.
+            timeout: Seconds to wait; none for 0 or less, as in a ``Future``. The default None waits for ever.
 
         Raises:
             TimeoutError: The time is over (``concurrent.futures.TimeoutError``, which is another class before 3.11).
             PersistentQueueError: The flush has failed; see ``Session.flush``.
+            TypeError, ValueError: ``timeout`` is no number, or NaN.
 
         The flush is durable on return. For any thread.
         """
@@ -117,10 +129,11 @@ class Ticket(Uncopyable, Future[bool]):
         """Wait until the flush has ended, and return its error; None if it has ended well.
 
         Args:
-            timeout: Seconds to wait, at least 0. The default None waits for ever.
+            timeout: Seconds to wait; none for 0 or less, as in a ``Future``. The default None waits for ever.
 
         Raises:
             TimeoutError: The time is over, as in ``result``.
+            TypeError, ValueError: ``timeout`` is no number, or NaN.
 
         A flush that has ended well is durable on return. For any thread.
         """
@@ -139,13 +152,17 @@ class Ticket(Uncopyable, Future[bool]):
         """Wait until the flush has ended, well or badly. Errors of the flush are not raised.
 
         Args:
-            timeout: Seconds to wait, at least 0. The default None waits for ever.
+            timeout: Seconds to wait; none for 0 or less, as in a ``Future``. The default None waits for ever.
 
         Returns:
             True if the flush has ended, False if the time is over.
 
+        Raises:
+            TypeError, ValueError: ``timeout`` is no number, or NaN.
+
         If the flush has ended well, it is durable. For any thread.
         """
+        seconds = -1.0 if timeout is None else _checked(timeout)
         if self.done():
             return True
         # Not by the condition of a ``Future``: an interruption may leave it locked, and the end would wait for ever.
@@ -155,7 +172,7 @@ class Ticket(Uncopyable, Future[bool]):
         turns.append(turn)
         try:
             if not self.done():  # else ``_tell`` may have passed by before it could see the lock
-                turn.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
+                turn.acquire(timeout=seconds)
         finally:
             turns.remove(turn)
         return self.done()

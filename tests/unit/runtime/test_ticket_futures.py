@@ -18,11 +18,15 @@ from concurrent.futures import (
     as_completed,
     wait,
 )
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
 
 import pytest
 
 from persistentqueue import Ticket
 from persistentqueue.runtime import pipeline
+from tests.support.queues import wait_for
 
 SECONDS = 300.0
 TICKETS = 30_000
@@ -82,6 +86,31 @@ def test_a_ticket_that_has_not_ended() -> None:
     assert called == []
     end_well(ticket)
     assert called == [ticket] and ticket.result(0.0)
+
+
+@pytest.mark.parametrize("timeout", [float("inf"), 1e10, Decimal("1e400"), Fraction(10**12)], ids=repr)
+def test_a_ticket_waits_as_long_as_it_is_told(timeout: Any) -> None:
+    """A timeout may be of any size and type of number: the end of the flush ends the wait."""
+    ticket = Ticket()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(ticket.result, timeout)
+        wait_for(lambda: bool(vars(ticket).get("_turns")) or waiting.done())
+        end_well(ticket)
+        assert waiting.result(SECONDS)
+
+
+@pytest.mark.parametrize("end", [end_well, lambda _: None], ids=["behind its end", "before its end"])
+def test_a_timeout_of_a_ticket_is_checked(end: Ending) -> None:
+    """A ticket refuses what is no timeout, also behind its end. A negative one does not wait, as in a ``Future``."""
+    ticket = Ticket()
+    end(ticket)
+    wrong: list[Any] = ["1", True, b"", float("nan"), Decimal("NaN")]
+    for call in (ticket.result, ticket.exception, ticket.wait):
+        for timeout in wrong:
+            with pytest.raises((TypeError, ValueError), match=r"^timeout must be None or "):
+                call(timeout)
+    for timeout in (-1, -0.5, float("-inf")):
+        assert ticket.wait(timeout) is ticket.done()
 
 
 @pytest.mark.parametrize("end", [end_well, end_halfway])

@@ -86,7 +86,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
             ``move_data`` moves the segments of a closed queue.
         sync: Whether each flush syncs before it returns. Default True. If False, a flush survives the death of the
             process. A power cut may then take the latest flushes, from the last one backwards. Closing and trims sync.
-        create: Whether a queue that does not exist is made. Default True.
+        create: Whether a queue that does not exist is made. Default True. That of ``dead_letter`` is made in any case.
         lock_timeout: Seconds to wait for the lock if another owner holds it. Default 0.0: no wait. At least 0.
         grace_seconds: Longest time that ``close`` of a served queue waits for sessions of other processes that hold
             items: they can flush them, and get no others. Then the next owner holds them. Default 1.0; at least 0.
@@ -189,7 +189,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
         self._codec, self._sessions = checked_codec(codec), Members[Session[T]]()
         needs_name, name = isinstance(name, Unnamed), None if isinstance(name, Unnamed) else name
         directory = abspath(queue_directory(path, name))  # the working directory may change while the queue is open
-        chosen = chosen_options(options, arguments)
+        chosen, serve = chosen_options(options, arguments), checked_truth("serve", serve)
         if chosen.dead_letter == basename(directory):  # before anything is made
             raise ValueError(f"{directory}: its dead letters must go to another queue, not to itself")
         place = None if chosen.data_path is None else place_path(directory, name, chosen.data_path)
@@ -213,7 +213,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
             if settings.counts_attempts:
                 self._retries = Retries(self._disk, open_queue, chosen.max_attempts, chosen.retry_delay_seconds)
                 self._bury_in(chosen, serve)
-            if checked_truth("serve", serve):
+            if serve:
                 self._serve(chosen)
         except BaseException:
             if not self.closed:
@@ -451,11 +451,11 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
             name: Name of the subscription.
 
         Raises:
-            TypeError, SubscriptionNotFoundError: ``name`` is no text, or no subscription has it.
+            TypeError, ValueError, SubscriptionNotFoundError: ``name`` is not valid, or no subscription has it.
             ResourceError: Nothing was changed. Call again after the system has room.
             BrokenQueueError, ClosedError: The queue is broken or closed.
         """
-        self._open().unsubscribe(checked_text("a subscription's name", name))
+        self._open().unsubscribe(checked_name(name))
 
     def browse(self, *, progress: Progress = None) -> Iterator[T]:
         """Return an iterator over the ready items, in order, without holding or consuming them.

@@ -85,6 +85,14 @@ def test_wrong_options(tmp_path: Path, arguments: dict[str, Any], error: type[Ex
     assert not (tmp_path / "queue").exists()
 
 
+def test_a_wrong_serve_makes_no_queue(tmp_path: Path) -> None:
+    """``serve`` is checked before anything is made."""
+    serve: Any = 1
+    with pytest.raises(TypeError, match="^serve must be True or False, not 1$"):
+        PersistentQueue(tmp_path / "queue", serve=serve)
+    assert not (tmp_path / "queue").exists()
+
+
 def test_an_argument_of_another_call_is_named(tmp_path: Path) -> None:
     """An argument that only other calls have is refused with the names of these calls, and not with its own name."""
     calls: list[tuple[Any, str, str]] = [

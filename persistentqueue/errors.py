@@ -336,10 +336,10 @@ class InvalidNameError(PersistentQueueError, ValueError):
 
 
 class ItemTooLargeError(PersistentQueueError, ValueError):
-    """An item is longer than 4 GiB - 1 bytes, or too long for a worker process (see ``connect``).
+    """An item is longer than 4 GiB - 1 bytes, or too long for a worker process (see ``connect``), or a dead letter.
 
-    The call that raised this error buffered nothing, and holds nothing. Split the item. If it is in the queue already,
-    dequeue it in the process that owns the queue.
+    The call that raised this error changed nothing. Split the item. If it is in the queue already, dequeue it in the
+    process that owns the queue, without ``max_attempts``.
     """
 
 

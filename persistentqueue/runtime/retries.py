@@ -14,7 +14,7 @@ The steps of a delivery, in this order:
 1. Hold ready items: a batch that was never delivered, or one item that was (see ``reader``).
 2. If its attempts are used up, bury it and begin again. *A crash leaves it either here, to be buried later, or in the
    dead-letter queue.* If the dead-letter queue has no room, the item stays here and others overtake it. A consumer that
-   finds nothing else gets the error of the dead-letter queue.
+   finds nothing else gets the error of the dead-letter queue. An item that is too large for an envelope stays, too.
 3. Log the delivery. *A crash leaves an attempt that reached no consumer: so there are never more attempts than were
    counted.*
 4. Return the item to the caller.
@@ -35,6 +35,7 @@ from functools import partial
 from itertools import chain, islice
 
 from ..codecs.held_items import first_meant
+from ..core.block import ITEM_BYTES_MAX
 from ..core.dead_letter import DeadLetter
 from ..core.intervals import Run, join_runs, last_of, without
 from ..core.items import NotHeldError
@@ -42,7 +43,7 @@ from ..core.operations import Delayed, Delivered
 from ..drawing.text import many
 from ..engine.reader import CountedAvailability, CountedReader, Reader
 from ..engine.transaction import SPILL_BYTES, Rejection, Transaction
-from ..errors import DeadLetterError, PersistentQueueError, QueueFullError, ResourceError
+from ..errors import DeadLetterError, ItemTooLargeError, PersistentQueueError, QueueFullError, ResourceError
 from ..system.disk import Disk, basename
 from .multi_queue import commit_jointly
 from .open_queue import OpenQueue
@@ -104,11 +105,18 @@ class Retries:
         return Delayed(ready.number, first, count, self._disk.time_ns() + delay_ns, delay_ns)
 
     def letter(self, ready: CountedAvailability, sequence: int, item: bytes, reason: str) -> bytes:
-        """Return the envelope of an item that is given up."""
+        """Return the envelope of an item that is given up. Raises ``ItemTooLargeError``."""
         seconds = self._disk.time_ns() // 1000 / 1e6
         time = datetime.fromtimestamp(seconds, timezone.utc)
         name, times = basename(self.open_queue.directory), self.times(ready, sequence)
-        return DeadLetter(item, name, ready.name, sequence, times, reason, time).encode()
+        envelope = DeadLetter(item, name, ready.name, sequence, times, reason, time).encode()
+        if len(envelope) > ITEM_BYTES_MAX:
+            raise ItemTooLargeError(
+                f"{self.open_queue.directory}: item {sequence}, of {len(item)} bytes, is too large for a dead letter, "
+                f"whose envelope exceeds the maximum of {ITEM_BYTES_MAX} bytes: open the queue without max_attempts, "
+                "and consume the item without a rejection"
+            )
+        return envelope
 
     def read(self, reader: CountedReader, runs: Iterable[Run]) -> Iterator[tuple[int, bytes]]:
         """Yield the items of these held runs, as ``CountedReader.read`` does.
@@ -134,15 +142,15 @@ class Retries:
 
     def refuses(
         self, work: Transaction, sequence: int, item: bytes, times: int
-    ) -> ResourceError | QueueFullError | None:
+    ) -> ResourceError | QueueFullError | ItemTooLargeError | None:
         """Bury an item without attempts left, which ``work`` holds. Return the error if the dead-letter queue has no
-        room for it.
+        room for it, or if it is too large for an envelope.
 
         Raises the other errors of a flush.
         """
         try:
             self.bury(work, [(sequence, item)], _NEVER_FLUSHED.format(many(times, "time")))
-        except (ResourceError, QueueFullError) as error:
+        except (ResourceError, QueueFullError, ItemTooLargeError) as error:
             return error
         return None
 

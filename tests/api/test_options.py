@@ -88,7 +88,7 @@ def test_wrong_options(tmp_path: Path, arguments: dict[str, Any], error: type[Ex
 def test_a_wrong_serve_makes_no_queue(tmp_path: Path) -> None:
     """``serve`` is checked before anything is made."""
     serve: Any = 1
-    with pytest.raises(TypeError, match="^serve must be True or False, not 1$"):
+    with pytest.raises(TypeError, match=r"^serve must be True or False, not 1$"):
         PersistentQueue(tmp_path / "queue", serve=serve)
     assert not (tmp_path / "queue").exists()
 

@@ -24,6 +24,7 @@ from persistentqueue import (
     CorruptionError,
     DeadLetter,
     DiskFullError,
+    ItemTooLargeError,
     PersistentQueue,
     QueueFullError,
     Session,
@@ -33,6 +34,7 @@ from persistentqueue import (
 from persistentqueue.codecs import JSON
 from persistentqueue.core.intervals import Run
 from persistentqueue.core.operations import Delivered
+from persistentqueue.runtime import retries
 from persistentqueue.storage.log_reader import read_log
 from persistentqueue.system.disk import DISK, Disk
 from tests.conftest import QueueFactory
@@ -723,6 +725,28 @@ def test_what_cannot_be_given_up_keeps_nobody_up(open_queue: QueueFactory) -> No
         assert session.dequeue() == b"e"
         assert (list(queue.browse()), [item for item, *_ in letters(queue)]) == ([b"b", b"c"], [b"a"])
         session.rollback()
+
+
+def test_an_item_without_room_for_its_envelope(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An item that is too large for an envelope is neither lost nor in the way: it stays, and others overtake it."""
+    monkeypatch.setattr(retries, "ITEM_BYTES_MAX", 1000)
+    large, small = bytes(990), b"small"
+    queue = open_queue(**DEAD | {"max_attempts": 1})
+    put(queue, large, small)
+    with queue.session() as session:
+        assert session.dequeue() == large
+        session.reject(large, retry=False)
+        for _ in range(2):
+            with pytest.raises(ItemTooLargeError, match="item 0, of 990 bytes, is too large for a dead letter"):
+                session.flush()
+        session.rollback()
+        assert session.dequeue() == small
+        session.flush()
+        with pytest.raises(ItemTooLargeError, match="open the queue without max_attempts"):
+            session.dequeue()
+    assert (queue.peek(), letters(queue)) == ([large], [])
+    queue.close()
+    assert drain(open_queue()) == [large]
 
 
 def test_a_marker_that_was_reached(open_queue: QueueFactory) -> None:

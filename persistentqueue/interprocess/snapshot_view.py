@@ -120,7 +120,10 @@ class Snapshot:
     markers: Mapping[str, int]
     """Version that each marker has reached."""
     in_doubt: str
-    """Name of the coordinator if the last transaction is in doubt, else empty."""
+    """Name of the coordinator if the last transaction of the log is prepared, and the log does not have its outcome.
+
+    Else empty. The snapshot is without that transaction. A queue that is owned is in this state after each transaction
+    over several queues, until its next flush or trim: the transaction is most likely committed."""
     segments: tuple[SegmentSnapshot, ...]
     """Segments, the oldest first."""
     live_bytes: int
@@ -187,6 +190,10 @@ class View(Uncopyable):
 
     The view shows what the owner has committed, in the order of the queue. A power cut may still take the latest of
     it, if the owner has ``sync=False``, or if it is about to sync.
+
+    One transaction may be missing: the last one, if it covers several queues. Only the log of its coordinator, the
+    queue whose name sorts first, has its outcome until the next flush or trim of this queue. ``Snapshot.in_doubt`` then
+    names the coordinator. In an idle queue this may last for 10 seconds or more.
 
     Each byte of an item is checked in the way that the owner does it. An item has the right sequence, or it is not
     returned. An item that is consumed while it is being read is left out. An item that is compacted or moved is read

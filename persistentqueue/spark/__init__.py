@@ -53,7 +53,7 @@ from .pipelines.pipeline import Pipeline
 from .pipelines.scheduler import StageFailedError
 from .pipelines.stage import StageResultError
 from .progress import Progress
-from .sessions import SparkConnectError
+from .sessions import SparkConnectError, SparkStoppedError
 from .source import register
 from .stages import Manifest, NotAStageError, batch_marker
 from .stream import acknowledge
@@ -80,4 +80,5 @@ __all__ = [
     "StageResultError",
     "JavaNotFoundError",
     "SparkConnectError",
+    "SparkStoppedError",
 ]

@@ -15,6 +15,13 @@ class SparkConnectError(PersistentQueueError):
     """Spark Connect cannot do this: the message says why, and what to do instead."""
 
 
+class SparkStoppedError(PersistentQueueError):
+    """Spark has stopped: its Java or its server has ended, or its context or session was stopped. Make a new session.
+
+    ``__cause__`` is the error that Spark has raised meanwhile; None if it had stopped before.
+    """
+
+
 def is_connect(spark: SparkSession) -> bool:
     """Return whether this is a session of Spark Connect. Its class has no base class in common with a classic one."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
@@ -23,6 +30,19 @@ def is_connect(spark: SparkSession) -> bool:
 def is_one_machine(spark: SparkSession) -> bool:
     """Return whether all tasks of a session run on one machine, as far as its master tells."""
     return str(spark.conf.get("spark.master", "")).startswith("local")
+
+
+def has_stopped(spark: Any) -> bool:
+    """Return whether a session answers no more. Each error of its answer counts as none.
+
+    Under Spark Connect, the client asks the server again for as long as its retry policies say.
+    """
+    try:
+        if is_connect(spark):
+            return not spark.version
+        return isinstance(spark, SparkSession) and bool(spark.sparkContext._jsc.sc().isStopped())
+    except Exception:
+        return True
 
 
 @contextmanager

@@ -127,6 +127,15 @@ def unused(
     return found
 
 
+def kind(result: object) -> str:
+    """Return the type of an object that is no DataFrame of Spark, as messages name it."""
+    if result is None:
+        return "None"
+    module, name = type(result).__module__, type(result).__qualname__
+    found = f"an object of type {name if module == 'builtins' else f'{module}.{name}'}"
+    return f"{found} (convert it by spark.createDataFrame)" if module.partition(".")[0] == "pandas" else found
+
+
 def write(
     root: Payloads,
     name: str,
@@ -142,7 +151,7 @@ def write(
     is no DataFrame of Spark, and ``ValueError`` if Spark would cut its timestamps.
     """
     if not isinstance(df, DataFrame):
-        raise TypeError(f"a stage is a DataFrame of Spark, not an object of type {type(df).__name__}")
+        raise TypeError(f"a stage is a DataFrame of Spark, not {kind(df)}")
     _need_whole_timestamps(df)
     address = root.make(name)
     try:

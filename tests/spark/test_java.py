@@ -107,6 +107,36 @@ def test_a_machine_without_java(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"commands", "seven"}
 
 
+KILLED = """
+import os, signal, sys
+from persistentqueue.spark import Pipeline, StageFailedError, local_session
+spark = local_session("killed", {"spark.master": "local[1]", "spark.driver.memory": "1g"})
+java = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
+pipeline = Pipeline(spark, "flow")
+
+@pipeline.stage(source="raw", target="out", max_attempts=1)
+def work(raw):
+    os.kill(java, signal.SIGKILL)
+    return raw
+
+with pipeline:
+    for number in range(2):
+        pipeline.put("raw", spark.range(number))
+    try:
+        pipeline.run(until="drained")
+    except StageFailedError as error:
+        print(type(error.__cause__).__name__, pipeline.stats().edges[0].waiting, pipeline.dead_letters("work"))
+"""
+
+
+def test_a_killed_java_costs_no_input(tmp_path: Path) -> None:
+    """If the Java of a session is killed in a stage, the run of the pipeline ends, and all inputs wait."""
+    command = [sys.executable, "-c", KILLED]
+    environ = os.environ | {"PYTHONPATH": SOURCES}
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "SparkStoppedError 2 []\n"), done.stderr
+
+
 AS_INSTALLED = """
 from persistentqueue.spark import StageHandoff, local_session, register
 spark = local_session("as installed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import os
@@ -668,7 +669,7 @@ def test_a_second_ctrl_c_excuses_no_earlier_attempt(
     def work(frame: Any) -> Any:
         calls.append(frame.values)
         if len(calls) == 1:
-            return "no DataFrame"
+            raise asyncio.CancelledError("a fault of the stage")
         raise FlawError("a fault of the stage")
 
     def interrupt_and_look(stage: OpenStage) -> Any:
@@ -676,7 +677,7 @@ def test_a_second_ctrl_c_excuses_no_earlier_attempt(
         return look(stage)
 
     pipeline.put("a", flow.rows(1))
-    with pytest.raises(StageResultError):
+    with pytest.raises(asyncio.CancelledError):
         pipeline.run(until="drained")
     with monkeypatch.context() as changed, pytest.raises(KeyboardInterrupt):
         changed.setattr(OpenStage, "_next", interrupt_and_look)

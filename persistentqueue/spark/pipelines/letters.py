@@ -46,8 +46,8 @@ class StageLetter:
     inputs: tuple[Input, ...]
     """One DataFrame of each source; none for a stage without a source."""
     error: str
-    """Name of the type of the last error; empty if none was recorded: each attempt ended the
-    process, or the disk was full."""
+    """Name of the type of the last error; empty if none was recorded: each attempt ended the process, or the disk was
+    full."""
     message: str
     """Text of the last error. If it has more than 16,000 characters, its end is cut."""
     traceback: str
@@ -106,7 +106,7 @@ NO_FAILURE = Failure(
 )
 
 
-def failure_of(run: str, error: Exception) -> Failure:
+def failure_of(run: str, error: BaseException) -> Failure:
     """Return the failure of a run by an error."""
     lines = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     return Failure(run, type(error).__name__, str(error)[:_TEXT_CHARACTERS_MAX], lines[-_TEXT_CHARACTERS_MAX:])

@@ -128,7 +128,8 @@ class Pipeline:
             max_attempts: Number of attempts, at least 1, after which the inputs become a dead letter. Attempts that end
                 the process count, too, so the last one of several is made while no other stage runs. The letter has the
                 last error that an attempt raised. With None, the default, the first error ends the run, and the inputs
-                wait.
+                wait. An attempt does not count if its inputs have no part in its end: Spark has stopped, for example,
+                or the function returned no DataFrames.
             retry_delay_seconds: Seconds from a failed attempt to the next one, at least 0, or a function from the
                 number of failed attempts to seconds. The default is 0. A new run does not wait. The stage takes nothing
                 else meanwhile, so that its order is kept.
@@ -378,7 +379,8 @@ class Pipeline:
 
         Raises:
             StageFailedError: A stage without ``max_attempts`` has failed. Or one with it could not begin an attempt, or
-                could not write its letter: the disk is full, for example. The inputs wait.
+                could not write its letter: the disk is full, for example. Or Spark has stopped, and the cause is a
+                ``SparkStoppedError``. The inputs wait.
             StageResultError: A stage returned no DataFrame, or not one for each target. This is a ``TypeError``.
             ValueError: ``parallel`` or ``until`` is out of range.
             TypeError: ``progress`` is no function.

@@ -23,8 +23,9 @@ from persistentqueue import PersistentQueueError
 from persistentqueue.interrupts.locks import RLock
 
 from ..progress import Progress
+from ..sessions import SparkStoppedError
 from .letters import brief
-from .stage import FINAL, OpenStage
+from .stage import OpenStage
 from .store import AbandonedError, Permit, Store
 
 Until = Literal["drained"] | float | Callable[[], bool] | None
@@ -41,15 +42,18 @@ class StageFailedError(PersistentQueueError, RuntimeError):
     ``__cause__`` is the error of the stage, with its whole text. The message has the text without the stack traces of
     Java.
 
-    With ``max_attempts``, the stage could not begin an attempt, or could not write the letter after the last one.
+    With ``max_attempts``, the stage could not begin an attempt, or could not write the letter after the last one. Or
+    Spark has stopped: then ``__cause__`` is a ``SparkStoppedError``, and the attempt does not count.
     """
 
     def __init__(self, stage: str, error: Exception) -> None:
         self.stage = stage
         """Name of the stage."""
+        advice = "correct it and run the pipeline again; max_attempts= sets inputs aside that always fail"
+        if isinstance(error, SparkStoppedError):
+            advice = "make a new session, and run the pipeline again with it"
         super().__init__(
-            f"stage {stage!r} failed, {type(error).__name__}: {brief(error)}: nothing was consumed: correct it and run "
-            "the pipeline again; max_attempts= sets inputs aside that always fail"
+            f"stage {stage!r} failed, {type(error).__name__}: {brief(error)}: nothing was consumed: {advice}"
         )
 
 
@@ -101,10 +105,8 @@ class Scheduler:
             return "running"
         if stage.error is not None:
             return "failed"
-        if stage.full_target() is not None:
-            return "blocked"
-        if stage.has_input():
-            return "ready"
+        if stage.has_input() or stage.is_blocked:
+            return "ready" if stage.full_target() is None else "blocked"
         return "idle" if stage.definition.sources else "scheduled"
 
     def run(self, until: Until, parallel: int, progress: Report | None) -> bool:
@@ -113,6 +115,8 @@ class Scheduler:
             if self._is_active:
                 raise PersistentQueueError("the pipeline runs in another thread: call stop(), and wait for its end")
             self._is_active, self._is_stopped, self._failure = True, False, None
+            for stage in self.stages:
+                stage.is_blocked = False
             self._retry_at.clear()
             self._schedule_at.clear()
         permit = Permit()
@@ -207,8 +211,8 @@ class Scheduler:
                 continue
             if now < self._retry_at.get(stage.name, 0.0):
                 is_delayed = True
-            elif stage.full_target() is not None:
-                is_drained = False
+            elif (has_input or stage.is_blocked) and stage.full_target() is not None:
+                is_drained = False  # a schedule alone says nothing: an attempt looks whether its marker is recorded
             else:
                 ready.append(_Task(stage, is_scheduled))
         alone = next((task for task in ready if parallel > 1 and task.stage.must_be_alone()), None)
@@ -244,7 +248,7 @@ class Scheduler:
                 self._is_alone = False
                 if not permit.is_withdrawn:
                     self._retry_at[name] = retry_at
-                    if task.is_scheduled and not retry_at:
+                    if task.is_scheduled and not retry_at and not task.stage.is_blocked:
                         self._schedule_at[name] = _next_schedule(task.stage)
                 self._fail(failure, permit)
                 self._changed.notify_all()
@@ -269,7 +273,7 @@ def _outcome(stage: OpenStage, permit: Permit, progress: Report | None) -> tuple
 
 def _judge(stage: OpenStage, error: Exception) -> tuple[BaseException | None, float]:
     """Return the error that ends the run, or None and the monotonic time of the next attempt."""
-    if isinstance(error, FINAL):
+    if stage.is_final(error):
         return error, 0.0
     if not stage.may_retry:
         failure = StageFailedError(stage.name, error)

@@ -10,7 +10,8 @@ The steps of an attempt (the numbers are those of the places at which the tests 
 4. Remove the payloads that no consumer and no letter needs. *A crash leaves them for the sweep.*
 
 With ``max_attempts``, an error is recorded durably before the next step, so that a kill does not lose it. When the
-attempts are used up, one transaction consumes the inputs and enqueues a letter, instead of steps 2 and 3.
+attempts are used up, one transaction consumes the inputs and enqueues a letter, instead of steps 2 and 3. An attempt
+does not count if its inputs have no part in its error: if Spark stops, for example.
 
 Two markers in the *lead* queue count the runs, and the attempts of the next run. The lead is the queue of the first
 source, or that of the inputs to take again. A stage runs once at a time, so the number of a run identifies its inputs.
@@ -30,11 +31,12 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from persistentqueue import (
     BrokenQueueError,
     ClosedError,
+    CorruptionError,
     PersistentQueue,
     PersistentQueueError,
     ResourceError,
@@ -45,7 +47,7 @@ from persistentqueue import (
 
 from .. import stages
 from ..progress import Report, reporting
-from ..sessions import active
+from ..sessions import SparkStoppedError, active, has_stopped
 from ..stages import Manifest
 from .edge import Edge
 from .graph import Marker, StageDefinition
@@ -65,10 +67,6 @@ _LOGGER = logging.getLogger("persistentqueue.spark")
 
 class StageResultError(PersistentQueueError, TypeError):
     """A stage returned something else than DataFrames for its targets: correct its function."""
-
-
-FINAL = (StageResultError, BrokenQueueError, ClosedError, AbandonedError)
-"""Errors after which another attempt makes no sense."""
 
 
 class _Work(NamedTuple):
@@ -99,14 +97,18 @@ class OpenStage:
         self._targets = [store.edges[name] for name in definition.targets]
         self.failures = 0
         """Attempts that failed since the last success; with ``max_attempts``, also those of earlier processes."""
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         """The error of the last attempt; None after a success."""
         self.may_retry = False
         """Whether an error of ``attempt`` is that of an attempt that another one may follow."""
+        self.is_blocked = False
+        """Whether a full target has held the last scheduled run back. The stage then has something to do."""
         self.seconds: float | None = None
         """Seconds of the last attempt."""
         self._counted: _Work | None = None
         """Work of the attempt under way, if it was counted before it began."""
+        self._has_inputs = False
+        """Whether the attempt under way has read the items of its inputs."""
 
     def has_input(self) -> bool:
         """Return whether inputs wait. A stage without a source has only such that ``requeue`` gave back."""
@@ -141,40 +143,26 @@ class OpenStage:
         return _count(self._store.edges[sources[0]].queue, _RUNS + self.name) if sources else 0
 
     def attempt(self, permit: Permit, progress: Report | None = None) -> bool:
-        """Run the stage once and commit, or give its inputs up; return whether there was anything to do.
+        """Run the stage once and commit, or give its inputs up; return whether it did so.
 
         Raises ``AbandonedError`` if the permit was withdrawn meanwhile. Raises the error of the attempt, unless it was
         the last one. Raises errors of its beginning, such as ``DiskFullError`` when it is counted, and errors of giving
-        up. Then nothing was consumed and nothing was put.
+        up. Raises ``SparkStoppedError`` if Spark has stopped. Then nothing was consumed and nothing was put.
         """
-        self.may_retry = False
+        self.may_retry = self.is_blocked = False
         work = self._next()
         if work is None:
             return False
+        if not work.takes and self.full_target() is not None:
+            self.is_blocked = True
+            return False
+        spark = self._store.session()
+        if has_stopped(spark):
+            raise SparkStoppedError("Spark has stopped")
         begun = time.monotonic()
         number = self._begin(work)
         try:
-            if number is not None:
-                self._run(work, permit, progress)
-        except FINAL as error:
-            self.error = None
-            with self._store.committing(permit):
-                self.error, self._counted = error, None
-            raise
-        except Exception as error:
-            assert number is not None
-            most = self.definition.max_attempts
-            with self._store.committing(permit):  # the error of an abandoned run does not count
-                self._counted = None
-                self.failures, self.error = number, error
-                if most is not None:
-                    self._store.record(self.name, failure_of(work.run, error))
-            if most is None or number < most:
-                self.may_retry = most is not None
-                raise
-            self._give_up(work, permit)
-        else:
-            if number is None:
+            if number is None or not self._try(work, number, spark, permit, progress):
                 self._give_up(work, permit)
         finally:
             self.seconds = time.monotonic() - begun
@@ -183,8 +171,21 @@ class OpenStage:
             self._record(work.marker)
         return True
 
+    def is_final(self, error: BaseException) -> bool:
+        """Return whether another attempt makes no sense after this error.
+
+        The function may use queues of its own. If one of them is closed or broken, the error is like any other.
+        """
+        if isinstance(error, BrokenQueueError | ClosedError):
+            return not self._store.is_usable()
+        return isinstance(error, StageResultError | AbandonedError)
+
+    def _is_excusable(self, error: BaseException) -> bool:
+        """Return whether the inputs have no part in an error, so that the attempt shall not count."""
+        return self.is_final(error) or (isinstance(error, CorruptionError) and not self._has_inputs)
+
     def excuse(self) -> None:
-        """Count the attempt under way no more, durably: its run was abandoned, and the stage has no fault.
+        """Count the attempt under way no more, durably: its inputs have no fault, such as in an abandoned run.
 
         Do nothing if there is none, or if it has failed already. If the queue cannot be written, the attempt counts.
         """
@@ -257,9 +258,46 @@ class OpenStage:
         run, number = divmod(_count(work.lead, kind + self.name), _ATTEMPTS_LIMIT)
         return number if run == work.marker[1] else 0
 
+    def _try(self, work: _Work, number: int, spark: SparkSession, permit: Permit, progress: Report | None) -> bool:
+        """Make an attempt; return False if its error was that of the last one. Raises all other errors."""
+        try:
+            self._run(work, permit, progress)
+        except (KeyboardInterrupt, SystemExit):  # they end the process: the attempt counts, and has no error
+            raise
+        except BaseException as error:
+            self.error = None
+            is_stopped = isinstance(error, Exception) and not self.is_final(error) and has_stopped(spark)
+            if is_stopped or self._is_excusable(error):
+                self._note(error, permit)
+                self.excuse()
+                if is_stopped:
+                    raise SparkStoppedError(f"Spark has stopped ({type(error).__name__}: {brief(error)})") from error
+                raise
+            self._note(error, permit, work, number)
+            most = self.definition.max_attempts
+            if most is None or number < most or not isinstance(error, Exception):
+                self.may_retry = most is not None
+                raise
+            return False
+        return True
+
+    def _note(self, error: BaseException, permit: Permit, work: _Work | None = None, number: int = 0) -> None:
+        """Keep the error of an attempt that has failed; one that counts, with its ``work`` and number, durably.
+
+        Raises ``AbandonedError`` if the run was abandoned: then the error does not count.
+        """
+        with self._store.committing(permit):
+            self.error = error
+            if work is not None:
+                self._counted, self.failures = None, number
+                if self.definition.max_attempts is not None:
+                    self._store.record(self.name, failure_of(work.run, error))
+
     def _run(self, work: _Work, permit: Permit, progress: Report | None) -> None:
         with transaction(*work.takes, *(edge.queue for edge in self._targets), name=f"stage {self.name}") as sessions:
+            self._has_inputs = False
             inputs = self._hold(work, sessions[: len(work.takes)])
+            self._has_inputs = True
             if work.is_again:
                 need_sources(self.definition, inputs, "pass max_attempts= and discard their letter")
             frames = [self._store.edges[edge].read(manifest) for edge, manifest in inputs]
@@ -336,7 +374,8 @@ class OpenStage:
         if not targets:
             if results is not None:
                 raise StageResultError(
-                    f"stage {self.name!r} has no target, but returned {_kind(results)}: pass target=, or return None"
+                    f"stage {self.name!r} has no target, but returned {stages.kind(results)}: pass target=, or return "
+                    "None"
                 )
             return ()
         if len(targets) == 1:
@@ -348,13 +387,13 @@ class OpenStage:
         else:
             raise StageResultError(
                 f"stage {self.name!r} must return a tuple of {len(targets)} DataFrames, or a dict of them by the names "
-                f"{', '.join(targets)}, not {_kind(results)}"
+                f"{', '.join(targets)}, not {stages.kind(results)}"
             )
         for name, frame in zip(targets, frames, strict=True):
             if not isinstance(frame, DataFrame):
                 raise StageResultError(
-                    f"stage {self.name!r} must return a DataFrame for edge {name!r}, not {_kind(frame)}: nothing was "
-                    "consumed"
+                    f"stage {self.name!r} must return a DataFrame for edge {name!r}, not {stages.kind(frame)}: "
+                    "nothing was consumed"
                 )
         return frames
 
@@ -366,7 +405,3 @@ def _remove(written: Sequence[tuple[Edge, Manifest]]) -> None:
 
 def _count(queue: PersistentQueue[bytes], marker: str) -> int:
     return queue.marker(marker) or 0
-
-
-def _kind(result: object) -> str:
-    return "None" if result is None else f"an object of type {type(result).__name__}"

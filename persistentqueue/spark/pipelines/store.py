@@ -147,6 +147,15 @@ class Store:
                 self._spark = self._spark()
         return self._spark or SparkSession.active()
 
+    def is_usable(self) -> bool:
+        """Return whether all queues are open, and none of them is broken."""
+        with self._made:
+            queues = [*(edge.queue for edge in self.edges.values()), *self._queues.values()]
+        try:
+            return not any(queue.stats().broken for queue in queues)
+        except ClosedError:
+            return False
+
     # --- commits
 
     @contextmanager

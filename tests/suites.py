@@ -70,9 +70,9 @@ class Suite(NamedTuple):
 
 
 _SPARK = (
-    "spark/batches spark/handoff spark/java spark/pipeline spark/pipeline_excuses spark/pipeline_failures "
-    "spark/pipeline_on_spark spark/processes spark/rows spark/several_machines spark/source spark/stream spark/typed_rows "
-    "spark/workers"
+    "spark/batches spark/damaged_manifests spark/handoff spark/java spark/pipeline spark/pipeline_excuses "
+    "spark/pipeline_failures spark/pipeline_on_spark spark/processes spark/rows spark/several_machines spark/source "
+    "spark/stream spark/typed_rows spark/workers"
 )
 APART = {
     "long": Suite(

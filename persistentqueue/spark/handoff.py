@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 from pyspark.sql.utils import is_remote
 
 from persistentqueue import (
+    ClosedError,
     CorruptionError,
     Options,
     PersistentQueue,
@@ -33,7 +34,8 @@ from persistentqueue import (
 )
 from persistentqueue.core.items import checked_text
 from persistentqueue.options import Start
-from persistentqueue.storage.layout import queue_directory
+from persistentqueue.storage.layout import DAMAGED_SUFFIX, queue_directory
+from persistentqueue.storage.locations import DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY
 
 from .options import checked_marker
 from .payload import payloads
@@ -81,6 +83,17 @@ def open_queue(path: str | os.PathLike[str], name: str, options: Options, advice
         raise QueueLockedError(error.path, error.pid, error.host, error.since, advice) from None
 
 
+def lacks_items(*directories: str) -> bool:
+    """Return whether the queue in these directories may lack items: a part that could not be read is ``*.damaged``.
+
+    Raises ``OSError``.
+    """
+    parts = [
+        os.path.join(each, part) for each in directories for part in (LOG_DIRECTORY, DATA_DIRECTORY, INBOX_DIRECTORY)
+    ]
+    return any(name.endswith(DAMAGED_SUFFIX) for part in filter(os.path.isdir, parts) for name in os.listdir(part))
+
+
 @dataclass(frozen=True)
 class Stage:
     """A DataFrame that was taken. Run each action on it inside the block of ``take``, because it is read lazily."""
@@ -97,8 +110,9 @@ class StageHandoff:
     The hand-off owns the queue from its construction until ``close()``, or for the length of a ``with`` block. No other
     process can put or take meanwhile, so that opening never sweeps a payload that is still being written. Opening
     removes the payloads of this queue that no waiting manifest names, and nothing else. In the directory of a
-    ``Pipeline`` with dead letters it removes none, since the letters may need them. All methods may be called from
-    several threads.
+    ``Pipeline`` with dead letters it removes none, since the letters may need them. It removes none, either, while a
+    block of the queue is damaged. While the queue keeps ``*.damaged`` files, as a repair leaves them, such payloads get
+    ``.lost`` behind their name instead. All methods may be called from several threads.
 
     By default one stage is taken once. With subscriptions, each consumer takes every stage: see ``subscribe``, and
     ``take(subscription=…)``. A payload stays until all subscriptions, and the consumers without a name, have taken it.
@@ -195,6 +209,8 @@ class StageHandoff:
                 Spark was not run.
             ValueError: The name of the marker is empty, or its version is out of range. Spark was not run.
             FileNotFoundError: This process sees no file of what Spark has written: they share no file system.
+            ClosedError: The hand-off was closed. If that was before the call, Spark was not run. Nothing was handed
+                over, and the payload was removed.
             ResourceError: The queue has no resources for the manifest. Nothing was handed over, and the payload was
                 removed.
             BrokenQueueError: It is unknown whether the stage was handed over. If it was not, the next opening removes
@@ -209,17 +225,18 @@ class StageHandoff:
     def _put(
         self, df: DataFrame, marker: tuple[str, int] | None, progress: Report | None = None, *, keeps_empty: bool = True
     ) -> bool:
+        self._queue.subscriptions()  # it raises ``ClosedError`` before Spark runs
         if marker is not None and self._is_recorded(marker):
             return False
         manifest = self._write(df, marker, progress, keeps_empty=keeps_empty)
         if manifest is None:
             return False
-        # One item commits it. A failure other than ResourceError leaves the payload: its manifest may be durable.
+        # One item commits it. Another failure than these two leaves the payload: its manifest may be durable.
         try:
             with self._queue.session() as session:
                 session.enqueue(encode(manifest))
                 committed = session.flush(marker=marker)
-        except ResourceError:
+        except (ResourceError, ClosedError):
             self._payloads.remove(manifest.directory)
             raise
         if not committed:
@@ -307,6 +324,8 @@ class StageHandoff:
         Raises:
             PayloadLostError: A file of the payload is missing, or its size differs from the manifest. The stage was
                 released; see ``skip``.
+            CorruptionError: A block of the queue is damaged. The stages in it are set aside until the next opening:
+                take again to get the next one.
             SubscriptionNotFoundError: There is no such subscription; or only subscriptions read the queue.
             TypeError: ``progress`` is no function. Nothing was taken.
 
@@ -411,9 +430,11 @@ class StageHandoff:
             ResourceError: The queue has no resources to record it; nothing was changed.
             BrokenQueueError: It is unknown whether the removal is durable: open the hand-off again.
         """
-        left = {manifest.directory for manifest in self.waiting(name)}
+        left: set[str] = set()
+        with suppress(CorruptionError):  # the sweep of an opening finds the payloads behind the damage
+            left.update(manifest.directory for manifest in self.waiting(name))
         self._queue.unsubscribe(name)
-        for directory in filter(self._is_own, left - self._needed()) if not self._may_have_letters else ():
+        for directory in filter(self._is_own, self._unneeded(left)) if not self._may_have_letters else ():
             self._payloads.remove(directory)
 
     def subscriptions(self) -> list[str]:
@@ -514,6 +535,21 @@ class StageHandoff:
         item."""
         return {self._decode(item).directory for item in self._queue.browse_all() if naming.encode() in item}
 
+    def _unneeded(self, directories: Iterable[str], naming: str = "") -> list[str]:
+        """Return those of these payloads that no manifest names; none while a damaged block may hide a manifest.
+
+        ``naming`` is that of ``_needed``.
+        """
+        try:
+            needed = self._needed(naming)
+        except CorruptionError:  # a consumer gets this error, too
+            return []
+        return [directory for directory in directories if directory not in needed]
+
+    def _lacks_manifests(self) -> bool:
+        """Return whether manifests may be lost, so that a payload without one is no orphan of a put for certain."""
+        return lacks_items(queue_directory(self._path, self._name), self._queue.data_path)
+
     def _has_letters(self) -> bool:
         """Return whether letters of a pipeline may need payloads of this queue: whether their queues lie beside it.
 
@@ -531,15 +567,18 @@ class StageHandoff:
 
     def _is_needed(self, directory: str) -> bool:
         """Return whether another consumer needs a payload that was just taken."""
-        return bool(self._queue.subscriptions()) and directory in self._needed(directory)
+        return bool(self._queue.subscriptions()) and not self._unneeded([directory], directory)
 
     def _sweep(self) -> None:
         """Remove the payloads of this queue that no manifest in it names, and that no process may hand over.
 
-        The queue's lock makes this safe for those of ``put``: no put is writing a payload now.
+        The queue's lock makes this safe for those of ``put``: no put is writing a payload now. Behind a repair, a
+        manifest of such a payload may be lost: then the payload is kept under another name.
         """
         if self._may_have_letters:
             return
         names = self._payloads.names(self._id)
-        for name in unused(names, self._needed(), self._id, self._queue.marker, time.time()):
-            self._payloads.remove(name)
+        needed = set(names) - set(self._unneeded(names))
+        leave = self._payloads.set_aside if self._lacks_manifests() else self._payloads.remove
+        for name in unused(names, needed, self._id, self._queue.marker, time.time()):
+            leave(name)

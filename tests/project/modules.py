@@ -134,6 +134,7 @@ FACES_MAY_IMPORT = {
     "persistentqueue.rows.registry",
     "persistentqueue.rows.schema",
     "persistentqueue.storage.layout",
+    "persistentqueue.storage.locations",
     "persistentqueue.storage.pool",
     "persistentqueue.interrupts.locks",
     "persistentqueue.interrupts.members",

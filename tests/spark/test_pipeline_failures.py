@@ -436,7 +436,7 @@ def test_letters_of_other_sources_are_not_given_back(flow: Flow) -> None:
         pipeline.requeue("work")
     assert len(pipeline.dead_letters("work")) == 1
     assert pipeline.discard("work") == 1
-    assert flow.payloads() == {"a": 1}  # that edge is not open
+    assert flow.payloads() == {}  # that edge was open for a moment
     flawed(flow)[0].stats()
     assert flow.payloads() == {}
 

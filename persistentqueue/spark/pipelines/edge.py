@@ -9,9 +9,9 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from persistentqueue import PersistentQueue, Subscription
+from persistentqueue import CorruptionError, PersistentQueue, Subscription
 
-from ..handoff import Stage, StageHandoff
+from ..handoff import AGAIN, LETTERS, Stage, StageHandoff, lacks_items
 from ..options import local_path
 from ..progress import Report
 from ..stages import Manifest
@@ -99,8 +99,14 @@ class Edge(StageHandoff):
         return len(self.consumer(reader))
 
     def unconsumed(self) -> list[Manifest]:
-        """Return the manifests that any consumer has still to take, or is taking; the oldest first."""
-        return [self._decode(item) for item in self._queue.browse_all()]
+        """Return the manifests that any consumer has still to take, or is taking; the oldest first.
+
+        While a block is damaged, they are those that can be read, as a look from outside finds them.
+        """
+        try:
+            return [self._decode(item) for item in self._queue.browse_all()]
+        except CorruptionError:
+            return [self._decode(item.data) for item in self._queue.view().browse(damaged=lambda *_: None)]
 
     def decode(self, item: bytes) -> Manifest:
         """Return the manifest in an item of the queue. Raises ``NotAStageError``."""
@@ -141,8 +147,8 @@ class Edge(StageHandoff):
             yield stage
 
     def is_needed(self, manifest: Manifest) -> bool:
-        """Return whether a consumer, or a letter, needs the payload."""
-        return manifest.directory in self._needed(manifest.directory)
+        """Return whether a consumer, or a letter, needs the payload, or may need it since a block is damaged."""
+        return not self._unneeded([manifest.directory], manifest.directory)
 
     def _reader(self) -> SparkSession:
         return self._session()
@@ -153,6 +159,10 @@ class Edge(StageHandoff):
 
     def _needed(self, naming: str = "") -> set[str]:
         return super()._needed(naming) | self._kept(naming)
+
+    def _lacks_manifests(self) -> bool:
+        others = [name for name in os.listdir(self._path) if name.endswith((LETTERS, AGAIN))]
+        return super()._lacks_manifests() or any(lacks_items(os.path.join(self._path, name)) for name in others)
 
     def _has_letters(self) -> bool:
         return False  # ``_kept`` tells exactly what they need

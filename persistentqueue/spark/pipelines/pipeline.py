@@ -422,7 +422,7 @@ class Pipeline:
         stages = []
         for definition in self._graph:
             stage = states[definition.name]
-            state, letters = scheduler.state(stage), len(store.dead_letters(stage.name))
+            state, letters = scheduler.state(stage), store.letter_count(stage.name)
             stages.append(
                 StageStats(
                     stage.name, definition.sources, definition.targets, state, stage.runs(), letters, stage.seconds
@@ -499,7 +499,7 @@ class Pipeline:
     def _with_letters(self, stage: str) -> Store:
         """Return the store, if the stage is defined or has letters. Raises ``PipelineDefinitionError``."""
         store = self._opened()[0]
-        if not store.dead_letters(stage):
+        if not store.letter_count(stage):
             self._graph.require_stage(stage)
         return store
 

@@ -16,6 +16,7 @@ from persistentqueue import (
     MissingExtraError,
     Options,
     PersistentQueue,
+    PersistentQueueError,
     QueueLockedError,
     View,
     WrongKeyError,
@@ -217,6 +218,11 @@ class Store:
         queue = self._queues.get(stage + LETTERS)
         return [] if queue is None else [decode_from(queue, StageLetter.decode, item) for item in queue.browse()]
 
+    def letter_count(self, stage: str) -> int:
+        """Return the number of letters of a stage, without a look at them."""
+        queue = self._queues.get(stage + LETTERS)
+        return 0 if queue is None else len(queue)
+
     def requeue(self, stage: StageDefinition, max_letters: int | None) -> int:
         """Give a stage the inputs of its letters once more, in one transaction; return the number of letters.
 
@@ -246,18 +252,29 @@ class Store:
             while (max_letters is None or len(items) < max_letters) and (item := session.dequeue()) is not None:
                 items.append(item)
             session.flush()
-            self.remove_unneeded([each for item in items for each in decode_from(letters, _inputs_of_letter, item)])
+            inputs = [each for item in items for each in decode_from(letters, _inputs_of_letter, item)]
+            self.remove_unneeded(inputs)
+            self._sweep({each.edge for each in inputs} - set(self.edges))
         return len(items)
 
     def remove_unneeded(self, inputs: Sequence[Input]) -> None:
         """Remove the payloads that neither a consumer nor a letter needs. Call it in ``committing``.
 
-        A payload of an edge that the pipeline does not have stays.
+        A payload of an edge that the pipeline does not have stays: see ``_sweep``.
         """
         for each in inputs:
             edge = self.edges.get(each.edge)
             if edge is not None and not edge.is_needed(each.manifest):
                 edge.remove(each.manifest)
+
+    def _sweep(self, names: set[str]) -> None:
+        """Let the openings of these edges, which the pipeline does not have, remove the payloads that nothing needs.
+
+        An edge that cannot be opened keeps them: another pipeline has it, for example.
+        """
+        for name in names.intersection(list_queues(self.path)):
+            with suppress(PersistentQueueError, ValueError, OSError):
+                self._edge(name).close()
 
     def _queue(self, name: str) -> PersistentQueue[bytes]:
         with self._made:
@@ -284,6 +301,7 @@ def _has_inputs(view: View) -> bool:
     """Return whether inputs of a stage wait in a queue, as far as its first item tells."""
     try:
         waiting = [name for name, count in view.look().subscriptions if count and name != TAKER]
-        return bool(waiting) and any(decode(item.data) for item in islice(view.browse(waiting[0]), 1))
+        items = view.browse(waiting[0], damaged=lambda *_: None) if waiting else iter(())
+        return any(decode(item.data) for item in islice(items, 1))
     except (NotAStageError, WrongKeyError, MissingExtraError, CorruptionError):  # made by another program
         return False

@@ -10,8 +10,11 @@ from airflow.sdk import BaseOperator
 
 from persistentqueue.core.items import need_several
 from persistentqueue.drawing.text import many
+from persistentqueue.storage.layout import queue_directory
 
 from .hook import DEFAULT_CONNECTION, QueueHook
+
+_MARKER_FIELDS = 2
 
 
 class EnqueueOperator(BaseOperator):  # type: ignore[misc]
@@ -32,12 +35,13 @@ class EnqueueOperator(BaseOperator):  # type: ignore[misc]
         conn_id: The id of the connection. Default: ``persistentqueue_default``.
         marker: ``"run"``, the default: a marker for this task in this run of its DAG. The queue keeps the name of each
             such marker for ever, about as many bytes as the ids of DAG, task and run have. For a DAG of very many runs,
-            pass a pair ``(name, version)`` whose version grows with each run. None: no marker, so that an attempt that
-            is repeated may enqueue the items twice.
+            pass a pair ``(name, version)`` whose version grows with each run: a template, or the output of another
+            task. A version may be a number in text. None: no marker, so that an attempt that is repeated may enqueue
+            the items twice.
         **arguments: The arguments of all operators, such as ``task_id``.
     """
 
-    template_fields: Sequence[str] = ("items", "name", "path")
+    template_fields: Sequence[str] = ("items", "name", "path", "marker")
 
     def __init__(
         self,
@@ -46,7 +50,7 @@ class EnqueueOperator(BaseOperator):  # type: ignore[misc]
         name: str | None = None,
         path: str | None = None,
         conn_id: str = DEFAULT_CONNECTION,
-        marker: tuple[str, int] | Literal["run"] | None = "run",
+        marker: tuple[str, int | str] | Literal["run"] | None = "run",
         **arguments: Any,
     ) -> None:
         super().__init__(**arguments)
@@ -60,21 +64,32 @@ class EnqueueOperator(BaseOperator):  # type: ignore[misc]
         """Enqueue the items, and return their number; 0 if an earlier attempt has enqueued them.
 
         Raises what ``Producer`` and ``Producer.flush`` raise, and ``TypeError`` for an item that is no JSON. It also
-        raises ``TypeError`` if ``items`` is a text, as a template becomes by default, or bytes, or a mapping.
+        raises ``TypeError`` if ``items`` is a text, as a template becomes by default, or bytes, or a mapping. It raises
+        ``TypeError`` or ``ValueError`` for a marker that is no pair of a name and a version. Nothing is enqueued then.
         """
         need_several(self.items, "EnqueueOperator", "a list")
         encoded = [_encode(item) for item in self.items]
-        marker = self.marker
-        if marker == "run":
-            task = context["ti"]
-            marker = (f"airflow {task.dag_id} {task.task_id} {task.map_index} {task.run_id}", 1)
-        with QueueHook(self.conn_id, self.name, path=self.path).producer() as producer:
+        marker = None if self.marker is None else _marker(self.marker, context)
+        hook = QueueHook(self.conn_id, self.name, path=self.path)
+        with hook.producer() as producer:
             producer.enqueue_many(encoded)
-            is_new = producer.flush(marker=None if marker is None else (marker[0], int(marker[1])))
-        self.log.info(
-            "%s: %s %s", self.name or self.path, many(len(encoded), "item"), "enqueued" if is_new else "known"
-        )
+            is_new = producer.flush(marker=marker)
+        directory = queue_directory(hook.place.path, hook.place.name)
+        self.log.info("%s: %s %s", directory, many(len(encoded), "item"), "enqueued" if is_new else "known")
         return len(encoded) if is_new else 0
+
+
+def _marker(marker: Any, context: Any) -> tuple[str, int]:
+    """Return the marker of a run, from what a template or another task has made of the argument."""
+    if marker == "run":
+        task = context["ti"]
+        return f"airflow {task.dag_id} {task.task_id} {task.map_index} {task.run_id}", 1
+    name, version = marker if isinstance(marker, tuple | list) and len(marker) == _MARKER_FIELDS else (None, None)
+    if isinstance(version, str) and version.strip().isdecimal():
+        version = int(version)
+    if not isinstance(name, str) or type(version) is not int:
+        raise TypeError(f'marker must be a pair of a name and a version, "run" or None, not {marker!r}')
+    return name, version
 
 
 def _encode(item: Any) -> bytes:

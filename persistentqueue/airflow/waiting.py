@@ -6,9 +6,15 @@ whether the queue is owned or not. It never adopts the transactions that produce
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
-from persistentqueue import QueueNotFoundError, View
+from persistentqueue import PersistentQueueError, QueueNotFoundError, View
+from persistentqueue.interprocess import is_published, read_publication
+from persistentqueue.storage.layout import names_in
+from persistentqueue.storage.locations import CLOSED_DIRECTORY, INBOX_DIRECTORY
+from persistentqueue.system.disk import DISK
 
 
 def checked_least(min_items: object) -> int:
@@ -26,7 +32,8 @@ class Waiting(NamedTuple):
     items: int
     """Items that the consumer has not consumed, on hold or not."""
     published: int
-    """Files that producers have published and no owner has adopted yet. Their items are not among ``items``."""
+    """Transactions with items that producers have published and no owner has adopted yet. Their items are not among
+    ``items``."""
     enqueued: int
     """Items enqueued since the queue was made. This number only grows."""
 
@@ -53,6 +60,10 @@ class Watch:
         self._told: Waiting | None = None
         """The items of the last report; None before a report, and after the queue was replaced."""
         self._told_seconds = 0.0
+        self._told_names: frozenset[str] = frozenset()
+        """Names of the publications of the last report."""
+        self._has_items: dict[str, bool] = {}
+        """Whether each publication that waited at the last look has items. Requests and markers have none."""
 
     def look(self) -> Waiting | None:
         """Return what waits now, if it is enough; None if it is not, or if there is no queue or subscription yet.
@@ -73,12 +84,13 @@ class Watch:
         found, told = self.look(), self._told
         if found is None:
             return None
+        names = frozenset(name for name, has_items in self._has_items.items() if has_items)
         if told is not None:
-            is_new = found.enqueued > told.enqueued or found.published > told.published
+            is_new = found.enqueued > told.enqueued or not names <= self._told_names
             is_due = self._repeat_seconds is not None and now_seconds - self._told_seconds >= self._repeat_seconds
             if not (is_new or is_due):
                 return None
-        self._told, self._told_seconds = found, now_seconds
+        self._told, self._told_seconds, self._told_names = found, now_seconds, names
         return found
 
     def event(self, found: Waiting) -> dict[str, Any]:
@@ -95,7 +107,23 @@ class Watch:
             # A View refuses a queue that was made anew: the next look takes another View, and reports afresh.
             self._view = self._told = None
             return None
-        if self._told is not None:  # transactions that were adopted since make room for others to be new
-            self._told = self._told._replace(published=min(self._told.published, seen.published))
+        self._has_items = dict(self._publications(seen.data_path)) if seen.published else {}
         items = dict(seen.subscriptions).get(self._subscription) if self._subscription else seen.depth
-        return Waiting(items, seen.published, seen.enqueued) if items is not None else None
+        return Waiting(items, sum(self._has_items.values()), seen.enqueued) if items is not None else None
+
+    def _publications(self, root: str) -> Iterator[tuple[str, bool]]:
+        """Yield the name of each publication that waits, and whether it has items. Each file is read once.
+
+        A file that cannot be read may have items.
+        """
+        for directory in (f"{root}/{INBOX_DIRECTORY}", f"{root}/{CLOSED_DIRECTORY}"):
+            for name in filter(is_published, names_in(DISK, directory)):
+                has_items = self._has_items.get(name)
+                if has_items is None:
+                    has_items = True
+                    with suppress(PersistentQueueError, OSError):
+                        try:
+                            has_items = read_publication(DISK, f"{directory}/{name}").items > 0
+                        except FileNotFoundError:  # an owner has just adopted it
+                            continue
+                yield name, has_items

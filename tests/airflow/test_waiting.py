@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from persistentqueue import PersistentQueue, Producer
-from persistentqueue.airflow import get_provider_info
+from persistentqueue.airflow import get_provider_info, waiting
 from persistentqueue.airflow.waiting import Waiting, Watch, checked_least
+from persistentqueue.interprocess import request_subscription
 from tests.support.queues import drain, put
 
 LEASTS = [0, -1, 1.5, "2", True, None]
@@ -55,17 +56,39 @@ def test_published_transactions_are_reported(tmp_path: Path) -> None:
         assert looks.news(0.0) == Waiting(2, 1, 2)
 
 
-def test_an_item_behind_a_publication_without_items_is_reported(tmp_path: Path) -> None:
-    """A published transaction is new although one without items was reported, and has been adopted since."""
+def test_a_publication_without_items_is_not_reported(tmp_path: Path) -> None:
+    """A marker and a request in the inbox are no items. An item that is published in their place later is reported."""
     looks = watch(tmp_path)
     with Producer(tmp_path, "orders") as producer:
         producer.flush(("progress", 1))
-        assert looks.news(0.0) == Waiting(0, 1, 0)
+        request_subscription(str(tmp_path), "orders", "bills", 0)
+        assert looks.news(0.0) is None
         PersistentQueue(tmp_path, "orders").close()
         assert looks.news(0.0) is None
         producer.enqueue(b"item")
         producer.flush()
+        producer.flush(("progress", 2))
         assert looks.news(0.0) == Waiting(0, 1, 0)
+        assert looks.news(0.0) is None
+        assert looks.look() == Waiting(0, 1, 0)
+
+
+@pytest.mark.damages
+def test_a_publication_that_cannot_be_read_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A damaged file in the inbox counts as items: the owner says what it is. One that is gone counts as none."""
+    looks = watch(tmp_path)
+    for _ in range(2):
+        with Producer(tmp_path, "orders") as producer:
+            producer.enqueue(b"item")
+            producer.flush()
+    next((tmp_path / "orders" / "inbox").iterdir()).write_bytes(b"damage")
+    assert looks.news(0.0) == Waiting(0, 2, 0)
+
+    def gone(*_: object) -> None:
+        raise FileNotFoundError("adopted")
+
+    monkeypatch.setattr(waiting, "read_publication", gone)
+    assert watch(tmp_path).news(0.0) is None
 
 
 def test_waiting_items_are_reported_again(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from html import escape
 from typing import NamedTuple
 
 _WIDTH, _LINE_HEIGHT, _PADDING = 190, 17, 8
+_LETTER_WIDTH = 7.5
+"""Width of a letter of a title, at most, except for texts of many wide letters."""
 _GAP_X, _GAP_Y, _MARGIN, _HEAD = 24, 30, 6, 7
 
 
@@ -69,19 +71,20 @@ def ranked(boxes: Sequence[Box], arrows: Sequence[Arrow]) -> list[list[Box]]:
 def svg(boxes: Sequence[Box], arrows: Sequence[Arrow], label: str) -> str:
     """Return the graph as a picture. ``label`` is its text for screen readers."""
     rows = ranked(boxes, arrows)
-    width = max((len(row) * (_WIDTH + _GAP_X) - _GAP_X for row in rows), default=0) + 2 * _MARGIN
+    box_width = _box_width(boxes)
+    width = max((len(row) * (box_width + _GAP_X) - _GAP_X for row in rows), default=0) + 2 * _MARGIN
     tops: dict[str, tuple[float, float]] = {}
     bottoms: dict[str, tuple[float, float]] = {}
     shapes, y = "", float(_MARGIN)
     for row in rows:
         row_height = max(_height(box) for box in row)
-        x = (width - len(row) * (_WIDTH + _GAP_X) + _GAP_X) / 2
+        x = (width - len(row) * (box_width + _GAP_X) + _GAP_X) / 2
         for box in row:
             top = y + (row_height - _height(box)) / 2
-            tops[box.key] = x + _WIDTH / 2, top
-            bottoms[box.key] = x + _WIDTH / 2, top + _height(box)
-            shapes += _shape(box, x, top)
-            x += _WIDTH + _GAP_X
+            tops[box.key] = x + box_width / 2, top
+            bottoms[box.key] = x + box_width / 2, top + _height(box)
+            shapes += _shape(box, x, top, box_width)
+            x += box_width + _GAP_X
         y += row_height + _GAP_Y
     lines = "".join(_line(*bottoms[one], *tops[other]) for one, other in arrows)
     height = y - _GAP_Y + _MARGIN if rows else 2 * _MARGIN
@@ -93,13 +96,19 @@ def _height(box: Box) -> int:
     return len(box.lines) * _LINE_HEIGHT + 2 * _PADDING
 
 
-def _shape(box: Box, x: float, y: float) -> str:
+def _box_width(boxes: Sequence[Box]) -> int:
+    """Return the width of all boxes: the usual one, or that of the longest line."""
+    letters = max((len(line) for box in boxes for line in box.lines), default=0)
+    return max(_WIDTH, round(letters * _LETTER_WIDTH) + 2 * _PADDING)
+
+
+def _shape(box: Box, x: float, y: float, width: int) -> str:
     height = _height(box)
     rounding = f'rx="{height / 2 if box.is_round else 4:g}"'
-    found = f'<rect class="{box.kind}" x="{x:g}" y="{y:g}" width="{_WIDTH}" height="{height}" {rounding}/>'
+    found = f'<rect class="{box.kind}" x="{x:g}" y="{y:g}" width="{width}" height="{height}" {rounding}/>'
     for number, line in enumerate(box.lines):
         key = "" if number else ' class="title"'
-        at = f'x="{x + _WIDTH / 2:g}" y="{y + _PADDING + (number + 0.75) * _LINE_HEIGHT:g}"'
+        at = f'x="{x + width / 2:g}" y="{y + _PADDING + (number + 0.75) * _LINE_HEIGHT:g}"'
         found += f'<text{key} {at} text-anchor="middle">{escape(line)}</text>'
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import shlex
@@ -11,7 +12,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -83,7 +84,8 @@ def local_session(app_name: str, config: Mapping[str, str] | None = None) -> Spa
         "spark.sql.shuffle.partitions": "2",
     }
     # The directory is needed only while Java starts. It is private, so that no other user can put another Java there.
-    with tempfile.TemporaryDirectory(prefix="persistentqueue-java-") as home:
+    with ExitStack() as starting:
+        home = starting.enter_context(tempfile.TemporaryDirectory(prefix="persistentqueue-java-"))
         log_file = Path(home, "log4j2.properties")
         log_file.write_text(_QUIET_LOG)
         java_options = f'"-Dlog4j2.configurationFile={log_file}" {config.pop("spark.driver.extraJavaOptions", "")}'
@@ -96,7 +98,10 @@ def local_session(app_name: str, config: Mapping[str, str] | None = None) -> Spa
         with _environment(**changes), warnings.catch_warnings():
             # Spark Connect sets all settings once more, in its session, and warns of those that only its server has.
             warnings.filterwarnings("ignore", "Failed to set spark", UserWarning)
-            return builder.getOrCreate()
+            session = builder.getOrCreate()
+        if config.get("spark.master", "").startswith("local-cluster"):  # its executors are started by this Java later
+            atexit.register(starting.pop_all().close)
+        return session
 
 
 def _find_java(environ: Mapping[str, str]) -> str:

@@ -137,6 +137,24 @@ def test_a_killed_java_costs_no_input(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "SparkStoppedError 2 []\n"), done.stderr
 
 
+CLUSTER = """
+from persistentqueue.spark import local_session
+config = {"spark.master": "local-cluster[1,1,512]", "spark.executor.memory": "512m", "spark.driver.memory": "1g"}
+spark = local_session("cluster", config)
+print(spark.range(7).repartition(1).count())
+spark.stop()
+"""
+
+
+def test_the_executors_of_a_local_cluster_start(tmp_path: Path) -> None:
+    """A local session may have executors in processes of their own, which Spark starts later. No file stays."""
+    command = [sys.executable, "-c", CLUSTER]
+    environ = os.environ | {"PYTHONPATH": SOURCES, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "7\n"), done.stderr
+    assert list(tmp_path.glob("persistentqueue-java-*")) == []
+
+
 AS_INSTALLED = """
 from persistentqueue.spark import StageHandoff, local_session, register
 spark = local_session("as installed")

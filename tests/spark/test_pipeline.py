@@ -447,3 +447,16 @@ def test_progress_names_the_stage(flow: Flow, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(stage, "reporting", reporting)
     pipeline.run(until="drained", progress=lambda name, found: seen.append((name, found)))
     assert seen == [("echo", (1, 2))]
+
+
+def test_a_notebook_shows_a_pipeline_without_opening_it(flow: Flow) -> None:
+    """The picture of a pipeline opens and makes nothing: it shows the stages, and their states if it is open."""
+    pipeline = flow.make()
+    assert "The pipeline has no stage" in pipeline._repr_html_()
+    pipeline.stage(source="a", target="b", name="work")(echo)
+    picture = pipeline._repr_html_()
+    assert [picture.count(f">{name}</text>") for name in ("a", "work", "b")] == [1, 1, 1]
+    assert "waiting" not in picture
+    assert not flow.root.exists()
+    pipeline.put("a", flow.rows(1))
+    assert "1 waiting" in pipeline._repr_html_()

@@ -12,6 +12,8 @@ from persistentqueue.drawing.style import STYLE
 from persistentqueue.drawing.svg import notebook, table
 from persistentqueue.drawing.text import many, rate_text, size_text, span_text
 
+from .graph import StageDefinition
+
 _KINDS = {"running": "busy", "ready": "waits", "blocked": "full", "failed": "wrong"}
 
 
@@ -50,6 +52,17 @@ class StageStats(NamedTuple):
     """Inputs that it gave up."""
     seconds: float | None
     """Seconds of its last attempt; None if this process made none."""
+
+
+def shape(stages: Sequence[StageDefinition], edges: Sequence[str]) -> str:
+    """Return the picture of a pipeline that is not open, for a notebook: its stages and edges, without their states."""
+    if not stages:
+        return notebook(["<p>The pipeline has no stage: define one with @pipeline.stage(…)</p>"])
+    boxes = [Box(f"edge {edge}", (edge,), is_round=True) for edge in edges]
+    boxes += [Box(f"stage {stage.name}", (stage.name,)) for stage in stages]
+    arrows = _arrows([(stage.name, stage.sources, stage.targets) for stage in stages])
+    label = f"{many(len(stages), 'stage')}, {many(len(edges), 'edge')}"
+    return notebook([f"<style>{GRAPH_STYLE}</style>", svg(boxes, arrows, label)])
 
 
 class PipelineStats(NamedTuple):
@@ -117,11 +130,16 @@ class PipelineStats(NamedTuple):
         return boxes
 
     def _arrows(self) -> list[Arrow]:
-        arrows: list[Arrow] = []
-        for stage in self.stages:
-            arrows += [(f"edge {edge}", f"stage {stage.name}") for edge in stage.sources]
-            arrows += [(f"stage {stage.name}", f"edge {edge}") for edge in stage.targets]
-        return arrows
+        return _arrows([(stage.name, stage.sources, stage.targets) for stage in self.stages])
+
+
+def _arrows(stages: Sequence[tuple[str, Sequence[str], Sequence[str]]]) -> list[Arrow]:
+    """Return the arrows of stages: each has a name, its sources and its targets."""
+    arrows: list[Arrow] = []
+    for name, sources, targets in stages:
+        arrows += [(f"edge {edge}", f"stage {name}") for edge in sources]
+        arrows += [(f"stage {name}", f"edge {edge}") for edge in targets]
+    return arrows
 
 
 _EDGES = ("edge", "waiting", "bytes", "oldest", "in/min", "out/min")

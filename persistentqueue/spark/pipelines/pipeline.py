@@ -23,7 +23,7 @@ from ..stages import Manifest
 from .edge import TAKER, Edge
 from .graph import Delay, Graph, Marker, PipelineDefinitionError, StageDefinition
 from .letters import StageLetter
-from .picture import EdgeStats, PipelineStats, StageStats
+from .picture import EdgeStats, PipelineStats, StageStats, shape
 from .scheduler import Report, Scheduler, Until
 from .stage import OpenStage
 from .store import Spark, Store
@@ -465,6 +465,10 @@ class Pipeline:
         Path(file).write_text(self.stats().page(os.path.basename(self._path)), encoding="utf-8")
 
     def _repr_html_(self) -> str:
+        """Return the picture for a notebook. It opens no queue: without open queues it shows the definition alone."""
+        with self._opening:
+            if self._store is None:
+                return shape(list(self._graph), list(self._graph.edges))
         return self.stats()._repr_html_()
 
     # --- opening and closing

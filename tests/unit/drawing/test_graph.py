@@ -63,3 +63,14 @@ def test_mermaid_has_each_box_and_arrow() -> None:
         '    n1(["b<br/>&lt;1&gt; waits"])',
         "    n0 --> n1",
     ]
+
+
+def test_boxes_are_as_wide_as_the_longest_text() -> None:
+    """A text of 40 characters has room in its box, and boxes of short texts have the usual width."""
+    widths = []
+    for name in ("a", "n" * 40):
+        root = ElementTree.fromstring(svg([Box(name, (name,))], [], "one"))
+        widths.append(float(next(root.iter("rect")).get("width") or 0))
+        assert float(root.get("width") or 0) > widths[-1]
+    assert widths[0] == 190
+    assert widths[1] > 40 * 7

@@ -126,10 +126,10 @@ class Pipeline:
             name: The name of the stage, which must be unique. The default is the name of the function. It identifies
                 the place of the stage at its sources, so keep it when the function gets another name.
             max_attempts: Number of attempts, at least 1, after which the inputs become a dead letter. Attempts that end
-                the process count, too, so the last one of several is made while no other stage runs. The letter has the
-                last error that an attempt raised. With None, the default, the first error ends the run, and the inputs
-                wait. An attempt does not count if its inputs have no part in its end: Spark has stopped, for example,
-                or the function returned no DataFrames.
+                the process or Spark count, too, so the last one of several is made while no other stage runs. The
+                letter has the last error that an attempt raised. With None, the default, the first error ends the run,
+                and the inputs wait. An attempt does not count if its inputs have no part in its end: the function
+                returned no DataFrames, for example.
             retry_delay_seconds: Seconds from a failed attempt to the next one, at least 0, or a function from the
                 number of failed attempts to seconds. The default is 0. A new run does not wait. The stage takes nothing
                 else meanwhile, so that its order is kept.

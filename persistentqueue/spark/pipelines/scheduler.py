@@ -43,7 +43,7 @@ class StageFailedError(PersistentQueueError, RuntimeError):
     Java.
 
     With ``max_attempts``, the stage could not begin an attempt, or could not write the letter after the last one. Or
-    Spark has stopped: then ``__cause__`` is a ``SparkStoppedError``, and the attempt does not count.
+    Spark has stopped: then ``__cause__`` is a ``SparkStoppedError``, and an attempt that was under way counts.
     """
 
     def __init__(self, stage: str, error: Exception) -> None:

@@ -266,14 +266,13 @@ class OpenStage:
             raise
         except BaseException as error:
             self.error = None
-            is_stopped = isinstance(error, Exception) and not self.is_final(error) and has_stopped(spark)
-            if is_stopped or self._is_excusable(error):
+            if self._is_excusable(error):
                 self._note(error, permit)
                 self.excuse()
-                if is_stopped:
-                    raise SparkStoppedError(f"Spark has stopped ({type(error).__name__}: {brief(error)})") from error
                 raise
             self._note(error, permit, work, number)
+            if isinstance(error, Exception) and has_stopped(spark):  # the attempt counts: its inputs may be the cause
+                raise SparkStoppedError(f"Spark has stopped ({type(error).__name__}: {brief(error)})") from error
             most = self.definition.max_attempts
             if most is None or number < most or not isinstance(error, Exception):
                 self.may_retry = most is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from ..core.items import checked_lock_timeout
-from ..errors import InDoubtError, naming_paths
+from ..errors import naming_paths
 from ..interrupts.signal_shield import shielded
 from ..storage.layout import (
     DELETED_DIRECTORY,
@@ -31,7 +31,7 @@ from ..system.disk import Disk, StrPath, abspath, current_disk, dirname, join
 from ..system.files import sync_directory
 from ..system.path_errors import unless_lacking
 from ..system.trust import need_trusted
-from .in_doubt import find_unsettled
+from .in_doubt import refuse_unsettled
 
 
 @naming_paths()
@@ -115,7 +115,7 @@ def _delete_queue(disk: Disk, directory: str, name: str | None, lock_timeout: fl
         had_begun = _has_begun(held, directory)
         if found:
             own_location(held, places, lock)
-            _refuse_unsettled(held, directory)
+            refuse_unsettled(held, directory, "is not deleted", "delete")
             held.failpoint("delete.1 rename log")
             held.rename(join(directory, LOG_DIRECTORY), join(directory, DELETED_DIRECTORY))
         finish_deletion(held, places)
@@ -151,16 +151,3 @@ def _has_begun(disk: Disk, directory: str) -> bool:
 def _is_done(disk: Disk, directory: str) -> bool:
     """Return whether a deletion has been cut short here when only the lock file was left."""
     return names_in(disk, directory) == [LOCK_NAME] and read_owner(disk, join(directory, LOCK_NAME)) is not None
-
-
-def _refuse_unsettled(disk: Disk, directory: str) -> None:
-    """Raise ``InDoubtError`` if a neighbour may have to ask this queue for the outcome of a transaction over both."""
-    above = dirname(abspath(directory))
-    unsettled = find_unsettled(disk, directory, filter(is_name, names_in(disk, above)))
-    if unsettled is not None:
-        neighbour, prepare = unsettled
-        reason = (
-            "that queue is not deleted while this one may ask it: open this one, or trim it if it is open, close it, "
-            "then delete again"
-        )
-        raise InDoubtError(neighbour, prepare.transaction, abspath(directory), reason)

@@ -27,7 +27,6 @@ from ..errors import (
     CorruptionError,
     DataMissingError,
     DataPathError,
-    InDoubtError,
     PersistentQueueError,
     QueueLockedError,
     UnsupportedFormatError,
@@ -43,7 +42,6 @@ from ..storage.layout import (
     find_generations,
     gone_meanwhile,
     holds_queue,
-    is_name,
     names_in,
     no_queue,
     parse_spare_name,
@@ -74,7 +72,7 @@ from ..system.disk import Disk, StrPath, abspath, basename, current_disk, dirnam
 from ..system.path_errors import unless_call_lacks
 from ..system.progress import SILENT, Meter, Progress, metering
 from ..system.trust import distrusted, need_trusted
-from .in_doubt import find_unsettled
+from .in_doubt import refuse_unsettled
 from .location_repair import mend_places, set_stray_id_aside
 from .opening import UNKNOWN, asking, begin, take
 from .replay import Recovered, look_into_inbox, recover
@@ -523,7 +521,7 @@ def _repair(
         if not _has_files(taken.lock.disk, taken.places):  # it was deleted meanwhile: there is nothing to keep
             raise gone_meanwhile(taken.lock, directory, "to repair")
         if renew:
-            _refuse_unsettled(taken.lock.disk, directory)
+            refuse_unsettled(taken.lock.disk, directory, "gets no new identity", "renew")
         salvaged = salvage(taken.lock.disk, taken.places, asking(disk, directory, UNKNOWN, trust), meter)
         if renew:
             salvaged.recovered.state.identity = b""  # an opening gives a new identity to a queue without one
@@ -588,19 +586,6 @@ def _remove_plain_consumer(directory: str, state: State) -> None:
             f"{directory}: this queue has subscriptions beside its plain consumer, so fan_out=True could drop items: "
             "repair it without fan_out"
         )
-
-
-def _refuse_unsettled(disk: Disk, directory: str) -> None:
-    """Raise ``InDoubtError`` if a neighbour may have to ask this queue, which it recognizes by its identity."""
-    with suppress(PermissionError):  # without the right to list the parent directory, no neighbour can be found
-        unsettled = find_unsettled(disk, directory, filter(is_name, names_in(disk, dirname(directory))))
-        if unsettled is not None:
-            neighbour, prepare = unsettled
-            reason = (
-                "that queue gets no new identity while this one may ask it: open this one, or trim it if it is open, "
-                "close it, then renew again"
-            )
-            raise InDoubtError(neighbour, prepare.transaction, directory, reason)
 
 
 def _damaged_files(disk: Disk, places: Places) -> set[str]:

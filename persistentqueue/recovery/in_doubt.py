@@ -44,6 +44,7 @@ from stat import S_ISDIR
 from ..core.operations import Decision, Identity, Operation, Prepare
 from ..core.state import State
 from ..errors import CorruptionError, InDoubtError, MemoryShortageError, PersistentQueueError, QueueNotFoundError
+from ..storage.layout import is_name, names_in
 from ..storage.log_reader import HEAD, NEIGHBOUR, Replay, read_newest
 from ..system.disk import Disk, StatResult, abspath, basename, dirname, join
 from ..system.path_errors import may_pass
@@ -213,6 +214,23 @@ def find_copy(disk: Disk, directory: str, identity: bytes, is_own: Callable[[Sta
             if may_pass(error):
                 raise
     return None
+
+
+def refuse_unsettled(disk: Disk, directory: str, what: str, again: str) -> None:
+    """Raise ``InDoubtError`` if a neighbour may have to ask this queue for the outcome of a transaction over both.
+
+    ``what`` and ``again`` are words of the error: for the end of that queue, and for the call to repeat.
+    """
+    directory = abspath(directory)
+    with suppress(PermissionError):  # without the right to list the parent directory, no neighbour can be found
+        unsettled = find_unsettled(disk, directory, filter(is_name, names_in(disk, dirname(directory))))
+        if unsettled is not None:
+            neighbour, prepare = unsettled
+            reason = (
+                f"that queue {what} while this one may ask it: open this one, or trim it if it is open, close it, then "
+                f"{again} again"
+            )
+            raise InDoubtError(neighbour, prepare.transaction, directory, reason)
 
 
 def find_unsettled(disk: Disk, directory: str, names: Iterable[str]) -> tuple[str, Prepare] | None:

@@ -122,7 +122,9 @@ def test_errors_are_complete() -> None:
     assert {kind.__name__ for kind in generate.error_classes()} == errors
     assert generate.advice().keys() == errors - {"PersistentQueueError", "UnflushedWarning", "OtherOptionsWarning"}
     assert all(generate.advice().values())
-    assert "- [`UnflushedWarning`](#unflushedwarning): A session or a producer ended" in generate.error_page()
+    assert generate.advice()["DiskFullError"] == "flush the same session again later, when there is free space"
+    assert generate.advice()["OutcomeUnknownError"] == "look, or repeat it with a marker"
+    assert "- [`UnflushedWarning`](#unflushedwarning): A session, a producer or an" in generate.error_page()
 
 
 def test_commands_are_complete() -> None:

@@ -701,3 +701,17 @@ def test_a_parent_that_cannot_be_listed(open_queue: QueueFactory, path: Path) ->
     assert a._open()._store.state.asked_for
     a.close()
     assert not open_queue("a")._open()._store.state.asked_for
+
+
+def test_a_deletion_below_a_parent_that_cannot_be_listed(open_queue: QueueFactory, path: Path) -> None:
+    """A user who may not list the parent directory, such as that of all homes, can delete a queue of its own there."""
+    put(queue := open_queue("a"), b"1")
+    queue.close()
+
+    def listdir(name: str) -> list[str]:
+        if Path(name) == path:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
+        return DISK.listdir(name)
+
+    call_on(replace(DISK, listdir=listdir), delete_queue, path, "a")
+    assert list(path.iterdir()) == []

@@ -11,7 +11,8 @@ The steps of an attempt (the numbers are those of the places at which the tests 
 
 With ``max_attempts``, an error is recorded durably before the next step, so that a kill does not lose it. When the
 attempts are used up, one transaction consumes the inputs and enqueues a letter, instead of steps 2 and 3. An attempt
-does not count if its inputs have no part in its error: if Spark stops, for example.
+does not count if its inputs have no part in its error: if the function returns no DataFrame, for example. An attempt
+that ends with Spark counts: its inputs may be the cause.
 
 Two markers in the *lead* queue count the runs, and the attempts of the next run. The lead is the queue of the first
 source, or that of the inputs to take again. A stage runs once at a time, so the number of a run identifies its inputs.

@@ -28,6 +28,7 @@ from math import inf
 from ..errors import PersistentQueueError
 from ..interrupts.locks import Lock
 from ..interrupts.members import Members
+from ..interrupts.signal_shield import shielded
 from ..runtime.closing import Ending
 from ..storage.layout import SOCKET_NAME
 from ..system.disk import after_fork_in_child, join
@@ -104,10 +105,14 @@ class Server:
 
     def start(self) -> None:
         """Take the socket of the queue, and serve. Raises ``ResourceError`` and ``OSError``; then call ``stop``."""
-        self._service = Service(self._served, self._ring, self._apart)
-        self._served.open_queue.counts.connected = partial(count_connections, self._service.clients)
+        shielded(self._make_service)
         with unless_lacking(self.directory, "to serve the queue", "then open it again"):
             self._served.open_queue.shielded(self._begin)
+
+    def _make_service(self) -> None:
+        """Hold what the last owner has left. Shielded: ``stop`` finds the holds, which are in no file any more."""
+        self._service = Service(self._served, self._ring, self._apart)
+        self._served.open_queue.counts.connected = partial(count_connections, self._service.clients)
 
     def _begin(self) -> None:
         """Take all descriptors, and start the thread. Shielded: ``stop`` finds each of them after an interruption."""
@@ -176,7 +181,7 @@ class Server:
             # it does after an interrupted ``is_alive``, which is not called here.
             self._served.open_queue.shielded(self._thread.join)
         elif self._thread is None and self._service is not None:
-            self._service.hand_over()  # the thread did not start, and the service has taken what the last owner left
+            shielded(self._service.hand_over)  # the thread did not start, and the service has the holds that were left
         # Shielded: a descriptor must be closed once, since another thread may have its number then.
         self._served.open_queue.shielded(self._close)
         self._is_closed = True

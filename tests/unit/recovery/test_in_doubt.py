@@ -704,7 +704,7 @@ def test_a_parent_that_cannot_be_listed(open_queue: QueueFactory, path: Path) ->
 
 
 def test_a_deletion_below_a_parent_that_cannot_be_listed(open_queue: QueueFactory, path: Path) -> None:
-    """A user who may not list the parent directory, such as that of all homes, can delete a queue of its own there."""
+    """Without the right to list the parent directory, such as that of all homes, a user can delete a queue there."""
     put(queue := open_queue("a"), b"1")
     queue.close()
 

@@ -324,7 +324,6 @@ class Crawl:
 
     def pop_from_memory(self, request: Request, fingerprint: bytes) -> None:
         """Note a request that Scrapy has taken from memory: its fingerprint is recorded when it is finished."""
-        self.settle()
         self._popped.append(_Popped(request, fingerprint, None))
 
     def peek(self, key: str) -> bytes | None:
@@ -580,9 +579,12 @@ class PriorityQueue(DownloaderAwarePriorityQueue):
 
         One from memory is recorded as seen when Scrapy has finished it, if the crawler has a ``JOBDIR``.
         """
+        crawl = None if self.key else self._crawl  # an empty key: queues in memory
+        if crawl is not None:
+            crawl.settle()  # first: if it raises, the request stays in memory
         request = super().pop()
-        if request is not None and self._crawl is not None and not self.key:  # an empty key: queues in memory
-            self._crawl.pop_from_memory(request, _fingerprint(self.crawler, request))
+        if request is not None and crawl is not None:
+            crawl.pop_from_memory(request, _fingerprint(self.crawler, request))
         return request
 
 

@@ -137,6 +137,8 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
     _unfinished_tasks: int
 
     _opened: Opened | None = None
+    _is_inherited = False
+    """True in a forked child."""
     _warns = True
     """False once the program was told what it loses."""
     _watcher: Watcher
@@ -476,6 +478,8 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
             immediate: Whether the queue is emptied at once. Its items stay on disk, for the next opening. Default
                 False.
         """
+        if self._is_inherited:
+            self._check()
         self._here()
         self._is_shutdown = True  # for the repr of Python 3.13
         self._lifecycle.shut_down(immediate)
@@ -786,7 +790,7 @@ def _warn_of_losses() -> None:
 
 def _forget_parent() -> None:
     for queue in _OPEN:  # the parent has the threads of a queue, and its lock
-        queue._failure, queue._closing = in_child(queue._path), Closing()
+        queue._failure, queue._closing, queue._is_inherited = in_child(queue._path), Closing(), True
     _OPEN.clear()
 
 

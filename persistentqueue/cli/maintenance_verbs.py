@@ -6,7 +6,7 @@ import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from persistentqueue import PersistentQueueError, View, delete_queue, repair
+from persistentqueue import PersistentQueueError, QueueNotFoundError, View, delete_queue, repair
 from persistentqueue.drawing.charts import SPARSE
 from persistentqueue.storage.layout import open_pool, queue_directory
 from persistentqueue.storage.pool import SIZE_BYTES_MAX
@@ -153,7 +153,11 @@ def clear(path: str, name: str, lock_timeout: float, trust: bool, network_disk: 
     "delete",
     PATH,
     NAME_NEEDED,
-    parameter("--yes", action="store_true", help="Delete the queue also if it has items, or cannot be read."),
+    parameter(
+        "--yes",
+        action="store_true",
+        help="Delete the queue also if it has items or is damaged, but not without a log: see `repair`.",
+    ),
     LOCK_TIMEOUT,
     TRUST,
 )
@@ -178,8 +182,12 @@ def delete(path: str, name: str, yes: bool, lock_timeout: float, trust: bool, as
 
 def _need_empty(path: str, name: str) -> None:
     """Raise ``UsageError`` if a consumer of the queue has items left, or if items are published."""
-    seen = View(path, named(name)).look()
-    left = [(f" for {who!r}" if who else "", count) for who, count in (("", seen.depth), *seen.subscriptions)]
+    try:
+        seen = View(path, named(name)).look()
+    except QueueNotFoundError:  # perhaps a deletion was cut short, which is then finished
+        return
+    plain = [] if seen.fan_out else [("", seen.depth)]
+    left = [(f" for {who!r}" if who else "", count) for who, count in (*plain, *seen.subscriptions)]
     what = [f"{many(count, 'item')} left{whom}" for whom, count in left if count]
     what += [f"{many(seen.published, 'transaction')} in its inbox"] if seen.published else []
     if what:

@@ -8,9 +8,12 @@ its own thread. It gets ``ReentrantUseError`` instead. A call that waits for an 
 from __future__ import annotations
 
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from persistentqueue import ReentrantUseError
+
+T = TypeVar("T")
 
 
 class Mutex:
@@ -31,7 +34,6 @@ class Mutex:
         "_lock",
         "_release_save",
         "check",
-        "reacquire",
         "release",
     )
 
@@ -54,13 +56,22 @@ class Mutex:
                 return
 
         self.__enter__, self.__exit__ = enter, inner.__exit__
-        self._lock, self.release, self.reacquire = inner, inner.release, inner.acquire
+        self._lock, self.release = inner, inner.release
         self._is_owned, self._release_save, self._acquire_restore = (
             is_owned,
             inner._release_save,
             inner._acquire_restore,
         )
         self.check = check
+
+    def outside(self, call: Callable[[], T]) -> T:
+        """Make a call that waits, without the lock. Take it back in any case: that wait looks for no signals."""
+        mine = 1, threading.get_ident()
+        try:  # no call before the two of C code, so no interruption finds the lock in another state
+            self._release_save()
+            return call()
+        finally:
+            self._acquire_restore(mine)
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Acquire the lock, as that of ``threading`` does. Return True if it is acquired.

@@ -9,6 +9,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from queue import Empty, Full
 from time import monotonic
 from types import TracebackType
@@ -747,13 +748,12 @@ class Queue(MissingAttributes, UncopyableFace, queue.Queue[T]):
 
     def _is_there(self, timeout: float | None) -> bool:
         had_ended = self._has_ended()
-        self.mutex.release()
-        try:
-            return self._consumer.wait(
-                timeout, stop=lambda: self._lifecycle.is_drained or self._has_ended() != had_ended
-            )
-        finally:
-            self._mutex.reacquire()
+
+        def is_over() -> bool:
+            """Return whether the wait is to end."""
+            return self._lifecycle.is_drained or self._has_ended() != had_ended
+
+        return self._mutex.outside(partial(self._consumer.wait, timeout, stop=is_over))
 
 
 def _deadline(block: bool, timeout: float | None) -> float | None:

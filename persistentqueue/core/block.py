@@ -553,6 +553,11 @@ def _check_body(parts: Sequence[bytes | memoryview], header: BlockHeader, salt: 
         raise CorruptionError(file, offset, f"a body with checksum {header.body_checksum:#010x}", f"{found:#010x}")
 
 
+def claimed_time_ns(data: bytes, position: int) -> int:
+    """Return the time in the header at ``position``, unchecked; 0 if the header is cut."""
+    return int(_FIELDS.unpack_from(data, position)[-1]) if len(data) - position >= _FIELDS.size else 0
+
+
 def combine_checksums(combined: int, checksum: int) -> int:
     """Return one checksum for several blocks: the CRC-32 of their header checksums, each as a u32.
 

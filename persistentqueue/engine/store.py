@@ -536,8 +536,8 @@ class Store:
         If a prepared frame names them, the next trim must come first.
         """
         if not self._names_unlogged():
-            sizes = [(number, self.segments.file_bytes(number)) for number in self.segments.retire_unlogged()]
-            self.generations.retired.extend(sizes)
+            dropped = self.segments.retire_unlogged()
+            self.generations.retired.extend((created.number, created.capacity_bytes) for created in dropped)
 
     def _names_unlogged(self) -> bool:
         """Return whether a prepared frame names segments that no other frame does: its transaction was aborted, and the

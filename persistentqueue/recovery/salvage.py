@@ -36,7 +36,7 @@ from ..storage.layout import find_copy, find_generations, keep_copy, names_in, s
 from ..storage.locations import DATA_DIRECTORY, LOG_DIRECTORY, Places
 from ..storage.log import log_name, parse_log_name
 from ..storage.log_reader import SALVAGE, Replay, decode_log, read_bytes
-from ..storage.segment import Intact, Segment, find_salt, parse_segment_name, segment_name
+from ..storage.segment import PUBLISHED, Intact, Segment, find_header, find_salt, parse_segment_name, segment_name
 from ..storage.segment_files import Segments
 from ..system.disk import Disk, join
 from ..system.progress import SILENT, Meter
@@ -230,42 +230,45 @@ def _salvage_segments(disk: Disk, places: Places, generation: int, path: str, lo
             continue
         file = places.path(join(DATA_DIRECTORY, name))
         try:
-            salt = find_salt(disk, file, number)
+            header = find_header(disk, file, number)
         except CorruptionError as damage:
             problems.append(str(damage))  # without its salt nothing in it can be checked: the opening sets it aside
             continue
-        segment = Segment.open(disk, file, number, salt, 0)
+        segment = Segment.open(disk, file, number, header.salt, 0)
         try:
-            blocks = list(segment.intact(HEADER_BYTES, segment.file_bytes()))
-            unread = list(_unread_spans(segment, blocks))
+            end = header.size_bytes if header.number == PUBLISHED else segment.file_bytes()  # a frame stands behind it
+            blocks = list(segment.intact(HEADER_BYTES, end))
+            unread = list(_unread_spans(segment, blocks, end))
         finally:
             segment.close()
-        problems += [f"{file}: no block between {start} and {end} is intact" for start, end in unread]
+        problems += [f"{file}: no block between {start} and {stop} is intact" for start, stop in unread]
         if unread and not blocks:
             continue
         if unread:
             damaged.add(file)
-        state.apply(SegmentCreated(number, salt, 0))
-        for offset, length_bytes, ordinal, count, holes in blocks:
+        state.apply(SegmentCreated(number, header.salt, 0))
+        for offset, length_bytes, ordinal, count, holes, _ in blocks:
             first = state.next_sequence
             state.enqueue(first, count, number, offset, length_bytes, ordinal)
             for hole in holes:
                 state.dequeue(0, first + hole, 1)
-    header = Header(0, generation, 0, 0, log_bytes)  # flags 0: whether the log was synced is unknown
+    of_log = Header(0, generation, 0, 0, log_bytes)  # flags 0: whether the log was synced is unknown
     checkpoint = Checkpoint(0, 0, state.next_segment, 0, 0, [], [], [], [])
     frame = Frame(HEADER_BYTES, HEADER_BYTES, 0, 0, 0, [[checkpoint]])
-    replay = Replay(path, header, checkpoint, [frame], HEADER_BYTES, max(log_bytes, 1), 0)
+    replay = Replay(path, of_log, checkpoint, [frame], HEADER_BYTES, max(log_bytes, 1), 0)
     unsynced = [Enqueue(e.first, e.count, e.segment, e.offset, e.length_bytes, e.ordinal, 0) for e in state.extents]
     return Salvaged(Recovered(state, replay, unsynced=unsynced), problems=problems, damaged=damaged, without_log=True)
 
 
-def _unread_spans(segment: Segment, blocks: Iterable[Intact]) -> Iterator[tuple[int, int]]:
-    """Yield beginning and end of the spans between and behind these blocks that have other bytes than zeros."""
-    at, end = HEADER_BYTES, segment.file_bytes()
-    for offset, length_bytes in [*((block.offset, block.length_bytes) for block in blocks), (end, 0)]:
-        if not segment.is_blank(at, offset):
-            yield at, offset
-        at = offset + length_bytes
+def _unread_spans(segment: Segment, blocks: Iterable[Intact], end: int) -> Iterator[tuple[int, int]]:
+    """Yield beginning and end of the spans between and behind these blocks in which others may have been."""
+    at, time_ns = HEADER_BYTES, 0
+    for block in blocks:
+        if not segment.is_blank(at, block.offset):
+            yield at, block.offset
+        at, time_ns = block.offset + block.length_bytes, block.time_ns
+    if segment.may_have_lost(at, end, time_ns):
+        yield at, end
 
 
 def _read_blocks(disk: Disk, places: Places, salvaged: Salvaged, meter: Meter) -> None:
@@ -372,7 +375,7 @@ def _intact_pieces(
     try:
         above = extent.first
         end = extent.offset + extent.length_bytes
-        for offset, length_bytes, ordinal, count, _ in segment.intact(extent.offset, end):
+        for offset, length_bytes, ordinal, count, *_ in segment.intact(extent.offset, end):
             meter.advance(length_bytes)
             first = extent.first + ordinal - extent.ordinal
             if not above <= first < first + count <= extent.end or claimed.overlap(offset, offset + length_bytes):

@@ -348,7 +348,12 @@ class Server:
                 self._accepts_at = self._served.now() + RETRY_SECONDS
                 return
             self._is_short = False
-            if not self._is_believed(connection):
+            try:
+                is_one_of_us = is_believed(connection, self._disk.lstat(self.directory))
+            except (OSError, PersistentQueueError):  # the worker has gone, or the queue was closed
+                connection.close()
+                continue
+            if not is_one_of_us:
                 LOGGER.warning("%s: a process of another user was refused", self.directory)
                 _refuse(connection, RefusedError(self.directory, "this process runs as another user"))
                 continue
@@ -382,11 +387,6 @@ class Server:
     def _keep_spare(self) -> None:
         with suppress(OSError):
             self._spare = self._spare or spare()
-
-    def _is_believed(self, connection: Socket) -> bool:
-        with suppress(OSError, PersistentQueueError):  # the worker has gone, or the queue was closed
-            return is_believed(connection, self._disk.lstat(self.directory))
-        return False
 
     def _receive(self, peer: _Peer) -> None:
         assert self._service is not None

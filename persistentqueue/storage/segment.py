@@ -25,6 +25,7 @@ from ..core.block import (
     Columns,
     check_body,
     check_item,
+    claimed_time_ns,
     combine_checksums,
     decode_block_header,
     decode_body,
@@ -133,6 +134,8 @@ class Intact(NamedTuple):
     count: int  # type: ignore[assignment]
     holes: list[int]
     """The positions in the block that hold no item."""
+    time_ns: int
+    """Time of the write, in nanoseconds since the epoch."""
 
 
 class FoundBlock(NamedTuple):
@@ -148,7 +151,12 @@ class FoundBlock(NamedTuple):
 
 
 def find_salt(disk: Disk, path: str, number: int) -> int:
-    """Return the salt in the file's own header. Raises ``CorruptionError`` if the header does not check out."""
+    """Return the salt in the file's own header. Raises the error of ``find_header``."""
+    return find_header(disk, path, number).salt
+
+
+def find_header(disk: Disk, path: str, number: int) -> Header:
+    """Return the header of the file of a segment. Raises ``CorruptionError`` if it does not check out."""
     try:
         fd = open_plain(disk, path, READ)
     except FileNotFoundError:
@@ -159,7 +167,7 @@ def find_salt(disk: Disk, path: str, number: int) -> int:
         disk.close(fd)
     if header.number not in {number, PUBLISHED}:
         raise CorruptionError(path, 0, f"segment {number}", f"segment {header.number}")
-    return header.salt
+    return header
 
 
 def was_published(disk: Disk, path: str) -> bool:
@@ -658,10 +666,31 @@ class Segment:
                 holes: list[int] = []
                 if header.flags & HOLES:
                     holes = decode_holes(window.read(offset + BLOCK_HEADER_BYTES, header.body_bytes), 0, header)
-                yield Intact(offset, length_bytes, header.ordinal, header.count, holes)
+                yield Intact(offset, length_bytes, header.ordinal, header.count, holes, header.time_ns)
             except CorruptionError:
                 pass
             offset += length_bytes
+
+    def may_have_lost(self, offset: int, end: int, time_ns: int) -> bool:
+        """Return whether blocks of this segment may have stood between these offsets, behind its last intact block.
+
+        That block was written at ``time_ns``. A file from the pool has older blocks there, of an earlier segment. They
+        say that there was none of this one.
+        """
+        if self.is_blank(offset, end):
+            return False
+        window = self._window(end)
+        if self._find_header(window, offset, end, range(2**63))[1] is not None:
+            return True
+        step_bytes, has_magic = READ_AHEAD_BYTES - BLOCK_HEADER_BYTES, False
+        for start in range(offset, end, step_bytes):
+            data = window.read_around(start, min(READ_AHEAD_BYTES, end - start))
+            at = -1
+            while (at := data.find(BLOCK_MAGIC, at + 1)) >= 0:
+                has_magic = True
+                if claimed_time_ns(data, at) >= time_ns:
+                    return True
+        return not has_magic
 
     def is_blank(self, offset: int, end: int) -> bool:
         """Return whether all bytes between these offsets are zeros, and can be read."""

@@ -445,14 +445,14 @@ class Segments:
     def drop_unlogged(self, first: int = 0) -> bool:
         """Retire segments with ``retire_unlogged``, and delete them at once. Return whether there were any."""
         dropped = self.retire_unlogged(first)
-        for number in dropped:
+        for created in dropped:
             with suppress(OSError):  # the next opening sweeps it
-                self.delete(number)
+                self.delete(created.number)
         return bool(dropped)
 
-    def retire_unlogged(self, first: int = 0) -> list[int]:
-        """Retire the unpinned segments that no frame names, and return their numbers: they hold only blocks of
-        rollbacks. Their files must then be deleted.
+    def retire_unlogged(self, first: int = 0) -> list[SegmentCreated]:
+        """Retire the unpinned segments that no frame names, and return them: they hold only blocks of rollbacks. Their
+        files must then be deleted.
 
         Only segments from number ``first`` on are retired. Nothing may be staged.
         """
@@ -461,9 +461,10 @@ class Segments:
             unlogged = [created for created in self.unlogged if created.number >= first]
             dropped = [created for created in unlogged if created.number not in pinned]
         for created in dropped:
-            self.retire(created.number)
+            with suppress(OSError):  # of a close that fails: the file is closed
+                self.retire(created.number)
         self.unlogged = [created for created in self.unlogged if created not in dropped]
-        return [created.number for created in dropped]
+        return dropped
 
     def close(self) -> None:
         """Close every file, for good.

@@ -88,14 +88,19 @@ class LockFile:
         if not S_ISREG(found.st_mode) or found.st_nlink != 1:
             return False
         self._note(_FLAGS)
+        opened = os.fstat(self._fds[-1])
+        if opened.st_uid == os.geteuid() and not opened.st_size:  # a process that made it may not have come so far
+            self._share(os.stat(self._directory))
         return True
 
     def _share(self, directory: os.stat_result) -> None:
-        """Give the new file to the user and the group of the directory, also if root has made it."""
-        with suppress(PermissionError):  # this process is in no such group
-            os.fchown(self._fds[-1], directory.st_uid if os.geteuid() == _ROOT else -1, directory.st_gid)
+        """Give the empty file to the user and the group of the directory, also if root has made it."""
+        fd, user = self._fds[-1], directory.st_uid if os.geteuid() == _ROOT else -1
+        for owner in ((user, -1), (-1, directory.st_gid)):
+            with suppress(OSError):  # this process is in no such group, or its container does not know them
+                os.fchown(fd, *owner)
         if directory.st_mode & S_IWGRP:
-            os.fchmod(self._fds[-1], _GROUP)
+            os.fchmod(fd, _GROUP)
 
     def _note(self, flags: int) -> None:
         next(map(self._fds.append, map(os.open, (self._path,), (flags,), (_ALONE,))))

@@ -202,18 +202,14 @@ class WorkerState(SessionCalls, Generic[T]):
     def _ask_to_take(self, most: int, deadline: float | None) -> Message:
         """Ask for items until the deadline, also if the owner ends meanwhile."""
         while True:
-            wait = milliseconds(self._left(deadline))
+            seconds = None if deadline is None else max(deadline - self._now(), 0.0)
             try:
                 link = self._reached()
                 if not self._presence.is_held:
                     self._presence.hold()
-                return link.call(Take(min(most, FOR_EVER), wait))
+                return link.call(Take(min(most, FOR_EVER), milliseconds(seconds)))
             except LinkLostError:
                 self._lose()
-
-    def _left(self, deadline: float | None) -> float | None:
-        """Return the seconds until the deadline; None if there is none."""
-        return None if deadline is None else max(deadline - self._now(), 0.0)
 
     def _give_back(self, count: int, ask: Callable[[Message], Message]) -> None:
         """Release the last ``count`` held items, and before them those that no caller has dequeued."""
@@ -269,11 +265,10 @@ class WorkerState(SessionCalls, Generic[T]):
                 self._roll_back()  # the items ahead
                 self._busy = FREE
                 return True
-            deadline = None if timeout is None else self._now() + timeout
             while True:
                 link = self._reached()
                 before = mark + self._asked_ahead()
-                number, wait = self._number + 1, milliseconds(self._left(deadline))
+                number, wait, begun = self._number + 1, milliseconds(timeout), self._now()
                 # No call in these steps, so no interruption in between.
                 self._number = number
                 self._mark = mark
@@ -282,6 +277,7 @@ class WorkerState(SessionCalls, Generic[T]):
                 try:
                     answer = link.call(Flush(number, wait, self._batch.measured), before)
                 except LinkLostError:
+                    timeout = None if timeout is None else max(timeout - (self._now() - begun), 0.0)
                     self._unlink()
                     if self._learn():
                         committed = True

@@ -55,7 +55,7 @@ async def tried(call):
 async def use(queue):
     calls = (
         lambda: queue.put_nowait(3), queue.get_nowait, queue.task_done, lambda: queue.put(3), queue.get, queue.flush,
-        queue.join, lambda: queue.dead_letters,
+        queue.join, lambda: queue.dead_letters, queue.shutdown,
     )
     found = {await tried(each) for each in calls}
     await queue.close()

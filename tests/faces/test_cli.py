@@ -924,6 +924,18 @@ def test_a_queue_is_emptied_and_deleted(open_queue: QueueFactory, path: Path) ->
         assert cli(verb, path, "q", "--json").error["type"] == "QueueNotFoundError"
 
 
+def test_a_deletion_that_was_cut_short_is_run_again(open_queue: QueueFactory, path: Path) -> None:
+    """The same command deletes what is left, also without ``--yes``."""
+    open_queue("q").close()
+    queue = path / "q"
+    (queue / "deleted").mkdir()
+    for log in (queue / "log").iterdir():
+        log.rename(queue / "deleted" / log.name)
+    (queue / "log").rmdir()
+    assert cli("delete", path, "q").text == f"deleted: {path}/q\n"
+    assert not queue.exists()
+
+
 def test_a_queue_with_items_is_deleted_only_if_that_is_said(open_queue: QueueFactory, path: Path) -> None:
     """``delete`` refuses a queue that has items for any consumer, or in its inbox, unless it has ``--yes``."""
     for name in ("ready", "subscribed", "published"):

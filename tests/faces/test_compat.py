@@ -390,7 +390,7 @@ def test_limits_of_the_queue_beneath(opened: OpenFace) -> None:
         with pytest.raises(ValueError, match="non-negative"):
             queue.put(2, timeout=timeout)
     waiting = Waiting(queue.put, 2)
-    wait_for(lambda: queue.persistent.stats().waiting == 1)
+    wait_for(lambda: queue.persistent._open()._waiters.count == 1)
     assert queue.get() == 1
     queue.task_done()
     assert (waiting.answer(), queue.get()) == (None, 2)
@@ -470,6 +470,29 @@ def test_a_call_in_the_middle_of_another_one(opened: OpenFace, shared: bool) -> 
         assert not in_thread(lambda: queue.mutex.acquire(timeout=0.001))
     assert not queue.mutex.locked()
     assert (queue.get(), queue.qsize(), queue.maxsize, queue.is_shutdown) == ("item", 0, 0, False)
+
+
+def test_ctrl_c_while_a_get_wants_the_mutex_back(opened: OpenFace) -> None:
+    """A ``get`` that is interrupted while another call holds the mutex raises that interruption, and no lock stays
+    taken."""
+    queue = opened()
+    main = threading.get_ident()
+
+    def hold_up() -> None:
+        """End the wait of ``get`` while this thread holds the mutex, and interrupt it."""
+        wait_for(lambda: queue.persistent._open()._waiters.count == 1)
+        with queue.mutex:
+            with queue.persistent.transaction() as session:
+                session.enqueue("item")
+            wait_for(lambda: queue.persistent._open()._waiters.count == 0)
+            signal.pthread_kill(main, signal.SIGINT)
+
+    helper = threading.Thread(target=hold_up)
+    helper.start()
+    with pytest.raises(KeyboardInterrupt):
+        queue.get()
+    helper.join()
+    assert queue.get() == "item"
 
 
 def test_the_mutex_serves_conditions(opened: OpenFace) -> None:
@@ -733,7 +756,7 @@ def test_shutdown_ends_a_put_that_waits_for_room(opened: OpenFace) -> None:
     queue = opened(max_items=1, full="block")
     queue.put(0)
     putter = Waiting(queue.put, 1)
-    wait_for(lambda: queue.persistent.stats().waiting == 1)
+    wait_for(lambda: queue.persistent._open()._waiters.count == 1)
     queue.shutdown()
     assert isinstance(putter.answer(), ShutDown)
     assert get_and_end(queue) == 0 and queue.qsize() == 0

@@ -24,6 +24,7 @@ from persistentqueue.core.block import (
     UNIFORM,
     Columns,
     check_body,
+    claimed_time_ns,
     decode_block_header,
     decode_body,
     decode_columns,
@@ -229,6 +230,14 @@ def test_block_that_contradicts_itself(flags: int, count: int, body: bytes) -> N
         decode(data)
     with pytest.raises(CorruptionError):
         decode_columns(body, decode_block_header(data, 0, SALT, 640, "file"), 640, "file")
+
+
+def test_the_time_that_a_header_claims() -> None:
+    """The time is that of the header, also if its checksum is wrong; a header that is cut has none."""
+    data = bytearray(b"..." + b"".join(encode_block([b"a"], SALT, 640, 7, 1234, []).buffers))
+    data[3 + 5] ^= 1
+    assert claimed_time_ns(bytes(data), 3) == 1234
+    assert claimed_time_ns(bytes(data[:20]), 3) == 0
 
 
 def test_block_examples_of_the_document() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -159,6 +160,29 @@ def test_a_rollback_gives_back_what_it_spilled(open_queue: QueueFactory, directo
         other.flush()
     put(queue, b"y")
     assert drain(queue) == [b"kept" * 150] * 2 + [b"y"]
+
+
+def test_an_error_of_the_disk_does_not_keep_a_rollback(
+    open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the files cannot be looked at or deleted, the rollback succeeds. The next opening deletes them."""
+
+    def fail(*_: object) -> NoReturn:
+        raise OSError(errno.EACCES, "denied")
+
+    queue = open_queue(segment_bytes=1000)
+    with queue.session() as session:
+        session._spill_bytes = 10
+        session.enqueue_many([b"x" * 600] * 10)
+        with monkeypatch.context() as patched:
+            for name in ("delete", "file_bytes"):
+                patched.setattr(Segments, name, fail)
+            session.rollback()
+        put(queue, b"y")
+    queue.close()
+    queue = open_queue()
+    assert len(segment_files(directory)) == 1
+    assert drain(queue) == [b"y"]
 
 
 def test_a_refused_flush_leaves_no_segment_behind_its_rollback(open_queue: QueueFactory, directory: Path) -> None:

@@ -30,6 +30,7 @@ from persistentqueue import (
     repair,
 )
 from persistentqueue.cli import main
+from persistentqueue.core.block import BLOCK_MAGIC
 from persistentqueue.core.operations import Adoption, SegmentCreated
 from persistentqueue.system.disk import DISK
 from tests.crash.disk import SimulatedDisk
@@ -280,13 +281,17 @@ def test_neither_log_nor_header(path: Path) -> None:
     assert 40 < len(items) < 60
 
 
-@pytest.mark.parametrize("place", ["first", "last"])
+@pytest.mark.parametrize("place", ["first", "last", "header of the last", "all of the last"])
 def test_neither_log_nor_block(path: Path, place: str) -> None:
     """Without a log, a damaged block is reported, and a copy of its segment is kept."""
     log_file(path).unlink()
     segment = segment_files(path)[1]
     content = segment.read_bytes()
-    flip(segment, {"first": 70, "last": len(content.rstrip(b"\0")) - 1}[place])
+    end, last = len(content.rstrip(b"\0")), content.rindex(BLOCK_MAGIC)
+    if place == "all of the last":
+        segment.write_bytes(content[:last] + b"x" * (end - last) + content[end:])
+    else:
+        flip(segment, {"first": 70, "last": end - 1, "header of the last": last + 9}[place])
     report = repair(path)
     (problem, *_) = report.problems
     assert problem.startswith(f"{segment}: no block between ") and problem.endswith(" is intact")
@@ -296,6 +301,34 @@ def test_neither_log_nor_block(path: Path, place: str) -> None:
     items = taken_out(path)
     assert len(items) == 59
     assert items == [item for item in ITEMS if item in items]
+
+
+@pytest.mark.parametrize("kind", ["adopted", "recycled"])
+def test_neither_log_nor_damage(tmp_path: Path, kind: str) -> None:
+    """Without a log, the frame of an adopted file, and the old blocks in a file from the pool, are no damage."""
+    path = tmp_path / "queue"
+    with PersistentQueue(path, pool_max_bytes=2**20, **SETTINGS) as queue:  # type: ignore[arg-type]
+        if kind == "adopted":
+            with Producer(path) as producer:
+                producer.enqueue_many(ITEMS[:3])
+                producer.flush()
+            assert queue.wait(0.0)
+        else:
+            put_each(queue, ITEMS)
+            queue.clear()
+            queue.trim()
+            queue.maintain()
+            put_each(queue, ITEMS[:10])
+            crash(queue)  # a close would cut the last file
+    log_file(path).unlink()
+    blocks = sum(each.read_bytes().count(BLOCK_MAGIC) for each in segment_files(path))
+    report = repair(path)
+    assert (len(report.problems), report.kept) == (1, ())
+    if kind == "adopted":
+        assert taken_out(path) == ITEMS[:3]
+    else:
+        assert blocks > report.items >= 10
+        assert taken_out(path)[-10:] == ITEMS[:10]
 
 
 @pytest.mark.parametrize("place", [0, -1], ids=["first", "last"])

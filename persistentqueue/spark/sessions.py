@@ -39,7 +39,8 @@ def has_stopped(spark: Any) -> bool:
     """
     try:
         if is_connect(spark):
-            return not spark.version
+            spark.conf.get("spark.app.name", "")  # a call of the server: the client keeps the answer of ``version``
+            return False
         return isinstance(spark, SparkSession) and bool(spark.sparkContext._jsc.sc().isStopped())
     except Exception:
         return True

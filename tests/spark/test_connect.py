@@ -18,8 +18,16 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from persistentqueue.spark import SparkConnectError, StageHandoff, java, local_session
-from tests.support.spark_modes import IS_CONNECT, SOURCES, connect, serving
+from persistentqueue.spark import (
+    Pipeline,
+    SparkConnectError,
+    SparkStoppedError,
+    StageFailedError,
+    StageHandoff,
+    java,
+    local_session,
+)
+from tests.support.spark_modes import IS_CONNECT, SOURCES, connect, serving, start_server
 
 pytestmark = [
     pytest.mark.spark,
@@ -131,6 +139,34 @@ def test_a_server_that_does_not_see_the_files(apart: SparkSession, tmp_path: Pat
             query.awaitTermination(120)
         assert list(handoff.waiting()) == []
         assert list((root / "q+payload").iterdir()) == []
+
+
+@pytest.mark.filterwarnings("ignore:.RETRIES_EXCEEDED")
+def test_a_killed_server_costs_no_input(tmp_path: Path) -> None:
+    """If the server of a session is killed in a stage, the run of the pipeline ends, and all inputs wait."""
+    with (tmp_path / "server.log").open("wb") as log:
+        server, url = start_server(tmp_path / "server", {"spark.master": "local[1]"}, log)
+    try:
+        spark = connect(url)
+        pipeline = Pipeline(spark, tmp_path / "flow")
+
+        @pipeline.stage(source="raw", target="out", max_attempts=2)
+        def work(raw: DataFrame) -> DataFrame:
+            server.kill()
+            server.wait()
+            return raw
+
+        with pipeline:
+            for number in range(2):
+                pipeline.put("raw", spark.range(number))
+            with pytest.raises(StageFailedError) as raised:
+                pipeline.run(until="drained")
+            assert isinstance(raised.value.__cause__, SparkStoppedError)
+            assert (pipeline.stats().edges[0].waiting, pipeline.dead_letters("work")) == (2, [])
+        spark.client.close()
+    finally:
+        server.kill()
+        server.wait()
 
 
 @pytest.mark.skipif(

@@ -151,12 +151,19 @@ class Connected:
     """A session of Spark Connect whose server gives an answer, or raises an error."""
 
     __module__ = "pyspark.sql.connect.session"
+    version = "4.3.0"
+    """The version of the server, which PySpark asks for once."""
 
     def __init__(self, answer: str | Exception) -> None:
         self._answer = answer
 
     @property
-    def version(self) -> str:
+    def conf(self) -> Connected:
+        return self
+
+    def get(self, name: str, default: str) -> str:
+        """Return the answer of the server to a question for a setting."""
+        assert (name, default) == ("spark.app.name", "")
         if isinstance(self._answer, Exception):
             raise self._answer
         return self._answer
@@ -166,11 +173,12 @@ class Connected:
     ("session", "expected"),
     [
         (object.__new__(Classic), True),
-        (Connected("4.3.0"), False),
+        (Connected("a name"), False),
+        (Connected(""), False),
         (Connected(OSError("no server")), True),
         (object(), False),
     ],
-    ids=["classic without its context", "connect", "connect without a server", "a stand-in"],
+    ids=["classic without its context", "connect", "connect without a name", "connect without a server", "a stand-in"],
 )
 def test_a_session_that_answers_has_not_stopped(session: Any, expected: bool) -> None:
     """A session has stopped if its Java or its server says so, or does not answer."""

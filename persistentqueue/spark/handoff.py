@@ -10,6 +10,7 @@ file system will do.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -60,6 +61,7 @@ inputs that a stage takes again. The payloads of these manifests lie at the edge
 _LOCKED = "another job owns the hand-off, or the pipeline: wait for its end, or close it there"
 _SKIP = "call handoff.skip(error.manifest)"
 """Action that helps if a payload is lost, and cannot be restored."""
+_LOGGER = logging.getLogger("persistentqueue.spark")
 
 
 class PayloadLostError(CorruptionError):
@@ -112,7 +114,8 @@ class StageHandoff:
     removes the payloads of this queue that no waiting manifest names, and nothing else. In the directory of a
     ``Pipeline`` with dead letters it removes none, since the letters may need them. It removes none, either, while a
     block of the queue is damaged. While the queue keeps ``*.damaged`` files, as a repair leaves them, such payloads get
-    ``.lost`` behind their name instead. All methods may be called from several threads.
+    ``.lost`` behind their name instead. A payload that cannot be renamed stays, with a warning in the log. All methods
+    may be called from several threads.
 
     By default one stage is taken once. With subscriptions, each consumer takes every stage: see ``subscribe``, and
     ``take(subscription=…)``. A payload stays until all subscriptions, and the consumers without a name, have taken it.
@@ -573,12 +576,29 @@ class StageHandoff:
         """Remove the payloads of this queue that no manifest in it names, and that no process may hand over.
 
         The queue's lock makes this safe for those of ``put``: no put is writing a payload now. Behind a repair, a
-        manifest of such a payload may be lost: then the payload is kept under another name.
+        manifest of such a payload may be lost: then the payload is kept under another name. If it cannot get that name,
+        it keeps its own until the next opening.
         """
         if self._may_have_letters:
             return
         names = self._payloads.names(self._id)
         needed = set(names) - set(self._unneeded(names))
-        leave = self._payloads.set_aside if self._lacks_manifests() else self._payloads.remove
+        is_kept = self._lacks_manifests()
         for name in unused(names, needed, self._id, self._queue.marker, time.time()):
-            leave(name)
+            if is_kept:
+                self._set_aside(name)
+            else:
+                self._payloads.remove(name)
+
+    def _set_aside(self, name: str) -> None:
+        """Set a payload aside, or warn that it keeps its name: that is no reason to refuse the stages that wait."""
+        try:
+            self._payloads.set_aside(name)
+        except OSError as error:
+            _LOGGER.warning(
+                "%s/%s: no manifest names this payload, and it cannot be renamed (%s), so it stays: "
+                "let this process write to the payload root; the next opening tries again",
+                self._payloads.root,
+                name,
+                error,
+            )

@@ -105,6 +105,29 @@ def test_a_repair_keeps_the_payload_of_a_lost_manifest(tmp_path: Path) -> None:
     assert names(tmp_path / "h+payload") == []
 
 
+@pytest.mark.parametrize("error", [PermissionError("no right"), OSError("the file system does not rename it")], ids=str)
+def test_a_payload_that_cannot_be_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: OSError
+) -> None:
+    """An opening that cannot rename such payloads warns of each one and keeps it; the next opening tries again."""
+
+    def refuse(*_: object) -> NoReturn:
+        raise error
+
+    put(tmp_path, 1, 2, 3)
+    for _ in range(2):
+        damage(tmp_path / "h")
+    assert repair(tmp_path, "h").lost == ((0, 2),)
+    with monkeypatch.context() as patch:
+        patch.setattr("persistentqueue.spark.payload._Local.set_aside", refuse)
+        put(tmp_path)
+    assert names(tmp_path / "h+payload") == ["", "", ""]
+    warnings = [each.getMessage() for each in caplog.records if each.name == "persistentqueue.spark"]
+    assert [f"{tmp_path / 'h+payload'}/stage-" in each and str(error) in each for each in warnings] == [True, True]
+    put(tmp_path)
+    assert names(tmp_path / "h+payload") == ["", "lost", "lost"]
+
+
 @pytest.mark.damages
 @pytest.mark.parametrize("options", [{}, {"max_attempts": 1}], ids=str)
 def test_a_damaged_edge_costs_its_own_input(flow: Flow, options: dict[str, Any]) -> None:

@@ -600,5 +600,5 @@ class StageHandoff:
                 "let this process write to the payload root; the next opening tries again",
                 self._payloads.root,
                 name,
-                error,
+                error.strerror or error,
             )

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
-from persistentqueue import ClosedError, CorruptionError, repair
+from persistentqueue import ClosedError, CorruptionError, PersistentQueue, repair
 from persistentqueue.spark import Pipeline, PipelineDefinitionError, StageFailedError, StageHandoff
+from persistentqueue.spark.pipelines.store import Store
 from tests.support.pipelines import Flow, Rows, StandIn, echo, take, waiting
 
 
@@ -167,14 +169,14 @@ def test_inputs_behind_damage_are_not_left_silently(flow: Flow) -> None:
         pipeline.run(until="drained")
 
 
+def fail(_: Any) -> NoReturn:
+    raise ValueError("a flaw")
+
+
 def flawed(flow: Flow) -> Pipeline:
     """Return a pipeline whose stage gives its inputs up."""
     pipeline = flow.make()
-
-    def work(_: Any) -> NoReturn:
-        raise ValueError("a flaw")
-
-    pipeline.stage(source="a", target="b", name="work", max_attempts=1)(work)
+    pipeline.stage(source="a", target="b", name="work", max_attempts=1)(fail)
     return pipeline
 
 
@@ -232,3 +234,45 @@ def test_letters_of_an_edge_that_is_gone_are_discarded_with_their_payloads(flow:
             assert pipeline.discard("work") == 1
             assert flow.payloads() == {}
     assert waiting(flawed(flow)) == flow.payloads() == {}
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_letters_that_appear_beside_an_open_pipeline_keep_their_payloads(flow: Flow, is_open: bool) -> None:
+    """``discard`` removes no payload that letters need whose queue was not there when the pipeline was opened."""
+    pipeline = flow.make()
+    for name in ("one", "two"):
+        pipeline.stage(source="a", target="b", name=name, max_attempts=1)(fail)
+    pipeline.put("a", flow.rows(1))
+    assert pipeline.run(until="drained")
+    pipeline = flow.make()
+    letters, elsewhere = flow.root / "two.letters", flow.root.parent / "two.letters"
+    letters.rename(elsewhere)
+    pipeline.stage(source="c", target="b", name="other")(echo)
+    pipeline.stats()
+    elsewhere.rename(letters)
+    with PersistentQueue(flow.root, "two.letters") if is_open else nullcontext():
+        assert pipeline.discard("one") == 1
+    assert flow.payloads() == {"a": 1}
+
+
+def test_letters_of_a_pipeline_that_ends_while_another_one_is_opened(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipeline that is opened while another one makes its first letter and ends has this letter, with its payload."""
+    ending, opening = flawed(flow), Pipeline(flow.spark, flow.root)  # type: ignore[arg-type]
+    ending.put("a", flow.rows(1))
+    leave = Store._leave_inputs
+
+    def end(store: Store, forgotten: Any) -> None:
+        leave(store, forgotten)
+        ending.run(until="drained")
+        ending.close()
+
+    monkeypatch.setattr(Store, "_leave_inputs", end)
+    opening.stage(source="a", target="b", name="work")(echo)
+    with opening:
+        assert len(opening.dead_letters("work")) == 1
+        assert flow.payloads() == {"a": 1}
+        assert opening.requeue("work") == 1
+        assert opening.run(until="drained")
+        assert take(opening, "b") == [[1]]

@@ -31,6 +31,7 @@ class Edge(StageHandoff):
         name: The name of the edge, and of its queue.
         payload_root: The directory of the payloads, as for ``StageHandoff``.
         kept: Returns the payloads that must stay, although nothing waits for them at the edge: those of the letters.
+            Its argument is that of ``_needed``. If it raises while the edge is opened, no payload is removed.
         network_disk: Whether the directory may be on a network file system.
 
     Raises:

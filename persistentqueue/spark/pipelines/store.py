@@ -88,20 +88,23 @@ class Store:
         self.edges: dict[str, Edge] = {}
         os.makedirs(self.path, exist_ok=True)
         with ExitStack() as opened:
-            # The letters first: opening an edge sweeps the payloads that nothing names.
-            others = []
-            for name in list_queues(self.path):
-                if name.endswith((LETTERS, AGAIN, _FAILURE)):
-                    opened.enter_context(self._queue(name))
-                elif name not in graph.edges and "." not in name:
-                    others.append(name)
+            opened.callback(self.close)
+            # The letters first: another pipeline that has some is noticed before an edge is opened.
+            self._open_letters()
             self._leave_inputs(forgotten)
+            others = [name for name in list_queues(self.path) if name not in graph.edges and "." not in name]
             for name in others:
                 self._leave_edge(name, forgotten)
             for name in graph.edges:
-                self.edges[name] = opened.enter_context(self._edge(name))
+                self.edges[name] = self._edge(name)
                 self.edges[name].connect(graph.readers(name), forgotten)
             opened.pop_all()
+
+    def _open_letters(self) -> None:
+        """Open the queues of stages that are here now. Raises ``QueueLockedError`` if another pipeline has one."""
+        for name in list_queues(self.path):
+            if name.endswith((LETTERS, AGAIN, _FAILURE)):
+                self._queue(name)
 
     def _edge(self, name: str) -> Edge:
         return Edge(self.session, self.path, name, self._payload_root, self.kept, self._network_disk)
@@ -174,7 +177,15 @@ class Store:
 
     def kept(self, naming: str) -> set[str]:
         """Return the names of the payloads that letters and inputs to take again need; only those with ``naming`` in
-        their item."""
+        their item.
+
+        Without ``naming``, an edge is being opened, and has its lock. Before that, another pipeline may have made
+        letters with payloads of this edge. So their queues are looked for again.
+
+        Raises ``QueueLockedError`` if another pipeline has such a queue.
+        """
+        if not naming:
+            self._open_letters()
         with self._made:
             queues = dict(self._queues)
         inputs: list[Input] = []
@@ -270,11 +281,12 @@ class Store:
     def _sweep(self, names: set[str]) -> None:
         """Let the openings of these edges, which the pipeline does not have, remove the payloads that nothing needs.
 
-        An edge that cannot be opened keeps them: another pipeline has it, for example.
+        An edge that cannot be opened keeps them: another pipeline has it, or letters that may need them, for example.
         """
-        for name in names.intersection(list_queues(self.path)):
+        for name in names:
             with suppress(PersistentQueueError, ValueError, OSError):
-                self._edge(name).close()
+                if name in list_queues(self.path):
+                    self._edge(name).close()
 
     def _queue(self, name: str) -> PersistentQueue[bytes]:
         with self._made:

@@ -304,3 +304,24 @@ def test_a_scheduled_stage_that_is_due_is_blocked(flow: Flow) -> None:
     assert [each.state for each in pipeline.stats().stages] == ["ready"]
     assert pipeline.run(until="drained")
     assert take(pipeline, "a") == [[1]]
+
+
+def test_a_marker_that_is_recorded_meanwhile_ends_a_block(flow: Flow) -> None:
+    """A scheduled stage is blocked no more when another thread puts a DataFrame with its marker: nothing is due."""
+    pipeline = flow.make()
+    pipeline.stage(target="a", name="source", max_waiting=1, marker=lambda: ("once", 1))(lambda: flow.rows(1))
+    pipeline.put("a", flow.rows(0))
+    states: list[str] = []
+
+    def until() -> bool:
+        """Put the DataFrame as soon as the stage is blocked, and end the run when it is not, or 20 looks later."""
+        states.extend(each.state for each in pipeline.stats().stages)
+        if states[-1] == "blocked":
+            pipeline.put("a", flow.rows(1), marker=("once", 1))
+        return ("blocked" in states and states[-1] == "scheduled") or len(states) == 20
+
+    assert not pipeline.run(until="drained")
+    assert pipeline.run(until=until)
+    assert states[-1] == "scheduled"
+    assert pipeline.run(until="drained")
+    assert take(pipeline, "a") == [[0], [1]]

@@ -105,7 +105,7 @@ class Scheduler:
             return "running"
         if stage.error is not None:
             return "failed"
-        if stage.has_input() or stage.is_blocked:
+        if stage.has_input() or stage.is_blocked():
             return "ready" if stage.full_target() is None else "blocked"
         return "idle" if stage.definition.sources else "scheduled"
 
@@ -116,7 +116,7 @@ class Scheduler:
                 raise PersistentQueueError("the pipeline runs in another thread: call stop(), and wait for its end")
             self._is_active, self._is_stopped, self._failure = True, False, None
             for stage in self.stages:
-                stage.is_blocked = False
+                stage.blocked = None
             self._retry_at.clear()
             self._schedule_at.clear()
         permit = Permit()
@@ -211,7 +211,7 @@ class Scheduler:
                 continue
             if now < self._retry_at.get(stage.name, 0.0):
                 is_delayed = True
-            elif (has_input or stage.is_blocked) and stage.full_target() is not None:
+            elif (has_input or stage.is_blocked()) and stage.full_target() is not None:
                 is_drained = False  # a schedule alone says nothing: an attempt looks whether its marker is recorded
             else:
                 ready.append(_Task(stage, is_scheduled))
@@ -248,7 +248,7 @@ class Scheduler:
                 self._is_alone = False
                 if not permit.is_withdrawn:
                     self._retry_at[name] = retry_at
-                    if task.is_scheduled and not retry_at and not task.stage.is_blocked:
+                    if task.is_scheduled and not retry_at and task.stage.blocked is None:
                         self._schedule_at[name] = _next_schedule(task.stage)
                 self._fail(failure, permit)
                 self._changed.notify_all()

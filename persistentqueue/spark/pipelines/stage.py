@@ -102,8 +102,8 @@ class OpenStage:
         """The error of the last attempt; None after a success."""
         self.may_retry = False
         """Whether an error of ``attempt`` is that of an attempt that another one may follow."""
-        self.is_blocked = False
-        """Whether a full target has held the last scheduled run back. The stage then has something to do."""
+        self.blocked: Marker | None = None
+        """The marker of the last scheduled run if a full target has held it back; None if none has."""
         self.seconds: float | None = None
         """Seconds of the last attempt."""
         self._counted: _Work | None = None
@@ -117,6 +117,14 @@ class OpenStage:
             return True
         edges = [self._store.edges[name] for name in self.definition.sources]
         return bool(edges) and all(edge.waiting_count(self.name) for edge in edges)
+
+    def is_blocked(self) -> bool:
+        """Return whether a full target has held the last scheduled run back, and its marker is still not recorded.
+
+        The stage then has something to do.
+        """
+        marker = self.blocked
+        return marker is not None and not any(edge.is_recorded(marker) for edge in self._targets)
 
     def full_target(self) -> str | None:
         """Return the first target with so much waiting that the stage may not run; None if there is none."""
@@ -150,12 +158,12 @@ class OpenStage:
         the last one. Raises errors of its beginning, such as ``DiskFullError`` when it is counted, and errors of giving
         up. Raises ``SparkStoppedError`` if Spark has stopped. Then nothing was consumed and nothing was put.
         """
-        self.may_retry = self.is_blocked = False
+        self.may_retry, self.blocked = False, None
         work = self._next()
         if work is None:
             return False
         if not work.takes and self.full_target() is not None:
-            self.is_blocked = True
+            self.blocked = work.marker
             return False
         spark = self._store.session()
         if has_stopped(spark):

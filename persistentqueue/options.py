@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from enum import Enum
+from math import inf
 from typing import Any, Literal, Protocol, TypedDict
 
 from .core.encryption import Compression, Encryption, Envelopes, check_kinds
@@ -220,15 +221,25 @@ def check_numbers(options: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} must be at most 2**63 - 1, got a number of {value.bit_length()} bits")
 
 
-def check_compaction(below: Any, bytes_per_second: Any) -> None:
-    """Raise ``TypeError`` or ``ValueError`` for arguments that ``PersistentQueue.compact`` cannot have."""
+def checked_compaction(below: Any, bytes_per_second: Any) -> tuple[float, float]:
+    """Return the arguments of ``PersistentQueue.compact`` as floats. Raises ``TypeError`` and ``ValueError``."""
     for name, value in (("below", below), ("bytes_per_second", bytes_per_second)):
         if not hasattr(value, "__float__") or isinstance(value, bool):
             raise TypeError(f"{name} must be a number, not {value!r}")
-    if not 0 <= float(below) <= 1:
+    share, rate = _nearest_float(below), _nearest_float(bytes_per_second)
+    if not 0 <= share <= 1:
         raise ValueError(f"below must be a share from 0 to 1, got {below}")
-    if not float(bytes_per_second) > 0:
+    if not rate > 0:
         raise ValueError(f"bytes_per_second must be more than 0, got {bytes_per_second}")
+    return share, rate
+
+
+def _nearest_float(number: Any) -> float:
+    """Return the number as a float; an infinite one if no float is as large."""
+    try:
+        return float(number)
+    except OverflowError:
+        return inf if number > 0 else -inf
 
 
 def chosen_options(options: Options | None, arguments: Mapping[str, Any]) -> Options:

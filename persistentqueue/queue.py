@@ -27,8 +27,8 @@ from .options import (
     Options,
     Start,
     Unnamed,
-    check_compaction,
     check_numbers,
+    checked_compaction,
     chosen_options,
     for_dead_letters,
     settings_of,
@@ -621,9 +621,9 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
             OSError: A segment cannot be written. The queue is unchanged.
             BrokenQueueError, ClosedError: The queue is broken, or was closed meanwhile.
         """
-        check_compaction(below, bytes_per_second)
+        share, rate = checked_compaction(below, bytes_per_second)
         self._open()
-        return self._maintenance.compact_now(float(below), progress, float(bytes_per_second))
+        return self._maintenance.compact_now(share, progress, rate)
 
     def maintain(self) -> Maintained:
         """Run now what maintenance does by itself, and return what it did.

@@ -26,7 +26,7 @@ from ..interprocess.snapshot_view import View
 from ..interrupts.locks import RLock
 from ..interrupts.members import Members
 from ..misplaced_calls import MisplacedCalls
-from ..options import Options, Start, Unnamed, check_compaction, check_numbers, for_dead_letters
+from ..options import Options, Start, Unnamed, check_numbers, checked_compaction, for_dead_letters
 from ..pickling import uncopyable_block
 from ..runtime.inspection import Stats
 from ..runtime.maintenance import Compacted, Maintained
@@ -274,10 +274,8 @@ class SharedQueue(MisplacedCalls, Generic[T]):
 
     def compact(self, *, below: float = Settings.compact_below, bytes_per_second: float = inf) -> Compacted:
         """Copy the live items of sparse segments to new segments; see ``PersistentQueue.compact``."""
-        check_compaction(below, bytes_per_second)
-        return cast(
-            Compacted, self._owner.call("compact", below=float(below), bytes_per_second=float(bytes_per_second))
-        )
+        share, rate = checked_compaction(below, bytes_per_second)
+        return cast(Compacted, self._owner.call("compact", below=share, bytes_per_second=rate))
 
     def maintain(self) -> Maintained:
         """Run now what maintenance does by itself; see ``PersistentQueue.maintain``."""

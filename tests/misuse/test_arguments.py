@@ -7,6 +7,8 @@ import ctypes
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
+from decimal import Decimal
+from fractions import Fraction
 from functools import partial
 from inspect import isawaitable
 from pathlib import Path
@@ -281,6 +283,20 @@ def test_a_number_of_a_call_is_named(tmp_path: Path, call: str, arguments: Any, 
     """Each interface names an argument that is no number, before it is sent to the owner."""
     answers = asyncio.run(_answers_of_queues(tmp_path, lambda queue: getattr(queue, call)(**arguments)))
     assert answers == [f"TypeError: {what}"] * 4
+
+
+@pytest.mark.parametrize("number", [10**400, -(10**400), Fraction(10**400), Decimal("NaN")], ids=str)
+def test_a_share_is_a_number_of_any_size(tmp_path: Path, number: Any) -> None:
+    """Each interface refuses a share that is out of its range, also one that no float can hold."""
+    answers = asyncio.run(_answers_of_queues(tmp_path, lambda queue: queue.compact(below=number)))
+    assert answers == [f"ValueError: below must be a share from 0 to 1, got {number}"] * 4
+
+
+@pytest.mark.parametrize("rate", [10**400, Fraction(10**400), Decimal("1e400")], ids=str)
+def test_a_rate_is_a_number_of_any_size(tmp_path: Path, rate: Any) -> None:
+    """Each interface takes a rate that no float can hold as one without a bound."""
+    answers = asyncio.run(_answers_of_queues(tmp_path, lambda queue: queue.compact(bytes_per_second=rate)))
+    assert answers == ["took Compacted(segments=0, copied_bytes=0)"] * 4
 
 
 def test_a_memory_budget_is_for_the_owner(tmp_path: Path) -> None:

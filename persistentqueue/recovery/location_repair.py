@@ -73,7 +73,7 @@ def mend_places(disk: Disk, directory: str, data_path: str | None) -> Mended:
     try:
         places = read_places(disk, directory)
         need_data(disk, places)
-        if data_path not in {None, places.place.path}:
+        if data_path not in {None, places.place.path} and places.place != OWN:
             need_own_segments(disk, places, read_claim(disk, places.place)[0], SALVAGE)
         return Mended()
     except (CorruptionError, DataMissingError, DataPathError) as error:

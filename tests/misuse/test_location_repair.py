@@ -436,6 +436,20 @@ def test_the_location_of_a_renamed_queue_is_not_swept(
         assert queue.recovery.swept == ("data/000000000099.seg",)
 
 
+def test_repair_reads_no_id_of_the_working_directory(
+    tmp_path: Path, directory: Path, open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ``queue.id`` in the working directory does not make ``repair`` tie a healthy queue to an empty location."""
+    open_queue().close()
+    publish(directory.parent, "orders", b"waits")
+    (tmp_path / "place").mkdir()
+    (tmp_path / "queue.id").write_bytes(b"damaged")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataPathError, match="them in its own directory"):
+        repair(directory, data_path=tmp_path / "place")
+    assert drain(open_queue()) == [b"waits"]
+
+
 def test_files_that_no_log_names(tmp_path: Path, directory: Path, open_queue: QueueFactory, place: Path) -> None:
     """``repair`` ties no queue without a segment to a location that holds segments and names no queue."""
     open_queue("other").close()

@@ -5,6 +5,10 @@ queue's log names, with its salt. If the log names no segment, the directory mus
 queue. So no segment of another queue is tied to this one. Only if the log cannot be read, any file in ``data`` counts;
 then ``queue.id`` alone says that the directory is another queue's.
 
+Records of two queues may have been exchanged, and accepted so. Then a location that names another queue is taken from
+it, with another id, under two conditions. It holds a segment that the log of this queue names. And the other queue
+records another location, or records this one and has none of its segments there.
+
 If no record and no argument names a location, the queue's own directory must have ``data``, which each queue without
 another location has (see ``need_data``). A file that is replaced is kept as ``*.damaged``.
 """
@@ -17,7 +21,7 @@ from typing import NamedTuple
 
 from ..errors import CorruptionError, DataMissingError, DataPathError
 from ..interrupts.signal_shield import shielded
-from ..storage.layout import find_generations, keep_copy, names_in, set_aside
+from ..storage.layout import find_generations, holds_queue, keep_copy, names_in, set_aside
 from ..storage.locations import (
     DATA_DIRECTORY,
     ID_NAME,
@@ -61,6 +65,8 @@ class Mended(NamedTuple):
 def mend_places(disk: Disk, directory: str, data_path: str | None) -> Mended:
     """Repair ``data.path`` and the location's ``queue.id``, durably; ``data_path``, if given, is the location.
 
+    A sound record is replaced if the segments are at ``data_path``, and none of them at the recorded location.
+
     Raises:
         DataPathError: The segments are not in the recorded location, or not at ``data_path``; or another owner has that
             location. The message says what is needed.
@@ -73,8 +79,11 @@ def mend_places(disk: Disk, directory: str, data_path: str | None) -> Mended:
     try:
         places = read_places(disk, directory)
         need_data(disk, places)
-        if data_path not in {None, places.place.path} and places.place != OWN:
+        if data_path in {None, places.place.path}:
+            return Mended()
+        if places.place != OWN:
             need_own_segments(disk, places, read_claim(disk, places.place)[0], SALVAGE)
+        _need_none_there(disk, places, str(data_path))
         return Mended()
     except (CorruptionError, DataMissingError, DataPathError) as error:
         problem = error
@@ -87,6 +96,16 @@ def mend_places(disk: Disk, directory: str, data_path: str | None) -> Mended:
         shielded(lock.release)
         raise
     return mended
+
+
+def _need_none_there(disk: Disk, places: Places, data_path: str) -> None:
+    """Raise ``DataPathError`` if the segments of the queue are at ``data_path``, and none at the recorded location."""
+    named = segments_in_log(disk, places.directory, STRICT)
+    root = places.directory if data_path == OWN.path else data_path
+    if named and holds_one(disk, root, named) and not holds_one(disk, places.data_root, named):
+        raise DataPathError(
+            places.directory, f"segments of this queue in {places.data_root}", f"them in {root}", _ADVICE
+        )
 
 
 def _mend(
@@ -149,10 +168,25 @@ def _mend_id(disk: Disk, directory: str, root: str, recorded_id: str, copies: li
         renew_id(disk, directory, Place(root, recorded_id))
         return recorded_id
     if found[0] != recorded_id and found[1] != abspath(directory):
+        if _has_left(disk, directory, root, found):
+            return write_id(disk, directory, root).id  # another id: a record of that queue does not lead here any more
         what = f"the location of the segments of {found[1]}"
         advice = f"if that queue is gone, remove {join(root, ID_NAME)}, then repair again; else {_ADVICE}"
         raise DataPathError(directory, f"in {root} the location of this queue's segments", what, advice)
     return found[0]
+
+
+def _has_left(disk: Disk, directory: str, root: str, found: tuple[str, str]) -> bool:
+    """Return whether ``root`` holds segments of the queue in this directory, and none of the queue that it names.
+
+    An opening with an exchanged record may have given the location to that queue.
+    """
+    named, others = (segments_in_log(disk, queue, STRICT) or [] for queue in (directory, found[1]))
+    with suppress(CorruptionError):
+        if holds_one(disk, root, named) and holds_queue(disk, found[1]):
+            place = read_record(disk, found[1]).place
+            return place.id != found[0] or (place.path == root and bool(others) and not holds_one(disk, root, others))
+    return False
 
 
 def _holds(disk: Disk, directory: str, root: str) -> bool:

@@ -13,12 +13,12 @@ from 6 on write to the queue, apart from its directory and its lock file.
    not owned, it is opened for this, and closed.
 5. Refuse a copy of a queue that lies beside its original.
 6. Finish a deletion, or a move of segments, that was cut short. If the location of the segments names another
-   directory, delete no segment in it, but set aside those that nothing refers to.
+   directory, and is not proven to be this queue's, set aside the segments that nothing refers to.
 7. Make a ``Store`` of the state, and write on. After a clean close the store continues with the same log and segment.
    After a crash it begins a new generation of the log and a new segment. *A crash here leaves the log that was read:
    the next opening does all of this again, with the same result.*
-8. Make the location name this directory. *A crash before leaves the other name: the next opening deletes no segment
-   there, too.* Record the limits for producers, and adopt what they have published.
+8. Make the location name this directory. *A crash before leaves the other name: the next opening needs the proof
+   again.* Record the limits for producers, and adopt what they have published.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from ..storage.layout import (
 from ..storage.locations import DATA_DIRECTORY, LOG_DIRECTORY, OWN, Places
 from ..storage.lock import LOCK_NAME, Lock
 from ..storage.log import parse_log_name
-from ..storage.relocation import claim, is_named_otherwise, need_data, open_places, settle, sweep_others
+from ..storage.relocation import claim, is_proven, need_data, open_places, settle, sweep_others
 from ..system.disk import PAGE_BYTES, Disk, basename, join, relpath
 from ..system.event_log import LOGGER
 from ..system.files import make_directory, make_parts, sync_directory, sync_names
@@ -232,7 +232,7 @@ def begin(
     if recovered is not None and recovered.state.decisions and lock.is_named():
         forget_settled(disk, directory, recovered.state, recovered.replay.last_number)
     places = sweep_others(own, settle(own, places, lock, data_path, recovered is None))
-    is_doubtful = recovered is not None and is_named_otherwise(own, places)
+    is_doubtful = recovered is not None and not is_proven(own, places, recovered.replay, recovered.is_strange)
     if recovered is not None and is_doubtful:
         recovered.keep_segments()
     state = _new_state(settings) if recovered is None else recovered.state

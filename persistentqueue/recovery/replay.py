@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
+from math import inf
 
 from ..core.block import SEGMENT_MAGIC
 from ..core.frame import DOUBTED
@@ -64,6 +65,9 @@ class Recovered:
     again."""
     sweep: list[str] = field(default_factory=list)
     set_aside: list[str] = field(default_factory=list)
+    is_strange: bool = False
+    """Whether the segments to which nothing refers do not look like those of a killed owner. It would have made them
+    after its log, and the first one with the next number. It would not have adopted a file without a frame."""
     prepared: Prepared | None = None
     """Transaction in doubt. The state does not contain it."""
     resolved: bool | None = None
@@ -80,10 +84,11 @@ class Recovered:
         return segment_path(places, number, self.adopted)
 
     def keep_segments(self) -> None:
-        """Have the segments set aside that would be swept: they may be those of another queue."""
+        """Have the segments set aside that would be swept or adopted again: they may be those of another queue."""
         kept = [path for path in self.sweep if path.startswith(f"{DATA_DIRECTORY}/")]
         self.sweep = [path for path in self.sweep if path not in kept]
-        self.set_aside += kept
+        self.set_aside += kept + [join(DATA_DIRECTORY, segment_name(number)) for number in self.orphans]
+        self.orphans = {}
 
     def resolve(self, committed: bool) -> None:
         """Apply the transaction in doubt if it is ``committed``, else drop it. Raises ``CorruptionError``."""
@@ -234,6 +239,7 @@ def _inspect(disk: Disk, places: Places, recovered: Recovered, generations: list
             # so was cut short.
             kept = generation == replay.header.number - 1 and replay.header.flags & DOUBTED
             (recovered.set_aside if kept else recovered.sweep).append(join(LOG_DIRECTORY, log_name(generation)))
+    first: float = inf
     for name in names_in(disk, places.path(DATA_DIRECTORY)):
         number = parse_segment_name(name)
         if number is not None and number not in known:
@@ -241,6 +247,10 @@ def _inspect(disk: Disk, places: Places, recovered: Recovered, generations: list
             retired = number < replay.checkpoint.next_segment
             try:
                 header = _header(disk, places.path(path))
+                first = min(first, number)
+                if header is not None:  # a file may be published before the log is made, and is adopted by a frame
+                    is_older = header.time_ns < replay.header.time_ns
+                    recovered.is_strange |= replay.sealed if header.number == PUBLISHED else is_older
                 if header is not None and header.number == PUBLISHED and not retired and not replay.sealed:
                     recovered.orphans[number] = read_publication(disk, places.path(path)).name
                     continue
@@ -248,3 +258,4 @@ def _inspect(disk: Disk, places: Places, recovered: Recovered, generations: list
                 recovered.set_aside.append(path)
             else:
                 (recovered.sweep if retired or not doubtful else recovered.set_aside).append(path)
+    recovered.is_strange |= first not in {inf, state.next_segment}

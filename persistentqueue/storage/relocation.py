@@ -24,9 +24,9 @@ The owner of a queue locks its location before it writes or sweeps there (see ``
 accepted, its location is made to name its directory, by ``claim``. A refused opening writes nothing there.
 
 The records of two queues may have been exchanged, by a backup for instance. Then each location bears the recorded id,
-and names the other queue. So a location that names another queue needs a proof, unless that queue is at a location that
-names it: a segment that the log of this queue names. Without such a proof, and with any file of a queue in it, the
-location is refused. Until its ``claim``, an opening deletes nothing there.
+and names the other queue. So a location that names another queue needs a proof: a segment that the log of this
+queue names. Without one, that queue must be at a location that names it, or be gone, and no segment may contradict the
+log. Otherwise a location with files is refused. An opening sweeps only a location of which ``is_proven`` is true.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ from .locations import (
 from .lock import LOCK_NAME, Lock, read_inode
 from .log import parse_log_name
 from .log_reader import SALVAGE, SNAPSHOT, Policy, Replay, named_segments, read_newest
-from .segment import find_salt, segment_name
+from .segment import find_salt, parse_segment_name, segment_name
 
 _ENDED = (Exception, StoppedError, KeyboardInterrupt, SystemExit)
 """Errors that end a move, which is undone then. Tests simulate a kill by others."""
@@ -326,29 +326,63 @@ def need_own_location(disk: Disk, places: Places) -> None:
 def need_own_segments(disk: Disk, places: Places, queue: str, policy: Policy) -> None:
     """Raise ``DataPathError`` if the location names another ``queue``, and may hold the files of that one.
 
-    It holds none if there is no such queue, or if that queue surely has its files elsewhere. It is this queue's if it
-    holds a segment that the log of this queue names. If the log names none, the location must hold no file. A log that
-    cannot be read proves nothing.
+    It is this queue's if it holds a segment that the log of this queue names. Otherwise the other queue must be gone or
+    surely have its files elsewhere, and no segment may contradict the log. If the log names no segment, a location
+    without a file is enough. A log that cannot be read proves nothing.
     """
-    if not is_named_otherwise(disk, places, queue) or _is_elsewhere(disk, places, queue):
+    if not _is_named_otherwise(disk, places, queue):
         return
-    named = segments_in_log(disk, places.directory, policy)
-    if named is None or not (holds_one(disk, places.data_root, named) if named else is_empty(disk, places.data_root)):
+    root, replay = places.data_root, _read_log(disk, places.directory, policy)
+    named = named_segments(replay) if replay is not None else []
+    if holds_one(disk, root, named):
+        return
+    is_free = _is_elsewhere(disk, places, queue) or (replay is not None and not named and is_empty(disk, root))
+    if not is_free or (replay is not None and _contradicts(disk, root, replay)):
         raise DataPathError(
             places.directory,
-            f"segments of its own at {places.data_root}",
+            f"segments of its own at {root}",
             f"none that its log names, and the name of the queue in {queue}",
             f"if {PATH_NAME} of the two queues was exchanged, restore it, or run repair with the data_path= that each "
             "queue had (persistentqueue repair --data-path DIR); if that queue is gone for good, remove its directory "
-            "by hand",
+            "by hand, and move away what it has left at the location",
         )
 
 
-def is_named_otherwise(disk: Disk, places: Places, queue: str | None = None) -> bool:
-    """Return whether the location names another directory as its ``queue``. Raises ``CorruptionError``."""
+def _contradicts(disk: Disk, root: str, replay: Replay) -> bool:
+    """Return whether the segments at a location that holds none of those in the log contradict that log.
+
+    A power cut may take a segment whose blocks the log carries, and bring back one that was deleted. It never takes a
+    segment that has items in the checkpoint of a synced log. A damaged segment contradicts nothing.
+    """
+    numbers = set(map(parse_segment_name, names_in(disk, root, DATA_DIRECTORY)))
+    if not (replay.synced and replay.checkpoint.extents):
+        numbers &= {number for number, _, _ in named_segments(replay)}
+    for number in filter(None, numbers):
+        with suppress(CorruptionError):
+            find_salt(disk, join(root, f"{DATA_DIRECTORY}/{segment_name(number)}"), number)
+            return True
+    return False
+
+
+def is_proven(disk: Disk, places: Places, replay: Replay, is_strange: bool) -> bool:
+    """Return whether the location is surely this queue's, so that the segments that nothing refers to may be swept.
+
+    It names this directory, or holds a segment that the log names. Otherwise the named queue must be gone or elsewhere.
+    The segments must then look like those of a killed owner (not ``is_strange``, see ``recovery.replay``). Raises
+    ``CorruptionError``.
+    """
     if places.place == OWN:
-        return False
-    queue = read_claim(disk, places.place)[0] if queue is None else queue
+        return True
+    queue = read_claim(disk, places.place)[0]
+    if not _is_named_otherwise(disk, places, queue):
+        return True
+    if holds_one(disk, places.data_root, named_segments(replay)):
+        return True
+    return not is_strange and _is_elsewhere(disk, places, queue)
+
+
+def _is_named_otherwise(disk: Disk, places: Places, queue: str) -> bool:
+    """Return whether the location, which names its ``queue``, names another directory than this one."""
     return queue != abspath(places.directory) and not _is_directory(disk, places, queue)
 
 
@@ -379,11 +413,16 @@ def _is_elsewhere(disk: Disk, places: Places, queue: str) -> bool:
 
 def segments_in_log(disk: Disk, directory: str, policy: Policy) -> list[tuple[int, int, str]] | None:
     """Return number, salt and published name of each segment in the log; None if the log cannot be read."""
-    try:
-        replay = read_newest(disk, directory, policy)
-    except (CorruptionError, FileNotFoundError):
-        return None
+    replay = _read_log(disk, directory, policy)
     return None if replay is None else named_segments(replay)
+
+
+def _read_log(disk: Disk, directory: str, policy: Policy) -> Replay | None:
+    """Return the newest log; None if it cannot be read. A producer of another user may not read it."""
+    try:
+        return read_newest(disk, directory, policy)
+    except (CorruptionError, *OUT_OF_REACH):
+        return None
 
 
 def holds_one(disk: Disk, root: str, named: list[tuple[int, int, str]]) -> bool:

@@ -11,9 +11,11 @@ import pytest
 
 from persistentqueue import Producer, View, check, delete_queue, move_data, repair
 from persistentqueue.errors import CorruptionError, DataMissingError, DataPathError, QueueLockedError
+from persistentqueue.storage.locations import read_places, read_record, renew_id
+from persistentqueue.storage.relocation import need_own_location
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
-from tests.support.queues import crash, drain, flip, log_file, put
+from tests.support.queues import crash, drain, flip, log_file, put, spilling_session
 
 ITEMS = [b"%d" % number * 200_000 for number in range(3)]
 
@@ -407,12 +409,15 @@ def test_a_neighbour_that_is_out_of_reach(
 
 @pytest.mark.parametrize("is_killed", [True, False])
 def test_the_location_of_a_renamed_queue_is_not_swept(
-    tmp_path: Path, directory: Path, open_queue: QueueFactory, place: Path, is_killed: bool
+    tmp_path: Path, directory: Path, open_queue: QueueFactory, is_killed: bool
 ) -> None:
-    """An opening deletes no segment at a location that names another directory: it sets aside what nothing refers to,
-    also if an opening was killed before that one."""
-    data = place / "data"
-    shutil.copy(data / "000000000001.seg", data / "000000000099.seg")
+    """At a location that names another directory, and that nothing proves to be this queue's, an opening deletes no
+    segment. It sets aside what nothing refers to, also if an opening was killed before that one."""
+    open_queue(data_path=tmp_path / "media").close()
+    with open_queue("other") as other:
+        put(other, *ITEMS)
+    data = tmp_path / "media" / "orders" / "data"
+    shutil.copy(directory.with_name("other") / "data" / "000000000001.seg", data / "000000000099.seg")
     directory.rename(directory.with_name("renamed"))
 
     class Killed(BaseException):
@@ -426,14 +431,136 @@ def test_the_location_of_a_renamed_queue_is_not_swept(
     if is_killed:
         with pytest.raises(Killed):
             open_queue("renamed", disk=replace(DISK, rename=rename))
-    queue = open_queue("renamed")
-    assert queue.recovery.swept == ()
-    assert (data / "000000000099.seg.damaged").exists()
-    assert drain(queue) == ITEMS
-    queue.close()
-    shutil.copy(data / "000000000099.seg.damaged", data / "000000000099.seg")
+    with open_queue("renamed") as queue:
+        assert queue.recovery.swept == ()
+    assert [file.name for file in data.iterdir()] == ["000000000099.seg.damaged"]
+    (data / "000000000099.seg.damaged").rename(data / "000000000099.seg")
     with open_queue("renamed") as queue:  # the location names this directory now
         assert queue.recovery.swept == ("data/000000000099.seg",)
+
+
+@pytest.mark.parametrize("items", [ITEMS, []])
+@pytest.mark.parametrize("is_replaced", [True, False])
+def test_what_a_killed_owner_has_left_is_swept_after_a_rename(
+    tmp_path: Path, directory: Path, open_queue: QueueFactory, items: list[bytes], is_replaced: bool
+) -> None:
+    """A queue that is renamed after each crash does not keep the segments that only rollbacks have written to."""
+    data = tmp_path / "media" / "orders" / "data"
+    with open_queue(data_path=tmp_path / "media") as queue:
+        put(queue, *items)
+    name = "orders"
+    for number in range(3):
+        queue = open_queue(name)
+        session = spilling_session(queue, 100_000)
+        for _ in range(20):
+            session.enqueue(bytes(90_000))
+        crash(queue)
+        session.rollback()
+        before = len(list(data.iterdir()))
+        assert before > 1
+        directory.with_name(name).rename(directory.with_name(f"renamed-{number}"))
+        if is_replaced:
+            open_queue(name).close()
+        name = f"renamed-{number}"
+    with open_queue(name) as queue:
+        assert len(queue.recovery.swept) == before - bool(items)
+        assert queue.recovery.set_aside == ()
+        assert drain(queue) == items
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize("is_sealed", [True, False])
+def test_an_adoption_of_a_neighbour_is_not_repeated(
+    tmp_path: Path, directory: Path, open_queue: QueueFactory, is_sealed: bool
+) -> None:
+    """At a location that nothing proves to be this queue's, an opening sets aside published files that were adopted.
+    It does not adopt them again."""
+    path, media = directory.parent, tmp_path / "media"
+    queue = open_queue("a", data_path=media)
+    if is_sealed:
+        queue.close()
+        queue = open_queue("a")
+    crash(queue)
+    with open_queue("b", data_path=media) as queue:
+        put(queue, *ITEMS)
+        drain(queue)
+    publish(path, "b", b"an item of b")
+    open_queue("b").close()  # adopts it
+    exchange(path)
+    (path / "b").rename(tmp_path / "away")
+    with open_queue("a") as queue:
+        assert queue.stats().ready == 0
+        assert queue.recovery.swept == ()
+    assert [file.suffix for file in (media / "b" / "data").iterdir()] == [".damaged"]
+
+
+def test_records_that_were_exchanged_while_a_neighbour_is_missing(
+    tmp_path: Path, directory: Path, open_queue: QueueFactory
+) -> None:
+    """A queue does not take the segments of a neighbour whose directory is not there. When it is there, ``repair``
+    brings both back."""
+    path, media = directory.parent, tmp_path / "media"
+    for name in ("a", "b"):
+        with open_queue(name, data_path=media) as queue:
+            put(queue, *(name.encode() + item for item in ITEMS))
+    exchange(path)
+    (path / "b").rename(tmp_path / "away")
+    before = files_below(media)
+    for call in (
+        lambda: open_queue("a"),
+        lambda: View(path, "a").look(),
+        lambda: Producer(path, "a", create=False),
+        lambda: repair(path, "a"),
+    ):
+        with pytest.raises(DataPathError, match="move away what it has left at the location"):
+            call()
+    assert files_below(media) == before
+    (tmp_path / "away").rename(path / "b")
+    for name in "ab":
+        assert repair(path, name, data_path=media).items == 3
+        assert drain(open_queue(name)) == [name.encode() + item for item in ITEMS]
+
+
+@pytest.mark.parametrize("accepted", ["a", "b", "ab"])
+def test_exchanged_records_that_were_accepted(
+    tmp_path: Path, directory: Path, open_queue: QueueFactory, accepted: str
+) -> None:
+    """``repair`` undoes an exchange that an older version has accepted: then a location names the wrong queue."""
+    path, media = directory.parent, tmp_path / "media"
+    for name in ("a", "b"):
+        with open_queue(name, data_path=media) as queue:
+            put(queue, *(name.encode() + item for item in ITEMS))
+    exchange(path)
+    for name in accepted:
+        renew_id(DISK, str(path / name), read_record(DISK, str(path / name)).place)
+    for name in ("a", "b"):
+        report = repair(path, name, data_path=media)
+        assert (report.items, report.lost, len(report.problems)) == (3, (), 1)
+    for name in ("a", "b"):
+        assert drain(open_queue(name)) == [name.encode() + item for item in ITEMS]
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize("is_older", [True, False])
+def test_a_segment_without_its_header_contradicts_nothing(
+    tmp_path: Path, directory: Path, open_queue: QueueFactory, is_older: bool
+) -> None:
+    """A renamed queue opens after a power cut that took the header of its segment, and brought back an older one. Its
+    items are in the log."""
+    data = tmp_path / "media" / "orders" / "data"
+    with open_queue(data_path=tmp_path / "media") as queue:
+        put(queue, b"first")
+        kept = (data / "000000000001.seg").read_bytes()
+        drain(queue)
+    queue = open_queue()
+    put(queue, b"second")
+    crash(queue)
+    (segment,) = data.iterdir()
+    segment.write_bytes(bytes(segment.stat().st_size))
+    if is_older:
+        (data / "000000000001.seg").write_bytes(kept)
+    directory.rename(directory.with_name("renamed"))
+    assert drain(open_queue("renamed")) == [b"second"]
 
 
 def test_repair_reads_no_id_of_the_working_directory(
@@ -448,6 +575,19 @@ def test_repair_reads_no_id_of_the_working_directory(
     with pytest.raises(DataPathError, match="them in its own directory"):
         repair(directory, data_path=tmp_path / "place")
     assert drain(open_queue()) == [b"waits"]
+
+
+def test_a_producer_that_may_not_read_the_log(tmp_path: Path, directory: Path, place: Path) -> None:
+    """A producer that may not read the log, such as one of another user, finds the location of a renamed queue."""
+    renamed = directory.with_name("renamed")
+    directory.rename(renamed)
+
+    def listdir(name: str) -> list[str]:
+        if name == str(renamed / "log"):
+            raise PermissionError(13, "failed by a test", name)
+        return DISK.listdir(name)
+
+    need_own_location(replace(DISK, listdir=listdir), read_places(DISK, str(renamed)))
 
 
 def test_files_that_no_log_names(tmp_path: Path, directory: Path, open_queue: QueueFactory, place: Path) -> None:

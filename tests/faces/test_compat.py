@@ -390,7 +390,7 @@ def test_limits_of_the_queue_beneath(opened: OpenFace) -> None:
         with pytest.raises(ValueError, match="non-negative"):
             queue.put(2, timeout=timeout)
     waiting = Waiting(queue.put, 2)
-    wait_for(lambda: queue.persistent._open()._waiters.count == 1)
+    wait_for(lambda: queue.persistent.stats().waiting == 1)
     assert queue.get() == 1
     queue.task_done()
     assert (waiting.answer(), queue.get()) == (None, 2)
@@ -756,7 +756,7 @@ def test_shutdown_ends_a_put_that_waits_for_room(opened: OpenFace) -> None:
     queue = opened(max_items=1, full="block")
     queue.put(0)
     putter = Waiting(queue.put, 1)
-    wait_for(lambda: queue.persistent._open()._waiters.count == 1)
+    wait_for(lambda: queue.persistent.stats().waiting == 1)
     queue.shutdown()
     assert isinstance(putter.answer(), ShutDown)
     assert get_and_end(queue) == 0 and queue.qsize() == 0

@@ -32,7 +32,7 @@ from functools import partial
 from ..core.frame import DOUBTED, FRAME_HEADER_BYTES, SEALED, SYNCED
 from ..core.header import Header
 from ..core.operations import Operation, Resolution, SegmentRow, encode_transaction
-from ..errors import BrokenQueueError
+from ..errors import BrokenQueueError, ClosedError
 from ..measuring.stalls import stalled
 from ..storage.layout import delete_file, set_aside
 from ..storage.locations import DATA_DIRECTORY, LOG_DIRECTORY
@@ -380,7 +380,7 @@ class Generations:
         """Give the files of retired segments to the pool, or delete them. The next opening sweeps those that fail."""
         while self.retired:
             self._disk.failpoint("trim.7 give back segment")
-            with suppress(OSError, IndexError):  # IndexError: another thread abandons the store meanwhile
+            with suppress(OSError, IndexError, ClosedError):  # of the last two: another thread abandons the store
                 self._segments.delete(self.retired.popleft()[0])
 
     def _write_generation(

@@ -8,8 +8,8 @@
    their order. Items that were consumed since the oldest of these segments was made are delivered again. Items that
    were compacted are delivered twice while their source still exists. Items of large transactions that were rolled
    back, or cut short by a crash, are delivered as well: their blocks are like all others. The subscriptions are lost:
-   the plain consumer gets all items. Bytes that are in no intact block may have been items, unless all of them are
-   zeros: they are reported, and a copy of their segment is kept.
+   the plain consumer gets all items. Bytes that are in no intact block may have been items: they are reported, and a
+   copy of their segment is kept. Zeros, the frame of an adopted file, and older blocks of a recycled one were none.
 3. The blocks that the log carries are written to the segments, as at any opening. Then every block that the log names
    is read. The blocks that are not intact are lost, and nothing else. Damaged headers of segments are written again.
 

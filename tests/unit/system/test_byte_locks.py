@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -118,3 +119,47 @@ def test_the_file_takes_no_number_of_a_standard_stream(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.stdout == "True []\n"
+
+
+def test_owners_that_the_container_does_not_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the file cannot be given to the owners of the directory, its bytes are locked, and its mode is theirs."""
+
+    def fail(*_: int) -> None:
+        raise OSError(errno.EINVAL, "no such user here")
+
+    monkeypatch.setattr(os, "fchown", fail)
+    tmp_path.chmod(0o770)
+    locks = LockFile(str(tmp_path), "file")
+    assert locks.lock(7)
+    locks.abandon()
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o660
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
+def test_a_file_that_was_not_given_away_is_given_later(tmp_path: Path) -> None:
+    """A process of root that ended behind the making of the file leaves it to the next one to share it."""
+    directory = tmp_path / "queue"
+    directory.mkdir()
+    (directory / "file").touch(mode=0o600)
+    os.chown(directory, 4711, 4712)
+    directory.chmod(0o770)
+    locks = LockFile(str(directory), "file")
+    assert locks.lock(7)
+    locks.abandon()
+    found = (directory / "file").stat()
+    assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (4711, 4712, 0o660)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
+def test_a_file_with_content_is_not_given_away(tmp_path: Path) -> None:
+    """Root gives no file of its own away that may be another one, put there under this name."""
+    directory = tmp_path / "queue"
+    directory.mkdir()
+    (directory / "file").write_bytes(b"secret")
+    (directory / "file").chmod(0o600)
+    os.chown(directory, 4711, 4712)
+    locks = LockFile(str(directory), "file")
+    assert locks.lock(7)
+    locks.abandon()
+    found = (directory / "file").stat()
+    assert (found.st_uid, found.st_mode & 0o777) == (0, 0o600)

@@ -8,8 +8,12 @@ The format ``persistentqueue`` syncs each file that it writes and checks each bl
 are adopted before the first read, and the time of that read includes this. Spark's Parquet and text formats sync
 nothing.
 
+Java and Python's workers talk over Unix sockets (Spark 4.1 and later), unless ``--tcp`` is given. Spark's own formats
+use no Python, and no such sockets.
+
 The *floor* is a Python data source that yields one batch of such rows, made before, again and again. It tells what
-Spark itself takes to get rows from Python: with such batches, no Python data source is much faster.
+Spark itself takes to get rows from Python: with such batches, no Python data source is much faster. A floor of one row
+for each task is counted, too: no count of a Python data source is much faster.
 
 Filters: a queue of ``--filtered`` rows is read as a whole, and then one row in a hundred of it, by offset and by time.
 The bytes are those that the reader takes from files, counted in this process. The rows are also counted by the headers
@@ -44,6 +48,7 @@ PARTITIONS = (1, 2, 4, 8)
 FORMS = ("persistentqueue", "parquet", "text")
 WRITE_BAR, READ_BAR, TEXT_BAR, COUNT_BAR, BYTES_BAR = 1.2, 1.0, 0.6, 5.0, 0.02
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
 Rounds = dict[tuple[str, int], list[float]]
 """The rows per second of each round, by what was done and the number of partitions."""
 
@@ -112,7 +117,7 @@ def once(
         chosen = options | ({"minPartitions": str(partitions)} if form == "persistentqueue" else {})
         return spark.read.format(form).options(**chosen).load(str(place))
 
-    def floor() -> DataFrame:
+    def floor(rows: int) -> DataFrame:
         return spark.read.format("floor").options(rows=rows, partitions=partitions).load()
 
     timed(
@@ -121,7 +126,8 @@ def once(
     if form == "persistentqueue":
         timed("read values", lambda: programs.drop(read(columns="value")))
         timed("read all", lambda: programs.drop(read()))
-        timed("read floor", lambda: programs.drop(floor()))
+        timed("read floor", lambda: programs.drop(floor(rows)))
+        timed("count floor", lambda: floor(partitions).count())
         timed("count offsets", lambda: read(columns="offset").count())
         timed("sum blocks", lambda: read(rows="blocks").agg({"items": "sum"}).collect())
     else:
@@ -160,8 +166,9 @@ def lines(found: Rounds, rows: int) -> Iterator[Row]:
         ("read values", "read", {"text": "read text"}, TEXT_BAR),
         ("read floor", "read from the floor", {"text": "read text", "Parquet": "read parquet"}, None),
         ("read all", "read with offset and timestamp", {"Parquet": "read parquet", "text": "read text"}, None),
-        ("sum blocks", "counted by rows=blocks", {"reading them": "read all"}, COUNT_BAR),
+        ("sum blocks", "counted by rows=blocks", {"reading them": "read all", "the floor": "count floor"}, COUNT_BAR),
         ("count offsets", "counted by columns=offset", {"reading them": "read all"}, None),
+        ("count floor", "in the time of a count of the floor", {"reading them": "read all"}, None),
     ):
         for partitions in counts:
             said = f"{rows:,} rows {what} in {partitions} partition{'s' * (partitions > 1)}"
@@ -305,13 +312,15 @@ def main() -> None:
     parser.add_argument(
         "--rounds", type=harness.at_least_one, default=5, help="rounds of each format and number of partitions (5)"
     )
+    parser.add_argument("--tcp", action="store_true", help="connect Java and Python's workers over TCP")
     options = parser.parse_args()
+    settings = {"spark.master": "local[8]", UNIX_SOCKETS: str(not options.tcp).lower()}
 
     def rows(spark: SparkSession, directory: Path) -> Iterator[Row]:
         yield from lines(measure(spark, directory, options.rows, options.rounds), options.rows)
         yield from filtered(spark, directory, options.filtered, options.rounds)
 
-    programs.run_on_spark("spark_rows", options, rows, spark_master="local[8]")
+    programs.run_on_spark("spark_rows", options, rows, **settings)
 
 
 if __name__ == "__main__":

@@ -9,12 +9,19 @@ import asyncio
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
 from typing import Generic, Literal, TypeVar, overload
 
-from persistentqueue import CodecError, PersistentQueueError, SessionInUseError, Ticket, UnflushedWarning
+from persistentqueue import (
+    CodecError,
+    PersistentQueueError,
+    SessionInUseError,
+    SessionLostError,
+    Ticket,
+    UnflushedWarning,
+)
 from persistentqueue.codecs import T
 from persistentqueue.core.items import chunks
 from persistentqueue.pickling import Uncopyable
@@ -40,7 +47,8 @@ class ConnectedSession(Uncopyable, Generic[T]):
     meanwhile is released, and a flush may be committed.
 
     Each method raises ``ClosedError`` if the session or the queue is closed. It raises ``SessionLostError`` if the
-    owner has ended and had anything of the session, which begins anew. ``rollback`` and ``close`` are exceptions.
+    owner has ended and had anything of the session, which begins anew. ``rollback`` and ``close`` are exceptions. If
+    that call was cancelled, the next one raises the error.
 
     Args:
         core: The synchronous session.
@@ -91,6 +99,10 @@ class ConnectedSession(Uncopyable, Generic[T]):
         self._is_busy = True
         try:
             yield
+        except asyncio.CancelledError as cancelled:
+            if isinstance(cancelled.__cause__, SessionLostError):  # a timeout around the call hides it
+                self._core.tell_again(cancelled.__cause__)
+            raise
         finally:
             self._is_busy = False
 
@@ -171,10 +183,12 @@ class ConnectedSession(Uncopyable, Generic[T]):
             self._is_taking = True
             try:
                 return await patiently(self.in_thread(take), self._core.give_up)
-            except asyncio.CancelledError:
+            except asyncio.CancelledError as cancelled:
                 if self._core.held > held:
-                    with suppress(PersistentQueueError):  # the owner that has ended has released them
+                    try:
                         await over(self.in_thread(partial(self._core.put_back, self._core.held - held)))
+                    except PersistentQueueError as error:  # the items are released all the same
+                        raise cancelled from error
                 raise
             finally:
                 self._is_taking = False

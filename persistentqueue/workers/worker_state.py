@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from copy import copy
 from functools import partial
 from typing import Any, Generic
 
@@ -71,6 +72,7 @@ class WorkerState(SessionCalls, Generic[T]):
         "_presence",
         "_raw",
         "_together",
+        "_untold",
         "_why_closed",
         "name",
     )
@@ -122,6 +124,8 @@ class WorkerState(SessionCalls, Generic[T]):
         """Message with the marker of the last flush; empty if it had none."""
         self._together: _JointFlush | None = None
         """Flushes this session with the sessions of other queues; None if it belongs to no such transaction."""
+        self._untold: SessionLostError | None = None
+        """A loss of which the caller was not told: the next call raises it."""
 
     def __del__(self) -> None:
         if (link := getattr(self, "_link", None)) is not None:
@@ -407,6 +411,10 @@ class WorkerState(SessionCalls, Generic[T]):
             self._doubt = False
             raise ClosedError(self._why_closed)
 
+    def tell_again(self, lost: SessionLostError) -> None:
+        """Raise this error at the next call, unless that is a rollback: the caller has got another error instead."""
+        self._untold = copy(lost)  # without its traceback, which has this session
+
     def loss(self) -> str | None:
         """Return the text of a warning if the close of the queue loses something that no call tells; else None.
 
@@ -427,6 +435,11 @@ class WorkerState(SessionCalls, Generic[T]):
         if self._is_closed and not is_last:
             raise ClosedError(self._why_closed)
         joint, has_learned = self._together, False
+        untold, self._untold = self._untold, None
+        if untold is not None and not is_last:
+            if joint is not None:
+                joint.is_lost = True  # the others have gone on with work of the same transaction
+            raise untold
         if joint is not None:
             with suppress(*((PersistentQueueError,) if is_last else ())):
                 has_learned = joint.resolve()

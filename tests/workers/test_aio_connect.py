@@ -285,6 +285,104 @@ def test_a_cancelled_dequeue_releases_any_item(tmp_path: Path, monkeypatch: pyte
     asyncio.run(main())
 
 
+def test_a_timeout_hides_no_lost_session(tmp_path: Path) -> None:
+    """If a session is lost while its dequeue is cancelled, the next call says so: no half of its work is committed."""
+
+    async def main() -> None:
+        async with await aio.connect(tmp_path, "q") as queue, queue.session() as session:
+            await put(queue, b"job")
+            assert await session.dequeue() == b"job"
+            task = asyncio.create_task(session.dequeue(timeout=None))
+            await until(lambda: is_taking(session))
+            task.cancel()
+            end_connection(session)
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            with pytest.raises(SessionLostError, match="held 1 item"):
+                await session.enqueue(b"result")
+            assert await session.flush() is True
+            assert await queue.peek(9) == [b"job"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("rolls_back", [False, True])
+def test_a_release_that_loses_the_session_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rolls_back: bool
+) -> None:
+    """If a session is lost while a cancelled dequeue releases its item, the next call says so, unless it is a
+    rollback."""
+    take, put_back = WorkerSession.dequeue, WorkerSession.put_back
+
+    async def main() -> None:
+        async with await aio.connect(tmp_path, "q") as queue, queue.session() as session:
+            await put(queue, b"1", b"2")
+            assert await session.dequeue() == b"1"
+            taken, go_on = threading.Event(), threading.Event()
+
+            def slow(core: WorkerSession[Any], timeout: float | None) -> Any:
+                item = take(core, timeout)
+                taken.set()
+                assert go_on.wait(SECONDS)
+                return item
+
+            def lost(core: WorkerSession[Any], count: int) -> None:
+                end_connection(session)
+                put_back(core, count)
+
+            monkeypatch.setattr(WorkerSession, "dequeue", slow)
+            monkeypatch.setattr(WorkerSession, "put_back", lost)
+            task = asyncio.create_task(session.dequeue())
+            await asyncio.to_thread(taken.wait, SECONDS)
+            task.cancel()
+            go_on.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            if rolls_back:
+                await session.rollback()
+            else:
+                with pytest.raises(SessionLostError, match="held 2 items"):
+                    await session.flush()
+            assert await session.flush() is True
+            assert await queue.peek(9) == [b"1", b"2"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_told_before", [False, True])
+def test_a_timeout_hides_no_lost_session_of_a_transaction(tmp_path: Path, is_told_before: bool) -> None:
+    """If one of two sessions is lost while its dequeue is cancelled, a later call says so, at the latest their common
+    flush. Nothing that was done before is committed."""
+
+    async def main() -> None:
+        async with await aio.connect(tmp_path, "a") as a, await aio.connect(tmp_path, "b") as b:
+            await put(a, b"job")
+            with pytest.raises(SessionLostError, match="held 1 item"):
+                async with aio.transaction(a, b) as (taking, putting):
+                    assert await taking.dequeue() == b"job"
+                    task = asyncio.create_task(taking.dequeue(timeout=None))
+                    await until(lambda: is_taking(taking))
+                    task.cancel()
+                    end_connection(taking)
+                    with pytest.raises(asyncio.CancelledError):
+                        await task
+                    await putting.enqueue(b"result")
+                    if is_told_before:
+                        with pytest.raises(SessionLostError) as caught:
+                            await taking.put_back(0)
+                        await putting.flush()
+                        raise caught.value
+            assert (await a.peek(9), await b.peek(9)) == ([b"job"], [])
+
+    asyncio.run(main())
+
+
+def end_connection(session: aio.ConnectedSession[Any]) -> None:
+    """End the connection, as the kernel does when the owner dies."""
+    assert session._core._link is not None
+    session._core._link.cut()
+
+
 async def until(condition: Callable[[], object]) -> None:
     """Let the other tasks run until the condition holds."""
     end_seconds = time.monotonic() + 60

@@ -312,7 +312,9 @@ class WorkerSession(WorkerState[T]):
             self._begin()
         self._busy = BUSY
         try:
-            self._resume(is_last=True)
+            # It does not ask for the outcome of a flush of several sessions: none of them can be flushed any more.
+            if self._together is not None:
+                self._together.settle()
             self._roll_back()
         finally:
             self._is_closed, link, self._link, self._busy = True, self._link, None, FREE

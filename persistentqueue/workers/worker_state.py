@@ -728,16 +728,20 @@ class _JointFlush:
         """Note what an interrupted or failed call has left, before a further call of any of the sessions: the outcome
         of a flush, or a loss. Return whether that outcome was asked for, and is committed. Raises the errors of
         ``learn``."""
+        self.settle()
         first, committed = (self.under_way[0] if self.under_way else None), False
         if first is not None:
-            if first._busy == TORN:
-                first._end_badly()
-            if self.under_way and first._link is None and first._doubt:
+            if first._link is None and first._doubt:
                 committed = self.learn()
             self.under_way = []
         if self.is_lost:
             self._drop()
         return committed
+
+    def settle(self) -> None:
+        """Note the answer to a call of the flush under way that was interrupted."""
+        if self.under_way and self.under_way[0]._busy == TORN:
+            self.under_way[0]._end_badly()
 
     def _drop(self) -> None:
         """Let all sessions begin anew: one has lost what it held, so nothing of the others may be committed."""

@@ -1049,6 +1049,39 @@ def test_a_flush_without_a_next_owner_is_in_doubt(
             assert [session.flush(each) for each in (marker, ("m", 2))] == [False, True]
 
 
+def losing_owners(monkeypatch: pytest.MonkeyPatch, *opened: PersistentQueue[bytes]) -> Callable[..., Message]:
+    """Return a ``call`` of links that closes the owners behind a flush of several queues, whose answer is lost."""
+    call = Link.call
+
+    def lose(link: Link, message: Message, *before: bytes) -> Message:
+        answer = call(link, message, *before)
+        if not (isinstance(message, Call) and message.fields["call"] == "flush_jointly"):
+            return answer
+        monkeypatch.setattr(Link, "call", call)
+        for each in opened:
+            each.close()
+        raise link._lost()
+
+    return lose
+
+
+def test_a_block_that_ends_in_doubt_waits_for_no_owner(served: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the flush of a transaction has found no owner, the end of the block looks for none."""
+    source, join_source = served(name="source")
+    target, join_target = served(name="target")
+    lose = losing_owners(monkeypatch, source, target)
+    with join_source() as a, join_target() as b:
+        with pytest.raises(NotServedError, match="call flush"), transaction(a, b) as (taking, putting):
+            taking.enqueue(b"1")
+            putting.enqueue(b"2")
+            monkeypatch.setattr(Link, "call", lose)
+            try:
+                putting.flush()
+            finally:
+                monkeypatch.setattr(owners.Owner, "reach", lambda *_: pytest.fail("it looks for an owner"))
+        assert (taking.closed, putting.closed) == (True, True)
+
+
 @pytest.mark.parametrize("again", [("m", 1), ("m", 2), ("other", 1)])
 def test_a_joint_flush_without_a_next_owner_is_in_doubt(
     served: Serve,
@@ -1060,17 +1093,7 @@ def test_a_joint_flush_without_a_next_owner_is_in_doubt(
     recorded then."""
     source, join_source = served(name="source")
     target, join_target = served(name="target")
-    call = Link.call
-
-    def lose(link: Link, message: Message, *before: bytes) -> Message:
-        answer = call(link, message, *before)
-        if not (isinstance(message, Call) and message.fields["call"] == "flush_jointly"):
-            return answer
-        monkeypatch.setattr(Link, "call", call)
-        source.close()
-        target.close()
-        raise link._lost()
-
+    lose = losing_owners(monkeypatch, source, target)
     with join_source() as a, join_target() as b, transaction(a, b) as (taking, putting):
         taking.enqueue(b"1")
         putting.enqueue(b"2")

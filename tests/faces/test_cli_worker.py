@@ -110,6 +110,18 @@ def signalled(item):
     record(item)
 
 
+def parental(item):
+    """Fork a child, end it by SIGTERM when it waits for a signal, and record its end."""
+    child = os.fork()
+    if not child:
+        write("child", b"%d" % signal.set_wakeup_fd(-1))
+        signal.pause()
+        os._exit(0)
+    await_file("child")
+    os.kill(child, signal.SIGTERM)
+    record(b"%d" % -os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+
 def pair(first, second):
     record(first)
 
@@ -299,6 +311,14 @@ def test_a_signal_lets_each_process_finish_its_item(tasks: Path, number: signal.
     done = set(lines(tasks))
     assert len(done) == 2
     assert rest(tasks) == [each for each in numbers(20) if each not in done]
+
+
+def test_a_signal_ends_a_child_of_the_function(tasks: Path) -> None:
+    """A child that the function forks has Python's own handlers: SIGTERM ends it, as ``multiprocessing`` needs."""
+    enqueue(tasks, b"1")
+    with worker(tasks, "parental", "--until-empty") as command:
+        assert command.finish()[0] == 0
+    assert (lines(tasks), lines(tasks, "child")) == ({b"%d" % signal.SIGTERM: 1}, {b"-1": 1})
 
 
 def test_a_second_signal_kills(tasks: Path) -> None:

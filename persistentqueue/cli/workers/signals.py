@@ -2,6 +2,8 @@
 
 A handler only notes its signal, so it interrupts no work. The interpreter also writes each signal to a pipe, which
 wakes a loop that waits. A process that was started with a signal ignored, as ``nohup`` does, goes on ignoring it.
+
+A child that the function of a worker forks has the handlers from before: else ``multiprocessing`` could not end it.
 """
 
 from __future__ import annotations
@@ -13,6 +15,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any
+
+from persistentqueue.interrupts.members import Members
+from persistentqueue.system.disk import after_fork_in_child
 
 _REPEATED = getattr(signal, "SIGHUP", None)
 """The signal of which the first one counts: a shell repeats that of its terminal."""
@@ -43,16 +48,22 @@ class Signals:
         for number in self._numbers:
             if signal.getsignal(number) is not signal.SIG_IGN or number not in ENDING:
                 self._before[number] = signal.signal(number, self._note)
+        _NOTING.add(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        _NOTING.discard(self)
+        self._restore()
+        os.close(self._reader)
+        os.close(self._writer)
+
+    def _restore(self) -> None:
+        """Set the handlers from before."""
         signal.set_wakeup_fd(self._wakeup_before)
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        os.close(self._reader)
-        os.close(self._writer)
 
     def fileno(self) -> int:
         """Return the descriptor that is readable after a signal, for a selector."""
@@ -92,3 +103,14 @@ class Signals:
             if self._raises:
                 self._raises = False  # the next signal may come while this one is handled
                 raise KeyboardInterrupt
+
+
+_NOTING: Members[Signals] = Members()
+
+
+def _forget_parent() -> None:
+    for signals in _NOTING:
+        signals._restore()
+
+
+after_fork_in_child(_forget_parent)

@@ -157,7 +157,8 @@ class ConnectedQueue(MisplacedCalls, Uncopyable, Generic[T]):
     owner. A call that finds none in ``lock_timeout`` seconds raises ``NotServedError``. If the owner ends during
     ``clear`` or ``requeue``, the call raises ``OutcomeUnknownError``.
 
-    A cancelled call waits until its thread has finished, and has its effect. Only ``wait`` ends at once.
+    A cancelled call waits until its thread has finished, and has its effect. Only ``wait`` ends at once, if there is an
+    owner.
 
     Args:
         core: The synchronous queue.
@@ -293,7 +294,7 @@ class ConnectedQueue(MisplacedCalls, Uncopyable, Generic[T]):
     async def wait(self, timeout: float | None = None) -> bool:
         """Wait until an item is ready, without holding it; return False if there is none in time.
 
-        A cancellation ends the wait.
+        A cancellation ends the wait. A look for an owner ends first.
 
         Args:
             timeout: Seconds to wait; at least 0. Default None: no limit.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from heapq import nsmallest
 from typing import Final, NamedTuple
 
+from ..errors import printable
 from ..runtime.open_queue import OpenQueue
 from ..runtime.session_state import hold_of
 from .client import Client
@@ -50,9 +51,10 @@ class Connection(NamedTuple):
         deeds = [f"holds {self.held:,} for {self.seconds:,.1f} s"] if self.held else []
         deeds += ["waits for an item"] if self.waits else []
         deeds += ["has lost its items by hold_seconds"] if self.is_lost else []
-        who = f"process {self.process}" + (f" ({self.process_name})" if self.process_name else "")
+        program, thread = printable(self.process_name), printable(self.thread)
+        who = f"process {self.process}" + (f" ({program})" if program else "")
         whom = f" of the subscription {self.subscription!r}" if self.subscription else ""
-        return f"{who}, thread {self.thread}, session {self.session!r}{whom}: {', '.join(deeds) or 'idle'}"
+        return f"{who}, thread {thread}, session {self.session!r}{whom}: {', '.join(deeds) or 'idle'}"
 
 
 def connections_of(open_queue: OpenQueue, clients: set[Client]) -> list[Connection]:

@@ -176,6 +176,13 @@ def test_a_connection_as_one_line() -> None:
     assert str(idle._replace(is_lost=True)).endswith("has lost its items by hold_seconds")
 
 
+def test_the_text_of_a_connection_is_printable() -> None:
+    """``str`` has no character that a terminal obeys, or that UTF-8 has not: the names come from the other process."""
+    one = Connection(4711, "\udcff.py", "\x1b[31mThread", "a\n", "b\x1b", 0, 0.0, False, False, 7)
+    assert str(one).isprintable()
+    assert str(one).encode().startswith(rb"process 4711 (\udcff.py), thread \x1b[31mThread, session 'a\n'")
+
+
 def test_the_list_fits_into_one_message(open_queue: QueueFactory, join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
     """The list has a bounded number of entries, those that hold for longest, and names are cut. The statistics count
     all connections."""

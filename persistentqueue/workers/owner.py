@@ -47,6 +47,8 @@ Serving = Literal["auto", "never"]
 """Whether a process may own the queue."""
 _ONCE = frozenset({"clear", "requeue"})
 """Calls that must not be repeated: the owner that has ended may have made them."""
+_LONG = frozenset({"compact", "maintain"})
+"""Calls with a connection of their own: no other call waits until they have ended."""
 _LAST_SECONDS = 1.0
 """Longest wait for threads that look for the owner, when the process ends."""
 _POLL_SECONDS = 0.005
@@ -321,14 +323,14 @@ class Owner(Generic[T]):
     def call_owner(self, call: str, **arguments: Any) -> Any:
         """Make a call through the socket, also if this process is the owner. Raises ``ReentrantUseError``."""
         since_seconds = self.disk.monotonic()
-        is_repeated = False
+        is_repeated, is_long = False, call in _LONG
 
         def ask() -> Any:
             """Ask owners until one of them answers."""
             nonlocal since_seconds, is_repeated
             while True:
                 try:
-                    answer = self._ask(Call({"call": call, "arguments": arguments}), since_seconds)
+                    answer = self._ask(Call({"call": call, "arguments": arguments}), since_seconds, is_long)
                 except LinkLostError as lost:
                     if call in _ONCE and lost.was_sent:
                         raise OutcomeUnknownError(self.directory, f"which was to {call} the queue") from None
@@ -342,14 +344,17 @@ class Owner(Generic[T]):
                 assert isinstance(answer, Result)
                 return decode_value(answer.fields.get("result"))
 
-        return self._controlling.look(ask)
+        return self._controlling.around(ask) if is_long else self._controlling.look(ask)
 
-    def _ask(self, message: Message, since_seconds: float) -> Message:
-        link = self._take_control()
+    def _ask(self, message: Message, since_seconds: float, is_long: bool) -> Message:
+        link = None if is_long else self._take_control()
         if link is None or link.is_lost:
             link, _ = self.reach(self.calling(), since_seconds)
         answer = link.call(message)
         link.end()
+        if is_long:
+            link.close()
+            return answer
         self._control.append(link)  # only now: a call that was interrupted ends its connection
         if self.closed:  # meanwhile, by another thread
             self.end_control()

@@ -26,9 +26,11 @@ import pytest
 from persistentqueue import (
     ClosedError,
     CodecError,
+    Compacted,
     DeadLetter,
     HoldLostError,
     ItemTooLargeError,
+    Maintained,
     NotServedError,
     OtherOptionsWarning,
     OutcomeUnknownError,
@@ -1695,6 +1697,32 @@ def test_a_close_by_the_progress_of_a_compaction_serves_on(served: Serve) -> Non
             queue.compact(below=1.0, progress=lambda *_: queue.close())
         assert working.flush() is True
         assert not queue.closed
+
+
+@pytest.mark.parametrize(("call", "result"), [("compact", Compacted(2, 3)), ("maintain", Maintained(4, 5, 6))])
+def test_a_long_call_holds_up_no_other_one(
+    served: Serve, monkeypatch: pytest.MonkeyPatch, call: str, result: Compacted | Maintained
+) -> None:
+    """While a thread compacts the queue at its owner, other threads of its process ask the owner for other things."""
+    owner, join = served()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def long(**_: object) -> Compacted | Maintained:
+        begun.set()
+        assert go_on.wait(SECONDS)
+        return result
+
+    monkeypatch.setattr(owner, call, long)
+    with join() as shared, ThreadPoolExecutor(2) as pool:
+        put(shared, b"1")
+        calling = pool.submit(getattr(shared, call))
+        try:
+            assert begun.wait(SECONDS)
+            assert pool.submit(len, shared).result(SECONDS) == 1
+        finally:
+            go_on.set()
+        assert calling.result(SECONDS) == result
+        assert len(shared._owner._control) == 1  # the connection of the long call has ended
 
 
 def test_a_call_that_must_not_be_repeated_is_not_repeated(served: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,6 +104,7 @@ def stat(path: str, name: str | None, as_json: bool) -> int:
         ("overtaken", f"{many(seen.overtaken, 'item')}, in {many(seen.gaps, 'gap')}"),
         ("in total", f"{seen.enqueued:,} enqueued, {seen.dequeued:,} consumed by all"),
         ("published", f"{many(seen.published, 'transaction')} for the owner to adopt"),
+        *([("in doubt", _doubt_text(seen.in_doubt))] if seen.in_doubt else []),
         *((f"subscription {who}", f"{many(left, 'item')} left") for who, left in seen.subscriptions),
         *((f"marker {marker}", str(version)) for marker, version in sorted(seen.markers.items())),
         ("log", f"generation {seen.generation}, {many(seen.transactions, 'transaction')} behind its checkpoint"),
@@ -114,6 +115,10 @@ def stat(path: str, name: str | None, as_json: bool) -> int:
     ]
     show(["", ""], rows, 2)
     return WELL
+
+
+def _doubt_text(coordinator: str) -> str:
+    return f"the last transaction, which is not shown: the queue {coordinator} does not say that it is committed"
 
 
 def _connection_rows(connections: Sequence[Connection]) -> list[tuple[str, str]]:

@@ -259,10 +259,14 @@ def findings(sight: Sight) -> list[Finding]:
 def _of_owner(sight: Sight) -> Iterator[Finding]:
     snapshot = sight.snapshot
     if snapshot.in_doubt:
+        is_left = snapshot.is_owned is False
         yield Finding(
-            True,
-            f"The last transaction covers several queues; only {snapshot.in_doubt!r} knows whether it was committed.",
-            "The next opening of this queue asks that one: keep both in one directory.",
+            is_left,
+            f"The last transaction covers several queues, and is not shown: {snapshot.in_doubt!r} does not say that it "
+            "is committed.",
+            "The next opening of this queue asks that one: keep both in one directory."
+            if is_left
+            else "The owner knows its outcome, and records it here with the next flush.",
         )
     if snapshot.is_owned is False and not snapshot.is_sealed:
         yield Finding(

@@ -120,10 +120,11 @@ class Snapshot:
     markers: Mapping[str, int]
     """Version that each marker has reached."""
     in_doubt: str
-    """Name of the coordinator if the last transaction of the log is prepared, and the log does not have its outcome.
+    """Name of the coordinator if the last transaction covers several queues, and the coordinator does not tell that it
+    is committed. Else empty.
 
-    Else empty. The snapshot is without that transaction. A queue that is owned is in this state after each transaction
-    over several queues, until its next flush or trim: the transaction is most likely committed."""
+    The snapshot is without that transaction: it is being committed, was cut short before it was committed, or its
+    coordinator is missing or cannot be read."""
     segments: tuple[SegmentSnapshot, ...]
     """Segments, the oldest first."""
     live_bytes: int
@@ -191,9 +192,9 @@ class View(Uncopyable):
     The view shows what the owner has committed, in the order of the queue. A power cut may still take the latest of
     it, if the owner has ``sync=False``, or if it is about to sync.
 
-    One transaction may be missing: the last one, if it covers several queues. Only the log of its coordinator, the
-    queue whose name sorts first, has its outcome until the next flush or trim of this queue. ``Snapshot.in_doubt`` then
-    names the coordinator. In an idle queue this may last for 10 seconds or more.
+    The outcome of the last transaction, if it covers several queues, may stand only in the log of its coordinator, the
+    queue whose name sorts first. The view then reads that log. If it cannot be read, the view is without the
+    transaction, and ``Snapshot.in_doubt`` names the coordinator.
 
     Each byte of an item is checked in the way that the owner does it. An item has the right sequence, or it is not
     returned. An item that is consumed while it is being read is left out. An item that is compacted or moved is read
@@ -239,7 +240,7 @@ class View(Uncopyable):
     def _begin(self, disk: Disk, directory: str, envelopes: Envelopes) -> None:
         self._disk = disk
         self._directory = directory
-        self._onlooker = Onlooker(disk, directory)
+        self._onlooker = Onlooker(disk, directory, asks=True)
         self._envelopes = envelopes
         """Opens the blocks that are compressed or encrypted."""
         self._identity: str | None = None

@@ -30,6 +30,7 @@ from ..core.operations import Enqueue
 from ..core.state import Extent
 from ..drawing.text import many
 from ..errors import CorruptionError, PersistentQueueError
+from ..recovery.in_doubt import MayDecide, is_decided
 from ..recovery.replay import Recovered, recover
 from ..storage.layout import MAKE_FIRST, find_generations, no_queue
 from ..storage.locations import DATA_DIRECTORY, Places, read_places
@@ -112,7 +113,9 @@ class FoundRun(NamedTuple):
     columns: Columns | None
 
 
-def look(disk: Disk, directory: str, durably: bool = False) -> tuple[Places, Recovered]:
+def look(
+    disk: Disk, directory: str, durably: bool = False, decide: MayDecide | None = None
+) -> tuple[Places, Recovered]:
     """Return the state that the log of a queue adds up to, whether the queue is owned or not. Nothing is changed.
 
     The state is what the owner has committed, or is about to commit.
@@ -122,6 +125,8 @@ def look(disk: Disk, directory: str, durably: bool = False) -> tuple[Places, Rec
         directory: The directory of the queue.
         durably: Whether to make durable what was read. No crash can then give a sequence to another item. A caller
             needs this before it records how far it has read. Default: False.
+        decide: Returns whether the last transaction, if it covers several queues and the log does not have its outcome,
+            is committed. Default None: the state does not contain it.
 
     Returns:
         The locations of the queue, and its state.
@@ -143,7 +148,7 @@ def look(disk: Disk, directory: str, durably: bool = False) -> tuple[Places, Rec
     """
     directory = abspath(directory)  # a split may be read by a process that has another working directory
     find = partial(find_generations, disk, directory)
-    found = read_steadily(find, lambda _: _look(disk, directory, durably), SNAPSHOT)
+    found = read_steadily(find, lambda _: _look(disk, directory, durably, decide), SNAPSHOT)
     if found is None:
         raise TimeoutError(errno.ETIMEDOUT, "the owner replaced the log during each look: look again", directory)
     places, recovered = found
@@ -152,10 +157,10 @@ def look(disk: Disk, directory: str, durably: bool = False) -> tuple[Places, Rec
     return places, recovered
 
 
-def _look(disk: Disk, directory: str, durably: bool) -> tuple[Places, Recovered | None]:
+def _look(disk: Disk, directory: str, durably: bool, decide: MayDecide | None) -> tuple[Places, Recovered | None]:
     places = read_places(disk, directory)
     need_own_location(disk, places)
-    recovered = recover(disk, places)
+    recovered = recover(disk, places, decide)
     if recovered is not None and recovered.state.extents:  # without an item, no segment is needed
         need_data(disk, places, recovered.replay)
     if durably and recovered is not None:
@@ -189,19 +194,22 @@ class Onlooker:
     Args:
         disk: The access to the file system.
         directory: The directory of the queue.
+        asks: Whether to ask the coordinator's log for the outcome of a transaction over several queues, if the queue's
+            own log does not have it. That outcome may not be durable, even with ``durably``. Default: False.
 
     An onlooker is for one thread at a time.
     """
 
-    def __init__(self, disk: Disk, directory: str) -> None:
+    def __init__(self, disk: Disk, directory: str, asks: bool = False) -> None:
         self._disk = disk
         self._directory = abspath(directory)
+        self._decide = partial(is_decided, disk, self._directory) if asks else None
         self._last: tuple[Places, Recovered] | None = None
         self._is_durable = False
 
-    def __reduce__(self) -> tuple[type[Onlooker], tuple[Disk, str]]:
+    def __reduce__(self) -> tuple[type[Onlooker], tuple[Disk, str, bool]]:
         """Return how to rebuild an onlooker of this queue that has not looked yet."""
-        return Onlooker, (self._disk, self._directory)
+        return Onlooker, (self._disk, self._directory, self._decide is not None)
 
     def look(self, durably: bool = False) -> tuple[Places, Recovered]:
         """Return what the function ``look`` finds. It may be the result of the last call, and must not be changed.
@@ -229,7 +237,7 @@ class Onlooker:
         except (CorruptionError, FileNotFoundError):  # a newer generation has just replaced this log
             pass
         self._last, self._is_durable = None, durably
-        places, recovered = look(self._disk, self._directory, durably)
+        places, recovered = look(self._disk, self._directory, durably, self._decide)
         recovered.replay = recovered.replay._replace(frames=[])  # the state has their content, in less memory
         self._last = places, recovered
         return self._last
@@ -241,6 +249,8 @@ class Onlooker:
         """
         disk, replay = self._disk, recovered.replay
         if replay.torn_bytes or recovered.lost_transactions:  # more of it may be there by now
+            return False
+        if recovered.prepared is not None and self._decide is not None:  # so may the decision
             return False
         is_same = is_unchanged(disk, replay)
         newest = find_generations(disk, self._directory)[-1:]

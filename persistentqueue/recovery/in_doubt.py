@@ -45,12 +45,14 @@ from ..core.operations import Decision, Identity, Operation, Prepare
 from ..core.state import State
 from ..errors import CorruptionError, InDoubtError, MemoryShortageError, PersistentQueueError, QueueNotFoundError
 from ..storage.layout import is_name, names_in
-from ..storage.log_reader import HEAD, NEIGHBOUR, Replay, read_newest
+from ..storage.log_reader import HEAD, NEIGHBOUR, SNAPSHOT, Replay, read_newest
 from ..system.disk import Disk, StatResult, abspath, basename, dirname, join
 from ..system.path_errors import may_pass
 
 Decide = Callable[[Prepare], bool]
 """Returns whether a prepared transaction is committed. Raises ``InDoubtError``."""
+MayDecide = Callable[[Prepare], "bool | None"]
+"""Does as ``Decide``, or returns None, which leaves the transaction in doubt."""
 
 _NOBODY = Identity(b"", 0)
 _TRIES = 100
@@ -105,6 +107,20 @@ def ask(
             reason = "its owner has not settled it yet: flush something in that queue, or close it, then try again"
         disk.sleep(_POLL_SECONDS)
     raise doubt(reason)
+
+
+def is_decided(disk: Disk, directory: str, prepare: Prepare) -> bool | None:
+    """Return True if the coordinator's log says that this transaction is committed, and None if it does not say so.
+
+    For a look from outside at the queue in this directory. It needs no lock, and syncs nothing: the decision may be in
+    the operating system's page cache only. A coordinator that cannot be read says nothing.
+    """
+    try:
+        newest = read_newest(disk, join(dirname(abspath(directory)), prepare.coordinator), SNAPSHOT)
+    except (OSError, PersistentQueueError):
+        return None
+    is_told = newest is not None and _is_meant(prepare, _identity(newest)) and _verdict(newest, prepare, True)
+    return True if is_told else None  # without a decision, one may follow
 
 
 def _read_sealed(disk: Disk, coordinator: str, prepare: Prepare) -> Replay | None:

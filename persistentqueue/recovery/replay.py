@@ -40,7 +40,7 @@ from ..system.bad_pages import read_needed
 from ..system.disk import READ, Disk, join
 from ..system.progress import SILENT, Meter
 from ..system.trust import open_plain
-from .in_doubt import Decide
+from .in_doubt import MayDecide
 
 
 @dataclass
@@ -120,11 +120,11 @@ class Recovered:
                 self.unsynced.append(operation)
 
 
-def recover(disk: Disk, places: Places, decide: Decide | None = None, meter: Meter = SILENT) -> Recovered | None:
+def recover(disk: Disk, places: Places, decide: MayDecide | None = None, meter: Meter = SILENT) -> Recovered | None:
     """Read the queue whose parts are in ``places``; return None if there is no queue. Nothing is changed.
 
-    Without ``decide``, a transaction in doubt stays in doubt. ``meter`` counts the bytes of the log. Raises
-    ``CorruptionError``, and what ``decide`` raises.
+    Without ``decide``, or if it returns None, a transaction in doubt stays in doubt. ``meter`` counts the bytes of the
+    log. Raises ``CorruptionError``, and what ``decide`` raises.
     """
     generations = find_generations(disk, places.directory, places)
     if not generations:
@@ -133,7 +133,9 @@ def recover(disk: Disk, places: Places, decide: Decide | None = None, meter: Met
     replay = read_log(disk, path, meter=meter)
     recovered = _apply(disk, places, replay, meter)
     if recovered.prepared is not None and decide is not None:
-        recovered.resolve(decide(recovered.prepared.prepare))
+        committed = decide(recovered.prepared.prepare)
+        if committed is not None:
+            recovered.resolve(committed)
     _inspect(disk, places, recovered, generations)
     return recovered
 

@@ -13,7 +13,7 @@ A policy says how a use of the log meets each condition:
 |-----------|--------------|------------------|-----------|----------|----------|--------|----------|------------------|
 | STRICT    | unexpected   | error            | the end   | believed | counted  | all    | as it is | asked or left    |
 | SALVAGE   | unexpected   | skipped          | skipped   | ignored  | ignored  | all    | as it is | asked or dropped |
-| SNAPSHOT  | read instead | error, 10th time | the end   | believed | counted  | all    | as it is | left             |
+| SNAPSHOT  | read instead | error, 10th time | the end   | believed | counted  | all    | as it is | asked or left    |
 | NEIGHBOUR | read instead | error            | the end   | believed | counted  | all    | durable  | left             |
 | HEAD      | read instead | error            | the end   | believed | ignored  | 64 KiB | durable  | left             |
 
@@ -31,8 +31,8 @@ The uses of each policy, and what the result of each may lack:
   lock, and leaves the transaction in doubt. A log that is replaced meanwhile may look damaged or missing to ``check``.
 - ``SALVAGE``: A repair of a damaged log holds the lock, and asks for the outcome. If no queue can know the outcome any
   more, the transaction is dropped. The result lacks the damaged frames.
-- ``SNAPSHOT``: Views and splits read beside the owner, and leave the transaction in doubt. The last frame may not be
-  durable yet.
+- ``SNAPSHOT``: Views and splits read beside the owner. A view looks for the outcome in the log of the coordinator; a
+  split leaves the transaction in doubt. The last frame may not be durable yet.
 - ``NEIGHBOUR``: The settlement of a transaction in doubt looks for prepares and decisions in the log of another queue.
   It applies no operation. The last frame may not be durable yet.
 - ``HEAD``: A search among all neighbours does what ``NEIGHBOUR`` does, and reads less.

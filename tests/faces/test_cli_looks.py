@@ -31,7 +31,8 @@ from persistentqueue.cli.formatting import (
     span_text,
 )
 from tests.conftest import QueueFactory
-from tests.support.queues import drain, flip, interruptible, put, segment_files
+from tests.support.queues import crash, drain, flip, interruptible, put, segment_files
+from tests.unit.recovery.test_in_doubt import in_doubt
 
 from .test_cli import NOISE, cli
 
@@ -54,6 +55,16 @@ def test_a_queue_without_a_name_beside_named_queues(open_queue: QueueFactory, pa
     found = [(each["name"], each["depth"]) for each in cli("list", path, "--json").json["queues"]]
     assert found == [(".", 2), ("q", 1)]
     assert cli("report", path, "-o", path / "page.html").text.endswith("2 queues\n")
+
+
+def test_a_transaction_in_doubt_is_told(open_queue: QueueFactory, path: Path) -> None:
+    """``stat`` tells of a transaction over several queues that it does not show, and names the queue that knows it."""
+    a, _ = in_doubt(open_queue, decided=False)
+    assert "in doubt" not in cli("stat", path, "a").text
+    assert "which is not shown: the queue a does not say that it is committed" in cli("stat", path, "b").text
+    crash(a)
+    for name in "ab":
+        open_queue(name)
 
 
 @pytest.mark.damages

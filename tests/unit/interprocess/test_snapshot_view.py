@@ -43,6 +43,7 @@ from tests.conftest import QueueFactory
 from tests.durability.test_processes import Child
 from tests.support.disks import call_on
 from tests.support.queues import crash, drain, flip, put, put_each, segment_files
+from tests.unit.engine.test_two_phase import move
 from tests.unit.recovery.test_in_doubt import in_doubt
 
 
@@ -568,16 +569,64 @@ def test_a_part_that_may_not_be_read_is_a_named_error(open_queue: QueueFactory, 
         call_on(replace(DISK, open=opened), View, directory).peek()
 
 
-def test_a_transaction_in_doubt_is_named(open_queue: QueueFactory, tmp_path: Path) -> None:
-    """After a kill within a transaction over two queues, a snapshot names the queue that knows the outcome.
+@pytest.mark.parametrize("decided", [False, True])
+def test_a_transaction_in_doubt_is_asked_for(open_queue: QueueFactory, tmp_path: Path, decided: bool) -> None:
+    """After a kill within a transaction over two queues, a snapshot has its items if it was decided.
 
-    The items of that transaction are not counted.
+    Otherwise the snapshot is without them, and names the queue that knows the outcome.
     """
-    a, _ = in_doubt(open_queue, decided=True)
+    a, _ = in_doubt(open_queue, decided)
     crash(a)
-    seen = {name: View(tmp_path / "queues", name).look() for name in "ab"}
-    assert {name: each.in_doubt for name, each in seen.items()} == {"a": "", "b": "a"}
-    assert seen["b"].depth == 0
+    view = View(tmp_path / "queues", "b")
+    seen = view.look()
+    assert (seen.in_doubt, seen.depth) == (("", 1) if decided else ("a", 0))
+    assert [item.data for item in view.peek()] == [b"1"][: seen.depth]
+    for name in "ab":
+        open_queue(name)
+
+
+def test_a_view_shows_a_transaction_over_two_queues_at_once(open_queue: QueueFactory, tmp_path: Path) -> None:
+    """A view of each queue shows the transaction when it is committed, also through the owner, and before the queues
+    flush again."""
+    a, b = open_queue("a"), open_queue("b")
+    put(a, b"1", b"2")
+    views = [View(tmp_path / "queues", name) for name in "ab"] + [a.view(), b.view()]
+    assert [view.look().depth for view in views] == [2, 0, 2, 0]
+    for moved in (1, 2):
+        move(a, b)
+        assert [view.look().depth for view in views] == [2 - moved, moved] * 2
+        assert {view.look().in_doubt for view in views} == {""}
+
+
+def test_a_view_sees_the_decision_behind_the_prepare(open_queue: QueueFactory, tmp_path: Path) -> None:
+    """A view that has looked between the prepare and the decision shows the transaction when it is decided."""
+    view, seen = View(tmp_path / "queues", "b"), []
+
+    def decide(step: str) -> None:
+        """Look just before the decision."""
+        if step == "several.3 decide":
+            seen.append((view.look().in_doubt, view.look().depth))
+
+    a, b = open_queue("a", disk=replace(DISK, failpoint=decide)), open_queue("b")
+    put(a, b"1")
+    move(a, b)
+    assert seen == [("a", 0)]
+    assert (view.look().in_doubt, view.look().depth) == ("", 1)
+
+
+def test_a_coordinator_that_cannot_be_believed_says_nothing(open_queue: QueueFactory, tmp_path: Path) -> None:
+    """If the coordinator is missing, or another queue has its name, a snapshot is without the transaction."""
+    a, _ = in_doubt(open_queue, True)
+    crash(a)
+    queues = tmp_path / "queues"
+    (queues / "a").rename(tmp_path / "away")
+    assert View(queues, "b").look().in_doubt == "a"
+    with PersistentQueue(queues, "a") as other:
+        put(other, b"1")
+    assert View(queues, "b").look().in_doubt == "a"
+    delete_queue(queues, "a")
+    (tmp_path / "away").rename(queues / "a")
+    assert View(queues, "b").look().in_doubt == ""
     for name in "ab":
         open_queue(name)
 

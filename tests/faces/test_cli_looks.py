@@ -58,10 +58,15 @@ def test_a_queue_without_a_name_beside_named_queues(open_queue: QueueFactory, pa
 
 
 def test_a_transaction_in_doubt_is_told(open_queue: QueueFactory, path: Path) -> None:
-    """``stat`` tells of a transaction over several queues that it does not show, and names the queue that knows it."""
+    """``stat`` and ``check`` tell of a transaction over several queues that they do not count, and name the queue that
+    knows it."""
     a, _ = in_doubt(open_queue, decided=False)
     assert "in doubt" not in cli("stat", path, "a").text
     assert "which is not shown: the queue a does not say that it is committed" in cli("stat", path, "b").text
+    assert "in doubt" not in cli("check", path, "a").text
+    assert (
+        "in doubt: the last transaction, over several queues: the next opening asks a" in cli("check", path, "b").text
+    )
     crash(a)
     for name in "ab":
         open_queue(name)

@@ -238,8 +238,8 @@ def check_(path: str, name: str | None, as_json: bool) -> int:
         say(f"{report.torn_bytes} bytes of an unfinished group at the end of the log, which the next opening drops")
     if report.in_doubt:
         say(
-            f"in doubt: the last transaction, over several queues: the next opening asks {report.in_doubt}; its items were "
-            "checked, and are not counted"
+            f"in doubt: the last transaction, over several queues: the next opening asks {report.in_doubt}; its items "
+            "were checked, and are not counted"
         )
     if report.published:
         published = many(report.published, "item was", "items were")

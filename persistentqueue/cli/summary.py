@@ -292,11 +292,13 @@ def _of_owner(sight: Sight) -> Iterator[Finding]:
 def _of_holds(sight: Sight) -> Iterator[Finding]:
     snapshot = sight.snapshot
     if not sight.is_inside:
-        if snapshot.overtaken:
+        what = f"{many(snapshot.overtaken, 'item was', 'items were')} overtaken: later items are already consumed."
+        if snapshot.overtaken and snapshot.is_owned is False:
+            yield Finding(False, what, "No session holds them now: the next consumer gets them first.")
+        elif snapshot.overtaken:
             yield Finding(
                 snapshot.depth > 0 and (sight.oldest_seconds or 0) > OLD_SECONDS,
-                f"{many(snapshot.overtaken, 'item was', 'items were')} overtaken: later items are already consumed. "
-                "Sessions hold the overtaken items, or have released them; only the owner's process can tell.",
+                f"{what} Sessions hold the overtaken items, or have released them; only the owner's process can tell.",
                 "Ask the owner's process: print(*queue.explain(), sep='\\n'), or report_html(queue).",
             )
         return
@@ -353,18 +355,25 @@ def _of_files(sight: Sight) -> Iterator[Finding]:
             f"The owner compacts files that are less than {SPARSE:.0%} live (compact_below), about a second after a "
             "commit. If the queue has no owner: persistentqueue compact.",
         )
-    waiting = [(name, left) for name, left in snapshot.subscriptions if left]
-    if len(snapshot.subscriptions) + (not snapshot.fan_out) > 1 and waiting:
-        everybody = [*waiting, *([("", snapshot.depth)] if not snapshot.fan_out else [])]
-        name, left = max(everybody, key=lambda each: each[1])
-        alone = sum(len(segment.left) == 1 and segment.left[0][0] == name for segment in snapshot.segments)
+    everybody = [*snapshot.subscriptions, *([("", snapshot.depth)] if not snapshot.fan_out else [])]
+    name, left = max(everybody, key=lambda each: each[1], default=("", 0))
+    if len(everybody) > 1 and left:
+        alone = sum(  # the youngest file would be there without these items, too
+            len(segment.left) == 1 and segment.left[0][0] == name and not segment.is_youngest
+            for segment in snapshot.segments
+        )
         who = f"the subscription {name!r}" if name else "the plain queue (no subscription)"
+        end = (
+            f"remove it by queue.unsubscribe({name!r})"
+            if name
+            else "queue.clear() consumes the items of the plain queue"
+        )
         yield Finding(
-            alone > 0 and left > 0,
+            alone > 0,
             f"Furthest behind is {who} with {many(left, 'item')} left"
             + (f"; {many(alone, 'data file is', 'data files are')} kept for it alone." if alone else "."),
-            "A consumer that is not used any more keeps every item: remove it by queue.unsubscribe(name); a queue "
-            "made with fan_out=True has only subscriptions.",
+            f"A consumer that is not used any more keeps every item: {end}; a queue made with fan_out=True has only "
+            "subscriptions.",
         )
 
 

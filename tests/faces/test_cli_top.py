@@ -351,11 +351,19 @@ def test_what_is_to_be_known_of_a_queue(open_queue: QueueFactory, directory: Pat
     old_ns = seen.time_ns - 3600 * SECOND_NS
     assert told(overtaken=1, oldest_ns=old_ns).startswith("True 1 item was overtaken")
     assert told(overtaken=1).startswith("False")
-    segments = (SegmentSnapshot(1, 100, 50, 5, (("slow", 5),), False),)
-    assert "subscription 'slow' with 5 items left; 1 data file is kept for it alone" in told(
-        subscriptions=(("slow", 5),), segments=segments
-    )
-    assert "Furthest behind is the plain queue" in told(subscriptions=(("slow", 1),), depth=9)
+    left = told(overtaken=1, oldest_ns=old_ns, is_owned=False, is_sealed=True)
+    assert left.startswith("False 1 item was overtaken") and "explain()" not in left
+    kept = SegmentSnapshot(1, 100, 50, 5, (("slow", 5),), False)
+    slow = told(subscriptions=(("slow", 5),), segments=(kept,))
+    assert "True Furthest behind is the subscription 'slow' with 5 items left; 1 data file is kept for it alone" in slow
+    assert "queue.unsubscribe('slow')" in slow
+    new = told(subscriptions=(("slow", 5),), segments=(kept._replace(is_youngest=True),))
+    assert "False Furthest behind is the subscription 'slow' with 5 items left. " in new
+    plain = told(subscriptions=(("slow", 1),), depth=9)
+    assert "Furthest behind is the plain queue" in plain and "queue.clear()" in plain
+    plain = told(subscriptions=(("quick", 0),), depth=5, segments=(kept._replace(left=(("", 5),)),))
+    assert "True Furthest behind is the plain queue (no subscription) with 5 items left; 1 data file" in plain
+    assert told(subscriptions=(("quick", 0),), depth=0) == ""
     crash(queue)
     assert "recovers" in " ".join(each.advice for each in findings(see(View(directory), "orders")))
     open_queue().close()

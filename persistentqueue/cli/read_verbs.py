@@ -305,10 +305,11 @@ def explain(path: str, name: str | None, as_json: bool) -> int:
 def top(path: str, names: Sequence[str], interval: float, once: bool, as_json: bool) -> int:
     """Watch queues live: depth, rates, waiting times, disk space, the owner's memory, and a map of the data files.
 
-    Ctrl-C ends it, with status 0. The first NAME, or else the deepest queue, is shown in detail. If its owner serves,
-    the sessions of other processes are shown, with what each one holds, and for how long. If stdout is no terminal, the
-    pictures follow each other; --json: one line for each look. The pictures need the extra cli. Status 1, with --once:
-    a queue cannot be read.
+    Ctrl-C ends it, with status 0. The first NAME, or else the deepest queue, is shown in detail. A terminal shows the
+    queues that fail and the deepest ones, if there are more than its lines allow. If its owner serves, the sessions of
+    other processes are shown, with what each one holds, and for how long. If stdout is no terminal, the pictures follow
+    each other; --json: one line for each look. The pictures need the extra cli. Status 1, with --once: a queue cannot
+    be read.
 
     Disk: nothing is changed. Lock: not needed.
     """

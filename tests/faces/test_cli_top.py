@@ -49,11 +49,11 @@ SECOND_NS = 10**9
 NOW_NS = 1_000 * SECOND_NS
 
 
-def drawn(queues: list[Watched], width: int = 150, is_chosen: bool = False) -> str:
+def drawn(queues: list[Watched], width: int = 150, is_chosen: bool = False, height: int | None = None) -> str:
     """Return the picture without its colours."""
     console = Console(width=width, no_color=True, file=open(os.devnull, "w", encoding="utf-8"), record=True)  # noqa: SIM115
     with console.file:
-        console.print(draw("queues", queues, is_chosen, 1.0, width))
+        console.print(draw("queues", queues, is_chosen, 1.0, width, height))
     return console.export_text()
 
 
@@ -265,6 +265,26 @@ def test_the_first_of_those_named_is_shown_at_large(tmp_path: Path) -> None:
         watched.look()
     assert "─ queue b" in drawn(queues)
     assert "─ queue a" in drawn(queues, is_chosen=True)
+
+
+def test_a_low_terminal_shows_the_deepest_queues(tmp_path: Path) -> None:
+    """With more queues than a terminal has lines, the table has those that fail, the chosen one and the deepest, and
+    tells what it leaves out: the queue in detail has room."""
+    for number in range(30):
+        with PersistentQueue(tmp_path, f"q{number:02}", sync=False) as queue:
+            put(queue, *[b"x"] * number)
+    queues = [Watched(f"q{number:02}", View(tmp_path, f"q{number:02}")) for number in (*range(30), 99)]
+    for watched in queues:
+        watched.look()
+    lines = drawn(queues, height=24).splitlines()
+    names = [line.split()[0] for line in lines if line.startswith("q")]
+    assert names == ["queue", *(f"q{number}" for number in range(23, 30)), "q99", "q99:"]
+    assert "and 23 others, with 253 items left" in lines
+    at = next(at for at, line in enumerate(lines) if "─ queue q29" in line)
+    assert at < 24 - 8
+    chosen = drawn(queues, is_chosen=True, height=24)
+    assert "\nq00 " in chosen and "─ queue q00" in chosen
+    assert "others" not in drawn(queues) and "others" not in drawn(queues[:8], height=24)
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])

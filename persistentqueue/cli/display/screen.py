@@ -51,6 +51,8 @@ _MARGIN = 20
 """Columns of the terminal to the left and right of a picture."""
 _LEAST_STEPS = 10
 """Least steps of a curve, on a terminal that is too narrow for more."""
+_LEAST_ROWS = 3
+"""Least queues in the table of a terminal that is too low for more."""
 _BAR = 40
 _WORST = 3
 _OF_CONNECTION = (("process", 0), ("thread", 70), ("session", 0), ("held", 0), ("for", 0), ("now", 50), ("flushes", 90))
@@ -59,19 +61,28 @@ _CONNECTED = 12
 """Most connections in the table of a queue."""
 
 
-def draw(path: str, queues: Sequence[Watched], is_chosen: bool, interval: float, width: int) -> RenderableType:
-    """Draw all queues in a table, and one of them in detail: the first if it was chosen, else the deepest."""
+def draw(
+    path: str, queues: Sequence[Watched], is_chosen: bool, interval: float, width: int, height: int | None = None
+) -> RenderableType:
+    """Draw all queues in a table, and one of them in detail: the first if it was chosen, else the deepest.
+
+    With the ``height`` of a terminal, the table has about a third of its lines.
+    """
     now = datetime.now().astimezone().strftime("%H:%M:%S")
     title = Text.assemble(
         ("persistentqueue top", "bold"), f"  {printable(path)}  {now}  every {interval:g} s  ", ("Ctrl-C ends", "dim")
     )
-    parts: list[RenderableType] = [title, "", _table(queues, width)]
-    parts += [
-        Text(f"{queue.name}: {printable(queue.error)}", style="red", overflow="fold") for queue in queues if queue.error
-    ]
     seen = [queue for queue in queues if queue.snapshot is not None]
-    if seen:
-        chosen = seen[0] if is_chosen else max(seen, key=lambda queue: queue.snapshot.depth if queue.snapshot else 0)
+    chosen = (seen[0] if is_chosen else max(seen, key=_depth)) if seen else None
+    listed, rest = _fitting(queues, chosen, max(height // 3, _LEAST_ROWS) if height is not None else len(queues))
+    parts: list[RenderableType] = [title, "", _table(listed, width)]
+    if rest:
+        left = sum(map(_depth, rest))
+        parts.append(Text(f"and {many(len(rest), 'other')}, with {many(left, 'item')} left", "dim"))
+    parts += [
+        Text(f"{queue.name}: {printable(queue.error)}", style="red", overflow="fold") for queue in listed if queue.error
+    ]
+    if chosen is not None:
         sight = chosen.sight()
         if sight is not None:
             parts += [
@@ -84,6 +95,17 @@ def draw(path: str, queues: Sequence[Watched], is_chosen: bool, interval: float,
                 ),
             ]
     return Group(*parts)
+
+
+def _depth(queue: Watched) -> int:
+    return queue.snapshot.depth if queue.snapshot is not None else 0
+
+
+def _fitting(queues: Sequence[Watched], chosen: Watched | None, most: int) -> tuple[list[Watched], list[Watched]]:
+    """Return the queues that fail, the chosen one and the deepest, at most so many, in their order; and all others."""
+    first = sorted(queues, key=lambda queue: (queue.snapshot is not None, queue is not chosen, -_depth(queue)))[:most]
+    names = {queue.name for queue in first}
+    return [each for each in queues if each.name in names], [each for each in queues if each.name not in names]
 
 
 def _table(queues: Sequence[Watched], width: int) -> Table:

@@ -80,5 +80,5 @@ def _show(looks: Iterator[list[Watched]], path: str, is_chosen: bool, interval: 
         return queues
     with Live(console=screen, screen=True, auto_refresh=False) as live:
         for queues in looks:
-            live.update(draw(path, queues, is_chosen, interval, screen.width), refresh=True)
+            live.update(draw(path, queues, is_chosen, interval, *screen.size), refresh=True)
     return queues

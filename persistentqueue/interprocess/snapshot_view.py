@@ -290,7 +290,7 @@ class View(Uncopyable):
             enqueued=state.next_sequence,
             dequeued=state.gone_count,
             runs=runs,
-            oldest_ns=self._find_oldest(runs),
+            oldest_ns=self._find_oldest(places, recovered, runs),
             subscriptions=tuple(
                 (each.name, state.next_sequence - each.count)
                 for number, each in sorted(state.subscriptions.items())
@@ -468,12 +468,20 @@ class View(Uncopyable):
         return places, recovered
 
     def _read(
-        self, runs: list[Run], apart: bool, envelopes: Envelopes, damaged: Damaged | None = None
+        self,
+        runs: list[Run],
+        apart: bool,
+        envelopes: Envelopes,
+        damaged: Damaged | None = None,
+        seen: tuple[Places, Recovered] | None = None,
     ) -> Generator[Found, None, None]:
-        """Yield what is not consumed of these runs; if they are ``apart``, do not read what lies between them."""
+        """Yield what is not consumed of these runs; if they are ``apart``, do not read what lies between them.
+
+        What was not consumed at the look that has ``seen`` this is yielded, unless its file is gone.
+        """
         failed: Split | None = None
         while runs:
-            splits = plan(self._disk, *self._look(), runs)
+            splits, seen = plan(self._disk, *(seen or self._look()), runs), None
             if apart:
                 splits = [split._replace(runs=(run,)) for split in splits for run in split.runs]
             runs = []
@@ -498,14 +506,15 @@ class View(Uncopyable):
                     runs = [run for each in (rest, *splits[at + 1 :]) for run in each.runs]
                     break
 
-    def _find_oldest(self, runs: tuple[Run, ...]) -> int | None:
+    def _find_oldest(self, places: Places, recovered: Recovered, runs: tuple[Run, ...]) -> int | None:
         if not runs:
             return None
         first = runs[0][0]
         if self._oldest is None or self._oldest[0] != first:
             self._oldest = None
             with suppress(CorruptionError, OSError):
-                for found in self._read([(first, 1)], True, _CLOSED):
+                # A busy consumer takes the first item during almost each look: a new plan would not have it.
+                for found in self._read([(first, 1)], True, _CLOSED, seen=(places, recovered)):
                     self._oldest = first, found.time_ns
         return self._oldest[1] if self._oldest is not None else None
 

@@ -569,6 +569,23 @@ def test_a_part_that_may_not_be_read_is_a_named_error(open_queue: QueueFactory, 
         call_on(replace(DISK, open=opened), View, directory).peek()
 
 
+def test_the_oldest_item_has_an_age_beside_a_busy_consumer(open_queue: QueueFactory, directory: Path) -> None:
+    """If the first item is consumed during a look, the snapshot still has the time at which it was written."""
+    queue = open_queue()
+    put_each(queue, [b"1", b"2", b"3"])
+    first_ns = View(directory).look().oldest_ns
+    assert first_ns is not None
+
+    def consume() -> int:
+        """Consume an item while a view looks, and return the time of the look."""
+        with queue.transaction() as session:
+            session.dequeue()
+        return DISK.time_ns()
+
+    seen = call_on(replace(DISK, time_ns=consume), View, directory).look()
+    assert (seen.runs, seen.oldest_ns) == (((0, 3),), first_ns)
+
+
 @pytest.mark.parametrize("decided", [False, True])
 def test_a_transaction_in_doubt_is_asked_for(open_queue: QueueFactory, tmp_path: Path, decided: bool) -> None:
     """After a kill within a transaction over two queues, a snapshot has its items if it was decided.

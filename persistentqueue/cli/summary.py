@@ -343,6 +343,13 @@ def _of_connections(sight: Sight) -> Iterator[Finding]:
 
 def _of_files(sight: Sight) -> Iterator[Finding]:
     snapshot = sight.snapshot
+    if snapshot.depth and snapshot.oldest_ns is None:
+        yield Finding(
+            True,
+            "The first item that is left could not be read.",
+            "persistentqueue check says why. If bytes are damaged, close the queue and run persistentqueue repair: it "
+            "keeps intact data.",
+        )
     sparse = [segment for segment in snapshot.segments if is_sparse(segment)]
     if sparse:
         size_bytes, live_bytes = (sum(getattr(each, what) for each in sparse) for what in ("size_bytes", "live_bytes"))
@@ -390,8 +397,8 @@ def _of_memory(sight: Sight) -> Iterator[Finding]:
             f"The queue has flowed to disk: {stats.cached:,} of {many(stats.ready, 'ready item')} are in memory. They "
             f"take {size_text(stats.cached_bytes)} of the {size_text(stats.memory_bytes)} allowed "
             f"({share_text(stats.cached / stats.ready if stats.ready else 0)} of the backlog).",
-            "This is normal: the other items are read, in order, when they are due. A larger memory_bytes keeps more "
-            "in memory.",
+            "This is normal: the other items are read, in order, when they are due."
+            + (" A larger memory_bytes keeps more in memory." if 4 * stats.cached_bytes > stats.memory_bytes else ""),
         )
     if stats is not None and stats.fill >= 0.9:
         yield Finding(

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import PersistentQueue, connect
+from persistentqueue import PersistentQueue, View, connect
 from persistentqueue.cli import main, report_html
 from persistentqueue.cli.display.report import page
-from persistentqueue.cli.summary import findings, see_inside
+from persistentqueue.cli.summary import findings, see, see_inside
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
 from tests.support.queues import flip, put, segment_files
@@ -239,6 +239,33 @@ def test_queues_of_a_directory_on_one_page(open_queue: QueueFactory) -> None:
     both.subscribe("audit")
     put(both, b"a")
     assert "(no subscription)" in text_of(report_html(both))
+
+
+@pytest.mark.damages
+def test_a_first_item_that_cannot_be_read_is_found(open_queue: QueueFactory, directory: Path) -> None:
+    """From outside, a damaged block at the front of the queue is a finding, although no session has met it."""
+    with open_queue() as queue:
+        put(queue, b"a" * 100)
+        assert not any("could not be read" in each.what for each in findings(see(View(directory), "orders")))
+    flip(segment_files(directory)[0], 70)
+    (found,) = findings(see(View(directory), "orders"))
+    assert found.is_urgent and "The first item that is left could not be read" in found.what
+    assert "nothing to do" not in text_of(page([see(View(directory), "orders")]))
+
+
+def test_more_memory_is_advised_only_if_it_is_full(open_queue: QueueFactory) -> None:
+    """A backlog that is on disk because the queue was just opened is no reason for a larger ``memory_bytes``."""
+    with open_queue() as queue:
+        put(queue, b"a", b"b")
+    queue = open_queue(memory_bytes=10_000)
+    (flowed,) = findings(see_inside(queue))
+    assert "0 of 2 ready items are in memory" in flowed.what and "memory_bytes" not in flowed.advice
+    put(queue, *[bytes(1000)] * 50)
+    with queue.session() as session:
+        session.dequeue_many(5)
+        session.rollback()
+    (flowed,) = findings(see_inside(queue))
+    assert "A larger memory_bytes keeps more in memory" in flowed.advice
 
 
 @pytest.mark.damages

@@ -183,6 +183,26 @@ def test_the_past_of_the_owner_is_shown_at_the_first_look(open_queue: QueueFacto
     assert "50 at most" in drawn([watched])
 
 
+def test_a_clock_that_is_set_back_begins_anew(open_queue: QueueFactory) -> None:
+    """If the clock is set back between two looks, no rate is shown for the time between, and no later sample."""
+    now = [10**18]
+    queue = open_queue(disk=replace(DISK, time_ns=lambda: now[0]))
+    put(queue, b"1")
+    watched = Watched("orders", queue.view())
+    watched.look()
+    put(queue, b"2")
+    now[0] -= 3600 * SECOND_NS
+    watched.look()
+    assert watched.pace == Pace()
+    put(queue, b"3")
+    now[0] += SECOND_NS
+    watched.look()
+    assert (watched.pace.in_per_second, [each.depth for each in watched.samples]) == (1.0, [2, 3])
+    sight = watched.sight()
+    assert sight is not None
+    assert [each.time_ns for each in sight.history] == sorted(each.time_ns for each in sight.history)
+
+
 def test_many_near_equal_files_are_counted(open_queue: QueueFactory, directory: Path) -> None:
     """Many neighbours of one class are one character and their number, in rows that fit."""
     queue = open_queue(segment_bytes=4096)

@@ -90,6 +90,9 @@ class Watched:
         before = self.snapshot
         try:
             snapshot = self.view.look()
+            if before is not None and snapshot.time_ns <= before.time_ns:  # the clock was set back: begin anew
+                before = None
+                self.samples.clear()
             self._learn(before, snapshot)
         except (PersistentQueueError, OSError) as error:
             self.snapshot, self.failure, self.pace, self.connections = None, error, Pace(), None

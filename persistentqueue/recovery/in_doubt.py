@@ -119,8 +119,8 @@ def is_decided(disk: Disk, directory: str, prepare: Prepare) -> bool | None:
         newest = read_newest(disk, join(dirname(abspath(directory)), prepare.coordinator), SNAPSHOT)
     except (OSError, PersistentQueueError):
         return None
-    is_told = newest is not None and _is_meant(prepare, _identity(newest)) and _verdict(newest, prepare, True)
-    return True if is_told else None  # without a decision, one may follow
+    # Without a decision, one may follow. A decision about this transaction can only be in the log of its coordinator.
+    return True if newest is not None and _verdict(newest, prepare, True) else None
 
 
 def _read_sealed(disk: Disk, coordinator: str, prepare: Prepare) -> Replay | None:

@@ -230,6 +230,8 @@ MUTANTS = (
     Mutant("a decision takes the place of all before it", "core/state", "                self.forget(self.asked_for[name], name)\n", "                self.decisions.clear()\n", "several", 89),
     Mutant("a decision is forgotten that a power cut brings back to mind", "recovery/in_doubt", "newest.frames[-2:]", "newest.frames[-1:]", "several", 406),
     Mutant("what is in doubt is cut off before it is settled", "recovery/opening", "    if not doubtful and not was_in_doubt:\n", "    if not doubtful:\n", "tests/unit/recovery/test_in_doubt.py::test_check_finds_nothing_in_a_cut_short_opening"),
+    Mutant("a view counts what is only prepared", "recovery/in_doubt", "    return True if newest is not None and _verdict(newest, prepare, True) else None\n", "    return True\n", "tests/unit/interprocess/test_snapshot_view.py::test_a_transaction_in_doubt_is_asked_for"),
+    Mutant("a view looks for a decision once", "interprocess/splits", "        if recovered.prepared is not None and self._decide is not None:  # so may the decision\n", "        if False:\n", "tests/unit/interprocess/test_snapshot_view.py::test_a_view_sees_the_decision_behind_the_prepare"),
     Mutant("what was aborted counts", "core/state", "                if first.committed:\n", "                if True:\n", "several faults", 5100),
     Mutant("what is in doubt counts", "recovery/opening", "lambda prepare: ask(disk, directory, prepare, recover_other, others.is_sound)", "lambda _: True", "several"),
     Mutant("what is in doubt is dropped", "recovery/opening", "lambda prepare: ask(disk, directory, prepare, recover_other, others.is_sound)", "lambda _: False", "several"),

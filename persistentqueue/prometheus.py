@@ -110,12 +110,16 @@ class QueueCollector(Collector):
         Raises:
             Exception: A callable of ``queues`` raised it.
         """
-        families = _families()
+        families, given = _families(), set[tuple[str, str]]()
         for queue in self._all():
+            labels = _text_of(queue.path), queue.name or ""
+            if labels in given:  # a second sample with these labels makes a scrape invalid
+                continue
             with suppress(PersistentQueueError, OSError):
                 stats = queue.stats()
                 for name, family in families.items():
-                    _add(family, (_text_of(queue.path), queue.name or ""), getattr(stats, name))
+                    _add(family, labels, getattr(stats, name))
+                given.add(labels)
         return families.values()
 
     def _all(self) -> Iterator[PersistentQueue]:

@@ -72,6 +72,23 @@ def test_counters_are_what_counts_since_something(open_queue: QueueFactory) -> N
     assert set(helps) == {field.name for field in fields(Stats)}
 
 
+def test_a_queue_that_is_given_twice_has_one_sample(open_queue: QueueFactory) -> None:
+    """A queue that an argument and a callable both give has one sample in each metric: a scrape may refuse a second."""
+    orders, others = open_queue(), open_queue("others")
+    put(orders, b"a")
+    registry = CollectorRegistry()
+    with open_queue("gone") as closed:
+        pass
+    again = open_queue("gone")
+    registry.register(QueueCollector(orders, lambda: [closed, orders, others, again]))
+    samples = [
+        (each.name, tuple(sorted(each.labels.items()))) for metric in registry.collect() for each in metric.samples
+    ]
+    assert len(samples) == len(set(samples))
+    (metric,) = [each for each in registry.collect() if each.name == "persistentqueue_ready_items"]
+    assert [each.value for each in metric.samples] == [1, 0, 0]
+
+
 def test_values_are_those_of_stats(open_queue: QueueFactory, tmp_path: Path) -> None:
     """Each queue has its own values, labelled with path and name. The name of an unnamed queue is empty."""
     orders, unnamed = open_queue(), open_queue(None, path=tmp_path / "one")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from ..core.items import checked_timeout
 from ..errors import PersistentQueueError
 from ..serving.protocol import (
     CALLS_ONLY,
@@ -35,7 +34,7 @@ def ask(disk: Disk, directory: str, call: str, timeout_seconds: float) -> Any:
     """
     # An owner of another version may send what this one does not know.
     with suppress(OSError, PersistentQueueError, LookupError, TypeError, ValueError):
-        connection = connect(directory, SOCKET_NAME, checked_timeout(timeout_seconds))
+        connection = connect(directory, SOCKET_NAME, timeout_seconds)
         if connection is not None:
             with connection:
                 if is_believed(connection, disk.lstat(directory)):

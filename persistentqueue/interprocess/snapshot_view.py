@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from ..core.block import BlockHeader
 from ..core.encryption import Encryption, Envelopes
 from ..core.intervals import Intervals, Run, within
-from ..core.items import checked_count, checked_text
+from ..core.items import checked_count, checked_text, checked_timeout
 from ..engine.segment_use import left_in_segments
 from ..errors import CorruptionError, QueueNotFoundError, SubscriptionNotFoundError, naming_paths
 from ..measuring.metrics import Sample, decode_samples, up_to
@@ -417,35 +417,38 @@ class View(Uncopyable):
             queue to this process, or if it does not answer in time.
 
         Raises:
+            TypeError: ``timeout`` is no number.
             ValueError: ``timeout`` is not more than 0.
 
         Nothing becomes durable by this call. A view is for one thread at a time.
         """
         from .questions import ask  # noqa: PLC0415  late: other views need no sockets
 
-        if not timeout > 0:
+        seconds = checked_timeout(timeout)
+        if not seconds:
             raise ValueError(f"timeout must be more than 0, got {timeout}")
-        found: list[Connection] | None = ask(self._disk, self._directory, "connections", timeout)
+        found: list[Connection] | None = ask(self._disk, self._directory, "connections", seconds)
         return found
 
     def times_of(self, sequences: Iterable[int]) -> dict[int, int]:
         """Return the times at which the blocks of these items were written.
 
         Args:
-            sequences: The sequences of the items, in any order.
+            sequences: The sequences of the items, at least 0, in any order.
 
         Returns:
             The time of each item by its sequence, in nanoseconds since the epoch. Items that are consumed, or whose
             blocks cannot be read, are left out.
 
         Raises:
+            TypeError, ValueError: A sequence is no whole number, or negative.
             PersistentQueueError: One of the errors that the class lists, unless it is a ``CorruptionError`` or an
                 ``OSError``.
 
         The call reads one block for each item, and needs no key. A view is for one thread at a time.
         """
         times: dict[int, int] = {}
-        left = sorted(set(sequences))
+        left = sorted({checked_count("a sequence", each) for each in sequences})
         while left:
             try:
                 for found in self._read([(sequence, 1) for sequence in left], True, _CLOSED):

@@ -569,6 +569,22 @@ def test_a_part_that_may_not_be_read_is_a_named_error(open_queue: QueueFactory, 
         call_on(replace(DISK, open=opened), View, directory).peek()
 
 
+def test_arguments_of_the_wrong_type_are_named(open_queue: QueueFactory, directory: Path) -> None:
+    """A timeout or a sequence of the wrong type is an error that names it, and never the answer "no owner serves"."""
+    open_queue(serve=True)
+    view = View(directory)
+    for wrong in (True, "1"):
+        with pytest.raises(TypeError, match="timeout must be None or a number of seconds"):
+            view.connections(wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="timeout must be more than 0"):
+        view.connections(None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"a sequence must be a whole number, not 0\.5"):
+        view.times_of([0.5])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="a sequence must be at least 0"):
+        view.times_of([-1])
+    assert view.connections(timeout=float("inf")) == []
+
+
 def test_the_oldest_item_has_an_age_beside_a_busy_consumer(open_queue: QueueFactory, directory: Path) -> None:
     """If the first item is consumed during a look, the snapshot still has the time at which it was written."""
     queue = open_queue()

@@ -12,7 +12,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 
-from persistentqueue import Connection, CorruptionError, PersistentQueueError, View, ViewedItem, check
+from persistentqueue import (
+    Connection,
+    CorruptionError,
+    PersistentQueueError,
+    QueueNotFoundError,
+    View,
+    ViewedItem,
+    check,
+)
 from persistentqueue.drawing.charts import share_of
 
 from .app import KEYS, NAME, NAMES, PATH, PROBLEMS, SUBSCRIPTION, WELL, encryption_of
@@ -59,6 +67,8 @@ def list_(path: str, as_json: bool) -> int:
         except (PersistentQueueError, OSError) as error:
             if found == ["."]:
                 raise
+            if isinstance(error, QueueNotFoundError):  # deleted since it was found
+                continue
             problems.append(str(error))
             rows.append((name, "?", "", "", "", f"{type(error).__name__}: see persistentqueue check"))
             documents.append({"name": name, "error": document_of_error(error)})
@@ -344,6 +354,8 @@ def report(path: str, names: Sequence[str], output: str, as_json: bool) -> int:
             unread[name] = error
     if not sights:
         raise next(iter(unread.values()))
+    if not names:  # a queue that was deleted since it was found is no problem
+        unread = {name: error for name, error in unread.items() if not isinstance(error, QueueNotFoundError)}
     with written_to(output) as file:
         file.write(page(sights, {name: str(error) for name, error in unread.items()}).encode(errors="replace"))
     if as_json:

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from persistentqueue import PersistentQueue, Snapshot, View, connect, delete_queue
-from persistentqueue.cli import bench, write_verbs
+from persistentqueue.cli import bench, summary, write_verbs
 from persistentqueue.cli.formatting import (
     bound_text,
     item_json,
@@ -70,6 +70,19 @@ def test_a_transaction_in_doubt_is_told(open_queue: QueueFactory, path: Path) ->
     crash(a)
     for name in "ab":
         open_queue(name)
+
+
+def test_a_queue_that_is_deleted_meanwhile_is_no_problem(
+    open_queue: QueueFactory, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue that is deleted between the listing and the look is left out, unless it was named."""
+    put(open_queue("q"), b"a")
+    monkeypatch.setattr(summary, "list_queues", lambda _: ["gone", "q"])
+    listed = cli("list", path, "--json")
+    assert (listed.status, [each["name"] for each in listed.json["queues"]]) == (0, ["q"])
+    reported = cli("report", path, "-o", tmp_path / "page.html", "--json")
+    assert (reported.status, reported.json["errors"]) == (0, {})
+    assert cli("report", path, "gone", "q", "-o", tmp_path / "page.html").status == 1
 
 
 @pytest.mark.damages

@@ -192,9 +192,9 @@ class View(Uncopyable):
     The view shows what the owner has committed, in the order of the queue. A power cut may still take the latest of
     it, if the owner has ``sync=False``, or if it is about to sync.
 
-    The outcome of the last transaction, if it covers several queues, may stand only in the log of its coordinator, the
-    queue whose name sorts first. The view then reads that log. If it cannot be read, the view is without the
-    transaction, and ``Snapshot.in_doubt`` names the coordinator.
+    If the last transaction covers several queues, its outcome may stand only in the log of its coordinator, the queue
+    whose name sorts first. The view then reads that log. If it cannot be read, the view is without the transaction,
+    and ``Snapshot.in_doubt`` names the coordinator.
 
     Each byte of an item is checked in the way that the owner does it. An item has the right sequence, or it is not
     returned. An item that is consumed while it is being read is left out. An item that is compacted or moved is read
@@ -480,7 +480,8 @@ class View(Uncopyable):
     ) -> Generator[Found, None, None]:
         """Yield what is not consumed of these runs; if they are ``apart``, do not read what lies between them.
 
-        What was not consumed at the look that has ``seen`` this is yielded, unless its file is gone.
+        With the result of a look that has ``seen`` them, items that were consumed since are yielded, too, unless their
+        file is gone.
         """
         failed: Split | None = None
         while runs:

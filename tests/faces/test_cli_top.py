@@ -288,8 +288,8 @@ def test_the_first_of_those_named_is_shown_at_large(tmp_path: Path) -> None:
 
 
 def test_a_low_terminal_shows_the_deepest_queues(tmp_path: Path) -> None:
-    """With more queues than a terminal has lines, the table has those that fail, the chosen one and the deepest, and
-    tells what it leaves out: the queue in detail has room."""
+    """With more queues than lines, the table has those that fail, the chosen one and the deepest, and tells what it
+    leaves out. The queue in detail has room."""
     for number in range(30):
         with PersistentQueue(tmp_path, f"q{number:02}", sync=False) as queue:
             put(queue, *[b"x"] * number)

@@ -191,6 +191,8 @@ def _decimal(value: Any, kind: Kind) -> Decimal:
     if isinstance(value, Decimal) and value.is_finite():
         _, digits, exponent = value.as_tuple()
         assert isinstance(exponent, int)
+        if not value and exponent > 0:
+            return Decimal(0)  # Arrow counts the zeros of 0E+5 as digits
         if exponent >= -scale and (not value or len(digits) + exponent <= precision - scale):
             return value
     raise _unfit(value, kind)

@@ -266,6 +266,20 @@ def test_a_number_of_json_is_an_exact_decimal(tmp_path: Path) -> None:
             codec.decode(bad)
 
 
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_a_zero_with_an_exponent_is_zero(tmp_path: Path, format_name: str) -> None:
+    """A decimal that is zero is stored and becomes a batch of Arrow, whatever its exponent is."""
+    schema = schema_from_types({"d": "decimal(3,1)"})
+    codec = RowCodec(tmp_path, "q", format=format_name, schema=schema)
+    row = {"d": Decimal("0E+5")}
+    items = [codec.encode([row] if format_name == "arrow" else row)]
+    if format_name == "json":
+        items.append(b'{"d": "0E+5"}')  # of another program
+    for item in items:
+        (batch,) = RowBatches(Registry(tmp_path, "q"), format_name, None, schema).batch_of([item], [0])
+        assert batch.to_pylist() == [{"d": 0}]
+
+
 def test_half_of_a_character_in_json(tmp_path: Path) -> None:
     """A row of JSON with a lone surrogate raises an error with its sequence and its column, for Arrow's batches too."""
     registry = Registry(tmp_path, "q")

@@ -621,7 +621,7 @@ class Session(SessionState[T]):
         self, item: T | CodecError, reason: str = "", *, retry: bool = True, delay_seconds: float | None = None
     ) -> None:
         """Mark a held item as failed: the first equal item behind the one that was rejected last, else the first equal
-        item. An item of the same types is preferred, so that 1, 1.0 and True of a codec are not confused.
+        item. One that the codec encodes alike is preferred, so that 1, 1.0 and True are not confused.
 
         The next ``flush`` does not consume the item with the others. With ``retry`` the item is ready again in its old
         place, at once or after a delay. Without ``retry``, or if its delivery attempts are used up, the item becomes a

@@ -460,6 +460,16 @@ def encode(codec: Codec[C], item: C, path: str | None = None) -> bytes:
     return data
 
 
+def encode_plain(codec: Codec[Any], item: object) -> bytes:
+    """Return the item as bytes without an envelope, which differs each time that it is encrypted.
+
+    Raises what the codec raises.
+    """
+    while isinstance(codec, Enclosed):
+        codec = codec._codec
+    return codec.encode(item)
+
+
 def advice_on_hold(error: Exception) -> str:
     """Return the advice about an item that a session holds, and that the codec could not decode because of ``error``.
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from ..core.encryption import UNOPENED
 from ..errors import CodecError
-from . import C, Codec
+from . import C, Codec, encode_plain
 
 OTHER, EQUAL, ALIKE = 0, 1, 2
-"""Ranks of a held item beside the one that a caller passes: another one; an equal one; one of equal types, too."""
+"""Ranks of a held item beside the one that a caller passes: another one; an equal one; one that is encoded alike."""
 
 
 def decode_held(
@@ -66,24 +66,15 @@ def first_meant(held: Iterable[tuple[int, bytes]], matches: Callable[[int, bytes
 def rank_of(codec: Codec[Any], raw: bytes, item: object) -> int:
     """Return how well ``item`` matches these stored bytes, or the item that the codec makes of them.
 
-    1, 1.0 and True are equal, and different items. The session keeps no references that could tell them apart.
+    1, 1.0 and True are equal, and different items: their encodings differ. Some objects, such as arrays, can only be
+    compared by their encodings. The session keeps no references that could tell them apart.
     """
-    if raw == item:
+    if isinstance(item, bytes) and raw == item:
         return ALIKE
-    with suppress(Exception):  # bytes that cannot be decoded or compared are another item
-        decoded = codec.decode(raw)
-        if _are_alike(decoded, item):
+    with suppress(Exception):  # bytes that cannot be decoded are another item
+        if encode_plain(codec, codec.decode(raw)) == encode_plain(codec, item):
             return ALIKE
-        return EQUAL if decoded == item else OTHER
+    with suppress(Exception):  # and so are those of an object that cannot be compared
+        if codec.decode(raw) == item:
+            return EQUAL
     return OTHER
-
-
-def _are_alike(one: object, other: object) -> bool:
-    """Return whether the objects are equal and of equal types, also inside of them. NaN is like NaN."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(_are_alike, one, other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_are_alike(value, other[key]) for key, value in one.items())
-    return bool(one == other or (one != one and other != other))  # noqa: PLR0124 - NaN

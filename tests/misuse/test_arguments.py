@@ -7,6 +7,7 @@ import ctypes
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
@@ -21,6 +22,7 @@ from persistentqueue import (
     ClosedError,
     CodecError,
     DeadLetter,
+    Encryption,
     MemoryBudget,
     PersistentQueue,
     Producer,
@@ -363,6 +365,53 @@ def test_the_rejected_item_may_be_only_equal(tmp_path: Path) -> None:
             session.flush()
         assert _left(queue) == ["{'a': nan}"]
         assert _left(queue) == ["1"]
+
+
+def _find_key(_: str) -> bytes:
+    return b"k" * 32
+
+
+@dataclass(eq=False)
+class Job:
+    """An object that equals only itself."""
+
+    number: int
+
+
+@dataclass(eq=False)
+class Column:
+    """An object that cannot be compared, as an array of numpy."""
+
+    number: int
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> Any:
+        return self
+
+    def __bool__(self) -> bool:
+        raise ValueError("the truth value of a column is ambiguous")
+
+
+@pytest.mark.parametrize(
+    "codec",
+    [codecs.UNSAFE_PICKLE, codecs.Enclosed(codecs.UNSAFE_PICKLE, encryption=Encryption("one", _find_key))],
+    ids=["plain", "enclosed"],
+)
+@pytest.mark.parametrize("make", [Job, Column])
+def test_the_rejected_item_may_be_incomparable(tmp_path: Path, codec: Any, make: Callable[[int], Any]) -> None:
+    """``reject`` takes an object that equals only itself, or that cannot be compared, as ``dequeue`` returned it."""
+    options: Any = {"codec": codec, "retry_delay_seconds": 0.0, "max_attempts": 9, "dead_letter": "dead"}
+    with (
+        PersistentQueue(tmp_path, "own", serve=True, **options) as own,
+        connect(tmp_path, "own", serve="never", **options) as far,
+    ):
+        for queue in (own, far):
+            with own.transaction() as session:
+                session.enqueue_many(map(make, range(2, 5)))
+            with queue.session() as session:
+                session.reject(session.dequeue_many(3)[1])
+                session.flush()
+            assert _left(own) == [repr(make(3))]
 
 
 def test_a_queue_of_tasks_rejects_the_object_that_it_returned(tmp_path: Path) -> None:

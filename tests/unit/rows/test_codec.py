@@ -280,6 +280,20 @@ def test_a_zero_with_an_exponent_is_zero(tmp_path: Path, format_name: str) -> No
         assert batch.to_pylist() == [{"d": 0}]
 
 
+def test_the_rejected_batch_is_not_another_one_with_nan(tmp_path: Path) -> None:
+    """``reject`` takes the batch of rows that is passed, and not the first one that has NaN, too."""
+    batches = [[{"x": math.nan, "y": number}] for number in range(3)]
+    codec = RowCodec(tmp_path, "q", format="arrow", schema={"x": "double", "y": "long"})
+    with PersistentQueue(tmp_path, "q", codec=codec, max_attempts=9, dead_letter="dead") as queue:
+        with queue.transaction() as session:
+            session.enqueue_many(batches)
+        with queue.session() as session:
+            session.reject(session.dequeue_many(3)[1])
+            session.flush()
+        with queue.transaction() as session:
+            assert [batch.column("y").to_pylist() for batch in session.dequeue_many(3)] == [[1]]
+
+
 def test_half_of_a_character_in_json(tmp_path: Path) -> None:
     """A row of JSON with a lone surrogate raises an error with its sequence and its column, for Arrow's batches too."""
     registry = Registry(tmp_path, "q")

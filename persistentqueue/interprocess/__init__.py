@@ -6,7 +6,7 @@ This is the second interface of the package, beside the public names. ``spark`` 
 from ..core.block import Columns
 from ..storage.publication import LATEST, Part, is_published, read_publication
 from .consumer_requests import acknowledge, request_subscription
-from .multi_writer import PartWriter, count_published, list_published, publish_parts, remove_parts
+from .multi_writer import PartWriter, count_published, list_published, publish_parts, published_version, remove_parts
 from .producer import is_reached, reached_version
 from .splits import Found, FoundRun, Onlooker, Split, look, partition, plan, read, read_columns
 
@@ -28,6 +28,7 @@ __all__ = [
     "partition",
     "plan",
     "publish_parts",
+    "published_version",
     "reached_version",
     "read",
     "read_columns",

@@ -28,6 +28,7 @@ from ..system.disk import Disk, StrPath, abspath, current_disk, join
 from ..system.files import sync_directory
 from ..system.trust import need_regular
 from .producer import Versions, explained, find_inbox, need_same_key
+from .splits import look
 
 PART_SECONDS_MAX = 6 * 86400.0
 """Maximum age of a part that can be published, in seconds. One day later the owner may sweep the part."""
@@ -243,7 +244,9 @@ def publish_parts(
     marker = None if marker is None else checked_marker(marker)
     producer = _producer_of(disk, marker)
     if marker is not None:
-        if _is_waiting(disk, inbox, producer, *marker):
+        waiting = _waiting_version(disk, inbox, producer, marker[0])
+        if waiting is not None and waiting >= marker[1]:
+            sync_directory(disk, inbox)  # its producer may have been killed before this sync
             remove_parts(path, name, parts)
             return False
     elif not parts:
@@ -271,6 +274,28 @@ def publish_parts(
     finally:
         if draft is not None:
             draft.drop()  # deletes nothing that is published
+
+
+def published_version(path: StrPath, name: str | None, marker: str) -> int | None:
+    """Return the last version of a marker that ``publish_parts`` has published, whether it is adopted or not.
+
+    Args:
+        path: The directory that holds the queue.
+        name: The name of the queue. None means the queue that lies in ``path`` itself.
+        marker: The name of the marker.
+
+    Returns:
+        The version; None if none is found. If the log cannot be read now, only what waits to be adopted counts.
+
+    It raises what ``is_reached`` raises. The answer need not be durable. Any number of threads and processes may call
+    it at the same time.
+    """
+    disk = current_disk()
+    directory = abspath(queue_directory(path, name))
+    found = [_waiting_version(disk, find_inbox(disk, directory), _producer_of(disk, (marker, 0)), marker)]
+    with suppress(CorruptionError, FileNotFoundError, PermissionError):
+        found.append(look(disk, directory)[1].state.markers.get(marker))
+    return max((version for version in found if version is not None), default=None)
 
 
 def _producer_of(disk: Disk, marker: tuple[str, int] | None) -> str:
@@ -358,16 +383,14 @@ def _need_young(disk: Disk, path: str, time_ns: int) -> None:
         )
 
 
-def _is_waiting(disk: Disk, inbox: str, producer: str, name: str, version: int) -> bool:
-    """Return whether the youngest publication of this producer with a marker of this name has reached the version."""
+def _waiting_version(disk: Disk, inbox: str, producer: str, name: str) -> int | None:
+    """Return the version in the youngest publication of this producer with a marker of this name, if there is one."""
     for _, published in sorted(_published_by(disk, inbox, producer), reverse=True):
         with suppress(CorruptionError, FileNotFoundError):
             marker = read_publication(disk, join(inbox, published)).marker
             if marker is not None and marker[0] == name:
-                if marker[1] >= version:
-                    sync_directory(disk, inbox)  # its producer may have been killed before this sync
-                return marker[1] >= version
-    return False
+                return marker[1]
+    return None
 
 
 def _published_by(disk: Disk, inbox: str, producer: str) -> Iterator[tuple[int, str]]:

@@ -57,6 +57,7 @@ from .sessions import SparkConnectError, SparkStoppedError
 from .source import register
 from .stages import Manifest, NotAStageError, batch_marker
 from .stream import acknowledge
+from .workers import OldCheckpointError
 
 __all__ = [
     "StageHandoff",
@@ -74,6 +75,7 @@ __all__ = [
     "batch_marker",
     "local_session",
     "NotAStageError",
+    "OldCheckpointError",
     "PayloadLostError",
     "PipelineDefinitionError",
     "StageFailedError",

@@ -54,6 +54,7 @@ from .stages import (
     unused,
     write,
 )
+from .workers import need_next
 
 LETTERS, AGAIN = ".letters", ".again"
 """Suffixes of the names of queues in which a pipeline keeps manifests of its edges: those of letters, and those of
@@ -283,6 +284,7 @@ class StageHandoff:
 
         Raises:
             ValueError: The call does not come from ``foreachBatch`` of a streaming query.
+            OldCheckpointError: A later batch of the query was handed over before.
             SparkConnectError: Spark Connect runs the function where the queue is not seen; or the session has several
                 active queries, or none, of this name.
 
@@ -294,6 +296,7 @@ class StageHandoff:
         query = query_id(df)
         if query is None:
             raise ValueError("put_batch is for foreachBatch of a streaming query: use put(df, marker=…) elsewhere")
+        need_next(queue_directory(self._path, self._name), query, batch_id, self._queue.marker(query))
         return self._put(df, (query, batch_id), keeps_empty=False)
 
     def __reduce__(self) -> tuple[Callable[..., BatchHandoff], tuple[str, str, str, str, bool]]:

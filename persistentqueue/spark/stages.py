@@ -25,11 +25,12 @@ from pyspark.sql.types import ArrayType, MapType, StructType, TimestampType
 
 from persistentqueue import BrokenQueueError, PersistentQueueError, Producer, QueueNotFoundError
 from persistentqueue.interprocess import is_reached
+from persistentqueue.storage.layout import queue_directory
 
 from .payload import LOST_SUFFIX, Payloads, on_the_server, payloads
 from .progress import Report, reporting
 from .sessions import SparkConnectError, is_connect, is_one_machine
-from .workers import QUERY_ID
+from .workers import QUERY_ID, need_next
 
 BATCH_GRACE_SECONDS = 7 * 86400.0
 """Age of the payload of a micro-batch from which on an opening removes it, if no manifest names it."""
@@ -290,6 +291,8 @@ class BatchHandoff:
         marker = (self._query_id(query), batch_id)
         try:
             if is_reached(self._path, self._name, marker):
+                is_later = is_reached(self._path, self._name, (marker[0], batch_id + 1))
+                need_next(queue_directory(self._path, self._name), *marker, batch_id + is_later)
                 return False
             producer = Producer(self._path, self._name, create=False, network_disk=self._network_disk)
         except QueueNotFoundError as error:

@@ -12,13 +12,14 @@ The promises of Spark, and the handling of each case:
 - If a message is missing in an abort, Spark never reached the commit. The parts of the other messages are deleted.
 - The owner sweeps each part that stays without a manifest for a week.
 - A streaming query repeats a batch if it does not know whether the batch was committed. The marker consists of the id
-  of the query and the number of the batch, so that the repeated batch adds nothing.
+  of the query and the number of the batch, so that the repeated batch adds nothing. It repeats only the last one. An
+  earlier one is an error, since it comes from an older copy of the checkpoint, and can have other rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Any
@@ -38,7 +39,17 @@ from persistentqueue import (
     QueueNotFoundError,
     WrongKeyError,
 )
-from persistentqueue.interprocess import Columns, Part, PartWriter, look, plan, publish_parts, read, remove_parts
+from persistentqueue.interprocess import (
+    Columns,
+    Part,
+    PartWriter,
+    look,
+    plan,
+    publish_parts,
+    published_version,
+    read,
+    remove_parts,
+)
 from persistentqueue.rows.codec import RowBatches, register_rows
 from persistentqueue.rows.registry import Registry
 from persistentqueue.rows.schema import Column, Schema, schema_from_json, with_nulls
@@ -46,7 +57,7 @@ from persistentqueue.system.disk import DISK
 
 from .options import Place, WriteOptions, stream_write_options, write_options
 from .partition_reader import need_format
-from .workers import QUERY_ID, settle
+from .workers import QUERY_ID, need_next, settle
 
 _HAS_ARROW_STREAMS = hasattr(datasource, "DataSourceStreamArrowWriter")
 """True from Spark 4.1 on."""
@@ -76,7 +87,9 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish the parts durably; if their marker was reached before, they add nothing."""
-        _publish(self._options.place, _parts(messages), self._options.marker)
+        place, parts = self._options.place, _parts(messages)
+        with _dropping(place, parts):
+            publish_parts(place.path, place.queue, parts, self._options.marker)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Delete the parts if they are known not to be published."""
@@ -90,7 +103,10 @@ class _StreamWriter:
         self._options, self._rows = options, rows
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Publish the parts durably, unless the batch was published before."""
+        """Publish the parts durably, unless the batch was published before.
+
+        Raises ``OldCheckpointError`` if a later batch of the query was published before.
+        """
         queries = {message.query for message in messages if isinstance(message, Message)}
         query = queries.pop() if len(queries) == 1 else None
         if query is None:
@@ -100,7 +116,10 @@ class _StreamWriter:
             )
         parts = _parts(messages)
         if parts:  # an empty batch may be repeated, so it needs no marker
-            _publish(self._options.place, parts, (f"spark:{query}", batchId))
+            place, name = self._options.place, f"spark:{query}"
+            with _dropping(place, parts):
+                need_next(place.directory, query, batchId, published_version(place.path, place.queue, name))
+                publish_parts(place.path, place.queue, parts, (name, batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's name
         """Delete the parts if they are known not to be published."""
@@ -264,11 +283,13 @@ def _parts(messages: Sequence[WriterCommitMessage | None]) -> list[Part]:
     return [message.part for message in messages if isinstance(message, Message) and message.part is not None]
 
 
-def _publish(place: Place, parts: list[Part], marker: tuple[str, int] | None) -> None:
+@contextmanager
+def _dropping(place: Place, parts: list[Part]) -> Iterator[None]:
+    """Delete the parts behind an error of the block, unless it is unknown whether they are published."""
     settle()
     try:
-        publish_parts(place.path, place.queue, parts, marker)
-    except BrokenQueueError:  # it is unknown whether they are published
+        yield
+    except BrokenQueueError:
         raise
     except Exception:
         remove_parts(place.path, place.queue, parts)

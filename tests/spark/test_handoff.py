@@ -157,6 +157,27 @@ def test_micro_batches_are_handed_over_once(spark: SparkSession, tmp_path: Path)
         assert payloads(tmp_path / "q+payload") == set()
 
 
+def test_a_batch_of_an_older_checkpoint_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """A micro-batch whose query has handed over a later one is refused, and Spark computes nothing.
+
+    The checkpoint is an older copy then, and the batch can have other rows than that of its number.
+    """
+    with StageHandoff(spark, tmp_path, "q") as handoff:
+        for number in range(3):
+            spark.range(number, number + 5).coalesce(1).write.mode("append").parquet(str(tmp_path / "in"))
+            stream(spark, tmp_path, handoff)
+            shutil.copytree(tmp_path / "checkpoint", tmp_path / f"copy {number}")
+        shutil.rmtree(tmp_path / "checkpoint")
+        shutil.copytree(tmp_path / "copy 0", tmp_path / "checkpoint")
+        with pytest.raises(
+            StreamingQueryException, match=r"OldCheckpointError: .*q: the query .* its batch 1, .* batch 2"
+        ):
+            stream(spark, tmp_path, handoff)
+        assert put_results(tmp_path) == [True] * 3
+        assert (tmp_path / "computed").read_text() == ""
+        assert count_waiting(handoff) == 3
+
+
 @pytest.mark.skipif(IS_CONNECT, reason="Spark Connect pickles a hand-off for foreachBatch")
 def test_a_hand_off_belongs_to_its_process(spark: SparkSession, tmp_path: Path) -> None:
     """In classic Spark a hand-off cannot be pickled, for a task for instance, with or without a session of its own."""

@@ -184,6 +184,30 @@ def test_a_batch_that_is_run_again(spark: SparkSession, tmp_path: Path) -> None:
     assert taken(tmp_path) == numbers(7)
 
 
+def test_an_older_checkpoint_loses_no_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """A query that goes on from an older copy of its checkpoint fails before it hands over a batch.
+
+    The queue has had other rows under the number of this batch. The latest checkpoint still works.
+    """
+    for number in range(3):
+        enqueue(tmp_path, b"%d" % number)
+        to_queue(read(spark, tmp_path), tmp_path)
+        shutil.copytree(tmp_path / "checkpoint", tmp_path / f"copy {number}")
+    enqueue(tmp_path, b"3")
+    with PersistentQueue(str(tmp_path), "out") as queue:
+        before = list(queue.browse())
+    frame = read(spark, tmp_path, failOnDataLoss="false")
+    with pytest.raises(
+        StreamingQueryException, match=r"OldCheckpointError: .*out: the query .* its batch 1, .* batch 2"
+    ):
+        to_queue(frame, tmp_path, "copy 0")
+    assert taken(tmp_path) == before == numbers(3)
+    assert not list((tmp_path / "out" / "inbox").iterdir())
+    assert left(tmp_path) == numbers(2, 4)
+    to_queue(read(spark, tmp_path), tmp_path)
+    assert taken(tmp_path) == [b"3"]
+
+
 def test_two_queries_on_one_queue(spark: SparkSession, tmp_path: Path) -> None:
     """Each of two queries has a subscription and reads all items; one that begins with the latest reads later items."""
     enqueue(tmp_path, *numbers(3))

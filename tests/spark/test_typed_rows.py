@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from persistentqueue import CodecError, PersistentQueue
+from persistentqueue.interprocess import publish_parts
 from persistentqueue.rows import RowCodec, SchemaMismatchError, SchemaNotFoundError
 from persistentqueue.rows.registry import Registry
 from persistentqueue.spark import acknowledge
@@ -282,7 +283,7 @@ def test_rows_of_spark_4_0(tmp_path: Path) -> None:
         typed._options.place, iter([Row(at=local, names={"a": 1}), Row(at=None, names=None)]), typed._rows
     )
     assert message.part is not None and message.part.count == 1
-    writers._publish(typed._options.place, [message.part], None)
+    publish_parts(str(tmp_path), "q", [message.part])
     assert python_rows(tmp_path) == [{"at": MOMENT, "names": {"a": 1}}, {"at": None, "names": None}]
 
 

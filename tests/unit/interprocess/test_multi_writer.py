@@ -45,6 +45,7 @@ from persistentqueue.interprocess.multi_writer import (
     PartWriter,
     count_published,
     publish_parts,
+    published_version,
     remove_parts,
 )
 from persistentqueue.storage.layout import names_in
@@ -187,7 +188,7 @@ def test_what_is_skipped_goes_with_its_parts(open_queue: QueueFactory, directory
     with its parts."""
     queue = open_queue(sync=sync)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(room, "_is_waiting", lambda *_: False)
+        patch.setattr(room, "_waiting_version", lambda *_: None)
         publish(directory, [b"one"], [b"two"], marker=("app", 1))
         publish(directory, [b"three"], [b"four"], marker=("app", 1))
         publish(directory, marker=("app", 1))
@@ -230,6 +231,25 @@ def test_manifests_with_one_marker_come_in_their_order(made: Path) -> None:
     with PersistentQueue(made) as queue:
         assert drain(queue) == [b"0", b"1", b"2"]
         assert queue.marker("app") == 2
+
+
+def test_the_version_that_was_published(made: Path) -> None:
+    """The last version of a marker is found while its manifest waits, when it is adopted, and beside an older manifest.
+
+    If the log cannot be read, the manifest that waits tells it.
+    """
+    assert published_version(made, None, "app") is None
+    for version in (2, 3):
+        publish(made, [b"x"], marker=("app", version))
+        assert published_version(made, None, "app") == version
+    PersistentQueue(made).close()
+    assert published_version(made, None, "app") == 3
+    publish(made, [b"x"], marker=("app", 1))
+    assert published_version(made, None, "app") == 3
+    assert published_version(made, None, "other") is None
+    flip(log_file(made), 0)
+    assert published_version(made, None, "app") == 1
+    flip(log_file(made), 0)
 
 
 def test_two_markers_whose_names_make_the_same_producer(made: Path) -> None:

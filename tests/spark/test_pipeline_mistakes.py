@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import os
+import pickle
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -67,6 +69,16 @@ def with_letters(flow: Flow, *, fails: bool = True) -> Pipeline:
     pipeline.stage(source="raw", target="out", name="check", max_attempts=1)(check)
     pipeline.stage(source="raw", name="look")(lambda _: None)
     return pipeline
+
+
+@pytest.mark.parametrize("make", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_pipeline_belongs_to_its_process(flow: Flow, make: Callable[[Any], object]) -> None:
+    """A pipeline cannot be copied or pickled: the end of a copy would close the queues of the original."""
+    pipeline = with_letters(flow)
+    with pytest.raises(
+        TypeError, match=r"Pipeline cannot be copied, pickled .*: use it in the process that has made it"
+    ):
+        make(pipeline)
 
 
 @pytest.mark.parametrize("is_again", [False, True], ids=["letters", "inputs given back"])

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 from persistentqueue.core.items import checked_count
 from persistentqueue.drawing.charts import curves
 from persistentqueue.interrupts.locks import RLock
+from persistentqueue.pickling import Uncopyable
 from persistentqueue.storage.layout import queue_directory
 
 from ..handoff import Stage
@@ -32,7 +33,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _RATE_SECONDS = 60.0
 
 
-class Pipeline:
+class Pipeline(Uncopyable):
     """Stages that take DataFrames from named queues and put their results to others, each output exactly once.
 
     Example::
@@ -71,6 +72,8 @@ class Pipeline:
         TypeError: ``path`` is not text and no path object.
         ValueError: ``path`` is empty, or contains a NUL character.
     """
+
+    _elsewhere = "use it in the process that has made it, outside of functions that Spark runs in tasks"
 
     def __init__(
         self,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from airflow.sdk import BaseOperator
 
+from persistentqueue.codecs import JSON
 from persistentqueue.core.items import need_several
 from persistentqueue.drawing.text import many
 from persistentqueue.storage.layout import queue_directory
@@ -65,7 +65,8 @@ class EnqueueOperator(BaseOperator):  # type: ignore[misc]
 
         Raises what ``Producer`` and ``Producer.flush`` raise, and ``TypeError`` for an item that is no JSON. It also
         raises ``TypeError`` if ``items`` is a text, as a template becomes by default, or bytes, or a mapping. It raises
-        ``TypeError`` or ``ValueError`` for a marker that is no pair of a name and a version. Nothing is enqueued then.
+        ``TypeError`` or ``ValueError`` for a marker that is no pair of a name and a version, and ``ValueError`` for NaN
+        in an item. Nothing is enqueued then.
         """
         need_several(self.items, "EnqueueOperator", "a list")
         encoded = [_encode(item) for item in self.items]
@@ -95,4 +96,4 @@ def _marker(marker: Any, context: Any) -> tuple[str, int]:
 def _encode(item: Any) -> bytes:
     if isinstance(item, bytes):
         return item
-    return (item if isinstance(item, str) else json.dumps(item, separators=(",", ":"))).encode()
+    return item.encode() if isinstance(item, str) else JSON.encode(item)

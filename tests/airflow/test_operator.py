@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from persistentqueue import PersistentQueue, list_queues
+from persistentqueue import PersistentQueue, codecs, list_queues
 
 PROGRAM = """
 import sys
@@ -29,7 +29,7 @@ operator = EnqueueOperator(items=eval(items), name="orders", path=path, marker=e
 operator.log = SimpleNamespace(info=lambda text, *values: print(text % values))
 try:
     operator.execute({"ti": SimpleNamespace(dag_id="dag", task_id="enqueue", map_index=-1, run_id="run")})
-except TypeError as error:
+except (TypeError, ValueError) as error:
     print(error)
 """
 
@@ -47,6 +47,15 @@ def test_what_is_no_series_of_items_is_refused(tmp_path: Path, items: str) -> No
     """A text, bytes or a mapping for the items are refused before anything is published."""
     assert execute(tmp_path, items).startswith("EnqueueOperator takes several items, not ")
     assert list_queues(tmp_path) == []
+
+
+def test_an_item_is_written_as_json(tmp_path: Path) -> None:
+    """An item that is no text is the JSON that ``codecs.JSON`` writes. NaN, which JSON does not have, is refused."""
+    assert "not JSON compliant" in execute(tmp_path, "[{'price': float('nan')}]")
+    assert list_queues(tmp_path) == []
+    execute(tmp_path, "[{'name': 'Zoë'}, 'Zoë', b'x']")
+    with PersistentQueue(tmp_path, "orders") as queue:
+        assert list(queue.browse()) == [codecs.JSON.encode({"name": "Zoë"}), "Zoë".encode(), b"x"]
 
 
 @pytest.mark.parametrize("marker", ["('minutely', '{}')", "('minutely', {})", "['minutely', ' {}']"])

@@ -186,9 +186,9 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
         serve: bool = False,
         **arguments: Unpack[OptionArguments],
     ) -> None:
-        self._codec, self._sessions = checked_codec(codec), Members[Session[T]]()
         needs_name, name = isinstance(name, Unnamed), None if isinstance(name, Unnamed) else name
         directory = abspath(queue_directory(path, name))  # the working directory may change while the queue is open
+        self._codec, self._sessions = checked_codec(codec, directory), Members[Session[T]]()
         chosen, serve = chosen_options(options, arguments), checked_truth("serve", serve)
         if chosen.dead_letter == basename(directory):  # before anything is made
             raise ValueError(f"{directory}: its dead letters must go to another queue, not to itself")

@@ -42,7 +42,7 @@ from persistentqueue import (
 )
 from persistentqueue.interrupts.members import Members
 from persistentqueue.options import Options, chosen_options, counts_deliveries
-from persistentqueue.system.disk import StrPath, after_fork_in_child, fspath
+from persistentqueue.system.disk import StrPath, abspath, after_fork_in_child, fspath
 
 from ..faces.lifecycle import Lifecycle, T
 from ..faces.refusals import UncopyableFace, need_maxsize
@@ -156,7 +156,7 @@ class Queue(UncopyableFace, LoopBound, asyncio.Queue[T]):
     ) -> None:
         need_maxsize(maxsize)
         self._path = fspath(path)
-        self._codec = codecs.checked_codec(codec)
+        self._codec = codecs.checked_codec(codec, abspath(self._path))
         self._subscription = subscription
         chosen = chosen_options(options, arguments)
         self._counts = counts_deliveries(chosen)

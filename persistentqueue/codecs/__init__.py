@@ -117,8 +117,11 @@ class BoundCodec(ABC):
     """The base of a codec that depends on files, which may have changed since it was made."""
 
     @abstractmethod
-    def need_current(self) -> None:
-        """Raise an error if the codec cannot be used any more. Each opening with it calls this."""
+    def need_current(self, directory: str | None = None) -> None:
+        """Raise an error if the codec cannot be used any more, or not for the queue in this directory.
+
+        Each opening with it calls this.
+        """
 
 
 class _Named:
@@ -333,9 +336,9 @@ class Enclosed(BoundCodec, Generic[C]):
         """Return what makes the codec again in another process. Keys and nonces stay in this one."""
         return _enclosed, (self._codec, self._compression, self._encryption, self._most_bytes)
 
-    def need_current(self) -> None:
-        """Raise the error of an inner codec that cannot be used any more. Each opening calls this."""
-        checked_codec(self._codec)
+    def need_current(self, directory: str | None = None) -> None:
+        """Raise the error of an inner codec that cannot be used, or not for this queue. Each opening calls this."""
+        checked_codec(self._codec, directory)
 
     def __repr__(self) -> str:
         key = "" if self._encryption is None else f", encryption with key {self._encryption.key_id!r}"
@@ -410,18 +413,20 @@ UNSAFE_PICKLE: Final = _UnsafePickle()
 """Codec for every object that can be pickled. UNSAFE for data of others: unpickling runs any code in the data."""
 
 
-def checked_codec(codec: Codec[C]) -> Codec[C]:
+def checked_codec(codec: Codec[C], directory: str | None = None) -> Codec[C]:
     """Return the codec of an opening if it is valid.
 
     Args:
         codec: An object with ``encode`` and ``decode``, not a class.
+        directory: The directory of the queue. Default: unknown.
 
     Returns:
         The same object.
 
     Raises:
         TypeError: The object lacks one of the methods, or is a class.
-        SchemaMismatchError: A ``RowCodec`` has a schema that its queue does not have any more.
+        SchemaMismatchError: A ``RowCodec`` has a schema that its queue does not have any more, or is that of another
+            queue with other schemas.
     """
     is_codec = callable(getattr(codec, "encode", None)) and callable(getattr(codec, "decode", None))
     if not is_codec or isinstance(codec, type):
@@ -429,7 +434,7 @@ def checked_codec(codec: Codec[C]) -> Codec[C]:
             f"codec must be an object with encode and decode, such as persistentqueue.codecs.JSON, not {codec!r}"
         )
     if isinstance(codec, BoundCodec):
-        codec.need_current()
+        codec.need_current(directory)
     return codec
 
 

@@ -148,7 +148,6 @@ class Producer(Exclusive, Generic[T]):
         super().__init__()
         self._draft: Draft | None = None
         self._batch = Batch(SPILL_BYTES)
-        self._codec = checked_codec(codec)
         self._time_ns = 0
         self._disk = disk
         envelopes = Envelopes(compression, encryption)
@@ -157,6 +156,7 @@ class Producer(Exclusive, Generic[T]):
         self._id = disk.urandom(8).hex()
         needs_name, name = isinstance(name, Unnamed), None if isinstance(name, Unnamed) else name
         self._directory = abspath(queue_directory(path, name))  # absolute: the process may change its working directory
+        self._codec = checked_codec(codec, self._directory)
         need = unless_lacking(self._directory, "to find the queue's inbox", "then make the producer")
         with naming_paths(self._directory), need:
             if not network_disk:

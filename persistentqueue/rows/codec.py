@@ -8,6 +8,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from ..codecs import BoundCodec, decode
+from ..drawing.text import many
 from ..errors import CorruptionError, UnsupportedFormatError
 from ..system.disk import StrPath
 from .arrow_rows import ArrowRows, batch_of_rows, pyarrow, python_values, schema_from_arrow
@@ -64,7 +65,8 @@ class RowCodec(BoundCodec):
 
     The queue may be deleted and made anew while a codec is in use. An opening with the codec compares its schema with
     the one that the queue has under this number, and raises ``SchemaMismatchError`` if they differ. If the queue has
-    none, the first row that is written registers the schema again. Example::
+    none, the first row that is written registers the schema again. The codec of another queue is refused if this queue
+    has other schemas. Example::
 
         codec = RowCodec("queues", "orders", format="json", schema={"id": "long", "name": "string"})
         with PersistentQueue("queues", "orders", codec=codec) as queue, queue.session() as session:
@@ -104,25 +106,29 @@ class RowCodec(BoundCodec):
         self._rows = rows_of_format(registry, registered.format, registered.number, registered.schema)
         self._is_missing = False
 
-    def need_current(self) -> None:
+    def need_current(self, directory: str | None = None) -> None:
         """Raise ``SchemaMismatchError`` if the queue has another schema with the number of this one, since it was made
         anew. Each opening calls this.
+
+        ``directory`` is that of the opened queue. If it is another one, its schemas must be those of the codec; it may
+        have none.
         """
-        registry, (number, format_name, schema) = self._registry, self._registered
-        try:
-            known = registry.all()
-        except (CorruptionError, UnsupportedFormatError, OSError):  # a file that cannot be read says nothing
+        registry, number = self._registry, self._registered.number
+        known = _all_of(registry)
+        if known is None:
             return
         if number > len(known):
             self._is_missing = True
-            return
-        _, found_format, found = known[number - 1]
-        if found_format != format_name:
-            raise SchemaMismatchError(registry.directory, None, found_format, format_name, _STALE)
-        for old, new in zip_longest(found.columns, schema.columns):
-            if old != new:
-                raise SchemaMismatchError(registry.directory, (new or old).name, _text(old), _text(new), _STALE)
-        self._begin(registry, self._registered)  # of other schemas, it may have what the queue had before
+        else:
+            _need_equal(registry.directory, known[number - 1], self._registered, _STALE)
+            self._begin(registry, self._registered)  # of other schemas, it may have what the queue had before
+        if directory not in {None, registry.directory}:
+            others = _all_of(Registry(directory)) or ()
+            advice = f"it is the RowCodec of {registry.directory}: make one for this queue"
+            if others and number > len(others):
+                raise SchemaMismatchError(directory, None, many(len(others), "schema"), f"schema {number}", advice)
+            for found, own in zip(others, known, strict=False):
+                _need_equal(directory, found, own, advice)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what makes the codec again in another process."""
@@ -182,6 +188,23 @@ class RowCodec(BoundCodec):
             Exception: The bytes are no row. The caller of the queue gets a ``CodecError`` for each of these errors.
         """
         return self._rows.decode(data)
+
+
+def _all_of(registry: Registry) -> tuple[Registered, ...] | None:
+    """Return all schemas of the queue; None if a file cannot be read, which says nothing."""
+    try:
+        return registry.all()
+    except (CorruptionError, UnsupportedFormatError, OSError):
+        return None
+
+
+def _need_equal(directory: str, found: Registered, own: Registered, advice: str) -> None:
+    """Raise ``SchemaMismatchError`` with the advice unless the queue has the format and the schema of the codec."""
+    if found.format != own.format:
+        raise SchemaMismatchError(directory, None, found.format, own.format, advice)
+    for old, new in zip_longest(found.schema.columns, own.schema.columns):
+        if old != new:
+            raise SchemaMismatchError(directory, (new or old).name, _text(old), _text(new), advice)
 
 
 def _text(column: Column | None) -> str:

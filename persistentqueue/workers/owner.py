@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Generic, Literal
 
-from ..codecs import Codec, T
+from ..codecs import Codec, T, checked_codec
 from ..errors import (
     ClosedError,
     PersistentQueueError,
@@ -108,8 +108,8 @@ class Owner(Generic[T]):
         self.path, self.name = abspath(path), name
         if options.data_path is not None:
             options = replace(options, data_path=abspath(options.data_path, "data_path"))
-        self.codec, self.options, self.serve = codec, options, serve
         self.directory = abspath(queue_directory(path, None if isinstance(name, Unnamed) else name))
+        self.codec, self.options, self.serve = checked_codec(codec, self.directory), options, serve
         self.disk = current_disk()
         self._closed = False
         self._identity = ""

@@ -13,7 +13,7 @@ from math import inf
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, cast
 
-from ..codecs import BYTES, Codec, T, checked_codec, decode_each
+from ..codecs import BYTES, Codec, T, decode_each
 from ..core.items import checked_count, checked_name, checked_session_name, checked_text, checked_timeout, checked_truth
 from ..engine.context import Settings
 from ..engine.segment_use import SegmentUse
@@ -98,11 +98,11 @@ class SharedQueue(MisplacedCalls, Generic[T]):
             raise ValueError(
                 "prefetch and hold_seconds exclude each other: the time of an item would run out before its dequeue"
             )
-        self._codec = checked_codec(codec)
         self._hold_seconds, self._prefetch = hold_seconds, prefetch
         self._has_local_sessions = has_local_sessions
         """Whether the sessions are those of ``PersistentQueue`` while this process owns the queue."""
-        self._owner = Owner(path, name, self._codec, options, serve)
+        self._owner = Owner(path, name, codec, options, serve)
+        self._codec = self._owner.codec
         self._begin_anew()
         _OPEN.add(self)
 

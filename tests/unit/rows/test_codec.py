@@ -23,6 +23,8 @@ from persistentqueue import (
     PersistentQueue,
     Producer,
     QueueNotFoundError,
+    aio,
+    compat,
     connect,
     delete_queue,
 )
@@ -697,6 +699,38 @@ def test_a_codec_of_a_queue_with_another_format(tmp_path: Path) -> None:
     RowCodec(tmp_path, "q", format="json", schema={"id": "long"})
     with pytest.raises(SchemaMismatchError, match="the format of the rows does not fit: the queue has json"):
         PersistentQueue(tmp_path, "q", codec=mine)
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_a_codec_of_another_queue(format_name: str, tmp_path: Path) -> None:
+    """A codec opens no queue with other schemas than those of its own queue: the rows would be read with wrong values.
+
+    A queue without schemas may have it, and so may one with equal schemas.
+    """
+    mine = RowCodec(tmp_path, "mine", format=format_name, schema={"price": "long"})
+    with PersistentQueue(tmp_path, "plain", codec=mine) as queue, queue.transaction() as session:
+        session.enqueue(one(mine, price=1))
+    RowCodec(tmp_path, "equal", format=format_name, schema={"price": "long"})
+    PersistentQueue(tmp_path, "equal", codec=mine).close()
+    theirs = RowCodec(tmp_path, "theirs", format=format_name, schema={"pieces": "long"})
+    calls: list[Callable[[], object]] = [
+        lambda: Producer(tmp_path, "theirs", codec=mine),
+        lambda: PersistentQueue(tmp_path, "theirs", codec=mine),
+        lambda: PersistentQueue(tmp_path, "theirs", codec=Enclosed(mine)),
+        lambda: connect(tmp_path, "theirs", codec=mine),
+        lambda: aio.Queue(tmp_path / "theirs", codec=mine),
+        lambda: compat.Queue(tmp_path / "theirs", codec=mine),
+    ]
+    for call in calls:
+        with pytest.raises(
+            SchemaMismatchError, match=r"theirs: the column 'price' .*: it is the RowCodec of .*mine: make"
+        ):
+            call()
+    later = RowCodec(tmp_path, "mine", format=format_name, schema={"price": "long", "name": "string"})
+    with pytest.raises(SchemaMismatchError, match=r"equal: .* the queue has 1 schema, the rows have schema 2: it is"):
+        PersistentQueue(tmp_path, "equal", codec=later)
+    with PersistentQueue(tmp_path, "theirs", codec=theirs) as queue:
+        assert list(queue.browse()) == []
 
 
 @pytest.mark.parametrize("format_name", FORMATS)

@@ -13,9 +13,9 @@ So the queue and its inbox together hold at most twice ``max_items`` and ``max_b
 ``max_disk_bytes``.
 
 A producer looks at the inbox before each flush, unless it has published little since the last look: less than a small
-part of the room that it found. Several producers at once may exceed a limit by what each of them publishes at that
-moment. A part counts for ``max_disk_bytes`` while it is written. It counts for the other limits when a manifest is
-about to name it (see ``multi_writer``).
+part of the room that it found. It also looks if an opening has recorded other limits since then. Several producers at
+once may exceed a limit by what each of them publishes at that moment. A part counts for ``max_disk_bytes`` while it is
+written. It counts for the other limits when a manifest is about to name it (see ``multi_writer``).
 """
 
 from __future__ import annotations
@@ -138,6 +138,8 @@ class Bounds:
         self._disk = disk
         self._directory = directory
         self._known: dict[str, Load] = {}
+        self._limits: dict[str, int] = {}
+        """Limits of the last look."""
         self._room = Load(0, 0, 0)
         """Load that may be published before the next look."""
 
@@ -155,7 +157,7 @@ class Bounds:
         whole_bytes = asked.size_bytes + written_bytes
         if most_bytes is not None:
             whole_bytes += empty_bytes(limits.get(_LOG_BYTES, 0), most_bytes)
-        fits = most_bytes is None or whole_bytes <= most_bytes
+        fits = limits == self._limits and (most_bytes is None or whole_bytes <= most_bytes)
         if fits and not any(more > room for more, room in zip(asked, self._room, strict=True)):
             self._room = Load(*(room - more for more, room in zip(asked, self._room, strict=True)))
             return
@@ -170,7 +172,7 @@ class Bounds:
             if holds + more > most or least > most:
                 raise QueueFullError(self._directory, name, most, holds, more, least > most)
             room.append((most - holds - more) // _PART)
-        self._room = Load(*room)
+        self._limits, self._room = limits, Load(*room)
 
     def _look(self, inbox: str, counts_files: bool) -> Load:
         """Return the load of the inbox, and the size of all files of the queue if ``counts_files``.

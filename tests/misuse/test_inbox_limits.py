@@ -167,6 +167,28 @@ def test_row_24_what_waits_is_limited(open_queue: QueueFactory, directory: Path,
     assert not (directory / "queue.limits").exists()
 
 
+@pytest.mark.parametrize("before", [{"max_items": 10_000}, {"max_bytes": 2**30}])
+def test_limits_that_an_opening_has_lowered_count_at_once(
+    open_queue: QueueFactory, directory: Path, before: dict[str, int]
+) -> None:
+    """A producer that has found much room follows the limits of a later opening at its next flush. It publishes nothing
+    that its owner could never adopt."""
+    open_queue(**before).close()
+    with Producer(directory) as producer:
+        producer.enqueue(b"first")
+        assert producer.flush()
+        queue = open_queue(max_items=5)
+        producer.enqueue_many([b"x"] * 100)
+        with pytest.raises(QueueFullError, match="max_items=5") as caught:
+            producer.flush()
+        assert caught.value.lasting
+        producer.rollback()
+        assert drain(queue) == [b"first"]
+        producer.enqueue(b"second")
+        assert producer.flush()
+        assert drain(queue) == [b"second"]
+
+
 @pytest.mark.parametrize(
     ("limits", "encrypts", "items"),
     [

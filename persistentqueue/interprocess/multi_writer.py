@@ -179,8 +179,7 @@ class PartWriter:
         count, payload_bytes = len(items.items) + columns.count, items.payload_bytes + columns.payload_bytes
         more = load_of(count, payload_bytes, self._envelope_bytes)
         written_bytes = self._draft.length_bytes if self._draft is not None else 0
-        # Only the size of the file counts here. The items and their bytes count when the part is published.
-        self._bounds.check(self._inbox, more._replace(items=0, length_bytes=0), written_bytes)
+        self._bounds.check_ahead(self._inbox, more, written_bytes)
         with self._explaining():
             if self._draft is None:
                 producer, time_ns = self._disk.urandom(8).hex(), self._disk.time_ns()

@@ -242,6 +242,8 @@ class Producer(Exclusive, Generic[T]):
             ItemTooLargeError: The item has more than 4 GiB - 1 bytes.
             ClosedError: The producer was closed, or belongs to the parent process.
             SessionInUseError: Another call of the producer has not ended.
+            QueueFullError: The items exceed the memory of the producer, and the files of the queue would exceed
+                ``max_disk_bytes``.
             ResourceError: The items exceed the memory of the producer, and the operating system lacks what the spill
                 needs.
             DataPathError: The items could not be spilled, since the segments are being moved.
@@ -285,6 +287,7 @@ class Producer(Exclusive, Generic[T]):
             ItemTooLargeError: An item has more than 4 GiB - 1 bytes.
             ClosedError: The producer was closed, or belongs to the parent process.
             SessionInUseError: Another call of the producer has not ended.
+            QueueFullError: A spill would exceed ``max_disk_bytes``. The items that were buffered before stay buffered.
             ResourceError: The operating system lacks what a spill needs. The items that were buffered before stay
                 buffered.
             DataPathError: The items could not be spilled, since the segments are being moved.
@@ -451,6 +454,7 @@ class Producer(Exclusive, Generic[T]):
     def _write_ahead(self) -> None:
         self._look_again()
         draft = self._draft
+        self._bounds.check_ahead(self._inbox, self._buffered, draft.length_bytes if draft is not None else 0)
         try:
             if draft is None:
                 draft = self._draft = self._begin_draft()
@@ -469,7 +473,12 @@ class Producer(Exclusive, Generic[T]):
         ahead = self._draft
         if ahead is not None:
             return Load(ahead.count, ahead.length_bytes, 0), ahead.length_bytes
-        return load_of(len(self._batch.items), self._batch.payload_bytes, self._envelope_bytes), 0
+        return self._buffered, 0
+
+    @property
+    def _buffered(self) -> Load:
+        """An upper bound of the load of the items in memory."""
+        return load_of(len(self._batch.items), self._batch.payload_bytes, self._envelope_bytes)
 
     def _write(self, draft: Draft) -> None:
         draft.write(self._batch.items, self._batch.payload_bytes, self._disk.time_ns())

@@ -14,8 +14,9 @@ So the queue and its inbox together hold at most twice ``max_items`` and ``max_b
 
 A producer looks at the inbox before each flush, unless it has published little since the last look: less than a small
 part of the room that it found. It also looks if an opening has recorded other limits since then. Several producers at
-once may exceed a limit by what each of them publishes at that moment. A part counts for ``max_disk_bytes`` while it is
-written. It counts for the other limits when a manifest is about to name it (see ``multi_writer``).
+once may exceed a limit by what each of them publishes at that moment. A part, and what a producer spills, counts for
+``max_disk_bytes`` while it is written. A part counts for the other limits when a manifest is about to name it (see
+``multi_writer``), and spilled items count for them at the flush.
 """
 
 from __future__ import annotations
@@ -173,6 +174,13 @@ class Bounds:
                 raise QueueFullError(self._directory, name, most, holds, more, least > most)
             room.append((most - holds - more) // _PART)
         self._limits, self._room = limits, Load(*room)
+
+    def check_ahead(self, inbox: str, asked: Load, written_bytes: int) -> None:
+        """Count a load that is about to be written before its publication, and raise what ``check`` raises.
+
+        Only the size of its file counts now. The items and their bytes count when they are published.
+        """
+        self.check(inbox, asked._replace(items=0, length_bytes=0), written_bytes)
 
     def _look(self, inbox: str, counts_files: bool) -> Load:
         """Return the load of the inbox, and the size of all files of the queue if ``counts_files``.

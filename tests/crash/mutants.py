@@ -331,6 +331,7 @@ MUTANTS = (
     Mutant("a medium that is away counts as left", "storage/relocation", "        return bears(disk, place) and not _is_same(", "        return not _is_same(", f"{COPIES}::test_an_original_whose_medium_is_away_has_not_left"),
     Mutant("a producer on a copy publishes for the original", "interprocess/producer", "        need_own_location(disk, places)\n", "", f"{IDENTITIES}::test_a_copy_never_uses_the_segments_of_its_original"),
     Mutant("what waits in the inbox is not limited", "storage/inbox_limits", "if holds + more > most or", "if more > most or", "tests/misuse/test_inbox_limits.py::test_row_24_what_waits_is_limited"),
+    Mutant("a producer spills without a limit", "interprocess/producer", "        self._bounds.check_ahead(self._inbox, self._buffered, draft.length_bytes if draft is not None else 0)\n", "", "tests/misuse/test_inbox_limits.py::test_what_is_spilled_is_on_the_disk"),
     Mutant("limits of a later opening do not count", "storage/inbox_limits", "fits = limits == self._limits and (", "fits = bool(limits) and (", "tests/misuse/test_inbox_limits.py::test_limits_that_an_opening_has_lowered_count_at_once"),
     # --- workers
     Mutant("each flush that is asked for was committed", "serving/service", "Done(int((known or 0) >= message.number))", "Done(1)", WORKERS),

@@ -206,12 +206,12 @@ def test_row_24_what_never_fits_is_not_published(
     encryption = Encryption("k", lambda _: bytes(32)) if encrypts else None
     queue = open_queue(encryption=encryption, **limits)
     with Producer(directory, encryption=encryption) as producer, queue.session() as session:
-        for flushes in (session, producer):
+        for flushes in (producer, session):
             with pytest.raises(QueueFullError) as caught:
                 flushes.enqueue_many(items)
                 flushes.flush()
+            assert caught.value.lasting or flushes is session
             flushes.rollback()
-        assert caught.value.lasting
         producer.enqueue(b"small")
         assert producer.flush()
         assert session.dequeue(timeout=10.0) == b"small"
@@ -314,6 +314,26 @@ def test_row_24_parts_are_on_the_disk(open_queue: QueueFactory, directory: Path)
         writer.drop()
 
 
+def test_what_is_spilled_is_on_the_disk(open_queue: QueueFactory, directory: Path) -> None:
+    """A producer spills nothing beyond ``max_disk_bytes``, and keeps the items before. After a rollback it goes on."""
+    most = 16 * 1024 * 1024
+    queue = open_queue(max_disk_bytes=most)
+    with Producer(directory) as producer:
+        before = 0
+        with pytest.raises(QueueFullError, match="max_disk_bytes=") as caught:
+            for _ in range(40):
+                producer.enqueue_many([bytes(1024)] * 1024)
+                before = producer.pending
+        assert caught.value.lasting and producer.pending >= before > 4096
+        assert sum(path.stat().st_size for path in directory.rglob("*") if path.is_file()) <= most
+        with pytest.raises(QueueFullError, match="max_disk_bytes="):
+            producer.enqueue(bytes(5 * 1024 * 1024))
+        producer.rollback()
+        producer.enqueue(b"small")
+        assert producer.flush()
+    assert drain(queue) == [b"small"]
+
+
 def test_row_24_the_inbox_is_on_the_disk(open_queue: QueueFactory, directory: Path) -> None:
     """Publications count for ``max_disk_bytes`` with all other files. A flush beyond it is refused, also if a part of
     it was spilled, however many producers there are."""
@@ -322,8 +342,8 @@ def test_row_24_the_inbox_is_on_the_disk(open_queue: QueueFactory, directory: Pa
     published, refused = 0, list[str]()
     for number in range(40):
         with Producer(directory) as producer:
-            producer.enqueue_many([b"x" * 1024] * (6000 if number % 4 == 3 else 600))
             try:
+                producer.enqueue_many([b"x" * 1024] * (6000 if number % 4 == 3 else 600))
                 published += producer.flush()
             except QueueFullError as error:
                 refused.append(error.limit)

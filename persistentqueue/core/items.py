@@ -246,11 +246,6 @@ class Batch:
         """Remove all items."""
         self.items, self.payload_bytes, self._each_bytes = [], 0, MIXED
 
-    def drop(self, count: int) -> None:
-        """Remove the first ``count`` items, which were written."""
-        del self.items[:count]
-        self.payload_bytes = sum(map(len, self.items))
-
     def _cost_bytes(self, count: int, size_bytes: int) -> int:
         """Return the cost of the batch with ``count`` more items of ``size_bytes`` bytes in all."""
         return self.payload_bytes + size_bytes + ITEM_OVERHEAD_BYTES * (len(self.items) + count)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 from types import TracebackType
 from typing import Any, Generic, cast, overload
@@ -33,6 +34,7 @@ from ..errors import (
     naming_paths,
 )
 from ..interrupts.call_guard import BUSY, FREE, Exclusive
+from ..interrupts.signal_shield import shielded
 from ..options import Unnamed
 from ..recovery.mounts import need_local
 from ..recovery.opening import open_store
@@ -375,7 +377,7 @@ class Producer(Exclusive, Generic[T]):
             return True
         if self._draft is not None and self._batch.items:
             self._spill()
-        draft, before = self._draft, self.pending
+        draft, before, empty = self._draft, self.pending, Batch(SPILL_BYTES)
         self._bounds.check(self._inbox, *self._load())
         try:
             if draft is None:
@@ -390,8 +392,7 @@ class Producer(Exclusive, Generic[T]):
         except BaseException as interruption:
             self._fall_back(draft, interruption)
             raise
-        self._draft = None
-        self._batch.clear()
+        self._draft, self._batch = None, empty  # no call, so no interruption that leaves published items here
         return True
 
     def rollback(self) -> None:
@@ -421,6 +422,9 @@ class Producer(Exclusive, Generic[T]):
         )
 
     def _roll_back(self) -> None:
+        shielded(self._drop_all)  # an interruption leaves no part of the items, and no draft
+
+    def _drop_all(self) -> None:
         self._batch.clear()
         draft, self._draft = self._draft, None
         if draft is not None:
@@ -458,11 +462,7 @@ class Producer(Exclusive, Generic[T]):
         try:
             if draft is None:
                 draft = self._draft = self._begin_draft()
-            before = draft.count
-            try:
-                self._write(draft)
-            finally:  # the draft has taken all of the items, or none
-                self._batch.drop(draft.count - before)
+            shielded(partial(self._move, draft))
         except OSError as error:
             is_gone = draft is not None and draft.is_gone
             self._fall_back(draft, error)
@@ -479,6 +479,11 @@ class Producer(Exclusive, Generic[T]):
     def _buffered(self) -> Load:
         """An upper bound of the load of the items in memory."""
         return load_of(len(self._batch.items), self._batch.payload_bytes, self._envelope_bytes)
+
+    def _move(self, draft: Draft) -> None:
+        """Move the items in memory to the draft: all of them, or none if this raises."""
+        self._write(draft)
+        self._batch.clear()
 
     def _write(self, draft: Draft) -> None:
         draft.write(self._batch.items, self._batch.payload_bytes, self._disk.time_ns())

@@ -48,8 +48,8 @@ below ``count``, except those that a session holds.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from ..core.block import (
@@ -254,16 +254,16 @@ class Draft:
     def _write(self, parts: Sequence[Sequence[bytes] | Columns], time_ns: int) -> None:
         segment = self._segment
         before = segment.end, segment.ordinal, self._checksum
-        with self._cut_again():
-            try:
-                for part in parts:
-                    at, ordinal = segment.end, segment.ordinal
-                    blocks, length_bytes, checksum = self._encode(part, segment.salt, at, ordinal, time_ns)
-                    segment.write(blocks, length_bytes, len(part))
-                    self._checksum = combine_checksums(self._checksum, checksum)
-            except BaseException:
-                segment.end, segment.ordinal, self._checksum = before
-                raise
+        try:
+            for part in parts:
+                at, ordinal = segment.end, segment.ordinal
+                blocks, length_bytes, checksum = self._encode(part, segment.salt, at, ordinal, time_ns)
+                segment.write(blocks, length_bytes, len(part))
+                self._checksum = combine_checksums(self._checksum, checksum)
+        except BaseException:
+            segment.end, segment.ordinal, self._checksum = before
+            self._cut()
+            raise
 
     def publish(self, marker: tuple[str, int] | None, time_ns: int, parts: Sequence[Part] = ()) -> None:
         """Complete the transaction, make it durable, and give it to the owner, in the order of its ``time_ns``; close
@@ -302,7 +302,7 @@ class Draft:
         own = Part(name, segment.salt, length_bytes, segment.ordinal, length_bytes, self._checksum)
         # Opened first: after the rename only a sync may fail.
         with names_of(disk, self._directory) as sync_names:
-            with self._cut_again():
+            try:
                 disk.failpoint("publish.1 write frame")
                 operations = _operations([own, *parts], marker, request)
                 body = encode_transaction(operations)
@@ -315,6 +315,9 @@ class Draft:
                 header = encode_header(SEGMENT_MAGIC, Header(0, PUBLISHED, segment.salt, time_ns, segment.end))
                 write_all(disk, self._fd, [frame, body], len(frame) + len(body), segment.end)
                 write_all(disk, self._fd, [header], HEADER_BYTES, 0)
+            except BaseException:
+                self._cut()
+                raise
             self.is_intact = False
             disk.failpoint("publish.2 sync file")
             disk.fdatasync(self._fd)
@@ -353,16 +356,8 @@ class Draft:
             with suppress(OSError):
                 self._disk.unlink(self._path)
 
-    @contextmanager
-    def _cut_again(self) -> Iterator[None]:
-        """Cut off the bytes after the last block if the step in this block fails: only a frame may be there."""
-        try:
-            yield
-        except BaseException:
-            self._cut()
-            raise
-
     def _cut(self) -> None:
+        """Cut off the bytes after the last block: only a frame may be there."""
         self.is_intact = False
         self._disk.ftruncate(self._fd, self._segment.end)
         self.is_intact = True

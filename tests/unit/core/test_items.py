@@ -15,7 +15,6 @@ CALLS = st.lists(
     st.one_of(
         st.tuples(st.just("add"), st.integers(0, 3)),
         st.tuples(st.just("extend"), LENGTHS),
-        st.tuples(st.just("drop"), st.integers(0, 4)),
         st.just(("clear", None)),
     ),
     max_size=20,
@@ -45,10 +44,6 @@ def test_a_batch_knows_its_items(calls: list[tuple[str, object]]) -> None:
             expected += items
             if was_empty and len(spilled) == before and len(set(argument)) == 1:
                 assert isinstance(batch.measured, Alike)
-        elif name == "drop":
-            assert isinstance(argument, int)
-            spilled += batch.items[:argument]
-            batch.drop(argument)
         else:
             spill()
         measured = batch.measured

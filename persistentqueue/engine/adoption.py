@@ -168,7 +168,7 @@ class Adopter:
     def _begin(self, is_its_turn: bool) -> list[Transaction]:
         """Return the next transactions; if there is no room for them, the requests that need none."""
         if is_its_turn:
-            return self._inbox.begin(self._state.next_sequence, self._most)
+            return self._inbox.begin(self._state.next_sequence, self._most, self._limits.fits)
         return self._inbox.begin_behind(self._needs_no_order)
 
     def _needs_no_order(self, request: Request) -> bool:

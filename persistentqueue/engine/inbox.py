@@ -97,8 +97,12 @@ class Inbox:
         self._skipped: dict[str, tuple[str, tuple[int, int]]] = {}
         """By producer, the name of its first skipped file, and the ``_traits`` that the file had."""
         self._skips_told: set[str] = set()
-        self._asked: dict[str, Request | None] = {}
-        """Requests of listed files that were read ahead of their turn; None for a file that is no request."""
+        self._unread: list[str] = []
+        """Listed names that were not read ahead of their turn, the next one last."""
+        self._read_ahead: set[str] = set()
+        """Listed names that were read ahead of their turn."""
+        self._requests: dict[str, Request] = {}
+        """Requests among these: few of very many files."""
         self.damage: deque[PersistentQueueError] = deque()
         """Errors that no consumer has got yet, of files that were set aside, are skipped, or never fit."""
         self.set_aside = 0
@@ -150,12 +154,13 @@ class Inbox:
         self.is_gone = False
         return self._is_doubtful or changed_ns != self._seen_ns
 
-    def begin(self, next_sequence: int, most: int = LOOK_NAMES) -> list[Transaction]:
+    def begin(self, next_sequence: int, most: int, fits: Callable[[int, int], bool]) -> list[Transaction]:
         """Do step 1 without the sync: return the next listed files as transactions, one for each published file.
 
-        These are at most ``most`` files. The items are numbered from ``next_sequence`` on. Return an empty list if none
-        of the next ``STEP_NAMES`` files is valid. The last transaction has its ``error`` set if there is no room for
-        it.
+        These are at most ``most`` files, up to the first one that does not fit behind the others. ``fits`` takes a
+        number of items, and the bytes of their blocks. The items are numbered from ``next_sequence`` on. Return an
+        empty list if none of the next ``STEP_NAMES`` files is valid. The last transaction has its ``error`` set if a
+        limit on the disk leaves no room for it.
 
         Raises ``OSError`` if the first file cannot be read for now. It stays in the inbox, with all files behind it.
         """
@@ -163,6 +168,7 @@ class Inbox:
             self._disk.failpoint("adopt.1 read")
         transactions: list[Transaction] = []
         taken: set[str] = set()
+        count = length_bytes = 0
         for looked, name in enumerate(list(islice(self._listed, LOOK_NAMES))):
             if looked >= STEP_NAMES and not transactions:
                 break
@@ -182,7 +188,11 @@ class Inbox:
             transactions.append(self._transaction(publication))
             taken.update(file.name for file in publication.files)
             next_sequence += publication.items
+            count += publication.items
+            length_bytes += sum(file.length_bytes for file in publication.files)
             if transactions[-1].error is not None or len(taken) >= ADOPTED_MAX or len(transactions) >= most:
+                break
+            if count and not fits(count, length_bytes):
                 break
         return transactions
 
@@ -191,26 +201,34 @@ class Inbox:
 
         Each file is read once for this. An invalid file is reported in its turn.
         """
-        for name in self._listed:
-            if name not in self._asked:
-                try:
-                    publication = read_publication(self._disk, self.path(name))
-                except (FileNotFoundError, CorruptionError, UnsupportedFormatError):
-                    self._asked[name] = None
-                except PermissionError:
-                    continue
-                except (OSError, MemoryShortageError):
-                    break  # this file may be a request that the later ones depend on
-                else:
-                    self._asked[name] = publication.request if publication.name == name else None
+        while self._unread:
+            name = self._unread[-1]
+            try:
+                request = self._read_request(name)
+            except PermissionError:  # it is read again behind the next listing
+                request = None
+            except (OSError, MemoryShortageError):
+                break  # this file may be a request that the later ones depend on
+            else:
+                self._read_ahead.add(name)
+            self._unread.pop()
+            if request is not None:
+                self._requests[name] = request
         transactions = []
-        for name in self._listed:
-            request = self._asked.get(name)
-            if request is not None and needs_no_order(request):
+        for name, request in self._requests.items():
+            if name in self._listed and needs_no_order(request):
                 transaction = Transaction()
                 transaction.published, transaction.request = name, request
                 transactions.append(transaction)
         return transactions
+
+    def _read_request(self, name: str) -> Request | None:
+        """Return the request in this file; None for another file, and for an invalid one. Raises ``OSError`` and
+        ``MemoryShortageError``."""
+        with suppress(FileNotFoundError, CorruptionError, UnsupportedFormatError):
+            publication = read_publication(self._disk, self.path(name))
+            return publication.request if publication.name == name else None
+        return None
 
     def tell(self, error: PersistentQueueError) -> None:
         """Write the error to the event log, and keep it for the next consumer that finds no item.
@@ -378,7 +396,9 @@ class Inbox:
         self._listed = OrderedDict.fromkeys(
             name for name in sorted(found) if not self._skipped or not self._is_skipped(name)
         )
-        self._asked = {name: request for name, request in self._asked.items() if name in self._listed}
+        self._read_ahead.intersection_update(self._listed)
+        self._unread = [name for name in reversed(self._listed) if name not in self._read_ahead]
+        self._requests = {name: request for name, request in self._requests.items() if name in self._listed}
         self._seen_ns, self._listed_ns = changed_ns, self._disk.time_ns()
         self._is_doubtful = began_ns - changed_ns <= (_TICK_NS if changed_ns % 1_000_000 else _COARSE_TICK_NS)
         self._patience_ns = min(max(_PATIENCE_NS, _LISTINGS * (self._listed_ns - began_ns)), _PATIENCE_NS_MAX)

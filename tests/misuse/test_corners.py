@@ -136,7 +136,7 @@ def test_more_items_than_there_are_sequences(open_queue: QueueFactory, directory
     publish(directory, b"one")
     inbox = inbox_of(queue)
     inbox.look(insists=True)
-    assert inbox.begin(2**63) == []
+    assert inbox.begin(2**63, 1, lambda *_: True) == []
     with pytest.raises(CorruptionError, match="items with sequences below"):
         drain(queue)
     assert [path.suffix for path in (directory / "inbox").iterdir()] == [".damaged"]
@@ -172,7 +172,7 @@ def test_what_becomes_of_damage(
         patch.setattr(inbox_module, "set_aside", fails)
         for _ in range(2):
             inbox.look(insists=True)
-            assert inbox.begin(0) == []
+            assert inbox.begin(0, 1, lambda *_: True) == []
     assert len(inbox.damage) == told
     assert len(list((directory / "inbox").iterdir())) == names
     assert inbox.set_aside == (error is None)

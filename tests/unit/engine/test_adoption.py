@@ -151,13 +151,41 @@ def test_what_keeps_its_place_behind_what_has_no_room(open_queue: QueueFactory, 
     reads.clear()
     for _ in range(3):
         look(queue)
-    # a look that insists tries the first one again, and reads the next to see if it fits in the batch
-    assert set(reads) == set(waiting[:2])
+    assert set(reads) == {waiting[0]}  # a look that insists tries the first one again
     acknowledge(directory, None, "spark", 3)
     look(queue)
     assert inbox(directory) == []
     assert list(queue.subscribe("spark").browse()) == [b"p"] * 4 + [b"behind"]
     assert list(queue.subscribe("late").browse()) == [b"behind"]
+
+
+@pytest.mark.unwatched
+def test_many_files_that_wait_cost_a_full_queue_little(open_queue: QueueFactory, directory: Path) -> None:
+    """Each item that a full queue gives out makes room for one of many published files. To adopt that file, no other
+    file is read, but for the next one."""
+    reads: list[str] = []
+
+    def opens(path: str, flags: int, mode: int) -> int:
+        if path.endswith(".seg") and os.path.dirname(path).endswith("inbox"):
+            reads.append(os.path.basename(path))
+        return DISK.open(path, flags, mode)
+
+    many = 200
+    queue = open_queue(max_items=many, disk=replace(DISK, open=opens))
+    put(queue, *[b"own"] * many)
+    for _ in range(many):
+        publish(directory, b"published")
+    waiting = inbox(directory)
+    look(queue)
+    reads.clear()
+    with queue.session() as session:
+        for _ in range(10):
+            assert session.dequeue() == b"own"
+            session.flush()
+            look(queue)
+    assert len(inbox(directory)) == many - 10
+    assert set(reads) == set(waiting[:11])
+    assert len(reads) <= 50
 
 
 @pytest.mark.damages
@@ -589,7 +617,7 @@ def test_more_sequences_than_there_are(open_queue: QueueFactory, directory: Path
     publish(directory, b"b")
     its_inbox = queue._open()._store.inbox
     its_inbox.look(insists=True)
-    (transaction,) = its_inbox.begin(2**63 - 1)
+    (transaction,) = its_inbox.begin(2**63 - 1, 2, lambda *_: True)
     assert transaction.published == inbox(directory)[0]
     assert inbox(directory)[1].endswith(".damaged")
     its_inbox.end([transaction])

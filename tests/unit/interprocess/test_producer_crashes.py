@@ -450,7 +450,7 @@ def test_a_full_queue_looks_no_further(open_queue: QueueFactory, directory: Path
     assert group._store.adopter.adopt() == 0
     reads: list[str] = []
 
-    def begin(_next_sequence: int, _most: int) -> list[Transaction]:
+    def begin(*_: object) -> list[Transaction]:
         reads.append("read")
         return []
 

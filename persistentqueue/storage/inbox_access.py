@@ -13,10 +13,14 @@ than that to serve them. It renames them, which is its right in its own director
 
 In any other inbox only the user of the inbox publishes, since files of another user could never be read. The one
 exception is the superuser: its files are readable for each user that may enter the inbox.
+
+What a process must be able to replace or delete later, such as the schemas of rows, belongs to the user of the queue,
+also if the superuser has made it.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from stat import S_ISGID, S_IWGRP
 
 from ..errors import InboxAccessError
@@ -51,3 +55,13 @@ def make_readable(disk: Disk, fd: int, mode: int) -> None:
     """Give the open new file this mode, even if the umask of the process removed a part of it."""
     if mode != _OWN and disk.fstat(fd).st_mode & mode != mode:
         disk.fchmod(fd, mode)
+
+
+def give_to_user(disk: Disk, fd: int, directory: str) -> None:
+    """Give the open file to the user of the queue in this directory, if the superuser has made it.
+
+    Do nothing if a container does not know that user.
+    """
+    if disk.geteuid() == _SUPERUSER:
+        with suppress(OSError):
+            disk.fchown(fd, disk.lstat(directory).st_uid, -1)

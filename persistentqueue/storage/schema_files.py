@@ -35,10 +35,11 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ..errors import CorruptionError, PersistentQueueError, UnsupportedFormatError
-from ..system.disk import CREATE_NEW, READ, Disk, join
+from ..system.disk import CREATE_NEW, DIRECTORY, NO_LINK, READ, Disk, join
 from ..system.files import make_directory, read_all, sync_directory, write_all
 from ..system.path_errors import ABSENT
 from ..system.trust import open_plain
+from .inbox_access import give_to_user
 from .locations import NEW_SUFFIX, SCHEMAS_DIRECTORY, decode_fields, encode_fields
 
 SCHEMA_BYTES_MAX = 1024 * 1024
@@ -102,6 +103,7 @@ def write_schema(disk: Disk, directory: str, file: SchemaFile) -> bool:
     """
     folder = join(directory, SCHEMAS_DIRECTORY)
     make_directory(disk, folder)
+    _give(disk, folder, directory)
     sync_directory(disk, directory)  # a process that made the folder may have been killed before its name was durable
     data = encode_fields(file._asdict())
     if len(data) > SCHEMA_BYTES_MAX:
@@ -109,7 +111,7 @@ def write_schema(disk: Disk, directory: str, file: SchemaFile) -> bool:
     attempt = join(folder, f"{file.number:06d}-{disk.urandom(8).hex()}{NEW_SUFFIX}")
     try:
         disk.failpoint("schema.1 write")
-        _write(disk, attempt, data)
+        _write(disk, attempt, data, directory)
         disk.failpoint("schema.2 link")
         disk.link(attempt, _path(directory, file.number))
     except (FileExistsError, FileNotFoundError):  # another process has the number, and may have deleted the attempt
@@ -162,9 +164,19 @@ def _read(disk: Disk, path: str, number: int) -> SchemaFile:
     return SchemaFile(number, fields["format"], fields["schema"])
 
 
-def _write(disk: Disk, path: str, data: bytes) -> None:
+def _give(disk: Disk, folder: str, directory: str) -> None:
+    """Give the folder to the user of the queue, which registers later schemas, and deletes all of them."""
+    fd = disk.open(folder, READ | DIRECTORY | NO_LINK, 0)
+    try:
+        give_to_user(disk, fd, directory)
+    finally:
+        disk.close(fd)
+
+
+def _write(disk: Disk, path: str, data: bytes, directory: str) -> None:
     fd = disk.open(path, CREATE_NEW, 0o600)
     try:
+        give_to_user(disk, fd, directory)
         write_all(disk, fd, [data], len(data), 0)
         disk.fdatasync(fd)
     finally:

@@ -30,6 +30,7 @@ logging.disable(logging.CRITICAL)
 import portalocker  # which another user may not be able to read
 from persistentqueue import *
 from persistentqueue.interprocess.multi_writer import *
+import persistentqueue.rows.schema
 os.setgroups([group] if group else [])
 os.setresgid(uid, uid, uid)
 os.setresuid(uid, uid, uid)
@@ -174,6 +175,25 @@ def test_row_08_the_superuser_publishes_for_others(place: Path) -> None:
     run_as(OWNER, place, "PersistentQueue(directory).close()")
     assert run_as(0, place, PUBLISH.replace("Producer(directory", "Producer(directory, trust=True")) is True
     assert run_as(OWNER, place, "settings = {}\n" + CONSUME)["items"] == ["from 0"] * 3
+
+
+def test_the_superuser_registers_schemas_for_others(place: Path) -> None:
+    """A schema of rows that root registers in another user's queue is one for its owner, as any other. The owner also
+    registers the next one, and deletes the queue."""
+    run_as(OWNER, place, "PersistentQueue(directory).close()")
+    register = """
+from persistentqueue.rows.registry import Registry
+from persistentqueue.rows.schema import schema_from_json
+fields = [{"name": name, "type": "long", "nullable": True, "metadata": {}} for name in NAMES]
+answer = Registry(directory).register("json", schema_from_json({"type": "struct", "fields": fields})).number
+"""
+    assert run_as(0, place, register.replace("NAMES", "'a'")) == 1
+    assert run_as(OWNER, place, "answer = list(check(directory).problems)") == []
+    assert run_as(OWNER, place, register.replace("NAMES", "'a'")) == 1
+    assert run_as(OWNER, place, register.replace("NAMES", "'ab'")) == 2
+    assert run_as(0, place, register.replace("NAMES", "'abc'")) == 3
+    run_as(OWNER, place, "delete_queue(directory)")
+    assert not (place / "schemas").exists()
 
 
 @pytest.mark.parametrize("renames", [True, False])

@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from random import Random
+from stat import S_ISDIR
 
 import pytest
 
@@ -50,6 +51,23 @@ def folder(tmp_path: Path) -> Path:
     assert write_schema(DISK, str(tmp_path), FIRST)
     assert write_schema(DISK, str(tmp_path), SECOND)
     return tmp_path / "schemas"
+
+
+@pytest.mark.parametrize("user", [0, 1000])
+def test_a_schema_belongs_to_the_user_of_its_queue(tmp_path: Path, user: int) -> None:
+    """The superuser gives the folder and the file to the user of the queue; any other user makes its own. A container
+    may not allow it: then the schema is registered all the same."""
+    given: list[tuple[bool, int, int]] = []
+
+    def fchown(fd: int, uid: int, gid: int) -> None:
+        given.append((S_ISDIR(os.fstat(fd).st_mode), uid, gid))
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    PersistentQueue(tmp_path).close()
+    assert write_schema(replace(DISK, geteuid=lambda: user, fchown=fchown), str(tmp_path), FIRST)
+    owner = os.lstat(tmp_path).st_uid
+    assert given == ([] if user else [(True, owner, -1), (False, owner, -1)])
+    assert read_schemas(DISK, str(tmp_path)) == [FIRST]
 
 
 def crashed(before: SimulatedDisk, file: SchemaFile, at: int, seed: int, is_cut: bool) -> tuple[SimulatedDisk, bool]:

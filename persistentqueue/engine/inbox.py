@@ -81,6 +81,7 @@ class Inbox:
 
     def __init__(self, context: Context, segments: Segments) -> None:
         self._disk = context.disk
+        self._state = context.state
         self.directory = context.places.path(INBOX_DIRECTORY)
         self._quota = context.quota
         self._segments = segments
@@ -264,9 +265,7 @@ class Inbox:
     def rename(self, transactions: Sequence[Transaction]) -> None:
         """Do step 3 for committed transactions. Raises ``OSError``."""
         for transaction in transactions:
-            for number, _, _, name in transaction.adoptions:
-                self._disk.failpoint("adopt.3 rename")
-                self._segments.adopt(number, self.path(name))
+            self._segments.adopt((number, self.path(name)) for number, _, _, name in transaction.adoptions)
 
     def end(self, transactions: Sequence[Transaction]) -> None:
         """Do the end of step 4: delete the skipped files, and those without items.
@@ -288,7 +287,7 @@ class Inbox:
             elif transaction.skipped or not transaction.adoptions:  # its marker is durable
                 with suppress(OSError):  # a file that stays is skipped again
                     self._disk.unlink(self.path(transaction.published))
-                    parts += filter(is_part, names)
+                    parts += [name for name in names if is_part(name) and name not in self._adopted()]
         for name in answered:
             with suppress(FileNotFoundError):  # another process has removed it
                 self._disk.unlink(self.path(name))
@@ -300,7 +299,8 @@ class Inbox:
             with suppress(OSError):  # parts that stay are swept later
                 self.sync()
                 for name in parts:
-                    self._disk.unlink(self.path(name))
+                    with suppress(FileNotFoundError):  # another manifest has named it, and was adopted
+                        self._disk.unlink(self.path(name))
 
     def take_back(self, names: Mapping[int, str]) -> None:
         """Move segments back into the inbox under these names, durably, after a power cut dropped their adoption.
@@ -485,11 +485,19 @@ class Inbox:
         return found.st_mtime_ns, found.st_ctime_ns
 
     def _need_parts(self, path: str, publication: Publication) -> None:
-        """Raise ``CorruptionError`` unless all parts of the publication at ``path`` are there, with the right size."""
+        """Raise ``CorruptionError`` unless all parts of the publication at ``path`` are there, with the right size.
+
+        If its marker was reached before, perhaps by another manifest of these parts, none of them is needed.
+        """
+        if publication.marker is not None:
+            name, version = publication.marker
+            if version <= self._state.markers.get(name, -1):
+                return
+        adopted = self._adopted()
         for part in publication.parts:
             size_bytes, found = HEADER_BYTES + part.capacity_bytes, -1
             with suppress(FileNotFoundError):
-                found = self._measure(part)
+                found = self._measure(part) if part.name not in adopted else -1
             if found != size_bytes:
                 there = "no file: it is gone, or was published before" if found < 0 else f"{found} bytes"
                 raise CorruptionError(path, 0, f"{size_bytes} bytes in its part {part.name}", there)

@@ -297,21 +297,32 @@ class Segments:
                     segment.end = max(row.end, HEADER_BYTES)
                     segment.seal()
 
-    def adopt(self, number: int, path: str) -> None:
-        """Make a segment of a complete and durable file. Its new name becomes durable by ``sync``.
+    def adopt(self, files: Iterable[tuple[int, str]]) -> None:
+        """Make segments of the complete and durable files of a transaction. Their new names become durable by ``sync``.
 
-        The log has its frame already. If there is no space for the name, the file keeps its present one until
-        ``name_adopted``. Raises ``OSError`` for any other failure.
+        The log has their frame already. If there is no space for a name, this file and those behind it keep their
+        present ones until ``name_adopted``: a manifest, which comes last, stays beside its parts. Raises ``OSError``
+        for any other failure.
         """
+        has_room = True
+        for number, path in files:
+            self._disk.failpoint("adopt.3 rename")
+            has_room = has_room and self._may_rename(path, self.path(number))
+            if has_room:
+                self.has_adopted = True
+            else:
+                with self._mutex:
+                    self.in_inbox[number] = path
+
+    def _may_rename(self, path: str, target: str) -> bool:
+        """Rename a file; return False if there is no space for its new name. Raises ``OSError``."""
         try:
-            self._disk.rename(path, self.path(number))
+            self._disk.rename(path, target)
         except OSError as error:
             if error.errno not in LACKING:
                 raise
-            with self._mutex:
-                self.in_inbox[number] = path
-        else:
-            self.has_adopted = True
+            return False
+        return True
 
     def name_adopted(self) -> None:
         """Give adopted segments the names that they still lack. Raises ``OSError``; finished renames stay.

@@ -41,13 +41,13 @@ from ..recovery.opening import open_store
 from ..storage.inbox_access import is_shared, publication_mode
 from ..storage.inbox_limits import Bounds, Load, load_of
 from ..storage.layout import MAKE_FIRST, bears, believed, find_generations, names_in, no_queue, queue_directory
-from ..storage.locations import CLOSED_DIRECTORY, INBOX_DIRECTORY, OWN, Place, read_places
+from ..storage.locations import CLOSED_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, OWN, Place, read_places
 from ..storage.lock import LOCK_NAME, is_held
 from ..storage.publication import Draft, is_published, read_publication, time_behind
 from ..storage.relocation import need_data, need_own_location
 from ..system.disk import LACKING, Disk, StrPath, abspath, current_disk, dirname, join
 from ..system.files import sync_directory
-from ..system.path_errors import lacking, unless_lacking
+from ..system.path_errors import OUT_OF_REACH, lacking, unless_lacking
 from ..system.trust import need_trusted
 from .snapshot_view import view_of
 from .splits import Onlooker
@@ -509,11 +509,23 @@ class Producer(Exclusive, Generic[T]):
         return error if isinstance(raised, ResourceError) and not is_kept else raised
 
     def _look_again(self) -> None:
-        """Find the inbox again if the segments have left their location, which another queue may have taken."""
-        if self._place != OWN and self._draft is None:
-            with unless_lacking(self._inbox, "to find the queue's inbox"):
-                if not bears(self._disk, self._place):
-                    self._inbox, self._place = _find_inbox(self._disk, self._directory)
+        """Find the inbox again if the queue was deleted, or if the segments have left their location, which another
+        queue may have taken.
+
+        A deletion that was cut short leaves the inbox, which the next opening sweeps.
+        """
+        with unless_lacking(self._inbox, "to find the queue's inbox"):
+            has_left = self._place != OWN and self._draft is None and not bears(self._disk, self._place)
+            if has_left or not self._has_log():
+                self._inbox, self._place = _find_inbox(self._disk, self._directory)
+
+    def _has_log(self) -> bool:
+        """Return whether the queue's directory has the one of a log; False also if this process may not enter it."""
+        try:
+            self._disk.lstat(join(self._directory, LOG_DIRECTORY))
+        except OUT_OF_REACH:
+            return False
+        return True
 
     def _begin_draft(self) -> Draft:
         try:

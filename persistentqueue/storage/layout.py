@@ -30,14 +30,16 @@ finishes it:
 1. Rename ``log`` to ``deleted``.
 2. Sync the directory: **the commit point of a deletion**. From here on there is no queue. *A crash before leaves the
    whole queue, or none.*
-3. Delete the segments, what is published, and the files of the pool; at an external location, sync. A location that
-   does not count, and may belong to another directory, is left alone. Delete the schemas, ``queue.limits`` and
-   ``data.path``; sync. Delete the logs; sync. Delete ``queue.id``; sync. *A crash leaves files that ``deleted``
-   accounts for, or a ``queue.id`` that is recognized by the directory in it.*
+3. Rename the inbox, so that no producer adds a file to it. Delete the segments, what is published, and the files of
+   the pool; at an external location, sync. A location that does not count, and may belong to another directory, is left
+   alone. Delete the schemas, ``queue.limits`` and ``data.path``; sync. Delete the logs; sync. Delete ``queue.id``;
+   sync. *A crash leaves files that ``deleted`` accounts for, or a ``queue.id`` that is recognized by the directory in
+   it.*
 """
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -102,6 +104,8 @@ which may be a directory of queues.
 """
 
 _DAMAGED = re.compile(r"(\.[0-9]+)?\.damaged")
+_IN_THE_WAY = frozenset({errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR})
+"""Numbers of the errors of a rename if there is no inbox, or if the closed one holds files of another program."""
 _NAMES_SHOWN = 5
 """Number of queues that an error names."""
 _FOREIGN_CHUNK = re.compile(r"q[0-9]{5,}")
@@ -479,8 +483,7 @@ def finish_deletion(disk: Disk, places: Places) -> Places:
     elsewhere += [places.place] if bears(disk, places.place) else []
     for place in elsewhere:
         sweep_place(disk, place.path)
-    for inbox in (INBOX_DIRECTORY, CLOSED_DIRECTORY):
-        _sweep(disk, join(directory, inbox), parse_name)
+    _sweep_inbox(disk, directory)
     _sweep(disk, join(directory, DATA_DIRECTORY), parse_segment_name)
     _sweep(disk, join(directory, POOL_DIRECTORY), parse_spare_name)
     _sweep(disk, join(directory, SCHEMAS_DIRECTORY), parse_schema_file)
@@ -519,8 +522,7 @@ def is_left_here(disk: Disk, directory: str, place: Place) -> bool:
 
 def sweep_place(disk: Disk, root: str) -> None:
     """Delete the segments, the published and the empty files of a queue from this location, durably."""
-    for inbox in (INBOX_DIRECTORY, CLOSED_DIRECTORY):
-        _sweep(disk, join(root, inbox), parse_name)
+    _sweep_inbox(disk, root)
     _sweep(disk, join(root, DATA_DIRECTORY), parse_segment_name)
     _sweep(disk, join(root, POOL_DIRECTORY), parse_pool_name)
     sync_directory(disk, root)
@@ -537,6 +539,20 @@ def let_go(disk: Disk, place: Place) -> None:
 def parse_spare_name(name: str) -> str | None:
     """Return the name if it is one of a file in the pool's directory; None for any other."""
     return name if name == SPARE_NAME or parse_pool_name(name) is not None else None
+
+
+def _sweep_inbox(disk: Disk, root: str) -> None:
+    """Delete the published files, and the inbox. It is renamed before, so that producers which are at work add no file
+    to it."""
+    inbox, closed = join(root, INBOX_DIRECTORY), join(root, CLOSED_DIRECTORY)
+    _sweep(disk, closed, parse_name)
+    try:
+        disk.rename(inbox, closed)
+    except OSError as error:
+        if error.errno not in _IN_THE_WAY:
+            raise
+    for path in (inbox, closed):
+        _sweep(disk, path, parse_name)
 
 
 def _sweep(disk: Disk, path: str, parse: Callable[[str], object]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from inspect import signature
@@ -33,9 +34,11 @@ from persistentqueue import (
     repair,
 )
 from persistentqueue.cli.summary import made_note
+from persistentqueue.engine.transaction import SPILL_BYTES
 from persistentqueue.interprocess.consumer_requests import request_subscription
 from persistentqueue.interprocess.multi_writer import count_published
 from persistentqueue.storage.log_reader import LISTINGS_MAX
+from persistentqueue.storage.publication import Draft
 from persistentqueue.system.disk import DISK, Disk
 from tests.conftest import QueueFactory
 from tests.support.disks import call_on, using_disk
@@ -195,6 +198,55 @@ def test_a_lock_file_of_another_program_stays(tmp_path: Path) -> None:
     with pytest.raises(QueueNotFoundError):
         delete_queue(tmp_path, "q")
     assert (tmp_path / "q" / "lock").read_text() == "12345\n"
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_delete_beside_a_producer_that_publishes(tmp_path: Path, elsewhere: bool) -> None:
+    """A producer that publishes in the middle of a deletion neither stops it nor leaves a file behind it."""
+    media = tmp_path / "media" if elsewhere else None
+    PersistentQueue(tmp_path, "q", data_path=media).close()
+    inbox = (media or tmp_path) / "q" / "inbox"
+    draft = Draft(DISK, str(inbox), "0" * 16, 1)
+    draft.write([b"x"], 1, 1)
+
+    def listdir(path: str) -> list[str]:
+        found = DISK.listdir(path)
+        if any(name.endswith(".tmp") for name in found):
+            with suppress(FileNotFoundError):
+                draft.publish(None, 1)
+        return found
+
+    call_on(replace(DISK, listdir=listdir), delete_queue, tmp_path, "q")
+    draft.drop()
+    assert not (tmp_path / "q").exists()
+    assert not inbox.parent.exists()
+
+
+def test_delete_beside_a_closed_inbox_of_other_files(tmp_path: Path) -> None:
+    """A deletion leaves files of another program in an inbox that an interrupted move has closed, and deletes the
+    published files in both inboxes."""
+    PersistentQueue(tmp_path, "q").close()
+    for name in ("inbox", "inbox.closed"):
+        (tmp_path / "q" / name).mkdir(exist_ok=True)
+        (tmp_path / "q" / name / f"{1:016x}-{2:016x}.seg").touch()
+    (tmp_path / "q" / "inbox.closed" / "notes").touch()
+    delete_queue(tmp_path, "q")
+    assert sorted(path.name for path in (tmp_path / "q").rglob("*")) == ["inbox.closed", "notes"]
+
+
+@pytest.mark.parametrize("spilled", [False, True])
+def test_a_deletion_that_was_cut_short_leaves_no_queue_for_producers(tmp_path: Path, spilled: bool) -> None:
+    """A producer publishes nothing into a queue whose deletion has begun: the next opening would delete it."""
+    PersistentQueue(tmp_path, "q").close()
+    with Producer(tmp_path, "q") as producer:
+        producer.enqueue_many([bytes(SPILL_BYTES)] * (1 + spilled))
+        (tmp_path / "q" / "log").rename(tmp_path / "q" / "deleted")
+        with pytest.raises(QueueNotFoundError):
+            producer.flush()
+        assert producer.pending
+        producer.rollback()
+    with PersistentQueue(tmp_path, "q") as queue:
+        assert drain(queue) == []
 
 
 def test_a_directory_named_deleted_makes_no_queue(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 
 from ..errors import CorruptionError, PersistentQueueError, UnsupportedFormatError
 from ..system.disk import CREATE_NEW, DIRECTORY, NO_LINK, READ, Disk, join
-from ..system.files import make_directory, read_all, sync_directory, write_all
+from ..system.files import make_parts, read_all, sync_directory, write_all
 from ..system.path_errors import ABSENT
 from ..system.trust import open_plain
 from .inbox_access import give_to_user
@@ -99,10 +99,11 @@ def check_schemas(disk: Disk, directory: str) -> Iterator[PersistentQueueError]:
 def write_schema(disk: Disk, directory: str, file: SchemaFile) -> bool:
     """Register a schema under its number, durably; return False if the number is taken.
 
-    Raises ``OSError``. If the failure was not that of the last sync, the schema is not registered.
+    Raises ``OSError``, and ``FileNotFoundError`` if the queue is gone. If the failure was not that of the last sync,
+    the schema is not registered.
     """
     folder = join(directory, SCHEMAS_DIRECTORY)
-    make_directory(disk, folder)
+    make_parts(disk, [folder])  # and no directory above it: the queue may have been deleted meanwhile
     _give(disk, folder, directory)
     sync_directory(disk, directory)  # a process that made the folder may have been killed before its name was durable
     data = encode_fields(file._asdict())

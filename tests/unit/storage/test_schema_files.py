@@ -70,6 +70,15 @@ def test_a_schema_belongs_to_the_user_of_its_queue(tmp_path: Path, user: int) ->
     assert read_schemas(DISK, str(tmp_path)) == [FIRST]
 
 
+def test_a_queue_that_is_gone_gets_no_schema(folder: Path) -> None:
+    """A schema that is registered while its queue is deleted makes no directory, where a later queue would find it."""
+    delete_queue(folder.parent)
+    folder.parent.rmdir()
+    with pytest.raises(FileNotFoundError):
+        write_schema(DISK, str(folder.parent), FIRST)
+    assert not folder.parent.exists()
+
+
 def crashed(before: SimulatedDisk, file: SchemaFile, at: int, seed: int, is_cut: bool) -> tuple[SimulatedDisk, bool]:
     """Register a schema, stop it at its n-th change, and return the disk after that, and whether it returned."""
     disk, ticks, pick = before.kill(lambda _: 0), 0, Random(seed).randrange

@@ -27,7 +27,8 @@ from persistentqueue import (
 from persistentqueue.interprocess import list_published, reached_version
 from persistentqueue.options import Unnamed
 from persistentqueue.storage.layout import queue_directory
-from persistentqueue.system.disk import abspath
+from persistentqueue.storage.locations import LOG_DIRECTORY
+from persistentqueue.system.disk import abspath, current_disk, join
 
 from .app import (
     ACCESS,
@@ -246,16 +247,8 @@ def _taken_in(
     path: str, name: str, count: int, access: Access, as_json: bool, more: dict[str, Any] | None = None
 ) -> int:
     """Report the published items; if the queue has no owner, open it for a moment, so that it adopts them."""
-    waits = ""
-    keyless = settings_of({**access, "keys": None})  # the producer has used the keys; to adopt, none is needed
     try:
-        before = list_published(path, named(name))
-        with own(path, named(name), create=False, lock_timeout=ADOPTION_SECONDS, **keyless):
-            if not set(list_published(path, named(name))).isdisjoint(before):  # later ones are of other producers
-                waits = (
-                    "published, and not adopted yet: the queue is at a limit, or the file of an earlier producer "
-                    "cannot be read: see the commands stat and check"
-                )
+        waits = _adopt(path, named(name), access)
     except QueueLockedError as locked:
         who = f"process {locked.pid} on {locked.host}" if locked.pid is not None else "another process"
         waits = f"published: {who} owns the queue, and adopts them"
@@ -266,6 +259,26 @@ def _taken_in(
     else:
         note(f"{many(count, 'item')} {waits or 'enqueued'}")
     return WELL
+
+
+def _adopt(path: str, name: str | None, access: Access) -> str:
+    """Open the queue for a moment, so that it adopts what is published; return why the items wait, or an empty text.
+
+    The queue of another user is not opened, also not by root: files that an opening makes would belong to root alone.
+    """
+    disk = current_disk()
+    user = disk.lstat(join(queue_directory(path, name), LOG_DIRECTORY)).st_uid
+    if disk.geteuid() not in {None, user}:
+        return f"published: the queue belongs to user {user}, whose processes adopt them"
+    keyless = settings_of({**access, "keys": None})  # the producer has used the keys; to adopt, none is needed
+    before = list_published(path, name)
+    with own(path, name, create=False, lock_timeout=ADOPTION_SECONDS, **keyless):
+        if set(list_published(path, name)).isdisjoint(before):  # later ones are of other producers
+            return ""
+    return (
+        "published, and not adopted yet: the queue is at a limit, or the file of an earlier producer cannot be read: "
+        "see the commands stat and check"
+    )
 
 
 @verb(

@@ -177,6 +177,27 @@ def test_row_08_the_superuser_publishes_for_others(place: Path) -> None:
     assert run_as(OWNER, place, "settings = {}\n" + CONSUME)["items"] == ["from 0"] * 3
 
 
+@pytest.mark.parametrize("verb", ["put", "load"])
+def test_the_command_line_of_the_superuser_owns_no_queue_of_others(place: Path, verb: str) -> None:
+    """``put`` and ``load`` of root publish into another user's queue, and do not open it: no file of root takes the
+    place of one that its owner must write."""
+    run_as(OWNER, place, "PersistentQueue(directory).close()")
+    (place / "pool" / "log.free").unlink()  # an opening makes another one
+    words = [verb, str(place), ".", "--trust", *(["x"] if verb == "put" else ["--input", str(place.parent / "lines")])]
+    (place.parent / "lines").write_text('{"text": "x"}\n')
+    code = f"""
+import contextlib, io
+from persistentqueue.cli import main
+with contextlib.redirect_stderr(io.StringIO()) as told:
+    status = main({words!r})
+answer = status, told.getvalue()
+"""
+    status, told = run_as(0, place, code)
+    assert status == 0 and f"published: the queue belongs to user {OWNER}" in told
+    assert [path for path in place.rglob("*") if path.stat().st_uid != OWNER] == list((place / "inbox").iterdir())
+    assert run_as(OWNER, place, "settings = {}\n" + CONSUME)["items"] == ["x"]
+
+
 def test_the_superuser_registers_schemas_for_others(place: Path) -> None:
     """A schema of rows that root registers in another user's queue is one for its owner, as any other. The owner also
     registers the next one, and deletes the queue."""

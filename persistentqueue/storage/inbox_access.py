@@ -14,8 +14,8 @@ than that to serve them. It renames them, which is its right in its own director
 In any other inbox only the user of the inbox publishes, since files of another user could never be read. The one
 exception is the superuser: its files are readable for each user that may enter the inbox.
 
-What a process must be able to replace or delete later, such as the schemas of rows, belongs to the user of the queue,
-also if the superuser has made it.
+The schemas of rows belong to the user of the queue, also if the superuser has made them: that user adds schemas later,
+and deletes them.
 """
 
 from __future__ import annotations

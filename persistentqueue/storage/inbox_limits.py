@@ -16,7 +16,7 @@ A producer looks at the inbox before each flush, unless it has published little 
 part of the room that it found. It also looks if an opening has recorded other limits since then. Several producers at
 once may exceed a limit by what each of them publishes at that moment. A part, and what a producer spills, counts for
 ``max_disk_bytes`` while it is written. A part counts for the other limits when a manifest is about to name it (see
-``multi_writer``), and spilled items count for them at the flush.
+``multi_writer``). Spilled items count for them at the flush.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ def test_a_part_that_keeps_its_name_is_not_published_again(open_queue: QueueFact
 def test_parts_that_two_manifests_name_come_once(
     open_queue: QueueFactory, directory: Path, keeps_name: bool, marker: tuple[str, int] | None
 ) -> None:
-    """If two publishers of the same parts do not see each other, the items come once, also if an adopted part keeps its
-    name for lack of room. With a marker the second manifest is skipped; without one it is reported."""
+    """If two publishers of the same parts do not see each other, the items come once. So they do if an adopted part
+    keeps its name for lack of room. With a marker the second manifest is skipped; without one it is reported."""
     queue = open_queue(disk=without_room(["the first part"] * keeps_name))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(multi_writer, "_is_waiting", lambda *_: False)

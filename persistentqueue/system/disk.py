@@ -526,12 +526,23 @@ def _lock(fd: int) -> bool:
     except ImportError as error:
         advice = "import it before this process gives up rights or changes its root directory"
         raise ImportError(f"a lock needs portalocker, which was not found; {advice}", name=error.name) from error
+    except FileNotFoundError:  # its import looks for a directory for temporary files, and a full disk has none
+        return _flock(fd)
     try:
         portalocker.lock(fd, portalocker.LockFlags.EXCLUSIVE | portalocker.LockFlags.NON_BLOCKING)
     except (portalocker.AlreadyLocked, BlockingIOError):
         return False
     except portalocker.LockException as error:  # the lock is free, but the system refused it
         raise next((each for each in error.args if isinstance(each, OSError)), OSError(str(error))) from None
+    return True
+
+
+def _flock(fd: int) -> bool:
+    """Take the lock that ``portalocker`` takes, without it."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
     return True
 
 

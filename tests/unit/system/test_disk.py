@@ -7,12 +7,13 @@ import fcntl
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import portalocker
 import pytest
 
-from persistentqueue import PersistentQueue
+from persistentqueue import PersistentQueue, QueueLockedError
 from persistentqueue.system import disk as door
 from persistentqueue.system.disk import DISK, PORTABLE, Disk, join
 from persistentqueue.system.files import make_directory
@@ -130,7 +131,7 @@ def test_standard_streams_are_never_a_queues_file(tmp_path: Path) -> None:
     program = f"""
 import os, sys
 sys.path.insert(0, {str(Path(door.__file__).parents[2])!r})
-from persistentqueue import PersistentQueue
+from persistentqueue import PersistentQueue, QueueLockedError
 out = os.dup(1)
 os.closerange(0, 3)
 with PersistentQueue({str(tmp_path)!r}, "q") as queue:
@@ -153,6 +154,25 @@ def test_a_lock_whose_library_is_missing(tmp_path: Path, monkeypatch: pytest.Mon
     assert raised.value.name == "portalocker"
     monkeypatch.undo()
     PersistentQueue(tmp_path).close()
+
+
+def test_a_lock_without_a_directory_for_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process opens its first queue also if no directory takes temporary files, as on a full or read-only disk.
+
+    The import of ``portalocker`` fails then. The opening began again each time, and never ended.
+    """
+    for name in [name for name in sys.modules if name.partition(".")[0] == "portalocker"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", list)
+    first, second = (DISK.open(str(tmp_path / "file"), door.CREATE, 0o600) for _ in range(2))
+    assert (DISK.lock(first), DISK.lock(second)) == (True, False)
+    DISK.close(first)
+    DISK.close(second)
+    with PersistentQueue(tmp_path, "q"):
+        monkeypatch.undo()
+        with pytest.raises(QueueLockedError):  # by portalocker itself
+            PersistentQueue(tmp_path, "q")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -54,6 +54,7 @@ from ..storage.layout import (
 from ..storage.locations import DATA_DIRECTORY, LOG_DIRECTORY, OWN, Places
 from ..storage.lock import LOCK_NAME, Lock
 from ..storage.log import parse_log_name
+from ..storage.pool import Pool
 from ..storage.relocation import claim, is_proven, need_data, open_places, settle, sweep_others
 from ..system.disk import PAGE_BYTES, Disk, basename, join, relpath
 from ..system.event_log import LOGGER
@@ -380,6 +381,11 @@ def _go_on(store: Store, recovered: Recovered, meter: Meter) -> None:
         # queue's directory be deleted meanwhile, that name would be the only one, and another queue would take it.
         with suppress(OSError):
             store.pool.clean()
+        # The files of its own pool would count for its limits, and no segment would be made of them any more.
+        own = Pool(disk, places.pool_directory(False), 0)
+        with suppress(OSError):
+            own.clean()
+            own.shrink(0)
     if recovered.sweep or recovered.set_aside:
         # The name of this generation may exist in the operating system's page cache only. It must be durable before
         # an older generation is deleted.

@@ -353,6 +353,22 @@ def test_two_queues_can_share_a_pool(open_queue: QueueFactory, tmp_path: Path) -
     assert (tmp_path / "queues" / ".pool").is_dir()
 
 
+def test_a_queue_that_begins_to_share_a_pool_gives_up_its_own(open_queue: QueueFactory, directory: Path) -> None:
+    """The files of its own pool do not count for its limits when a queue has begun to use a shared pool.
+
+    They were never taken or deleted again. So an empty queue refused each item, with the advice to dequeue.
+    """
+    own = {"segment_bytes": 8 * KIB, "log_bytes": 4 * KIB}
+    queue = open_queue(**own, pool_min_bytes=40 * KIB)
+    assert queue.maintain().pooled_bytes == 40 * KIB
+    queue.close()
+    (directory / "pool" / f"{KIB:012d}-{0:016x}.part").write_bytes(b"of a killed process")
+    queue = open_queue(**own, pool_min_bytes=8 * KIB, shared_pool=True, max_disk_bytes=32 * KIB)
+    assert [path.name for path in (directory / "pool").iterdir()] == ["log.free"]
+    put(queue, bytes(KIB))
+    assert drain(queue) == [bytes(KIB)]
+
+
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_an_opening_takes_the_second_name_of_its_segment(open_queue: QueueFactory, path: Path, is_clean: bool) -> None:
     """If a power cut has brought back the name in the shared pool of a segment, the next opening removes that name.

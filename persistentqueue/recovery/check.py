@@ -63,7 +63,7 @@ from ..storage.locations import (
 )
 from ..storage.lock import LOCK_NAME, is_held
 from ..storage.log import parse_log_name
-from ..storage.log_reader import SNAPSHOT, Replay, read_steadily
+from ..storage.log_reader import SNAPSHOT, read_steadily
 from ..storage.publication import Part, is_published, parse_name, read_publication
 from ..storage.relocation import need_data, need_own_location
 from ..storage.schema_files import check_schemas, parse_schema_name
@@ -193,7 +193,7 @@ def _check(disk: Disk, directory: str, meter: Meter = SILENT) -> CheckReport:
         return _unread(disk, directory, damage)
     if recovered is None:  # the queue was deleted meanwhile
         raise no_queue(disk, directory, "to check")
-    problems = list(_check_length(recovered.replay))
+    problems = list(_check_log(recovered))
     items = 0
     meter.expect(sum(extent.length_bytes for extent in recovered.state.extents))
     for extent in recovered.state.extents:
@@ -248,9 +248,20 @@ def _read(disk: Disk, places: Places, meter: Meter) -> Recovered | None:
     return recovered
 
 
-def _check_length(replay: Replay) -> Iterator[str]:
-    """Yield the problem of a log that is shorter than it was made. A log has its whole length before it gets its name,
-    so no owner can make a sound one look short. A sealed log has nothing behind its checkpoint that could be lost."""
+def _check_log(recovered: Recovered) -> Iterator[str]:
+    """Yield the problems of a log of which an opening uses a part only.
+
+    A log has its whole length before it gets its name, so no owner can make a sound one look short. A sealed log has
+    nothing behind its checkpoint that could be lost. A frame comes behind its blocks, also with ``sync=False``.
+    """
+    replay = recovered.replay
+    if recovered.lost_transactions:
+        consequence = (
+            f"an opening drops the {recovered.lost_transactions} transactions from there on; if the power did not fail "
+            "under sync=False, find out what has damaged the blocks, and restore them"
+        )
+        expected, found = "a frame whose blocks are on disk", "one whose blocks are not"
+        yield str(CorruptionError(replay.file, recovered.lost_at, expected, found, consequence))
     if replay.missing_bytes and not replay.sealed:
         size_bytes = replay.header.size_bytes
         advice = (
@@ -529,7 +540,7 @@ def _repair(
             remove_file(taken.lock.disk, join(directory, HOLDS_NAME))
         if fan_out:
             _remove_plain_consumer(directory, salvaged.recovered.state)
-        salvaged.problems += _check_length(salvaged.recovered.replay)
+        salvaged.problems += _check_log(salvaged.recovered)
         next_sequence = salvaged.recovered.state.next_sequence
         store = begin(taken, salvaged.recovered, meter=meter)
         try:  # with the lock still in the hands of ``take``: an interruption may come between these two steps

@@ -56,6 +56,8 @@ class Recovered:
     cache only."""
     transactions: int = 0
     lost_transactions: int = 0
+    lost_at: int = 0
+    """Offset of the first frame of the lost transactions."""
     adopted: dict[int, str] = field(default_factory=dict)
     """Segments whose files are still in the inbox, with the paths of these files."""
     adoptions: set[int] = field(default_factory=set)
@@ -152,6 +154,7 @@ def _apply(disk: Disk, places: Places, replay: Replay, meter: Meter) -> Recovere
         operations = list(chain.from_iterable(group.transactions))
         if not replay.synced and not _is_written(disk, places, operations, salts, inbox):
             # The whole group is lost, since its transactions share blocks.
+            recovered.lost_at = group.offset
             recovered.lost_transactions = sum(len(lost.transactions) for lost in groups[at:])
             break
         try:

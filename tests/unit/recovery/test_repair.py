@@ -176,6 +176,24 @@ def test_damage_in_the_middle_of_a_log(crashed: Path) -> None:
     assert taken_out(crashed) == ITEMS[5:29] + ITEMS[30:]
 
 
+def test_transactions_that_have_lost_their_blocks(tmp_path: Path) -> None:
+    """With ``sync=False``, ``check`` and ``repair`` report the transactions that an opening drops: the first one whose
+    blocks are damaged, and all behind it. Both reported nothing."""
+    path = tmp_path / "queue"
+    put_each(queue := PersistentQueue(path, sync=False, segment_bytes=4096, inline_bytes=0), ITEMS)
+    crash(queue)
+    frame = replay_of(path).frames[17]
+    flip(segment_files(path)[1], 100)
+    report = check(path)
+    assert not report.ok and report.items == 16
+    assert f"{log_file(path)}: damaged at offset {frame.offset}" in report.problems[0]
+    assert "an opening drops the 44 transactions from there on" in report.problems[0]
+    repaired = repair(path)
+    assert (repaired.problems, repaired.items) == (report.problems, 16)
+    assert repair(path).problems == ()
+    assert taken_out(path) == ITEMS[:16]
+
+
 def test_lost_dequeue_comes_again(tmp_path: Path) -> None:
     """Items that a lost frame consumed come out again: no item is lost because its dequeue is unknown."""
     path = tmp_path / "queue"

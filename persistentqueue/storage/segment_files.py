@@ -420,7 +420,11 @@ class Segments:
         if self._wipe:
             with suppress(PermissionError):  # another user has published it
                 wipe_file(self._disk, path)
-        if pool is None or not pool.give(path):
+        is_kept = False
+        if pool is not None:
+            with suppress(OSError):  # its directory takes no file: it may be on another file system, or full
+                is_kept = pool.give(path)
+        if not is_kept:
             unlink_in_steps(self._disk, path)
 
     def exists(self, number: int) -> bool:

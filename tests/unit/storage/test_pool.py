@@ -369,6 +369,25 @@ def test_a_queue_that_begins_to_share_a_pool_gives_up_its_own(open_queue: QueueF
     assert drain(queue) == [bytes(KIB)]
 
 
+@pytest.mark.parametrize("code", [errno.EXDEV, errno.ENOSPC])
+def test_a_pool_that_takes_no_file_keeps_none(open_queue: QueueFactory, directory: Path, code: int) -> None:
+    """A drained segment is deleted if the pool cannot take it, for instance since the directory of the queue is a mount
+    point, and the shared pool is beside it. It stayed until the next opening."""
+
+    def rename(source: str, target: str) -> None:
+        if str(target).endswith(".free") and Path(target).name != "log.free":
+            raise OSError(code, os.strerror(code), target)
+        DISK.rename(source, target)
+
+    disk = replace(DISK, rename=rename)
+    queue = open_queue(segment_bytes=8 * KIB, pool_max_bytes=100 * KIB, shared_pool=True, disk=disk)
+    put_each(queue, [bytes(KIB)] * 40)
+    drain(queue)
+    queue.trim()
+    assert len(segment_files(directory)) <= 1
+    assert queue.stats().pool_files == 0
+
+
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_an_opening_takes_the_second_name_of_its_segment(open_queue: QueueFactory, path: Path, is_clean: bool) -> None:
     """If a power cut has brought back the name in the shared pool of a segment, the next opening removes that name.

@@ -17,6 +17,7 @@ from ..core.block import most_block_bytes
 from ..core.header import HEADER_BYTES
 from ..errors import QueueFullError, ResourceError
 from ..storage.inbox_limits import empty_bytes, reserve_bytes
+from ..storage.layout import DAMAGED_SUFFIX
 from ..system.quota import OverLimitError
 from .context import Context
 from .subscriptions import Subscriptions
@@ -131,8 +132,10 @@ class Limits:
 
     @property
     def _least_bytes(self) -> int:
-        """Bytes of the disk that an empty queue takes, with one segment that has no block yet."""
-        return empty_bytes(self._settings.log_bytes, self._settings.max_disk_bytes) + HEADER_BYTES
+        """Bytes of the disk that an empty queue takes, with one segment that has no block yet, and with the files that
+        were set aside, which only the user deletes."""
+        least_bytes = empty_bytes(self._settings.log_bytes, self._settings.max_disk_bytes) + HEADER_BYTES
+        return least_bytes + self._quota.bytes_of(DAMAGED_SUFFIX)
 
 
 class Tally:

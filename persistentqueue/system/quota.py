@@ -100,6 +100,10 @@ class Quota:
         """Bytes that the counted files take now."""
         return sum(file.size_bytes for file in list(self._files.values()))  # a copy: other threads delete meanwhile
 
+    def bytes_of(self, suffix: str) -> int:
+        """Return the bytes that the counted files with this end of their names take now."""
+        return sum(file.size_bytes for path, file in list(self._files.items()) if path.endswith(suffix))
+
     def learn(self, directories: Iterable[str]) -> None:
         """Count the files that are in these directories now, and those that will be made in them."""
         if self.disk is self._disk:

@@ -366,6 +366,24 @@ def test_nobody_waits_for_the_file_system(open_queue: QueueFactory) -> None:
 
 
 @pytest.mark.unwatched
+def test_no_flush_waits_for_files_that_were_set_aside(open_queue: QueueFactory, directory: Path) -> None:
+    """Files that were set aside count for the limit, and no dequeue removes them. So a flush that finds no room beside
+    them is refused at once, also if the queue is set to wait. It waited for ever."""
+    open_queue().close()
+    kept = directory / "data" / "000000000001.seg.damaged"
+    kept.write_bytes(bytes(8 * MIB))
+    queue = open_queue(max_disk_bytes=12 * MIB, full="block")
+    with queue.session() as session:
+        session.enqueue(bytes(2 * MIB))
+        with pytest.raises(QueueFullError) as refused:
+            session.flush(timeout=30)
+        assert refused.value.lasting
+        session.rollback()
+    queue.close()
+    kept.unlink()
+    put(open_queue(max_disk_bytes=12 * MIB, full="block"), bytes(2 * MIB))
+
+
 def test_log_grows_below_the_guard_for_dequeues() -> None:
     """``min_free_bytes`` does not keep the log from growing for a state that dequeues make large."""
     machine = SimulatedDisk()

@@ -171,8 +171,8 @@ def find_header(disk: Disk, path: str, number: int) -> Header:
 
 
 def was_published(disk: Disk, path: str) -> bool:
-    """Return whether the file was published, or may have been, since it is damaged. Raises ``OSError``."""
-    with suppress(CorruptionError):
+    """Return whether the file was published, or may have been, since it cannot be read."""
+    with suppress(CorruptionError, OSError):
         fd = open_plain(disk, path, READ)
         try:
             data = read_needed(disk, fd, HEADER_BYTES, 0, path)

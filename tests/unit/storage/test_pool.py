@@ -388,6 +388,25 @@ def test_a_pool_that_takes_no_file_keeps_none(open_queue: QueueFactory, director
     assert queue.stats().pool_files == 0
 
 
+def test_a_drained_segment_is_deleted_without_a_descriptor(open_queue: QueueFactory, directory: Path) -> None:
+    """Without a free descriptor, the pool cannot learn if it may have a drained segment, which is then deleted. It
+    stayed until the next opening."""
+    is_short = False
+
+    def open_file(path: str, flags: int, mode: int) -> int:
+        if is_short and path.endswith(".seg"):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+        return DISK.open(path, flags, mode)
+
+    queue = open_queue(segment_bytes=8 * KIB, pool_max_bytes=100 * KIB, disk=replace(DISK, open=open_file))
+    put_each(queue, [bytes(KIB)] * 12)
+    before = segment_files(directory)
+    is_short = True
+    drain(queue)
+    queue.trim()
+    assert len(before) == 2 and not before[0].exists()
+
+
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_an_opening_takes_the_second_name_of_its_segment(open_queue: QueueFactory, path: Path, is_clean: bool) -> None:
     """If a power cut has brought back the name in the shared pool of a segment, the next opening removes that name.

@@ -20,6 +20,7 @@ matter, since a generation is written under a new salt.
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -131,6 +132,10 @@ class Pool:
         """
         with unless_lacking(self.directory, "to fill the pool", "then fill it again"):
             while (size_bytes := self.size_bytes()) < min_bytes and size_bytes + file_bytes <= self.max_bytes:
+                # Else each try, one a second in a busy queue, would fill the disk with zeros, and take them back.
+                # A file system that does not know its free space reports 0.
+                if 0 < self._disk.free_bytes(self.directory) < file_bytes:
+                    raise OSError(errno.ENOSPC, "no room for another file", self.directory)
                 part = join(self.directory, self._new_name(file_bytes, PART_SUFFIX))
                 if self._make(part, file_bytes):
                     yield file_bytes

@@ -388,6 +388,25 @@ def test_a_pool_that_takes_no_file_keeps_none(open_queue: QueueFactory, director
     assert queue.stats().pool_files == 0
 
 
+def test_a_pool_writes_no_file_that_has_no_room(tmp_path: Path) -> None:
+    """A file that the free space cannot take is not begun. Maintenance filled the disk with a part of it each second,
+    and deleted that part again, so that flushes and other programs found a full disk."""
+    free_bytes = 25 * KIB
+
+    def pwritev(fd: int, buffers: Buffers, offset: int, flags: int) -> int:
+        nonlocal free_bytes
+        free_bytes -= sum(map(len, buffers))
+        assert free_bytes > 0
+        return DISK.pwritev(fd, buffers, offset, flags)
+
+    pool = Pool(replace(DISK, pwritev=pwritev, free_bytes=lambda _: free_bytes), str(tmp_path), 100 * KIB)
+    made = pool.fill(100 * KIB, 10 * KIB)
+    assert [next(made), next(made)] == [10 * KIB, 10 * KIB]
+    with pytest.raises(DiskFullError, match="no room to fill the pool"):
+        next(made)
+    assert free_bytes == 5 * KIB and sizes(pool) == [10 * KIB, 10 * KIB]
+
+
 def test_a_drained_segment_is_deleted_without_a_descriptor(open_queue: QueueFactory, directory: Path) -> None:
     """Without a free descriptor, the pool cannot learn if it may have a drained segment, which is then deleted. It
     stayed until the next opening."""

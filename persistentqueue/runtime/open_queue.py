@@ -599,6 +599,7 @@ class OpenQueue(ClosableQueue):
                     self._waiters.wake_all()
         with suppress(ResourceError):  # then a later trim frees what only this subscription needed
             self._trim()
+        self._room_waiters.tell()  # also if that failed: the items are gone
 
     def discard(self, transaction: Transaction) -> None:
         """Release what the transaction holds, drop what it enqueues, and wake threads that wait for an item."""

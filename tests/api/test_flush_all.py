@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -142,6 +144,29 @@ def test_nobody_overtakes_those_who_wait(open_queue: QueueFactory, threads: Thre
     assert drain(queue) == [b"1", b"2"]
     for session in (small, large):
         session.close()
+
+
+def test_room_of_a_removed_subscription(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
+    """A flush that waits gets the room of a subscription that is removed, also if the trim behind that lacks a
+    descriptor. It waited on."""
+    is_short = False
+
+    def open_file(path: str, flags: int, mode: int) -> int:
+        if is_short:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+        return DISK.open(path, flags, mode)
+
+    queue = open_queue(max_items=1, full="block", fan_out=True, disk=replace(DISK, open=open_file))
+    queue.subscribe("a")
+    put(queue, b"1")
+    second = queue.subscribe("b", start="latest")
+    waiting = threads.submit(flush, queue, b"2", timeout=SECONDS)
+    waits(queue)
+    is_short = True
+    queue.unsubscribe("a")
+    is_short = False
+    waiting.result(SECONDS)
+    assert list(second.browse()) == [b"2"]
 
 
 def test_breaking_is_told_to_each(open_queue: QueueFactory) -> None:

@@ -132,8 +132,10 @@ class Limits:
 
     @property
     def _least_bytes(self) -> int:
-        """Bytes of the disk that an empty queue takes, with one segment that has no block yet, and with the files that
-        were set aside, which only the user deletes."""
+        """Bytes of the disk that an empty queue takes, with one segment that has no block yet.
+
+        The files that were set aside count, since only the user deletes them.
+        """
         least_bytes = empty_bytes(self._settings.log_bytes, self._settings.max_disk_bytes) + HEADER_BYTES
         return least_bytes + self._quota.bytes_of(DAMAGED_SUFFIX)
 

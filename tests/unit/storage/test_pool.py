@@ -371,8 +371,10 @@ def test_a_queue_that_begins_to_share_a_pool_gives_up_its_own(open_queue: QueueF
 
 @pytest.mark.parametrize("code", [errno.EXDEV, errno.ENOSPC])
 def test_a_pool_that_takes_no_file_keeps_none(open_queue: QueueFactory, directory: Path, code: int) -> None:
-    """A drained segment is deleted if the pool cannot take it, for instance since the directory of the queue is a mount
-    point, and the shared pool is beside it. It stayed until the next opening."""
+    """A drained segment is deleted if the pool cannot take it, for instance since it is on another file system.
+
+    It stayed until the next opening.
+    """
 
     def rename(source: str, target: str) -> None:
         if str(target).endswith(".free") and Path(target).name != "log.free":
@@ -390,7 +392,7 @@ def test_a_pool_that_takes_no_file_keeps_none(open_queue: QueueFactory, director
 
 def test_a_pool_writes_no_file_that_has_no_room(tmp_path: Path) -> None:
     """A file that the free space cannot take is not begun. Maintenance filled the disk with a part of it each second,
-    and deleted that part again, so that flushes and other programs found a full disk."""
+    and deleted that part again."""
     free_bytes = 25 * KIB
 
     def pwritev(fd: int, buffers: Buffers, offset: int, flags: int) -> int:

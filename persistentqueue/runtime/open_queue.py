@@ -582,6 +582,7 @@ class OpenQueue(ClosableQueue):
             state = self._store.state
             if state.number_of(name) is None:
                 self._store.subscribe(name, LATEST if start == "latest" else 0)
+                self._room_waiters.tell()  # the first subscription of all may begin behind items, which are gone then
             return self._store.subscriptions.find(name)
 
     @outermost
@@ -597,7 +598,8 @@ class OpenQueue(ClosableQueue):
             finally:
                 with self.mutex:
                     self._waiters.wake_all()
-        with suppress(ResourceError):  # then a later trim frees what only this subscription needed
+                    self._room_waiters.tell_first()
+        with suppress(ResourceError):  # then a later trim frees the segments that only this subscription needed
             self._trim()
         self._room_waiters.tell()  # also if that failed: the items are gone
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +39,7 @@ from persistentqueue.core.operations import (
 )
 from persistentqueue.core.state import State, StateError
 from persistentqueue.engine.admission import Limits
+from persistentqueue.engine.trim import Generations
 from persistentqueue.options import Start
 from persistentqueue.runtime.waiting import Place
 from persistentqueue.subscription import Subscription
@@ -333,6 +335,41 @@ def test_a_blocked_flush_goes_on_when_the_last_one_has_it(open_queue: QueueFacto
             make_room()
             waiting.result(60)
             drain(queue)
+
+
+def test_a_blocked_flush_goes_on_when_the_first_one_begins_behind_the_items(open_queue: QueueFactory) -> None:
+    """In a queue with only named subscriptions, a first one that begins with the next item makes room for a flush."""
+    queue = open_queue(fan_out=True, max_items=2, full="block")
+    put(queue, *numbers(2))
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(put, queue, b"new")
+        wait_for(lambda: queue.stats().waiting == 1)
+        subscription = queue.subscribe("a", "latest")
+        waiting.result(60)
+    assert take(subscription) == [b"new"]
+
+
+def test_a_blocked_flush_goes_on_when_the_trim_behind_a_removal_has_no_room(
+    open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If no new log has room behind a removal, the items of the subscription are gone all the same: a flush that waits
+    for their room goes on."""
+    queue = open_queue(max_items=2, full="block")
+    queue.subscribe("a")
+    put(queue, *numbers(2))
+    drain(queue)
+
+    def refuse(*_: object) -> None:
+        raise DiskFullError("log", errno.ENOSPC, "no space left on device")
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(put, queue, b"new")
+        wait_for(lambda: queue.stats().waiting == 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(Generations, "trim", refuse)
+            queue.unsubscribe("a")
+        waiting.result(60)
+    assert drain(queue) == [b"new"]
 
 
 def test_limits_are_looked_at_while_subscriptions_stay(

@@ -643,7 +643,8 @@ class Session(SessionState[T]):
                 the queue does not count attempts. If ``retry`` is False and the queue has no dead letters.
             TypeError: If the reason is not a string.
             CorruptionError: If the block of a held item cannot be read any more.
-            SubscriptionNotFoundError: If the queue has only named subscriptions.
+            SubscriptionNotFoundError: If the item is gone with its subscription, or the queue has only named
+                subscriptions.
             ClosedError: If the session or its queue is closed.
             BrokenQueueError: If a sync or a write of the log has failed before: close the queue and open it again.
             SessionInUseError: If another call of the session is under way.

@@ -412,7 +412,7 @@ class OpenQueue(ClosableQueue):
         one that never fits, once for each file.
         """
         if reader.ready.is_closed:
-            raise self._removed(reader)
+            raise self.removed(reader.ready)
         reads, began = reader.page_reads, _now()
         taken = self._take_from(reader, max_items, runs)
         if reader.page_reads > reads:
@@ -432,10 +432,11 @@ class OpenQueue(ClosableQueue):
             if not reader.ready.is_closed:
                 raise
             # Another thread has removed the subscription while this one waited to read a file.
-            raise self._removed(reader) from None
+            raise self.removed(reader.ready) from None
 
-    def _removed(self, reader: Reader) -> SubscriptionNotFoundError:
-        return SubscriptionNotFoundError(self.directory, reader.ready.name, self._store.subscriptions.names())
+    def removed(self, ready: Availability) -> SubscriptionNotFoundError:
+        """Return the error for a call of a subscription that was removed."""
+        return SubscriptionNotFoundError(self.directory, ready.name, self._store.subscriptions.names())
 
     def _look_by_the_way(self, insists: bool = False) -> None:
         """Call ``_look``, and ignore errors of the inbox except ``QueueDeletedError``: they must not fail an unrelated

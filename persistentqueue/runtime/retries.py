@@ -40,6 +40,7 @@ from ..core.dead_letter import DeadLetter
 from ..core.intervals import Run, join_runs, last_of, without
 from ..core.items import NotHeldError
 from ..core.operations import Delayed, Delivered
+from ..core.state import StateError
 from ..drawing.text import many
 from ..engine.reader import CountedAvailability, CountedReader, Reader
 from ..engine.transaction import SPILL_BYTES, Rejection, Transaction
@@ -122,11 +123,14 @@ class Retries:
         """Yield the items of these held runs, as ``CountedReader.read`` does.
 
         Each part of them is read in a call of the queue, since a read takes its locks: code that interrupts it may not
-        call the queue.
+        call the queue. Raises ``SubscriptionNotFoundError`` if an item is gone with its subscription.
         """
         items, part, most = reader.read(runs), [(0, b"")], 1  # a search mostly ends at the first item
         while part:
-            part = self.open_queue.around(partial(list, islice(items, most)))
+            try:
+                part = self.open_queue.around(partial(list, islice(items, most)))
+            except StateError:
+                raise self.open_queue.removed(reader.ready) from None
             yield from part
             most = min(2 * most, _BATCH_ITEMS)
 
@@ -320,6 +324,8 @@ class Trial:
             return []
         retries, ready = self.retries, transaction.ready
         assert isinstance(ready, CountedAvailability)
+        if ready.is_closed:  # the commit refuses the transaction, if it finds a run in it
+            return []
         again: dict[float, list[Run]] = {}
         letters = []
         for each in sorted(transaction.rejections.values()):

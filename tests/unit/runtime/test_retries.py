@@ -342,6 +342,41 @@ def test_each_subscription_counts_for_itself(open_queue: QueueFactory) -> None:
             session.dequeue()
 
 
+def test_a_rejection_for_a_removed_subscription(open_queue: QueueFactory) -> None:
+    """An item that is gone with its subscription cannot be rejected: ``reject`` says that the subscription was
+    removed."""
+    queue = open_queue("orders", fan_out=True, memory_bytes=0, **DEAD)
+    audit = queue.subscribe("audit")
+    queue.subscribe("other", "latest")
+    put(queue, b"a")
+    with queue.subscribe("other").transaction() as session:
+        assert session.dequeue() == b"a"
+    with audit.session() as session:
+        assert session.dequeue() == b"a"
+        queue.unsubscribe("audit")
+        with pytest.raises(SubscriptionNotFoundError, match="'audit'"):
+            session.reject(b"a")
+        session.rollback()
+
+
+def test_a_flush_of_rejections_for_a_removed_subscription(open_queue: QueueFactory) -> None:
+    """A flush raises ``SubscriptionNotFoundError`` also if it only rejects items, to be ready again at once. A marker
+    that was reached comes first, as in other flushes."""
+    queue = open_queue("orders", **DEAD)
+    audit = queue.subscribe("audit")
+    put(queue, b"a", b"b")
+    with audit.session() as session:
+        for item in session.dequeue_many(2):
+            session.reject(item)
+        queue.unsubscribe("audit")
+        with pytest.raises(SubscriptionNotFoundError, match="'audit'"):
+            session.flush()
+        with queue.session() as other:
+            other.flush(("m", 1))
+        assert session.flush(("m", 1)) is False
+    assert (queue.stats().rejected, drain(queue)) == (0, [b"a", b"b"])
+
+
 def test_a_subscription_that_goes_meanwhile(open_queue: QueueFactory) -> None:
     """If a subscription is removed between hold and delivery, the dequeue raises ``SubscriptionNotFoundError``."""
     step = threading.Event()

@@ -23,30 +23,29 @@ def decode_held(
 ) -> list[C]:
     """Return the items that a session has just put on hold, decoded, up to the first that cannot be decoded.
 
-    That one and those behind it are released by ``give_back``, which takes their number. If it is the first, it stays
-    on hold alone, and the error that ``undecodable`` returns is raised.
+    That one and those behind it are released by ``give_back``, which takes their number. Before that, ``uncount`` takes
+    back their last delivery: their caller does not get them. If the first item cannot be decoded, it stays on hold
+    alone, and the error that ``undecodable`` returns is raised.
 
-    An item for which the codec has no key or no package is not a bad one. ``uncount`` takes back the delivery of it and
-    of those behind it, before they are released. If it is the first, the error of the codec is raised.
-
-    The caller releases all items if anything but a ``CodecError`` is raised.
+    An item for which the codec has no key or no package is not a bad one. If it is the first, the error of the codec is
+    raised. The caller releases all items if anything but a ``CodecError`` is raised.
     """
     items: list[C] = []
     for each in data:
         try:
             items.append(codec.decode(each))
-        except UNOPENED:
-            uncount(len(data) - len(items))
-            if not items:
-                raise
-            break
         except Exception as error:
-            if not items:
-                give_back(len(data) - 1)
+            is_bad = not (items or isinstance(error, UNOPENED))
+            behind = len(data) - len(items) - is_bad
+            if behind:
+                uncount(behind)
+            if not (items or is_bad):
+                raise
+            if behind:
+                give_back(behind)
+            if is_bad:
                 raise undecodable(codec, each, error) from error
             break
-    if len(items) < len(data):
-        give_back(len(data) - len(items))
     return items
 
 

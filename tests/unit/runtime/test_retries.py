@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
@@ -21,6 +22,7 @@ import pytest
 from persistentqueue import (
     BrokenQueueError,
     ClosedError,
+    CodecError,
     CorruptionError,
     DeadLetter,
     DiskFullError,
@@ -29,6 +31,7 @@ from persistentqueue import (
     QueueFullError,
     Session,
     SubscriptionNotFoundError,
+    connect,
     transaction,
 )
 from persistentqueue.codecs import JSON
@@ -340,6 +343,32 @@ def test_each_subscription_counts_for_itself(open_queue: QueueFactory) -> None:
         queue.unsubscribe("audit")
         with pytest.raises(SubscriptionNotFoundError):
             session.dequeue()
+
+
+@pytest.mark.parametrize("served", [False, True])
+@pytest.mark.parametrize(("before", "behind"), [([], [1, 2]), ([1], [2])])
+def test_items_behind_one_that_cannot_be_decoded_are_not_tried(
+    open_queue: QueueFactory, directory: Path, served: bool, before: list[int], behind: list[int]
+) -> None:
+    """A list that ends at an item that the codec refuses costs no attempt of the items that were not returned. They come
+    together next."""
+    with open_queue() as plain:
+        put(plain, *(b"%d" % each for each in before), b"{", *(b"%d" % each for each in behind))
+    queue = open_queue(codec=JSON, serve=served, max_attempts=2, dead_letter="orders.dead")
+    shared = connect(directory, codec=JSON, serve="never") if served else nullcontext(queue)
+    with shared as source, source.session() as session:
+        if before:
+            assert session.dequeue_many(9) == before
+            session.flush()
+        with pytest.raises(CodecError) as caught:
+            session.dequeue_many(9)
+        session.reject(caught.value, retry=False)
+        session.flush()
+        assert session.dequeue_many(9) == behind
+        session.rollback()
+        assert session.dequeue() == behind[0]  # its second attempt
+        session.flush()
+    assert [attempts for _, attempts, _ in letters(queue)] == [1]
 
 
 def test_a_rejection_for_a_removed_subscription(open_queue: QueueFactory) -> None:

@@ -285,9 +285,8 @@ class Committing(NamedTuple):
     """The open queue, whose end ends the pipeline."""
     commit: Callable[[Transaction, float | None], None]
     discard: Callable[[Transaction], None]
-    """Releases what a transaction holds, as a rollback does. Called in the session's thread while there is one."""
-    drop: Callable[[Transaction], None]
-    """Releases what a skipped transaction holds."""
+    """Releases what a transaction holds, as a rollback does. For a flush that has failed, it is called in the session's
+    thread while there is one."""
     give_up: Callable[[Transaction], None]
     """Ends the wait of a transaction for room."""
     check: Callable[[], None]
@@ -574,7 +573,7 @@ class Pipeline:
         try:
             error = self._commit(transaction, handed.timeout_seconds if self._may_wait else 0.0)
             if transaction.skipped:
-                self._committing.drop(transaction)
+                self._committing.discard(transaction)
         except BaseException as failure:
             error = failure
         self._current = None

@@ -383,8 +383,11 @@ class Trial:
         open_queue = self.retries.open_queue
         try:
             # In a broken queue the state in memory may be half changed.
-            if transaction.runs and not transaction.settled and open_queue.is_usable:
+            if transaction.runs and not transaction.committed and open_queue.is_usable:
                 self._put_off(transaction)
+        except Exception:  # of a callable of the user
+            if not transaction.skipped:  # else the flush has its result, and these items have no delay
+                raise
         finally:
             open_queue.discard(transaction)
 

@@ -288,7 +288,6 @@ class SessionState(SessionCalls, Generic[T]):
                     open_queue,
                     open_queue.commit,
                     self._discard,
-                    open_queue.discard,
                     open_queue.give_up,
                     open_queue.check_outermost,
                     self._queue,

@@ -49,7 +49,6 @@ class PipelinesExplorer(Explorer):
                 store,
                 partial(_commit, store),
                 store.discard,
-                store.discard,
                 lambda _transaction: None,
                 lambda: None,
             )

@@ -14,16 +14,14 @@ from persistentqueue.runtime.pipeline import Committing, Handed, Pipeline, Ticke
 
 
 class NotedQueue:
-    """Notes what is committed, discarded and dropped. A transaction with a bad item is refused."""
+    """Notes what is committed and discarded. A transaction with a bad item is refused."""
 
     def __init__(self) -> None:
         self.commits: list[list[bytes]] = []
         self.timeouts: list[float | None] = []
         self.discarded: list[Transaction] = []
         self.error: BaseException | None = None
-        self.pipeline = Pipeline(
-            Committing("q", self, self.commit, self.discard, self.discarded.append, lambda each: None, lambda: None)
-        )
+        self.pipeline = Pipeline(Committing("q", self, self.commit, self.discard, lambda each: None, lambda: None))
 
     def commit(self, transaction: Transaction, timeout_seconds: float | None) -> None:
         """Note the items and the timeout, or refuse them."""
@@ -148,7 +146,7 @@ def test_an_error_of_a_skipped_transaction_ends_its_ticket() -> None:
     def fail(_: Transaction) -> None:
         raise MemoryError
 
-    queue.pipeline._committing = queue.pipeline._committing._replace(commit=skip, drop=fail)
+    queue.pipeline._committing = queue.pipeline._committing._replace(commit=skip, discard=fail)
     ticket = queue.give(b"a", marker=("m", 1))
     queue.pipeline.run_once()
     assert isinstance(ticket.exception(0.0), MemoryError)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
@@ -31,6 +31,7 @@ from persistentqueue import (
     QueueFullError,
     Session,
     SubscriptionNotFoundError,
+    Ticket,
     connect,
     transaction,
 )
@@ -824,6 +825,56 @@ def test_a_marker_that_was_reached(open_queue: QueueFactory) -> None:
         session.reject(b"b")
         assert session.flush(marker=("m", 1)) is False
     assert (len(queue), letters(queue), queue.stats().rejected) == (2, [], 0)
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_marker_that_was_reached_delays_as_a_rollback(open_queue: QueueFactory, wait: bool) -> None:
+    """The items of a flush whose marker was reached before are ready again when the delay is over."""
+    clock = Clock()
+    queue = open_queue(disk=clock.disk, retry_delay_seconds=5.0)
+    with queue.session() as session:
+        session.enqueue(b"a")
+        session.flush(marker=("m", 1))
+        assert session.dequeue() == b"a"
+        flushed = session.flush(("m", 1), wait=wait)
+        assert (flushed.result(60) if isinstance(flushed, Ticket) else flushed) is False
+        assert (session.dequeue(), queue.stats().delayed) == (None, 1)
+        clock.go_on(5.0)
+        assert session.dequeue() == b"a"
+        session.flush()
+
+
+@pytest.mark.parametrize("face", ["flush", "ticket", "flush_all", "several", "worker"])
+def test_a_marker_that_was_reached_in_spite_of_a_delay_that_raises(
+    open_queue: QueueFactory, directory: Path, face: str
+) -> None:
+    """A flush whose marker was reached before returns False, and its items are ready, if their delay cannot be
+    computed."""
+
+    def refuse(_: int) -> float:
+        raise KeyError("no such delay")
+
+    queue = open_queue(retry_delay_seconds=refuse, serve=face == "worker")
+    other = open_queue("other")
+    put(queue, b"a")
+    with ExitStack() as stack:
+        session: Any
+        if face == "several":
+            session, _ = stack.enter_context(transaction(queue, other))
+        else:
+            source = stack.enter_context(connect(directory, serve="never")) if face == "worker" else queue
+            session = stack.enter_context(source.session())
+        for is_new in (True, False):
+            if not is_new:
+                assert session.dequeue() == b"a"
+            if face == "ticket":
+                assert session.flush(("m", 1), wait=False).result(60) is is_new
+            elif face == "flush_all":
+                assert queue.flush_all([session], [("m", 1)]) == [is_new]
+            else:
+                assert session.flush(("m", 1)) is is_new
+        assert session.dequeue() == b"a"
+        session.flush()
 
 
 @pytest.mark.parametrize("step", ["several.1 write ahead", "several.2 prepare", "several.3 decide", "several.4 apply"])

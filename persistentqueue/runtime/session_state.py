@@ -476,6 +476,7 @@ def flush_all(
     origins: Sequence[tuple[bytes, int]] = (),
 ) -> list[bool | Exception]:
     """Flush the sessions as ``PersistentQueue.flush_all`` promises; ``origins`` are those of workers' flushes."""
+    sessions, markers = tuple(sessions), tuple(markers)  # a list of the caller may change meanwhile
     _require_apart(open_queue, sessions)
     return exclusively(sessions, partial(_flush_all, open_queue, sessions, markers, origins))
 

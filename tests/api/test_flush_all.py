@@ -100,6 +100,27 @@ def test_sessions_that_cannot_be_flushed_together(open_queue: QueueFactory) -> N
     assert drain(queue) == [b"a"]
 
 
+def test_a_list_that_changes_meanwhile(open_queue: QueueFactory) -> None:
+    """The sessions that were passed are flushed, and no other one, also if their list changes during the call."""
+    sessions: list[Session[bytes]] = []
+    late = []
+
+    def failpoint(name: str) -> None:
+        if name.startswith("commit.1") and sessions:
+            late.extend(sessions)
+            sessions[:] = [other]
+
+    queue = open_queue(disk=replace(DISK, failpoint=failpoint))
+    put(queue, b"1", b"2")
+    with queue.session() as session, queue.session() as other:
+        assert (session.dequeue_many(1), other.dequeue_many(1)) == ([b"1"], [b"2"])
+        sessions.append(session)
+        assert queue.flush_all(sessions) == [True]
+        assert late == [session]
+        other.rollback()
+    assert drain(queue) == [b"2"]
+
+
 def test_closed_session_fails_alone(open_queue: QueueFactory) -> None:
     """A closed session gets a ``ClosedError``, and ``flush_all`` commits the others."""
     queue = open_queue()

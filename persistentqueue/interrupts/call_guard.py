@@ -31,6 +31,7 @@ from .signal_shield import shielded
 
 T = TypeVar("T")
 Method = TypeVar("Method", bound=Callable[..., Any])
+Calls = TypeVar("Calls", bound="SessionCalls")
 _thread = threading.get_ident
 FREE_THREADED: Final = "t" in getattr(sys, "abiflags", "")
 """Whether this Python was built to run threads at once, without a lock around its interpreter."""
@@ -219,10 +220,8 @@ class SessionCalls(Exclusive):
 
     def _begin(self) -> None:
         """Clean up after an interrupted call. Raises ``SessionInUseError`` if another call is under way."""
-        if self._is_ending:
-            raise self._in_use()
         if self._busy == TORN and not FREE_THREADED:
-            self._end_badly()
+            self._end_from(TORN)
         if self._busy and not self._claims():
             raise self._in_use()
 
@@ -248,7 +247,13 @@ class SessionCalls(Exclusive):
         """Clean up after a call that raised. If this is interrupted, the next call of the session does it first."""
         if not FREE_THREADED:  # else another thread could begin a call in the middle of the cleanup
             self._busy = TORN
-        # No call here or in ``finally``, so no interruption between this step and the next.
+        self._end_from(self._busy)
+
+    def _end_from(self, state: int) -> None:
+        """Clean up a session in this state, unless another thread does it, or has done it and is in a call since."""
+        if self._busy != state or self._is_ending:
+            return
+        # No call here or in ``finally``, so no interruption and no other thread between this step and the next.
         self._is_ending = True
         try:
             self._clean_up()
@@ -262,7 +267,7 @@ class SessionCalls(Exclusive):
     def _end_torn(self) -> None:
         """End a call that left the session ``TORN``, unless a call of another thread has done it."""
         if not FREE_THREADED:
-            self._end_badly()
+            self._end_from(TORN)
         elif self._busy == TORN and self._claims():
             self._busy = FREE
 
@@ -306,7 +311,9 @@ def _end_all_torn(sessions: Iterable[SessionCalls]) -> None:
         session._end_torn()
 
 
-def end_all(sessions: Iterable[SessionCalls]) -> None:
-    """End the calls of these sessions, as after a call that raised."""
-    for session in sessions:
-        session._end_badly()
+def end_all(sessions: list[Calls]) -> None:
+    """End the calls of these sessions, as after a call that raised, and take each of them out of the list: from then on
+    another thread may be in a call of it."""
+    while sessions:
+        sessions[-1]._end_badly()
+        del sessions[-1]

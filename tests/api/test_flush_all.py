@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,14 @@ from persistentqueue import (
     Producer,
     QueueFullError,
     Session,
+    SessionInUseError,
     SubscriptionNotFoundError,
     codecs,
     transaction,
 )
 from persistentqueue.engine.store import Store
 from persistentqueue.engine.transaction import Transaction
+from persistentqueue.interrupts.call_guard import SessionCalls
 from persistentqueue.runtime.open_queue import OpenQueue
 from persistentqueue.runtime.session_state import held_seconds
 from persistentqueue.system.disk import DISK
@@ -119,6 +121,37 @@ def test_a_list_that_changes_meanwhile(open_queue: QueueFactory) -> None:
         assert late == [session]
         other.rollback()
     assert drain(queue) == [b"2"]
+
+
+@pytest.mark.parametrize("how", ["_end_torn", "_end_from"])
+def test_an_error_ends_no_call_of_another_thread(
+    open_queue: QueueFactory, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """If one session is in use, the others are cleaned up. One that another thread has begun to use since is left
+    alone."""
+    queue, end = open_queue(), getattr(SessionCalls, how)
+    calls: list[Future[bytes | None]] = []
+    first = iter([True])
+
+    def delayed(session: SessionCalls, *state: int) -> None:
+        """Let another thread clean up the session and begin a call, just before this thread does."""
+        if session is free and next(first, False):
+            calls.append(threads.submit(free.dequeue, None))
+            wait_for(lambda: queue._open()._waiters.count == 2)
+        end(session, *state)
+
+    with queue.session() as free, queue.session() as used:
+        calls_of_used = threads.submit(used.dequeue, None)
+        wait_for(lambda: queue._open()._waiters.count == 1)
+        monkeypatch.setattr(SessionCalls, how, delayed)
+        with pytest.raises(SessionInUseError):
+            queue.flush_all([free, used])
+        with pytest.raises(SessionInUseError):
+            free.enqueue(b"during the dequeue")
+        put(queue, b"1", b"2")
+        assert {calls[0].result(SECONDS), calls_of_used.result(SECONDS)} == {b"1", b"2"}
+        assert queue.stats().held == 2
+        queue.flush_all([free, used])
 
 
 def test_closed_session_fails_alone(open_queue: QueueFactory) -> None:

@@ -25,7 +25,7 @@ from .core.items import (
 )
 from .core.page_cache import ITEM_OVERHEAD_BYTES
 from .errors import CodecError, PrecedingFlushError, UnflushedWarning
-from .interrupts.call_guard import BUSY, FREE
+from .interrupts.call_guard import BUSY, FREE, RAISED
 from .runtime.pipeline import Ticket, done
 from .runtime.session_state import SessionState, fail_held, require_no_handlers
 
@@ -282,7 +282,8 @@ class Session(SessionState[T]):
             self._busy = FREE
             raise
         except BaseException:
-            self._end_badly()
+            self._busy = RAISED
+            self._end_badly(RAISED)
             raise
         else:
             return item  # type: ignore[no-any-return]
@@ -352,7 +353,8 @@ class Session(SessionState[T]):
             self._busy = FREE
             raise
         except BaseException:
-            self._end_badly()
+            self._busy = RAISED
+            self._end_badly(RAISED)
             raise
         else:
             return items
@@ -430,7 +432,8 @@ class Session(SessionState[T]):
             self._busy = FREE
             raise
         except BaseException:
-            self._end_badly()
+            self._busy = RAISED
+            self._end_badly(RAISED)
             raise
         else:
             return items
@@ -462,7 +465,8 @@ class Session(SessionState[T]):
             self._give_back(number, number)
             self._busy = FREE
         except BaseException:
-            self._end_badly()
+            self._busy = RAISED
+            self._end_badly(RAISED)
             raise
 
     @overload
@@ -578,7 +582,8 @@ class Session(SessionState[T]):
             was_committed = self._finish(transaction)
             self._busy = FREE
         except BaseException:
-            self._end_badly()
+            self._busy = RAISED
+            self._end_badly(RAISED)
             raise
         else:
             return was_committed
@@ -598,7 +603,8 @@ class Session(SessionState[T]):
                 ticket = done(self._finish(transaction))
             self._busy = FREE
         except BaseException:
-            self._end_badly()
+            self._busy = RAISED
+            self._end_badly(RAISED)
             raise
         else:
             return ticket

@@ -39,6 +39,11 @@ FREE, BUSY, TORN = (3 if FREE_THREADED else 0), 1, 2
 """States of a session: no call is under way; one is; or one was interrupted and its cleanup is still to be done.
 
 On a free-threaded Python ``FREE`` is true, too: no call begins without ``_begin``."""
+RAISED: Final = BUSY if FREE_THREADED else TORN
+"""State of a session whose call has raised, until its cleanup begins: an interruption may come before that begins.
+
+On a free-threaded Python the session stays busy: else another thread could begin a call in the middle of the cleanup.
+"""
 _TOKEN: Final = (None,)
 
 
@@ -207,7 +212,7 @@ class Exclusive(Uncopyable):
 class SessionCalls(Exclusive):
     """The end of a call that raised. Base class of sessions.
 
-    A call that raised ends with ``_end_badly``.
+    A call that raised ends with ``self._busy = RAISED`` and ``self._end_badly(RAISED)``.
     """
 
     __slots__ = ("_is_ending",)
@@ -221,7 +226,7 @@ class SessionCalls(Exclusive):
     def _begin(self) -> None:
         """Clean up after an interrupted call. Raises ``SessionInUseError`` if another call is under way."""
         if self._busy == TORN and not FREE_THREADED:
-            self._end_from(TORN)
+            self._end_badly(TORN)
         if self._busy and not self._claims():
             raise self._in_use()
 
@@ -243,14 +248,11 @@ class SessionCalls(Exclusive):
             "interrupts; nothing was done: use one session for each thread"
         )
 
-    def _end_badly(self) -> None:
-        """Clean up after a call that raised. If this is interrupted, the next call of the session does it first."""
-        if not FREE_THREADED:  # else another thread could begin a call in the middle of the cleanup
-            self._busy = TORN
-        self._end_from(self._busy)
+    def _end_badly(self, state: int) -> None:
+        """Clean up a session in this state, unless another thread does it, or has done it and is in a call since.
 
-    def _end_from(self, state: int) -> None:
-        """Clean up a session in this state, unless another thread does it, or has done it and is in a call since."""
+        If this is interrupted, the next call of the session cleans up first.
+        """
         if self._busy != state or self._is_ending:
             return
         # No call here or in ``finally``, so no interruption and no other thread between this step and the next.
@@ -267,7 +269,7 @@ class SessionCalls(Exclusive):
     def _end_torn(self) -> None:
         """End a call that left the session ``TORN``, unless a call of another thread has done it."""
         if not FREE_THREADED:
-            self._end_from(TORN)
+            self._end_badly(TORN)
         elif self._busy == TORN and self._claims():
             self._busy = FREE
 
@@ -312,8 +314,10 @@ def _end_all_torn(sessions: Iterable[SessionCalls]) -> None:
 
 
 def end_all(sessions: list[Calls]) -> None:
-    """End the calls of these sessions, as after a call that raised, and take each of them out of the list: from then on
-    another thread may be in a call of it."""
+    """End the calls of these sessions, as after a call that raised, and take each of them out of the list before: from
+    its cleanup on, another thread may be in a call of it."""
     while sessions:
-        sessions[-1]._end_badly()
+        session = sessions[-1]
+        session._busy = RAISED
         del sessions[-1]
+        session._end_badly(RAISED)

@@ -130,7 +130,7 @@ def _delete_queue(disk: Disk, directory: str, name: str | None, lock_timeout: fl
             remove_directory(held, directory)
             with suppress(FileNotFoundError):  # the directory, or its parent, was renamed: the old name needs no sync
                 sync_directory(held, dirname(directory) or ".")
-        lock.release()
+        shielded(lock.release)
     except BaseException:  # also an interruption of that step, which then does the rest
         shielded(lock.release)
         raise

@@ -91,7 +91,7 @@ def mend_places(disk: Disk, directory: str, data_path: str | None) -> Mended:
     try:  # with the lock in it: an interruption may come when it is taken
         lock.acquire(0.0)
         mended = Mended((str(problem),), tuple(_mend(disk, directory, data_path, problem, lock)))
-        lock.release()
+        shielded(lock.release)
     except BaseException:  # also an interruption of that step, which then does the rest
         shielded(lock.release)
         raise

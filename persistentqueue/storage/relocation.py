@@ -227,7 +227,7 @@ def _move_data(
                     disk.rmdir(source)
         left = tuple(places.root_of(other) for other in places.others)
         moved = Moved(source, places.data_root, files, copied_bytes, left)
-        lock.release()
+        shielded(lock.release)
     except BaseException:  # also an interruption of that step, which then does the rest
         shielded(lock.release)
         raise

@@ -188,7 +188,7 @@ class _Descriptor:
     def __del__(self) -> None:
         try:
             fd = self._fds.pop()  # one of two threads gets it: the number may be another file's after the close
-        except IndexError:
+        except (AttributeError, IndexError):  # of an object that was interrupted before it had any
             return
         self._disk.close(fd)
 

@@ -21,7 +21,7 @@ from ..core.items import (
     chunks,
 )
 from ..errors import CodecError, ItemTooLargeError, UnflushedWarning
-from ..interrupts.call_guard import BUSY, FREE
+from ..interrupts.call_guard import BUSY, FREE, RAISED
 from ..runtime.pipeline import Ticket, done
 from ..runtime.retries import checked_delay, checked_reason
 from ..serving.protocol import MESSAGE_BYTES_MAX, Call, Reject
@@ -110,7 +110,8 @@ class WorkerSession(WorkerState[T]):
             self._batch.extend(items, self._put)
             self._busy = FREE
         except BaseException:
-            self._end_badly()
+            self._busy = RAISED
+            self._end_badly(RAISED)
             raise
 
     # --- dequeue -----------------------------------------------------------------------------------------------------
@@ -134,7 +135,8 @@ class WorkerSession(WorkerState[T]):
             self._busy = FREE
             raise
         except BaseException:
-            self._end_badly()
+            self._busy = RAISED
+            self._end_badly(RAISED)
             raise
         return items[0] if items else None
 
@@ -157,7 +159,8 @@ class WorkerSession(WorkerState[T]):
             self._busy = FREE
             raise
         except BaseException:
-            self._end_badly()
+            self._busy = RAISED
+            self._end_badly(RAISED)
             raise
         else:
             return items
@@ -198,7 +201,8 @@ class WorkerSession(WorkerState[T]):
             self._release(checked_held(count, self._held))
             self._busy = FREE
         except BaseException:
-            self._end_badly()
+            self._busy = RAISED
+            self._end_badly(RAISED)
             raise
 
     # --- the end of a transaction ------------------------------------------------------------------------------------
@@ -273,7 +277,8 @@ class WorkerSession(WorkerState[T]):
             self._end(answer)
             self._busy = FREE
         except BaseException:
-            self._end_badly()
+            self._busy = RAISED
+            self._end_badly(RAISED)
             raise
 
     def extend(self) -> None:
@@ -296,7 +301,8 @@ class WorkerSession(WorkerState[T]):
             self._roll_back()
             self._busy = FREE
         except BaseException:
-            self._end_badly()
+            self._busy = RAISED
+            self._end_badly(RAISED)
             raise
 
     def give_up(self) -> None:

@@ -123,7 +123,7 @@ def test_a_list_that_changes_meanwhile(open_queue: QueueFactory) -> None:
     assert drain(queue) == [b"2"]
 
 
-@pytest.mark.parametrize("how", ["_end_torn", "_end_from"])
+@pytest.mark.parametrize("how", ["_end_torn", "_end_badly"])
 def test_an_error_ends_no_call_of_another_thread(
     open_queue: QueueFactory, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:

@@ -58,6 +58,8 @@ _LOOKING = ("CALL", "JUMP_BACKWARD", "POP_JUMP_BACKWARD", "RESUME", "JUMP_ABSOLU
 """Prefixes of the names of instructions after which CPython checks for signals."""
 _CALLS_NOTHING = "CALL_INTRINSIC"
 """Prefix of the names of instructions that are no calls."""
+_TRACES_NO_START = sys.version_info < (3, 12)
+"""Whether the first instruction of a function, after which CPython looks for signals, is not traced as such."""
 _CLAIMING = {
     each.__code__
     for each in (Exclusive._begin, Exclusive._claims, Exclusive._claimed, SessionCalls._begin, SessionCalls._claims)
@@ -94,6 +96,12 @@ class Place(NamedTuple):
 @lru_cache(None)
 def _instructions(code: CodeType) -> dict[int, str]:
     return {each.offset: each.opname for each in dis.get_instructions(code)}
+
+
+@lru_cache(None)
+def _start(code: CodeType) -> int:
+    """Return the offset of the last instruction before the first look for signals; -1 if that look comes first."""
+    return next((offset for offset, name in _instructions(code).items() if name == "RESUME"), -1)
 
 
 @lru_cache(None)
@@ -142,7 +150,7 @@ class Tracer:
         if known is None:
             file, name = frame.f_code.co_filename, frame.f_code.co_name
             # An exception of a finalizer, or of the callback of a weak reference, is not raised in the caller.
-            if file.startswith(_TESTS) or name == "__del__" or (file == _WEAK and name == "_remove"):
+            if file.startswith(_TESTS) or _is_finalizing(frame) or (file == _WEAK and name == "_remove"):
                 known = False
             else:
                 known = file.startswith(_PACKAGE) or self._is_inside(frame.f_back)
@@ -155,6 +163,8 @@ class Tracer:
         frame.f_trace, frame.f_trace_lines = self._step, False
         for traces in (False, True):  # Python 3.13 traces the opcodes of a frame with a function, and when this changes
             frame.f_trace_opcodes = traces
+        if _TRACES_NO_START and frame.f_lasti == _start(frame.f_code):
+            self._look(Place(frame.f_code, max(frame.f_lasti, 0)))
         return self._step
 
     def _step(self, frame: FrameType, event: str, _: Any) -> Any:
@@ -189,6 +199,13 @@ class Tracer:
     def interrupt(self) -> None:
         """Do what the signal handler does: raise."""
         raise Interruption
+
+
+def _is_finalizing(frame: FrameType | None) -> bool:
+    """Return whether the frame is that of a finalizer, or of code that a finalizer has called."""
+    while frame is not None and frame.f_code.co_name != "__del__":
+        frame = frame.f_back
+    return frame is not None
 
 
 def _is_shielded(frame: FrameType) -> bool:

@@ -1,10 +1,8 @@
-"""Producers whose calls are interrupted wherever CPython looks for signals, also at the start of each function."""
+"""Producers whose calls are interrupted wherever CPython looks for signals."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import FrameType
-from typing import Any
 
 import pytest
 
@@ -19,16 +17,6 @@ pytestmark = pytest.mark.unwatched  # the tracer takes the place of that of cove
 ITEMS = [A, B, C]
 
 
-class _Tracer(Tracer):
-    """A tracer that takes the start of each function for a place, too."""
-
-    def _enter(self, frame: FrameType, event: str, argument: Any) -> Any:
-        step = super()._enter(frame, event, argument)
-        if step is not None:
-            self._look(Place(frame.f_code, 0))
-        return step
-
-
 def _interrupted_everywhere(
     prepare: Callable[[Producer[bytes]], Callable[[], object]], check: Callable[[World, Producer[bytes]], None]
 ) -> None:
@@ -40,7 +28,7 @@ def _interrupted_everywhere(
         world.open("q").close()
         with call_on(world.disk, Producer, PATH, "q") as producer:
             call = prepare(producer)
-            tracer = _Tracer(target)
+            tracer = Tracer(target)
             try:
                 tracer.run(call)
             except KeyboardInterrupt:

@@ -351,8 +351,10 @@ def test_each_subscription_counts_for_itself(open_queue: QueueFactory) -> None:
 def test_items_behind_one_that_cannot_be_decoded_are_not_tried(
     open_queue: QueueFactory, directory: Path, served: bool, before: list[int], behind: list[int]
 ) -> None:
-    """A list that ends at an item that the codec refuses costs no attempt of the items that were not returned. They come
-    together next."""
+    """A list that ends at an item that the codec refuses costs no attempt of the items that were not returned.
+
+    They come together next.
+    """
     with open_queue() as plain:
         put(plain, *(b"%d" % each for each in before), b"{", *(b"%d" % each for each in behind))
     queue = open_queue(codec=JSON, serve=served, max_attempts=2, dead_letter="orders.dead")

@@ -287,7 +287,8 @@ class Inbox:
             elif transaction.skipped or not transaction.adoptions:  # its marker is durable
                 with suppress(OSError):  # a file that stays is skipped again
                     self._disk.unlink(self.path(transaction.published))
-                    parts += [name for name in names if is_part(name) and name not in self._adopted()]
+                    adopted = self._adopted()
+                    parts += [name for name in names if is_part(name) and name not in adopted]
         for name in answered:
             with suppress(FileNotFoundError):  # another process has removed it
                 self._disk.unlink(self.path(name))

@@ -53,7 +53,7 @@ def test_parts_that_two_manifests_name_come_once(
     keeps its name for lack of room. With a marker the second manifest is skipped; without one it is reported."""
     queue = open_queue(disk=without_room(["the first part"] * keeps_name))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(multi_writer, "_is_waiting", lambda *_: False)
+        patch.setattr(multi_writer, "_waiting_version", lambda *_: None)
         parts = publish(directory, *LISTS, marker=marker)
         assert publish_parts(directory, None, parts, marker)
     if marker is None:

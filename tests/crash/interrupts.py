@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import _weakrefset
 import dis
+import gc
 import inspect
 import os
 import signal
@@ -202,8 +203,9 @@ class Tracer:
 
 
 def _is_finalizing(frame: FrameType | None) -> bool:
-    """Return whether the frame is that of a finalizer, or of code that a finalizer has called."""
-    while frame is not None and frame.f_code.co_name != "__del__":
+    """Return whether the frame is in code that the garbage collector has called: a finalizer, or a ``gc.callbacks``."""
+    called = {getattr(each, "__code__", None) for each in gc.callbacks}
+    while frame is not None and frame.f_code.co_name != "__del__" and frame.f_code not in called:
         frame = frame.f_back
     return frame is not None
 

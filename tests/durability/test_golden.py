@@ -97,9 +97,7 @@ def test_golden_queue_is_seen_from_outside(case: Case) -> None:
         snapshot = view.look()
         assert (snapshot.is_sealed, snapshot.is_synced) == (expected.is_sealed, expected.settings.get("sync", True))
         assert snapshot.fan_out == expected.settings.get("fan_out", False)
-        assert snapshot.in_doubt == expected.in_doubt
-        if expected.in_doubt:
-            continue
+        assert not snapshot.in_doubt  # the log of the coordinator has the outcome
         if not expected.waiting:
             assert snapshot.markers == expected.markers
         if snapshot.published:  # a subscription is requested, and not made yet
@@ -165,7 +163,7 @@ def drain_one_by_one(queue: PersistentQueue) -> list[bytes]:
 def test_golden_queue_by_the_command_line(case: Case, tmp_path: Path) -> None:
     """``check``, ``peek`` and ``dump`` of the command line find the described content of a golden queue."""
     for name, expected in case.contents.items():
-        if expected.is_elsewhere or expected.settings.get("fan_out") or expected.dead_letters or expected.in_doubt:
+        if expected.is_elsewhere or expected.settings.get("fan_out") or expected.dead_letters:
             continue
         where = [str(case.queues), *([name] if name else [])]
         assert "0 problems" in cli("check", *where)

@@ -115,11 +115,9 @@ class RowCodec(BoundCodec):
         """
         registry, number = self._registry, self._registered.number
         known = _all_of(registry)
-        if known is None:
-            return
-        if number > len(known):
+        if known is not None and number > len(known):
             self._is_missing = True
-        else:
+        elif known is not None:
             _need_equal(registry.directory, known[number - 1], self._registered, _STALE)
             self._begin(registry, self._registered)  # of other schemas, it may have what the queue had before
         if directory not in {None, registry.directory}:
@@ -127,8 +125,9 @@ class RowCodec(BoundCodec):
             advice = f"it is the RowCodec of {registry.directory}: make one for this queue"
             if others and number > len(others):
                 raise SchemaMismatchError(directory, None, many(len(others), "schema"), f"schema {number}", advice)
-            for found, own in zip(others, known, strict=False):
-                _need_equal(directory, found, own, advice)
+            own = {each.number: each for each in (*(known or ()), self._registered)}  # its queue may be gone
+            for found in others:
+                _need_equal(directory, found, own.get(found.number, found), advice)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what makes the codec again in another process."""

@@ -734,6 +734,18 @@ def test_a_codec_of_another_queue(format_name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("format_name", FORMATS)
+def test_a_codec_of_a_queue_that_is_gone(format_name: str, tmp_path: Path) -> None:
+    """The codec of a queue that was deleted opens no queue with other schemas. One with its own schema it opens."""
+    mine = RowCodec(tmp_path, "mine", format=format_name, schema={"price": "long"})
+    RowCodec(tmp_path, "theirs", format=format_name, schema={"pieces": "long"})
+    RowCodec(tmp_path, "equal", format=format_name, schema={"price": "long"})
+    delete_queue(tmp_path, "mine")
+    with pytest.raises(SchemaMismatchError, match=r"theirs: the column 'price' .*: it is the RowCodec of .*mine: make"):
+        PersistentQueue(tmp_path, "theirs", codec=mine)
+    PersistentQueue(tmp_path, "equal", codec=mine).close()
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
 def test_a_schema_is_registered_again(format_name: str, tmp_path: Path) -> None:
     """A queue that was made anew by an opening gets the schema of its codec with the first row, and not before. It may
     have another number then."""

@@ -122,6 +122,21 @@ def parental(item):
     record(b"%d" % -os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
+def grandparental(item):
+    """Fork a child that ignores SIGTERM and forks another one, which records whether it ignores SIGTERM, too."""
+    child = os.fork()
+    if not child:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        grandchild = os.fork()
+        if not grandchild:
+            write("grandchild", b"%d" % (signal.getsignal(signal.SIGTERM) is signal.SIG_IGN))
+        else:
+            os.waitpid(grandchild, 0)
+        os._exit(0)
+    os.waitpid(child, 0)
+    record(item)
+
+
 def pair(first, second):
     record(first)
 
@@ -319,6 +334,14 @@ def test_a_signal_ends_a_child_of_the_function(tasks: Path) -> None:
     with worker(tasks, "parental", "--until-empty") as command:
         assert command.finish()[0] == 0
     assert (lines(tasks), lines(tasks, "child")) == ({b"%d" % signal.SIGTERM: 1}, {b"-1": 1})
+
+
+def test_a_grandchild_of_the_function_has_the_handlers_of_its_parent(tasks: Path) -> None:
+    """A child that the function forks may set handlers, which its own children keep."""
+    enqueue(tasks, b"1")
+    with worker(tasks, "grandparental", "--until-empty") as command:
+        assert command.finish()[0] == 0
+    assert (lines(tasks), lines(tasks, "grandchild")) == ({b"1": 1}, {b"1": 1})
 
 
 def test_a_second_signal_kills(tasks: Path) -> None:

@@ -111,6 +111,7 @@ _NOTING: Members[Signals] = Members()
 def _forget_parent() -> None:
     for signals in _NOTING:
         signals._restore()
+    _NOTING.clear()  # the child may set handlers, which its own children keep
 
 
 after_fork_in_child(_forget_parent)

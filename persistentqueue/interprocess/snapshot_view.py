@@ -180,6 +180,8 @@ class _Closed(Envelopes):
 
 
 _CLOSED = _Closed()
+_LOOKS = 3
+"""Most looks of which a consumer takes the first item, and the owner then deletes its file, before its age is known."""
 
 
 class View(Uncopyable):
@@ -263,6 +265,14 @@ class View(Uncopyable):
 
         A power cut may still take the latest of what it shows. A view is for one thread at a time.
         """
+        for _ in range(_LOOKS):
+            snapshot = self._snapshot()
+            if snapshot.oldest_ns is not None or not snapshot.depth:
+                break
+        return snapshot
+
+    def _snapshot(self) -> Snapshot:
+        """Return what ``look`` returns, maybe without the time of an item that was consumed meanwhile."""
         places, recovered = self._look()
         disk, state, replay = self._disk, recovered.state, recovered.replay
         plain = state.subscriptions.get(0)

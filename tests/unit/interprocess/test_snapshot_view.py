@@ -602,6 +602,31 @@ def test_the_oldest_item_has_an_age_beside_a_busy_consumer(open_queue: QueueFact
     assert (seen.runs, seen.oldest_ns) == (((0, 3),), first_ns)
 
 
+def test_the_oldest_item_has_an_age_if_its_file_is_deleted(open_queue: QueueFactory, directory: Path) -> None:
+    """If the first item is consumed during a look, and its file deleted, the snapshot is of another look."""
+    queue = open_queue(segment_bytes=1 << 20)
+    for _ in range(3):
+        put_each(queue, [bytes(900_000)])
+
+    times: list[int] = []
+
+    def consume() -> int:
+        """Consume the item of the first file while a view looks for the first time."""
+        if not times:
+            with queue.transaction() as session:
+                session.dequeue()
+            queue.maintain()
+        times.append(DISK.time_ns())
+        return times[-1]
+
+    first = directory / "data" / f"{View(directory).look().segments[0].number:012}.seg"
+    assert first.exists()
+    seen = call_on(replace(DISK, time_ns=consume), View, directory).look()
+    assert not first.exists()
+    assert (seen.runs, len(times)) == (((1, 2),), 2)
+    assert seen.oldest_ns is not None
+
+
 @pytest.mark.parametrize("decided", [False, True])
 def test_a_transaction_in_doubt_is_asked_for(open_queue: QueueFactory, tmp_path: Path, decided: bool) -> None:
     """After a kill within a transaction over two queues, a snapshot has its items if it was decided.

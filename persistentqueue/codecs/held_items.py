@@ -66,7 +66,8 @@ def rank_of(codec: Codec[Any], raw: bytes, item: object) -> int:
     """Return how well ``item`` matches these stored bytes, or the item that the codec makes of them.
 
     1, 1.0 and True are equal, and different items: their encodings differ. Some objects, such as arrays, can only be
-    compared by their encodings. The session keeps no references that could tell them apart.
+    compared by their encodings. Some codecs encode an item differently each time: then the texts of equal items tell.
+    The session keeps no references that could tell them apart.
     """
     if isinstance(item, bytes) and raw == item:
         return ALIKE
@@ -74,6 +75,7 @@ def rank_of(codec: Codec[Any], raw: bytes, item: object) -> int:
         if encode_plain(codec, codec.decode(raw)) == encode_plain(codec, item):
             return ALIKE
     with suppress(Exception):  # and so are those of an object that cannot be compared
-        if codec.decode(raw) == item:
-            return EQUAL
+        decoded = codec.decode(raw)
+        if decoded == item:
+            return ALIKE if repr(decoded) == repr(item) else EQUAL
     return OTHER

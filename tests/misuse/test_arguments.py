@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import os
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -365,6 +366,30 @@ def test_the_rejected_item_may_be_only_equal(tmp_path: Path) -> None:
             session.flush()
         assert _left(queue) == ["{'a': nan}"]
         assert _left(queue) == ["1"]
+
+
+class Salted:
+    """A codec whose encoding differs each time, as that of a program which encrypts its items itself."""
+
+    def encode(self, item: Any) -> bytes:
+        return os.urandom(8) + codecs.JSON.encode(item)
+
+    def decode(self, data: bytes) -> Any:
+        return codecs.JSON.decode(data[8:])
+
+
+@pytest.mark.parametrize("item", [1, 1.0, True, [1.0]])
+def test_the_rejected_item_is_found_if_its_encoding_differs(tmp_path: Path, item: Any) -> None:
+    """``reject`` takes the item that is passed, and not an equal one of another type, with any codec."""
+    items: list[Any] = [1, 1.0, True, [1], [1.0]]
+    with PersistentQueue(tmp_path, "q", codec=Salted(), max_attempts=9, dead_letter="dead") as queue:
+        with queue.transaction() as session:
+            session.enqueue_many(items)
+        with queue.session() as session:
+            session.dequeue_many(5)
+            session.reject(item)
+            session.flush()
+        assert _left(queue) == [repr(item)]
 
 
 def _find_key(_: str) -> bytes:

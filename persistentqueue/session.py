@@ -25,7 +25,7 @@ from .core.items import (
 )
 from .core.page_cache import ITEM_OVERHEAD_BYTES
 from .errors import CodecError, PrecedingFlushError, UnflushedWarning
-from .interrupts.call_guard import BUSY, FREE, RAISED
+from .interrupts.call_guard import BUSY, FREE, TORN
 from .runtime.pipeline import Ticket, done
 from .runtime.session_state import SessionState, fail_held, require_no_handlers
 
@@ -282,8 +282,8 @@ class Session(SessionState[T]):
             self._busy = FREE
             raise
         except BaseException:
-            self._busy = RAISED
-            self._end_badly(RAISED)
+            self._busy = TORN
+            self._end_badly()
             raise
         else:
             return item  # type: ignore[no-any-return]
@@ -353,8 +353,8 @@ class Session(SessionState[T]):
             self._busy = FREE
             raise
         except BaseException:
-            self._busy = RAISED
-            self._end_badly(RAISED)
+            self._busy = TORN
+            self._end_badly()
             raise
         else:
             return items
@@ -432,8 +432,8 @@ class Session(SessionState[T]):
             self._busy = FREE
             raise
         except BaseException:
-            self._busy = RAISED
-            self._end_badly(RAISED)
+            self._busy = TORN
+            self._end_badly()
             raise
         else:
             return items
@@ -465,8 +465,8 @@ class Session(SessionState[T]):
             self._give_back(number, number)
             self._busy = FREE
         except BaseException:
-            self._busy = RAISED
-            self._end_badly(RAISED)
+            self._busy = TORN
+            self._end_badly()
             raise
 
     @overload
@@ -582,8 +582,8 @@ class Session(SessionState[T]):
             was_committed = self._finish(transaction)
             self._busy = FREE
         except BaseException:
-            self._busy = RAISED
-            self._end_badly(RAISED)
+            self._busy = TORN
+            self._end_badly()
             raise
         else:
             return was_committed
@@ -603,8 +603,8 @@ class Session(SessionState[T]):
                 ticket = done(self._finish(transaction))
             self._busy = FREE
         except BaseException:
-            self._busy = RAISED
-            self._end_badly(RAISED)
+            self._busy = TORN
+            self._end_badly()
             raise
         else:
             return ticket

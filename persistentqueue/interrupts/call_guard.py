@@ -39,11 +39,6 @@ FREE, BUSY, TORN = (3 if FREE_THREADED else 0), 1, 2
 """States of a session: no call is under way; one is; or one was interrupted and its cleanup is still to be done.
 
 On a free-threaded Python ``FREE`` is true, too: no call begins without ``_begin``."""
-RAISED: Final = BUSY if FREE_THREADED else TORN
-"""State of a session whose call has raised, until its cleanup begins: an interruption may come before that begins.
-
-On a free-threaded Python the session stays busy: else another thread could begin a call in the middle of the cleanup.
-"""
 _TOKEN: Final = (None,)
 
 
@@ -212,7 +207,8 @@ class Exclusive(Uncopyable):
 class SessionCalls(Exclusive):
     """The end of a call that raised. Base class of sessions.
 
-    A call that raised ends with ``self._busy = RAISED`` and ``self._end_badly(RAISED)``.
+    A call that raised ends with ``self._busy = TORN`` and ``self._end_badly()``: an interruption may come before the
+    cleanup begins.
     """
 
     __slots__ = ("_is_ending",)
@@ -226,7 +222,7 @@ class SessionCalls(Exclusive):
     def _begin(self) -> None:
         """Clean up after an interrupted call. Raises ``SessionInUseError`` if another call is under way."""
         if self._busy == TORN and not FREE_THREADED:
-            self._end_badly(TORN)
+            self._end_badly()
         if self._busy and not self._claims():
             raise self._in_use()
 
@@ -248,12 +244,16 @@ class SessionCalls(Exclusive):
             "interrupts; nothing was done: use one session for each thread"
         )
 
-    def _end_badly(self, state: int) -> None:
-        """Clean up a session in this state, unless another thread does it, or has done it and is in a call since.
+    def _end_badly(self) -> None:
+        """Clean up a torn session, unless another thread does it, or has done it and is in a call since.
 
         If this is interrupted, the next call of the session cleans up first.
         """
-        if self._busy != state or self._is_ending:
+        while FREE_THREADED and self._busy == TORN:  # again if a call that is refused had the token
+            if self._claims():
+                self._busy = FREE
+                return
+        if FREE_THREADED or self._busy != TORN or self._is_ending:
             return
         # No call here or in ``finally``, so no interruption and no other thread between this step and the next.
         self._is_ending = True
@@ -265,13 +265,6 @@ class SessionCalls(Exclusive):
         finally:
             self._is_ending = False
         self._busy = FREE
-
-    def _end_torn(self) -> None:
-        """End a call that left the session ``TORN``, unless a call of another thread has done it."""
-        if not FREE_THREADED:
-            self._end_badly(TORN)
-        elif self._busy == TORN and self._claims():
-            self._busy = FREE
 
     @abstractmethod
     def _clean_up(self) -> None:
@@ -310,7 +303,7 @@ def exclusively(sessions: Sequence[SessionCalls], call: Callable[[], T]) -> T:
 
 def _end_all_torn(sessions: Iterable[SessionCalls]) -> None:
     for session in sessions:
-        session._end_torn()
+        session._end_badly()
 
 
 def end_all(sessions: list[Calls]) -> None:
@@ -318,6 +311,6 @@ def end_all(sessions: list[Calls]) -> None:
     its cleanup on, another thread may be in a call of it."""
     while sessions:
         session = sessions[-1]
-        session._busy = RAISED
+        session._busy = TORN
         del sessions[-1]
-        session._end_badly(RAISED)
+        session._end_badly()

@@ -21,7 +21,7 @@ from ..core.items import (
     chunks,
 )
 from ..errors import CodecError, ItemTooLargeError, UnflushedWarning
-from ..interrupts.call_guard import BUSY, FREE, RAISED
+from ..interrupts.call_guard import BUSY, FREE, TORN
 from ..runtime.pipeline import Ticket, done
 from ..runtime.retries import checked_delay, checked_reason
 from ..serving.protocol import MESSAGE_BYTES_MAX, Call, Reject
@@ -110,8 +110,8 @@ class WorkerSession(WorkerState[T]):
             self._batch.extend(items, self._put)
             self._busy = FREE
         except BaseException:
-            self._busy = RAISED
-            self._end_badly(RAISED)
+            self._busy = TORN
+            self._end_badly()
             raise
 
     # --- dequeue -----------------------------------------------------------------------------------------------------
@@ -135,8 +135,8 @@ class WorkerSession(WorkerState[T]):
             self._busy = FREE
             raise
         except BaseException:
-            self._busy = RAISED
-            self._end_badly(RAISED)
+            self._busy = TORN
+            self._end_badly()
             raise
         return items[0] if items else None
 
@@ -159,8 +159,8 @@ class WorkerSession(WorkerState[T]):
             self._busy = FREE
             raise
         except BaseException:
-            self._busy = RAISED
-            self._end_badly(RAISED)
+            self._busy = TORN
+            self._end_badly()
             raise
         else:
             return items
@@ -201,8 +201,8 @@ class WorkerSession(WorkerState[T]):
             self._release(checked_held(count, self._held))
             self._busy = FREE
         except BaseException:
-            self._busy = RAISED
-            self._end_badly(RAISED)
+            self._busy = TORN
+            self._end_badly()
             raise
 
     # --- the end of a transaction ------------------------------------------------------------------------------------
@@ -277,8 +277,8 @@ class WorkerSession(WorkerState[T]):
             self._end(answer)
             self._busy = FREE
         except BaseException:
-            self._busy = RAISED
-            self._end_badly(RAISED)
+            self._busy = TORN
+            self._end_badly()
             raise
 
     def extend(self) -> None:
@@ -301,8 +301,8 @@ class WorkerSession(WorkerState[T]):
             self._roll_back()
             self._busy = FREE
         except BaseException:
-            self._busy = RAISED
-            self._end_badly(RAISED)
+            self._busy = TORN
+            self._end_badly()
             raise
 
     def give_up(self) -> None:

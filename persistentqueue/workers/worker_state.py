@@ -19,7 +19,7 @@ from ..core.items import Batch, checked_marker
 from ..drawing.text import many
 from ..engine.transaction import SPILL_BYTES
 from ..errors import ClosedError, ItemTooLargeError, PersistentQueueError, QueueFullError, UnflushedWarning
-from ..interrupts.call_guard import BUSY, FREE, RAISED, TORN, SessionCalls, exclusively
+from ..interrupts.call_guard import BUSY, FREE, TORN, SessionCalls, exclusively
 from ..runtime.multi_queue import require_neighbours
 from ..runtime.session_state import check_joint
 from ..serving.errors import NotServedError, OutcomeUnknownError, SessionLostError, decode_error
@@ -292,8 +292,8 @@ class WorkerState(SessionCalls, Generic[T]):
                 break
             self._busy = FREE
         except BaseException:
-            self._busy = RAISED
-            self._end_badly(RAISED)
+            self._busy = TORN
+            self._end_badly()
             raise
         else:
             return committed
@@ -526,8 +526,8 @@ class WorkerState(SessionCalls, Generic[T]):
             self._call(name, **arguments)
             self._busy = FREE
         except BaseException:
-            self._busy = RAISED
-            self._end_badly(RAISED)
+            self._busy = TORN
+            self._end_badly()
             raise
 
     def _reached(self) -> Link:
@@ -742,15 +742,14 @@ class _JointFlush:
 
     def settle(self) -> None:
         """Note the answer to a call of the flush under way that was interrupted."""
-        if self.under_way and self.under_way[0]._busy == TORN:
-            self.under_way[0]._end_badly(TORN)
+        if self.under_way:
+            self.under_way[0]._end_badly()
 
     def _drop(self) -> None:
         """Let all sessions begin anew: one has lost what it held, so nothing of the others may be committed."""
         self.under_way = []
         for session in self._sessions:
-            if session._busy == TORN:
-                session._end_badly(TORN)
+            session._end_badly()
             session._roll_back()
         self.is_lost = False
 

@@ -123,27 +123,26 @@ def test_a_list_that_changes_meanwhile(open_queue: QueueFactory) -> None:
     assert drain(queue) == [b"2"]
 
 
-@pytest.mark.parametrize("how", ["_end_torn", "_end_badly"])
 def test_an_error_ends_no_call_of_another_thread(
-    open_queue: QueueFactory, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, how: str
+    open_queue: QueueFactory, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If one session is in use, the others are cleaned up. One that another thread has begun to use since is left
     alone."""
-    queue, end = open_queue(), getattr(SessionCalls, how)
+    queue, end = open_queue(), SessionCalls._end_badly
     calls: list[Future[bytes | None]] = []
     first = iter([True])
 
-    def delayed(session: SessionCalls, *state: int) -> None:
+    def delayed(session: SessionCalls) -> None:
         """Let another thread clean up the session and begin a call, just before this thread does."""
         if session is free and next(first, False):
             calls.append(threads.submit(free.dequeue, None))
             wait_for(lambda: queue._open()._waiters.count == 2)
-        end(session, *state)
+        end(session)
 
     with queue.session() as free, queue.session() as used:
         calls_of_used = threads.submit(used.dequeue, None)
         wait_for(lambda: queue._open()._waiters.count == 1)
-        monkeypatch.setattr(SessionCalls, how, delayed)
+        monkeypatch.setattr(SessionCalls, "_end_badly", delayed)
         with pytest.raises(SessionInUseError):
             queue.flush_all([free, used])
         with pytest.raises(SessionInUseError):

@@ -1419,9 +1419,9 @@ def test_an_interruption_at_the_end_of_a_joint_flush_leaves_its_sessions_free(
     target, join_target = served(name="target")
     end = WorkerSession._end_badly
 
-    def interrupted(session: WorkerSession[Any], state: int) -> None:
+    def interrupted(session: WorkerSession[Any]) -> None:
         signal.raise_signal(signal.SIGINT)
-        end(session, state)
+        end(session)
 
     with join_source() as a, join_target() as b:
         with pytest.raises(KeyboardInterrupt), transaction(a, b) as sessions:

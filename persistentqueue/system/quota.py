@@ -175,7 +175,11 @@ class Quota:
             self._files[target] = file
 
     def _unlink(self, path: str) -> None:
-        self._disk.unlink(path)
+        try:
+            self._disk.unlink(path)
+        except FileNotFoundError:  # for example a part that was counted for a second manifest, and was adopted before
+            self._files.pop(path, None)
+            raise
         self._files.pop(path, None)
 
     # --- helpers -----------------------------------------------------------------------------------------------------

@@ -66,3 +66,16 @@ def test_parts_that_two_manifests_name_come_once(
     queue.close()
     assert len(inbox(directory)) == (marker is None)
     assert len(drain(open_queue())) == 0
+
+
+def test_parts_that_are_gone_do_not_count_for_the_limit(open_queue: QueueFactory, directory: Path) -> None:
+    """The second manifest of adopted parts takes no room of ``max_disk_bytes``. Each one took that of its parts until
+    the next opening."""
+    queue = open_queue(max_disk_bytes=100 * 1024 * 1024)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(multi_writer, "_waiting_version", lambda *_: None)
+        parts = publish(directory, *LISTS, marker=("app", 1))
+        assert publish_parts(directory, None, parts, ("app", 1))
+    assert drain(queue) == ALL
+    quota = queue._open()._store.inbox._quota
+    assert [path for path in quota._files if not os.path.exists(path)] == []

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from .codecs import Codec, T, encode
-from .codecs.held_items import rank_of
+from .codecs.held_items import ranking
 from .core.items import need_several
 from .runtime.session_state import SessionParts
 from .session import Session
@@ -76,6 +76,6 @@ class TypedSession(Session[T]):
         encoded: Iterator[Any] = (encode(self._codec, item, path) for item in items)
         super().enqueue_many(list(encoded) if isinstance(items, list | tuple) else encoded)
 
-    def _matches(self, raw: bytes, item: object) -> int:
-        """Return how well ``item`` matches the stored bytes, or the item that the codec makes of them."""
-        return rank_of(self._codec, raw, item)
+    def _ranking(self, item: object) -> Callable[[bytes], int]:
+        """Return a function that ranks stored bytes, and what the codec makes of them, as ``item``."""
+        return ranking(self._codec, item)

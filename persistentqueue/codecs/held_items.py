@@ -62,20 +62,27 @@ def first_meant(held: Iterable[tuple[int, bytes]], matches: Callable[[int, bytes
     return found
 
 
-def rank_of(codec: Codec[Any], raw: bytes, item: object) -> int:
-    """Return how well ``item`` matches these stored bytes, or the item that the codec makes of them.
+def ranking(codec: Codec[Any], item: object) -> Callable[[bytes], int]:
+    """Return a function that ranks stored bytes: how well ``item`` matches them, or what the codec makes of them.
 
     1, 1.0 and True are equal, and different items: their encodings differ. Some objects, such as arrays, can only be
     compared by their encodings. Some codecs encode an item differently each time: then the texts of equal items tell.
     The session keeps no references that could tell them apart.
     """
-    if isinstance(item, bytes) and raw == item:
-        return ALIKE
-    with suppress(Exception):  # bytes that cannot be decoded are another item
-        if encode_plain(codec, codec.decode(raw)) == encode_plain(codec, item):
+    encoded: bytes | None = None
+    with suppress(Exception):  # such an item is compared as an object
+        encoded = encode_plain(codec, item)
+
+    def rank(raw: bytes) -> int:
+        if isinstance(item, bytes) and raw == item:
             return ALIKE
-    with suppress(Exception):  # and so are those of an object that cannot be compared
-        decoded = codec.decode(raw)
-        if decoded == item:
-            return ALIKE if repr(decoded) == repr(item) else EQUAL
-    return OTHER
+        with suppress(Exception):  # bytes that cannot be decoded are another item
+            decoded = codec.decode(raw)
+            with suppress(Exception):
+                if encode_plain(codec, decoded) == encoded:
+                    return ALIKE
+            if decoded == item:  # some objects cannot be compared: they are other items, too
+                return ALIKE if repr(decoded) == repr(item) else EQUAL
+        return OTHER
+
+    return rank

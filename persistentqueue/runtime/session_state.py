@@ -255,11 +255,12 @@ class SessionState(SessionCalls, Generic[T]):
         if isinstance(item, CodecError) and item.sequence is not None:
             wanted, is_here = item.sequence, item.path == self._open_queue.directory
             return lambda sequence, _: ALIKE if is_here and sequence == wanted else OTHER
-        return lambda _, raw: self._matches(raw, item)
+        rank = self._ranking(item)
+        return lambda _, raw: rank(raw)
 
-    def _matches(self, raw: bytes, item: object) -> int:
-        """Return ``ALIKE`` if ``raw`` are the bytes of ``item``, which has the form that ``dequeue`` returned."""
-        return ALIKE if raw == item else OTHER
+    def _ranking(self, item: object) -> Callable[[bytes], int]:
+        """Return a function that ranks stored bytes as ``item``, which has the form that ``dequeue`` returned."""
+        return lambda raw: ALIKE if raw == item else OTHER
 
     def _finish(self, transaction: Transaction) -> bool:
         """Begin a new transaction behind a settled one; return True if the settled one was committed."""

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Literal, overload
 
 from ..codecs import BYTES, T, advice_on_hold, encode
-from ..codecs.held_items import decode_held, first_meant, rank_of
+from ..codecs.held_items import decode_held, first_meant, ranking
 from ..core.items import (
     NotHeldError,
     are_bytes,
@@ -267,7 +267,8 @@ class WorkerSession(WorkerState[T]):
             its_reason = checked_reason(reason).encode(errors="surrogatepass")  # from the name of a file
             delay = b"" if delay_seconds is None else repr(float(checked_delay(delay_seconds))).encode()
             numbered = ((at, raw) for at, raw in enumerate(self._raw) if raw is not None)
-            at, raw = first_meant(numbered, lambda _, raw: rank_of(self._codec, raw, item)) or (-1, b"")
+            rank = ranking(self._codec, item)
+            at, raw = first_meant(numbered, lambda _, raw: rank(raw)) or (-1, b"")
             if at < 0 and self._counts:
                 raise NotHeldError
             _need_sendable(raw, its_reason)

@@ -292,12 +292,7 @@ def test_a_timeout_hides_no_lost_session(tmp_path: Path) -> None:
         async with await aio.connect(tmp_path, "q") as queue, queue.session() as session:
             await put(queue, b"job")
             assert await session.dequeue() == b"job"
-            task = asyncio.create_task(session.dequeue(timeout=None))
-            await until(lambda: is_taking(session))
-            task.cancel()
-            end_connection(session)
-            with pytest.raises(asyncio.CancelledError):
-                await task
+            await lose_in_a_cancelled_dequeue(session)
             with pytest.raises(SessionLostError, match="held 1 item"):
                 await session.enqueue(b"result")
             assert await session.flush() is True
@@ -360,12 +355,7 @@ def test_a_timeout_hides_no_lost_session_of_a_transaction(tmp_path: Path, is_tol
             with pytest.raises(SessionLostError, match="held 1 item"):
                 async with aio.transaction(a, b) as (taking, putting):
                     assert await taking.dequeue() == b"job"
-                    task = asyncio.create_task(taking.dequeue(timeout=None))
-                    await until(lambda: is_taking(taking))
-                    task.cancel()
-                    end_connection(taking)
-                    with pytest.raises(asyncio.CancelledError):
-                        await task
+                    await lose_in_a_cancelled_dequeue(taking)
                     await putting.enqueue(b"result")
                     if is_told_before:
                         with pytest.raises(SessionLostError) as caught:
@@ -375,6 +365,16 @@ def test_a_timeout_hides_no_lost_session_of_a_transaction(tmp_path: Path, is_tol
             assert (await a.peek(9), await b.peek(9)) == ([b"job"], [])
 
     asyncio.run(main())
+
+
+async def lose_in_a_cancelled_dequeue(session: aio.ConnectedSession[Any]) -> None:
+    """Cancel a dequeue of the session that waits, and end its connection meanwhile."""
+    task = asyncio.create_task(session.dequeue(timeout=None))
+    await until(lambda: is_taking(session))
+    task.cancel()
+    end_connection(session)
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 def end_connection(session: aio.ConnectedSession[Any]) -> None:

@@ -602,7 +602,6 @@ class OpenQueue(ClosableQueue):
                     self._room_waiters.tell_first()
         with suppress(ResourceError):  # then a later trim frees the segments that only this subscription needed
             self._trim()
-        self._room_waiters.tell()  # also if that failed: the items are gone
 
     def discard(self, transaction: Transaction) -> None:
         """Release what the transaction holds, drop what it enqueues, and wake threads that wait for an item."""

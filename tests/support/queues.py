@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from persistentqueue import CorruptionError, PersistentQueue, Session
+from persistentqueue.runtime.background import BACKGROUND, THREAD_NAME
 from persistentqueue.runtime.session_state import SessionParts
 from persistentqueue.system.disk import DISK, Disk
 
@@ -113,6 +114,15 @@ def wait_for(condition: Callable[[], bool]) -> None:
             return
         waiting.wait(0.001)
     pytest.fail("it never came to be")
+
+
+def is_idle() -> bool:
+    """Wait until the background thread has ended; return whether nothing is due any more."""
+    with BACKGROUND._starting:  # without the lock, a thread might be found that is not started, and cannot be joined
+        threads = [thread for thread in threading.enumerate() if thread.name == THREAD_NAME]
+    for thread in threads:
+        thread.join(30.0)
+    return not BACKGROUND._is_running and BACKGROUND._inbox.empty()
 
 
 @contextmanager

@@ -34,7 +34,7 @@ from persistentqueue.runtime.background import BACKGROUND, THREAD_NAME, Backgrou
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
 from tests.support.disks import call_on
-from tests.support.queues import crash, drain, log_file, put, put_each, segment_files, wait_for
+from tests.support.queues import crash, drain, is_idle, log_file, put, put_each, segment_files, wait_for
 
 SECONDS = 30.0  # a limit for calls that should take milliseconds
 MIB = 1024 * 1024
@@ -55,15 +55,6 @@ class Deletions:
             self.began.set()
             assert self.allowed.wait(SECONDS)
         DISK.unlink(path)
-
-
-def is_idle() -> bool:
-    """Wait until the background thread has ended; return whether nothing is due any more."""
-    with BACKGROUND._starting:  # without the lock, a thread might be found that is not started, and cannot be joined
-        threads = [thread for thread in threading.enumerate() if thread.name == THREAD_NAME]
-    for thread in threads:
-        thread.join(SECONDS)
-    return not BACKGROUND._is_running and BACKGROUND._inbox.empty()
 
 
 def test_no_flush_waits_for_large_files_to_be_deleted(open_queue: QueueFactory, directory: Path) -> None:

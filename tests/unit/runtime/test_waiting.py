@@ -21,9 +21,8 @@ from persistentqueue.system import files
 from persistentqueue.system.disk import DISK, DSYNC
 from tests.conftest import QueueFactory
 from tests.support.limits import SECONDS, consume, flush, spilling, waits
-from tests.support.queues import IN_CACHE, drain, put, segment_files, wait_for
+from tests.support.queues import IN_CACHE, drain, is_idle, put, segment_files, wait_for
 
-from .test_maintenance import is_idle
 from .test_open_queue import Interruption
 
 MIB = 1024 * 1024

@@ -35,7 +35,7 @@ OLD_SPARK := -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExcept
 # The tools of a release have an environment of their own, so that none of them decides a version that is tested.
 RELEASE := $(VENV)/release/bin
 
-.PHONY: demo test long flights kills kills-pipeline models cluster campaigns crash search pythons free-threaded sparks connect neighbours airflow lint docs screenshots package bounds perf \
+.PHONY: demo test long flights kills kills-pipeline models cluster campaigns crash search pythons free-threaded sparks connect neighbours airflow lint types docs screenshots package bounds perf \
 	perf-spark clean
 
 # The pipeline is killed in the middle of a stage, and then goes on. It needs no kill if an earlier demo is done.
@@ -182,6 +182,17 @@ lint: $(VENV)/test.installed
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy
+
+# The types of the package in programs of users, as pyright and pyrefly see them: their editors use these.
+types: $(VENV)/test.installed $(VENV)/types.made
+	$(VENV)/types/bin/basedpyright --pythonpath $(BIN)/python
+	$(VENV)/types/bin/pyrefly check --python-interpreter-path $(BIN)/python --search-path . --search-path examples \
+		tests/api/item_types.py examples/*.py
+
+$(VENV)/types.made:
+	$(PYTHON) -m venv $(VENV)/types
+	$(VENV)/types/bin/python -m pip install --disable-pip-version-check --quiet 'basedpyright>=1.40,<2' 'pyrefly>=1,<2'
+	touch $@
 
 # The documentation site: docs/_build/html/index.html.
 docs: $(VENV)/docs.installed

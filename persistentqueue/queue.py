@@ -9,7 +9,7 @@ from functools import partial
 from itertools import islice
 from math import inf
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, cast
+from typing import TYPE_CHECKING, Any, Generic
 
 from .codecs import BYTES, Codec, T, checked_codec, decode_each
 from .core.encryption import Envelopes
@@ -180,7 +180,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
         path: StrPath,
         name: str | Unnamed | None = Unnamed.NO_NAME,
         *,
-        codec: Codec[T] = cast(Any, BYTES),  # noqa: B008 - a constant
+        codec: Codec[T] = BYTES,  # type: ignore[assignment] # where it is left out, T is bytes
         options: Options | None = None,
         progress: Progress = None,
         serve: bool = False,

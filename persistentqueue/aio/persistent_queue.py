@@ -106,7 +106,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
         path: StrPath,
         name: str | Unnamed | None = Unnamed.NO_NAME,
         *,
-        codec: codecs.Codec[T] = cast(Any, codecs.BYTES),  # noqa: B008 - a constant
+        codec: codecs.Codec[T] = codecs.BYTES,  # type: ignore[assignment] # where it is left out, T is bytes
         options: Options | None = None,
         progress: Progress = None,
         **arguments: Unpack[OptionArguments],

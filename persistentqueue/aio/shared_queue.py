@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Itera
 from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 
 from persistentqueue import ClosedError, Compacted, Maintained, SegmentUse, Session, Stats, UnflushedWarning
 from persistentqueue.codecs import BYTES, Codec, T
@@ -86,7 +86,7 @@ def connect(
     path: StrPath,
     name: str | Unnamed | None = Unnamed.NO_NAME,
     *,
-    codec: Codec[T] = cast(Any, BYTES),  # noqa: B008 - a constant
+    codec: Codec[T] = BYTES,  # type: ignore[assignment] # where it is left out, T is bytes
     serve: Literal["auto", "never"] = "auto",
     hold_seconds: float | None = None,
     prefetch: bool = False,

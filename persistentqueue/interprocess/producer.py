@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import chain
 from types import TracebackType
-from typing import Any, Generic, cast, overload
+from typing import Any, Generic, overload
 
 from ..codecs import BYTES, Codec, T, checked_codec, encode
 from ..core.encryption import Compression, Encryption, Envelopes
@@ -139,7 +139,7 @@ class Producer(Exclusive, Generic[T]):
         path: StrPath,
         name: str | Unnamed | None = Unnamed.NO_NAME,
         *,
-        codec: Codec[T] = cast(Any, BYTES),  # noqa: B008 - a constant
+        codec: Codec[T] = BYTES,  # type: ignore[assignment] # where it is left out, T is bytes
         create: bool = True,
         compression: Compression | None = None,
         encryption: Encryption | None = None,

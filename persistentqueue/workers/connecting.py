@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ..codecs import BYTES, Codec, T
 from ..options import OptionArguments, Options, Unnamed, chosen_options
@@ -23,7 +23,7 @@ def connect(
     path: StrPath,
     name: str | Unnamed | None = Unnamed.NO_NAME,
     *,
-    codec: Codec[T] = cast(Any, BYTES),  # noqa: B008 - a constant
+    codec: Codec[T] = BYTES,  # type: ignore[assignment] # where it is left out, T is bytes
     serve: Literal["auto", "never"] = "auto",
     hold_seconds: float | None = None,
     prefetch: bool = False,

@@ -211,18 +211,3 @@ def test_a_type_checker_knows_the_public_names(tmp_path: Path) -> None:
     errors = [line for line in found if ": error:" in line]
     assert len(errors) == 1 and 'has no attribute "Producr"' in errors[0], found
     assert any("SharedQueue[" in line for line in found), found
-
-
-def test_a_type_checker_knows_the_items_of_a_transaction(tmp_path: Path) -> None:
-    """mypy knows the type of the items of each session of a transaction over connected queues."""
-    program = (
-        "from persistentqueue import aio, codecs, connect, transaction\n"
-        "with connect('a', codec=codecs.TEXT) as a, connect('b') as b, transaction(a, b) as (one, other):\n"
-        "    reveal_type(one.dequeue())\n"
-        "    reveal_type(other.dequeue())\n"
-        "async def main() -> None:\n"
-        "    async with aio.connect('a', codec=codecs.TEXT) as a, aio.transaction(a) as (session,):\n"
-        "        reveal_type(await session.dequeue())\n"
-    )
-    found = [line.partition("Revealed type is ")[2] for line in lines_of_mypy(tmp_path, program)]
-    assert found == ['"str | None"', '"bytes | None"', '"str | None"']

@@ -1,6 +1,9 @@
 """The workloads: the operations of each contender, their number, and the bars that the queue must reach.
 
 All sizes are those of one round. The items are random bytes, identical in each run.
+
+Three workloads are persist-queue's own loops: ``single`` in (its "write"), ``single`` in and then out (its "many
+task_done"), and ``loop-one`` (its "1 task_done").
 """
 
 from __future__ import annotations

@@ -5,8 +5,10 @@
 - ``OURS_AHEAD``: ``OURS_SERVED``, and each process connects with ``prefetch=True``.
 - ``LOCAL``: one session of a ``PersistentQueue``, for one process. It is what the others are compared with.
 - ``SQLITE``: one table, WAL, ``synchronous=FULL``. A take is ``BEGIN IMMEDIATE``, ``SELECT``, ``DELETE``, ``COMMIT``. A
-  process that finds the table locked waits in SQLite's busy time-out.
-- ``LITEQUEUE``: a ``LiteQueue`` with ``synchronous=FULL``. ``pop`` and ``done`` have a transaction each.
+  process that finds the table locked waits in SQLite's busy time-out: it sleeps for up to a tenth of a second. The
+  process that has just committed asks again at once, so few of many processes work.
+- ``LITEQUEUE``: a ``LiteQueue`` with ``synchronous=FULL``. ``pop`` and ``done`` have a transaction each. It
+  sorts all queued items for each item that it takes, so its rate out falls with the number of items.
 - ``HUEY``: its ``SqliteStorage`` with ``fsync=True``. A take deletes the item before it returns it.
 - ``REDIS``: ``RPUSH``, ``LPOP`` and ``BLPOP``, ``appendfsync always``. A take deletes the item before it returns it.
 - ``BEANSTALKD``: ``-b`` and ``-f0``. A take reserves and deletes.

@@ -1,4 +1,4 @@
-"""Options, JSON and README tables that the programs of the section "Spark" of ``README.md`` share."""
+"""Options, JSON and tables that the programs of the section "Spark" of ``README.md`` share."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 NAMES = ("stages", "pipelines", "spark_rows", "typed_rows", "streams", "manifests", "planning", "soak")
 """The modules of ``studies`` that are such programs.
 
-Each may have a file ``results/<name>.json``, and has a place for its table in ``README.md``.
+Each may have a file ``results/<name>.json``, and has a place for its table in ``results/spark.md``.
 """
 _HEADINGS = ("what", "ours", "ratio", "bar", "met?")
 
 
 def table(name: str, found: tables.Found) -> str:
-    """Return the table of a program for ``README.md``, between its first and last marker line."""
+    """Return the table of a program for ``spark.md``, between its first and last marker line."""
     lines = (harness.table_line((row[0], row[1], *row[3:])) for row in found["rows"])
     head = harness.table_head(_HEADINGS)
     return "\n".join([f"<!-- {name} -->", f"`{found['command']}`:\n", head, *lines, f"<!-- end of {name} -->"])
@@ -36,9 +36,7 @@ def table(name: str, found: tables.Found) -> str:
 def parser(name: str, doc: str | None) -> argparse.ArgumentParser:
     """Return a parser with the options of all these programs."""
     made = harness.parser(f"perf.studies.{name}", doc)
-    made.add_argument(
-        "--results", type=Path, help="a directory for the JSON; the table goes into the README.md above it"
-    )
+    made.add_argument("--results", type=Path, help="a directory for the JSON; the table goes into its spark.md")
     return made
 
 
@@ -55,7 +53,7 @@ def run(name: str, options: argparse.Namespace, rows: Callable[[Path], Iterator[
     if options.results:
         options.results.mkdir(parents=True, exist_ok=True)
         (options.results / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        tables.replace(table(name, found), options.results.absolute().parent / "README.md")
+        tables.replace(table(name, found), options.results / "spark.md")
 
 
 def run_on_spark(

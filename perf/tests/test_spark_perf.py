@@ -38,9 +38,9 @@ def spark() -> Iterator[SparkSession]:
 
 
 @pytest.mark.parametrize("name", programs.NAMES)
-def test_readme_has_the_table_of_the_results(name: str) -> None:
+def test_the_document_has_the_table_of_the_results(name: str) -> None:
     """The document contains the table of the committed results, or empty markers if there are none."""
-    document = (ROOT / "perf" / "README.md").read_text(encoding="utf-8")
+    document = (ROOT / "perf" / "results" / "spark.md").read_text(encoding="utf-8")
     path = ROOT / "perf" / "results" / f"{name}.json"
     if path.exists():
         assert programs.table(name, json.loads(path.read_text(encoding="utf-8"))) in document

@@ -141,6 +141,10 @@ class Meter:
         self.note: Callable[[float], None] = self._noted.append
         """Take a value, to be counted later. For any thread: it is one call of C."""
 
+    def __len__(self) -> int:
+        """Return the number of values that are noted, but not counted yet."""
+        return len(self._noted)
+
     def count(self) -> None:
         """Count the noted values, and free their memory. For one thread at a time."""
         noted = len(self._noted)

@@ -76,7 +76,7 @@ _SETTLED = attrgetter("settled")
 _now = time.monotonic
 get_ident = threading.get_ident
 _UNCOUNTED = 256
-"""Transactions after which the samples are added to the histograms, unless a call asks for them earlier."""
+"""Transactions, or reads, after which the samples are added to the histograms, unless a call asks for them earlier."""
 _LOOK_SECONDS = 0.001
 """Minimum interval between looks at the inbox by threads that commit, in seconds: each look is a system call."""
 _POLL_SECONDS = 0.01
@@ -416,9 +416,11 @@ class OpenQueue(ClosableQueue):
         reads, began = reader.page_reads, _now()
         taken = self._take_from(reader, max_items, runs)
         if reader.page_reads > reads:
-            self.meters.read_seconds.note(_now() - began)
-            with self.mutex:
-                self.meters.read_seconds.count()
+            meter = self.meters.read_seconds
+            meter.note(_now() - began)
+            if len(meter) >= _UNCOUNTED:  # no flush may come that counts
+                with self.mutex:
+                    meter.count()
         if not taken and max_items and self._look_for(reader, deadline):
             taken = self._take_from(reader, max_items, runs)
         if not taken and self._store.inbox.damage:

@@ -112,6 +112,20 @@ def test_reads_from_files_are_measured(open_queue: QueueFactory) -> None:
     assert queue.stats().read_seconds.count == queue.stats().page_reads == 1
 
 
+def test_reads_without_a_flush_keep_no_memory(open_queue: QueueFactory) -> None:
+    """The samples of reads are counted many at once, also if no flush follows."""
+    queue = open_queue(memory_bytes=0)
+    put_each(queue, [b"x"] * 2 * _UNCOUNTED)
+    with queue.session() as session:
+        for _ in range(2 * _UNCOUNTED - 1):
+            session.dequeue()
+        meter = queue._open().meters.read_seconds
+        assert 0 < len(meter) < _UNCOUNTED
+        assert queue.stats().read_seconds.count == queue.stats().page_reads > _UNCOUNTED
+        assert len(meter) == 0
+        session.rollback()
+
+
 @pytest.mark.parametrize("inline_bytes", [0, 128 * 1024])
 def test_enqueued_bytes(open_queue: QueueFactory, directory: Path, inline_bytes: int) -> None:
     """``enqueued_bytes`` counts the bytes of the blocks of small and large groups, of spilled items and of adopted

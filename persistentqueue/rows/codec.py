@@ -66,7 +66,7 @@ class RowCodec(BoundCodec):
     The queue may be deleted and made anew while a codec is in use. An opening with the codec compares its schema with
     the one that the queue has under this number, and raises ``SchemaMismatchError`` if they differ. If the queue has
     none, the first row that is written registers the schema again. The codec of another queue is refused if this queue
-    has other schemas. Example::
+    has other schemas, or if that queue was moved or deleted. Example::
 
         codec = RowCodec("queues", "orders", format="json", schema={"id": "long", "name": "string"})
         with PersistentQueue("queues", "orders", codec=codec) as queue, queue.session() as session:
@@ -111,23 +111,28 @@ class RowCodec(BoundCodec):
         anew. Each opening calls this.
 
         ``directory`` is that of the opened queue. If it is another one, its schemas must be those of the codec; it may
-        have none.
+        have none. The queue of the codec must still have the schema: registered anew, it could get another number.
         """
         registry, number = self._registry, self._registered.number
         known = _all_of(registry)
+        other = None if directory == registry.directory else directory
         if known is not None and number > len(known):
+            if other is not None:
+                advice = f"the queue was moved or made anew: make a RowCodec for {other}"
+                has = many(len(known), "schema")
+                raise SchemaMismatchError(registry.directory, None, has, f"schema {number}", advice)
             self._is_missing = True
         elif known is not None:
             _need_equal(registry.directory, known[number - 1], self._registered, _STALE)
             self._begin(registry, self._registered)  # of other schemas, it may have what the queue had before
-        if directory not in {None, registry.directory}:
-            others = _all_of(Registry(directory)) or ()
+        if other is not None:
+            others = _all_of(Registry(other)) or ()
             advice = f"it is the RowCodec of {registry.directory}: make one for this queue"
             if others and number > len(others):
-                raise SchemaMismatchError(directory, None, many(len(others), "schema"), f"schema {number}", advice)
-            own = {each.number: each for each in (*(known or ()), self._registered)}  # its queue may be gone
+                raise SchemaMismatchError(other, None, many(len(others), "schema"), f"schema {number}", advice)
+            own = {each.number: each for each in (*(known or ()), self._registered)}  # a file may be unreadable
             for found in others:
-                _need_equal(directory, found, own.get(found.number, found), advice)
+                _need_equal(other, found, own.get(found.number, found), advice)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what makes the codec again in another process."""
@@ -165,11 +170,13 @@ class RowCodec(BoundCodec):
         Raises:
             TypeError, ValueError: A value does not fit its column.
             SchemaMismatchError: The queue has lost the schema, and does not take it again.
+            QueueNotFoundError: The queue that had the schema is gone. ``encode`` makes no queue.
 
         The caller of the queue gets a ``CodecError``.
         """
         if self._is_missing:
-            self._begin(self._registry, register_rows(self._registry, self.format, self._registered.schema))
+            registered = register_rows(self._registry, self.format, self._registered.schema, create=False)
+            self._begin(self._registry, registered)
         data: bytes = self._rows.encode(item)
         return data
 
@@ -229,12 +236,12 @@ def as_schema(schema: Any) -> Schema:
     raise TypeError(f"schema is a dictionary of names and types, or a pyarrow.Schema, not {schema!r}")
 
 
-def register_rows(registry: Registry, format_name: str, schema: Schema) -> Registered:
+def register_rows(registry: Registry, format_name: str, schema: Schema, *, create: bool = True) -> Registered:
     """Register a schema, if this process can write such rows. Raises ``MissingExtraError``, and like ``register``."""
     need = {"avro": fastavro, "arrow": pyarrow}.get(format_name)
     if need is not None:
         need()
-    return registry.register(format_name, schema)
+    return registry.register(format_name, schema, create=create)
 
 
 def rows_of_format(registry: Registry, format_name: str, number: int | None, wanted: Schema) -> Any:

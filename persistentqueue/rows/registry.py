@@ -85,15 +85,21 @@ class Registry:
             raise SchemaNotFoundError(self.directory, number, len(known))
         return known[number - 1].schema
 
-    def register(self, format: str, schema: Schema) -> Registered:  # noqa: A002 - the name of the option
-        """Add a schema, and return it as it is registered; make the queue if it does not exist.
+    def register(
+        self,
+        format: str,  # noqa: A002 - the name of the option
+        schema: Schema,
+        *,
+        create: bool = True,
+    ) -> Registered:
+        """Add a schema, and return it as it is registered; make the queue if it does not exist and ``create`` is True.
 
         Columns of the newest schema come first. A schema that the queue has already, in any order of its columns, is
         returned with its number. On return, the schema is durable.
 
         Raises ``SchemaMismatchError`` if the change is not allowed. Also if the schema is the first one, and items wait
-        that the format cannot read. Raises ``ValueError`` for types that the format cannot have, ``ResourceError``, and
-        like ``Producer``, ``look`` and ``all``.
+        that the format cannot read. Raises ``QueueNotFoundError``, ``ValueError`` for types that the format cannot
+        have, ``ResourceError``, and like ``Producer``, ``look`` and ``all``.
         """
         if format not in FORMATS:
             raise ValueError(f"the format of rows is {', '.join(FORMATS)}, not {format!r}")
@@ -101,6 +107,9 @@ class Registry:
         lacks = unless_lacking(self.directory, "to register a schema", "then register it again")
         with naming_paths(self.directory), lacks:
             if not find_generations(self._disk, self.directory):
+                if not create:
+                    advice = "if it was moved, make a RowCodec at its new path"
+                    raise no_queue(self._disk, self.directory, "for these rows", advice)
                 Producer(self._path, self._name, network_disk=self._network_disk).close()
             if is_queue(self._disk, join(self.directory, SCHEMAS_DIRECTORY)):
                 raise InvalidNameError(

@@ -734,15 +734,30 @@ def test_a_codec_of_another_queue(format_name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("format_name", FORMATS)
-def test_a_codec_of_a_queue_that_is_gone(format_name: str, tmp_path: Path) -> None:
-    """The codec of a queue that was deleted opens no queue with other schemas. One with its own schema it opens."""
-    mine = RowCodec(tmp_path, "mine", format=format_name, schema={"price": "long"})
+def test_a_codec_of_a_queue_that_was_moved(format_name: str, tmp_path: Path) -> None:
+    """The codec of a queue that was moved or deleted opens no other queue, not even the moved one: its rows would get
+    numbers of schemas that another queue gave. It makes no queue in the old place."""
+    RowCodec(tmp_path, "q", format=format_name, schema={"id": "long"})
+    mine = RowCodec(tmp_path, "q", schema={"id": "long", "n": "long"})
     RowCodec(tmp_path, "theirs", format=format_name, schema={"pieces": "long"})
-    RowCodec(tmp_path, "equal", format=format_name, schema={"price": "long"})
-    delete_queue(tmp_path, "mine")
-    with pytest.raises(SchemaMismatchError, match=r"theirs: the column 'price' .*: it is the RowCodec of .*mine: make"):
-        PersistentQueue(tmp_path, "theirs", codec=mine)
-    PersistentQueue(tmp_path, "equal", codec=mine).close()
+    (tmp_path / "q").rename(tmp_path / "moved")
+    for name in ("moved", "theirs", "new"):
+        with pytest.raises(
+            SchemaMismatchError, match=rf"q: .* has 0 schemas, .* 2: the queue was moved .* RowCodec for .*{name}$"
+        ):
+            PersistentQueue(tmp_path, name, codec=mine)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["moved", "theirs"]
+
+
+def test_a_row_after_the_queue_was_moved(tmp_path: Path) -> None:
+    """A row whose schema has to be registered again is refused if the queue is gone. No queue is made for it."""
+    codec = RowCodec(tmp_path, "q", format="json", schema={"id": "long"})
+    delete_queue(tmp_path, "q")
+    with Producer(tmp_path, "q", codec=codec) as producer:
+        (tmp_path / "q").rename(tmp_path / "moved")
+        with pytest.raises(CodecError, match="no queue here for these rows: if it was moved, make a RowCodec at"):
+            producer.enqueue({"id": 1})
+    assert [path.name for path in tmp_path.iterdir()] == ["moved"]
 
 
 @pytest.mark.parametrize("format_name", FORMATS)

@@ -119,6 +119,14 @@ def test_from_inside_it_says_who_keeps_what(open_queue: QueueFactory) -> None:
     assert "every session has flushed" in text_of(report_html(queue))
 
 
+def test_from_inside_it_takes_open_queues_only(open_queue: QueueFactory, directory: Path) -> None:
+    """A report from inside says what it takes if an argument is no open queue."""
+    queue = open_queue()
+    for wrong in (str(directory), None, [queue], queue.view()):
+        with pytest.raises(TypeError, match="report_html takes queues that this process has open, not "):
+            report_html(queue, wrong)  # type: ignore[arg-type]
+
+
 def test_from_outside_it_says_what_cannot_be_seen(open_queue: QueueFactory, directory: Path, tmp_path: Path) -> None:
     """A report from another process shows no holds, and says that it was made from outside."""
     queue = open_queue(segment_bytes=60_000, memory_bytes=100_000)

@@ -58,12 +58,13 @@ def report_html(*queues: PersistentQueue) -> str:
     and needs no other package. It may be called from any thread, and while other threads use the queues.
 
     Args:
-        *queues: The open queues, in the order of the page.
+        *queues: The open queues, in the order of the page. Queues that ``connect`` has opened can be among them.
 
     Returns:
         An HTML document.
 
     Raises:
+        TypeError: An argument is no open queue.
         PersistentQueueError: A queue cannot be read; see ``View``, ``PersistentQueue.stats`` and
             ``PersistentQueue.explain``.
         OSError: A file cannot be read.
@@ -71,6 +72,15 @@ def report_html(*queues: PersistentQueue) -> str:
     Example:
         ``Path("report.html").write_text(report_html(queue), encoding="utf-8")``
     """
+    from persistentqueue.workers import SharedQueue  # noqa: PLC0415  late: it needs sockets
+
+    given: Sequence[object] = queues
+    for queue in given:
+        if not isinstance(queue, PersistentQueue | SharedQueue):
+            raise TypeError(
+                f"report_html takes queues that this process has open, not {queue!r}: for a queue that another process "
+                "has open, use the command persistentqueue report with its path"
+            )
     return page(list(map(see_inside, queues)))
 
 

@@ -300,7 +300,7 @@ MUTANTS = (
     # --- misuse
     Mutant("an item may be larger than a block can say", "core/items", "    if view.nbytes > ITEM_BYTES_MAX:\n        raise too_large(view.nbytes)\n", "", "misuse"),
     Mutant("a session is for any number of threads", "interrupts/call_guard", "        if self._busy and not self._claims():\n            raise self._in_use()", "        if False:\n            raise self._in_use()", "misuse"),
-    Mutant("a marker may be of any type", "core/items", "    if not isinstance(name, str) or not isinstance(version, int):", "    if False:", "misuse"),
+    Mutant("a marker may be of any type", "core/items", "    if not isinstance(name, str) or not isinstance(version, int) or isinstance(version, bool):", "    if False:", "misuse"),
     Mutant("what a codec refuses is held with all behind it", "codecs/held_items", "                give_back(behind)\n", "                pass\n", "misuse"),
     Mutant("an item behind one that a codec refuses counts as delivered", "codecs/held_items", "                uncount(behind)\n", "                pass\n", "tests/unit/runtime/test_retries.py::test_items_behind_one_that_cannot_be_decoded_are_not_tried"),
     Mutant("a transaction is over anything", "transactions", "        if not (isinstance(queue, PersistentQueue | Subscription) or _is_shared(queue)):", "        if False:", "misuse"),

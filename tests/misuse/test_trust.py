@@ -273,6 +273,7 @@ MARKERS: list[tuple[object, type[Exception]]] = [
     (("name", "1"), TypeError),
     (("name", 1.0), TypeError),
     (("name", None), TypeError),
+    (("name", True), TypeError),
     (("\ud800", 1), ValueError),
     (("", 1), ValueError),
     (("é" * 32768, 1), ValueError),

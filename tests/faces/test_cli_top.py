@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from persistentqueue import PersistentQueue, SegmentSnapshot, View, connect, delete_queue
+from persistentqueue import PersistentQueue, QueueNotFoundError, SegmentSnapshot, View, connect, delete_queue
 from persistentqueue.cli.display.screen import _rows, draw
 from persistentqueue.cli.display.top import _looks
 from persistentqueue.cli.display.watch import Arrivals, Pace, Watched, document_of_look, pace_of
@@ -305,6 +305,24 @@ def test_a_low_terminal_shows_the_deepest_queues(tmp_path: Path) -> None:
     chosen = drawn(queues, is_chosen=True, height=24)
     assert "\nq00 " in chosen and "─ queue q00" in chosen
     assert "others" not in drawn(queues) and "others" not in drawn(queues[:8], height=24)
+
+
+def test_many_that_fail_leave_room_for_the_chosen_queue(tmp_path: Path) -> None:
+    """With more queues that fail than lines, the chosen one stays in the table, and has room in detail. The errors that
+    have room are shown, and the number of the others."""
+    with PersistentQueue(tmp_path, "z") as queue:
+        put(queue, b"x")
+    view = View(tmp_path, "z")
+    queues = [Watched(f"q{number:02}", view, failure=QueueNotFoundError("gone: " * 20)) for number in range(30)]
+    queues.append(Watched("z", view))
+    queues[-1].look()
+    picture = drawn(queues, 80, height=24)
+    lines = picture.splitlines()
+    assert any(line.startswith("z ") for line in lines)
+    assert next(at for at, line in enumerate(lines) if "─ queue z" in line) < 24 - 4
+    assert re.findall(r"^q\d\d: ", picture, re.MULTILINE) == ["q00: ", "q01: "]
+    assert "and 28 other queues fail" in lines
+    assert drawn(queues, 200).count(": QueueNotFoundError") == 30
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])

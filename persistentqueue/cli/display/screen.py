@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import accumulate
+from math import ceil
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
@@ -66,7 +69,7 @@ def draw(
 ) -> RenderableType:
     """Draw all queues in a table, and one of them in detail: the first if it was chosen, else the deepest.
 
-    With the ``height`` of a terminal, the table has about a third of its lines.
+    With the ``height`` of a terminal, the table has about a third of its lines, and the errors have about a sixth.
     """
     now = datetime.now().astimezone().strftime("%H:%M:%S")
     title = Text.assemble(
@@ -74,14 +77,13 @@ def draw(
     )
     seen = [queue for queue in queues if queue.snapshot is not None]
     chosen = (seen[0] if is_chosen else max(seen, key=_depth)) if seen else None
-    listed, rest = _fitting(queues, chosen, max(height // 3, _LEAST_ROWS) if height is not None else len(queues))
+    most = max(height // 3, _LEAST_ROWS) if height is not None else sys.maxsize
+    listed, rest = _fitting(queues, chosen, most)
     parts: list[RenderableType] = [title, "", _table(listed, width)]
     if rest:
         left = sum(map(_depth, rest))
         parts.append(Text(f"and {many(len(rest), 'other')}, with {many(left, 'item')} left", "dim"))
-    parts += [
-        Text(f"{queue.name}: {printable(queue.error)}", style="red", overflow="fold") for queue in listed if queue.error
-    ]
+    parts += _errors(queues, most // 2, width)
     if chosen is not None:
         sight = chosen.sight()
         if sight is not None:
@@ -102,10 +104,22 @@ def _depth(queue: Watched) -> int:
 
 
 def _fitting(queues: Sequence[Watched], chosen: Watched | None, most: int) -> tuple[list[Watched], list[Watched]]:
-    """Return the queues that fail, the chosen one and the deepest, at most so many, in their order; and all others."""
-    first = sorted(queues, key=lambda queue: (queue.snapshot is not None, queue is not chosen, -_depth(queue)))[:most]
+    """Return the chosen queue, those that fail and the deepest, at most so many, in their order; and all others."""
+    first = sorted(queues, key=lambda queue: (queue is not chosen, queue.snapshot is not None, -_depth(queue)))[:most]
     names = {queue.name for queue in first}
     return [each for each in queues if each.name in names], [each for each in queues if each.name not in names]
+
+
+def _errors(queues: Sequence[Watched], most: int, width: int) -> list[Text]:
+    """Draw the errors of queues, in at most so many lines, or the first one alone. Tell the number of the others."""
+    found = [
+        Text(f"{each.name}: {printable(each.error)}", style="red", overflow="fold") for each in queues if each.error
+    ]
+    ends = accumulate(ceil(text.cell_len / width) for text in found)
+    shown = max(sum(end <= most for end in ends), 1)
+    others = len(found) - shown
+    rest = [Text(f"and {many(others, 'other queue fails', 'other queues fail')}", "red")] if others > 0 else []
+    return found[:shown] + rest
 
 
 def _table(queues: Sequence[Watched], width: int) -> Table:

@@ -68,8 +68,9 @@ from ..core.frame import FRAME_HEADER_BYTES, decode_lone_transaction, encode_fra
 from ..core.header import HEADER_BYTES, Header, decode_header, encode_header
 from ..core.operations import Adoption, Dequeue, Enqueue, MarkerSet, Operation, SubscriptionOpened, encode_transaction
 from ..errors import CorruptionError, MemoryShortageError, PersistentQueueError
+from ..interrupts.members import Members
 from ..system.bad_pages import read_needed
-from ..system.disk import CREATE_NEW, LACKING, READ, Disk, basename, join
+from ..system.disk import CREATE_NEW, LACKING, READ, Disk, after_fork_in_child, basename, join
 from ..system.files import names_of, write_all
 from ..system.path_errors import is_no_plain_file
 from ..system.trust import need_regular, regular_bytes
@@ -211,6 +212,7 @@ class Draft:
         """Whether the file holds exactly what was written to it, so that writing can continue."""
         mode = publication_mode(disk, directory)
         self._fd = disk.open(self._path, CREATE_NEW, mode)
+        _DRAFTS.add(self)
         try:
             make_readable(disk, self._fd, mode)
             disk.lock(self._fd)
@@ -366,6 +368,19 @@ class Draft:
         fd, self._fd = self._fd, -1  # first: the file is closed even if the call raises
         if fd >= 0:
             self._disk.close(fd)
+
+
+_DRAFTS: Members[Draft] = Members()
+
+
+def _close_all() -> None:  # pragma: no cover - another process
+    # The child would keep the space of a deleted file, and the lock of a file that a killed parent has left.
+    for draft in _DRAFTS:
+        with suppress(OSError):
+            draft._close()
+
+
+after_fork_in_child(_close_all)
 
 
 def read_publication(disk: Disk, path: str) -> Publication:

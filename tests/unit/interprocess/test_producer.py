@@ -366,6 +366,25 @@ def test_a_forked_child_is_refused(directory: Path) -> None:
         assert len(drain(queue)) == 6
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_keeps_no_draft_open(directory: Path) -> None:
+    """A forked child closes its descriptor of the file that its parent has spilled to. Otherwise it would keep the
+    space of a deleted file, and the lock of a file that a killed parent has left."""
+    with Producer(directory) as producer:
+        producer.enqueue_many([bytes(1024 * 1024)] * 6)
+        assert producer._draft is not None
+        fd = producer._draft._fd
+        pid = os.fork()
+        if not pid:  # pragma: no cover - another process
+            try:
+                os.fstat(fd)
+            except OSError as error:
+                os._exit(error.errno != errno.EBADF)
+            os._exit(1)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert producer.flush()
+
+
 def test_a_producer_of_a_queue_that_was_made_again(directory: Path) -> None:
     """A producer that has spilled to a queue that was deleted says so, if another queue was made in its place."""
     with Producer(directory) as producer:

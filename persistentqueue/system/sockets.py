@@ -19,7 +19,7 @@ import struct
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from stat import S_IWGRP
+from stat import S_IMODE, S_ISSOCK, S_IWGRP
 from typing import Final, TypeAlias
 
 Socket: TypeAlias = socket.socket
@@ -41,18 +41,36 @@ def listen(directory: str, name: str) -> Socket:
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         new = f"{name}{NEW_SUFFIX}"
-        may_share = os.stat(directory).st_mode & S_IWGRP
+        path = os.path.join(directory, new)
+        mode = 0o660 if os.stat(directory).st_mode & S_IWGRP else 0o600
         with suppress(FileNotFoundError):
-            os.unlink(os.path.join(directory, new))
+            os.unlink(path)
+        with suppress(OSError):  # on Linux, the file is made with these rights, less those that the umask takes
+            os.fchmod(server.fileno(), mode)
         _reach(directory, new, server.bind)
-        os.chmod(os.path.join(directory, new), 0o660 if may_share else 0o600)
+        if S_IMODE(os.lstat(path).st_mode) != mode:
+            _permit(path, mode)
         server.listen(BACKLOG)
         server.setblocking(False)
-        os.rename(os.path.join(directory, new), os.path.join(directory, name))
+        os.rename(path, os.path.join(directory, name))
     except BaseException:
         server.close()
         raise
     return server
+
+
+def _permit(path: str, mode: int) -> None:
+    """Give a socket these rights. Raises ``OSError`` if its name leads to another file by now, which keeps its own."""
+    if os.chmod in os.supports_follow_symlinks:  # not on Linux
+        os.chmod(path, mode, follow_symlinks=False)
+        return
+    fd = os.open(path, getattr(os, "O_PATH", 0) | os.O_NOFOLLOW)
+    try:
+        if not S_ISSOCK(os.fstat(fd).st_mode):
+            raise OSError(errno.ENOTSOCK, "another process has put a file in the place of the new socket", path)
+        os.chmod(f"/proc/self/fd/{fd}", mode)
+    finally:
+        os.close(fd)
 
 
 def spare() -> Socket:

@@ -47,6 +47,7 @@ from persistentqueue.serving.protocol import (
 from persistentqueue.serving.server import Server
 from persistentqueue.serving.service import Service
 from persistentqueue.storage.layout import SOCKET_NAME
+from persistentqueue.system import sockets
 from persistentqueue.workers import SharedQueue
 from tests.conftest import QueueFactory
 from tests.support.limits import SECONDS
@@ -390,6 +391,57 @@ def test_process_of_another_user_is_refused(opens_the_door: bool, caplog: pytest
             assert drain(queue) == [b"one"]
     finally:
         shutil.rmtree(root)
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+@pytest.mark.parametrize(("mode", "expected"), [(0o700, 0o600), (0o770, 0o660)])
+def test_rights_of_the_socket(
+    umask: int, mode: int, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user of the queue may connect under any umask, and so may a group that may write to its directory. The rights
+    of the socket never allow it to other users."""
+    tmp_path.chmod(mode)
+    made: list[int] = []
+    reach = sockets._reach
+
+    def bind(directory: str, name: str, call: Callable[[str], None]) -> None:
+        """Make the file, and note its rights."""
+        reach(directory, name, call)
+        made.append(stat.S_IMODE(os.lstat(tmp_path / name).st_mode))
+
+    monkeypatch.setattr(sockets, "_reach", bind)
+    before = os.umask(umask)
+    try:
+        sockets.listen(str(tmp_path), SOCKET_NAME).close()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(os.lstat(tmp_path / SOCKET_NAME).st_mode) == expected
+    if sys.platform == "linux":
+        assert [each & ~expected for each in made] == [0]
+
+
+@pytest.mark.parametrize("put", [os.symlink, os.link])
+def test_file_in_the_place_of_the_socket(
+    put: Callable[[Path, Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If another process replaces the new socket by a link, the owner does not serve, and the other file keeps its
+    rights."""
+    directory, other = tmp_path / "q", tmp_path / "other"
+    directory.mkdir()
+    other.touch()
+    other.chmod(0o640)
+    reach = sockets._reach
+
+    def bind(path: str, name: str, call: Callable[[str], None]) -> None:
+        """Make the file, and put a link in its place."""
+        reach(path, name, call)
+        (directory / name).unlink()
+        put(other, directory / name)
+
+    monkeypatch.setattr(sockets, "_reach", bind)
+    with pytest.raises(OSError, match="in the place of the new socket"):
+        sockets.listen(str(directory), SOCKET_NAME)
+    assert stat.S_IMODE(other.stat().st_mode) == 0o640
 
 
 @only_root

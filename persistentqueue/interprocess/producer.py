@@ -584,7 +584,7 @@ def explained(
             "made again, or by another program: make another producer, and enqueue the items there"
         )
     if isinstance(error, FileNotFoundError):
-        found = "none, since the segments are being moved, or were moved"
+        found = "none, since the segments are being moved, or were moved, or the queue was deleted and made again"
         if _is_left_closed(current_disk(), directory, inbox):
             found = "a closed one, while no process moves the segments: a move may have been cut short"
             advice = f"open the queue once, then {advice}"

@@ -412,6 +412,34 @@ def test_a_flush_that_finds_no_inbox_for_a_moment(directory: Path) -> None:
         assert producer.flush() is True
 
 
+@pytest.mark.parametrize(("mebibytes", "advice"), [(1, "flush again"), (6, "enqueue it once more")])
+def test_a_queue_that_is_made_again_during_a_flush(mebibytes: int, advice: str, directory: Path) -> None:
+    """A flush during which the queue is deleted and made again names that cause, too. It cannot tell it from a move."""
+    PersistentQueue(directory).close()
+    steps = ["delete", "make"]
+
+    def rename(source: str, target: str) -> None:
+        if steps == ["delete", "make"] and "/inbox/" in source:
+            steps.remove("delete")
+            delete_queue(directory)
+        DISK.rename(source, target)
+
+    def listdir(path: str) -> list[str]:
+        try:
+            return DISK.listdir(path)
+        finally:
+            if steps == ["make"] and path.endswith("/inbox"):
+                steps.clear()
+                PersistentQueue(directory).close()
+
+    with call_on(replace(DISK, rename=rename, listdir=listdir), Producer, directory) as producer:
+        producer.enqueue_many([bytes(1024 * 1024)] * mebibytes)
+        with pytest.raises(DataPathError, match=f"or the queue was deleted and made again: {advice}"):
+            producer.flush()
+        assert not steps
+        producer.rollback()
+
+
 def test_a_spill_on_a_disk_that_is_read_only(directory: Path) -> None:
     """A spill to a file system that became read-only raises the error that ``flush`` raises there."""
 

@@ -294,7 +294,7 @@ class ConnectedQueue(MisplacedCalls, Uncopyable, Generic[T]):
     async def wait(self, timeout: float | None = None) -> bool:
         """Wait until an item is ready, without holding it; return False if there is none in time.
 
-        A cancellation ends the wait. A look for an owner ends first.
+        A cancellation ends the wait, also a look for an owner.
 
         Args:
             timeout: Seconds to wait; at least 0. Default None: no limit.

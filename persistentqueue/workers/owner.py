@@ -52,7 +52,9 @@ _LONG = frozenset({"compact", "maintain"})
 _LAST_SECONDS = 1.0
 """Longest wait for threads that look for the owner, when the process ends."""
 _POLL_SECONDS = 0.005
-"""Pause between two looks for an owner, in seconds. Only a process that has none looks."""
+"""Pause between two looks for an owner, in seconds. Only a process that has none looks.
+
+A thread gives the others their turn for half of it. So many threads look at most twice as often as one."""
 _OF_CONNECT = 5
 """Stack level of the caller of ``connect``, for a warning of ``reach``."""
 
@@ -159,19 +161,21 @@ class Owner(Generic[T]):
         """Return the hello of a connection that only makes calls."""
         return {"name": "calls", "role": CALLS_ONLY, "connection": self.new_id().hex()}
 
-    def reach(self, hello: dict[str, Any], since_seconds: float | None = None) -> tuple[Link, dict[str, Any]]:
+    def reach(
+        self, hello: dict[str, Any], since_seconds: float | None = None, stop: Callable[[], bool] = bool
+    ) -> tuple[Link, dict[str, Any]]:
         """Return a connection to the owner, and its welcome. If there is no owner, this process becomes it.
 
-        ``lock_timeout`` counts from the given time, or from now. Threads wait one after the other, so the last one has
-        waited before: it tries once more.
+        ``lock_timeout`` counts from the given time, or from now. It is over at once when ``stop`` returns True. Threads
+        look one at a time, so the last one may have waited before: it looks once more.
         """
         thread = threading.current_thread().name
         hello = {"versions": [VERSION, VERSION], "process": self.disk.getpid(), "thread": thread, **hello}
         since_seconds = self.disk.monotonic() if since_seconds is None else since_seconds
-        with self._guard:
-            locked: tuple[int | None, str | None] | None = None
-            lack: ResourceError | None = None
-            while True:
+        locked: tuple[int | None, str | None] | None = None
+        lack: ResourceError | None = None
+        while True:
+            with self._guard:
                 if self.closed:
                     raise ClosedError(self.closed_text())
                 try:
@@ -191,16 +195,19 @@ class Owner(Generic[T]):
                         continue
                     except QueueLockedError as error:
                         locked = error.pid, error.host
-                if self.disk.monotonic() >= since_seconds + self.options.lock_timeout:
-                    if lack is not None:
-                        raise lack
-                    exists = self._exists()
-                    if self._identity and not exists:
-                        raise self._gone()
-                    pid, host = locked or self._locked_by()
-                    is_here = (pid, host) == (self.disk.getpid(), self.disk.gethostname())
-                    raise NotServedError(self.directory, pid, exists=exists, is_here=is_here)
-                self.disk.sleep(_POLL_SECONDS)
+                if stop() or self.disk.monotonic() >= since_seconds + self.options.lock_timeout:
+                    raise lack or self._not_served(locked)
+                self.disk.sleep(_POLL_SECONDS / 2)
+            self.disk.sleep(_POLL_SECONDS / 2)  # another thread looks, or learns that it shall stop
+
+    def _not_served(self, locked: tuple[int | None, str | None] | None) -> PersistentQueueError:
+        """Return the error of a look for the owner that has found none, but perhaps this holder of the lock."""
+        exists = self._exists()
+        if self._identity and not exists:
+            return self._gone()
+        pid, host = locked or self._locked_by()
+        is_here = (pid, host) == (self.disk.getpid(), self.disk.gethostname())
+        return NotServedError(self.directory, pid, exists=exists, is_here=is_here)
 
     def _recognize(self, close: Callable[[], None], identity: object) -> None:
         """Note the identity of the first queue. Close another one, and raise ``QueueNotFoundError``."""

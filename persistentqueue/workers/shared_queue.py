@@ -19,6 +19,7 @@ from ..engine.context import Settings
 from ..engine.segment_use import SegmentUse
 from ..errors import (
     ClosedError,
+    PersistentQueueError,
     SubscriptionNotFoundError,
     UnflushedWarning,
 )
@@ -200,8 +201,8 @@ class SharedQueue(MisplacedCalls, Generic[T]):
         self._sessions.add(session)
         return session
 
-    def _attach(self, hello: dict[str, Any], connection: bytes) -> Attached:
-        link, facts = self._owner.reach({**hello, "connection": connection.hex()})
+    def _attach(self, hello: dict[str, Any], connection: bytes, stop: Callable[[], bool]) -> Attached:
+        link, facts = self._owner.reach({**hello, "connection": connection.hex()}, stop=stop)
         return Attached(link, bool(facts.get("counts")), int(facts.get("kept", 0)))
 
     @uncopyable_block
@@ -390,7 +391,12 @@ class SharedQueue(MisplacedCalls, Generic[T]):
         deadline = None if timeout is None else now() + timeout
         while True:
             seconds = None if deadline is None else max(deadline - now(), 0.0)
-            link, _ = self._owner.reach(hello)
+            try:
+                link, _ = self._owner.reach(hello, stop=stop)
+            except PersistentQueueError:
+                if stop():
+                    return False
+                raise
             try:
                 self._waiting.add(link)
                 if stop():

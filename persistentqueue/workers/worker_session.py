@@ -307,7 +307,8 @@ class WorkerSession(WorkerState[T]):
             raise
 
     def give_up(self) -> None:
-        """End the wait of a ``flush`` for room, in another thread, as ``Session.give_up`` does. For any thread."""
+        """End the wait of a call for an item, for room or for an owner, in another thread. For any thread."""
+        self._gives_up = True  # without a connection
         if (link := self._link) is not None:
             link.give_up()
 

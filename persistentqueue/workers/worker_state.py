@@ -59,6 +59,7 @@ class WorkerState(SessionCalls, Generic[T]):
         "_counts",
         "_doubt",
         "_given",
+        "_gives_up",
         "_has_put",
         "_held",
         "_id",
@@ -83,12 +84,13 @@ class WorkerState(SessionCalls, Generic[T]):
         name: str,
         codec: Codec[T],
         connection: bytes,
-        attach: Callable[[bytes], Attached],
+        attach: Callable[[bytes, Callable[[], bool]], Attached],
         presence: Presence,
         now: Callable[[], float],
         prefetches: bool,
     ) -> None:
-        """``attach`` connects this session to the present owner. ``presence`` tells owners that the session exists.
+        """``attach`` connects this session to the present owner, and gives up when its function returns True.
+        ``presence`` tells owners that the session exists.
 
         ``connection`` is the id of the session for all owners. ``now`` is a clock, in seconds. ``prefetches`` says that
         a flush also brings the next items.
@@ -100,6 +102,8 @@ class WorkerState(SessionCalls, Generic[T]):
         self._attach, self._presence, self._now = attach, presence, now
         self._prefetches = prefetches
         self._link: Link | None = None
+        self._gives_up = False
+        """True if the look for an owner shall end."""
         super().__init__()
         self._why_closed = f"{path}: the session is closed: get another one from queue.session()"
         self._batch = Batch(SPILL_BYTES, ITEM_BYTES_MAX, _too_large)
@@ -553,7 +557,8 @@ class WorkerState(SessionCalls, Generic[T]):
         """Connect to the present owner. Raises ``ClosedError``."""
         if self._is_closed:
             raise ClosedError(self._why_closed)
-        return self._attach(self._id)
+        self._gives_up = False
+        return self._attach(self._id, lambda: self._gives_up)
 
     def _use(self, attached: Attached) -> None:
         """Use this connection, if its owner holds what the session holds. It releases what it holds beyond that: the

@@ -217,7 +217,7 @@ class Worker:
     def _ends(self) -> int:
         return self.world.losses + self.cuts
 
-    def _attach(self, connection: bytes) -> Attached:
+    def _attach(self, connection: bytes, _: Callable[[], bool]) -> Attached:
         """Connect to the owner, as ``SharedQueue`` does."""
         fields: dict[str, Any] = {"versions": [1, 1], "name": self.name, "hold_seconds": self.hold_seconds}
         while True:

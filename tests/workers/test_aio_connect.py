@@ -13,6 +13,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from persistentqueue import (
 from persistentqueue.runtime import session_state
 from persistentqueue.serving import calls
 from persistentqueue.workers import SharedQueue, WorkerSession
+from persistentqueue.workers.owner import Owner
 
 from ..conftest import QueueFactory
 from ..support.limits import SECONDS
@@ -670,6 +672,45 @@ def test_a_wait_ends_with_its_task(tmp_path: Path) -> None:
             with pytest.raises(ClosedError, match=r"^/.*: the queue is closed: connect again$"):
                 await call
         await queue.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("call", ["wait", "dequeue", "flush"])
+def test_a_cancellation_ends_the_look_for_an_owner(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cancellation ends a call that looks for an owner long before ``lock_timeout``, also beside other tasks that
+    look."""
+    looks: set[str] = set()
+    look_once = Owner._connect
+
+    def look(owner: Owner[bytes], hello: dict[str, Any]) -> Any:
+        """Look for the owner, and note the name of a thread that has found none."""
+        found = look_once(owner, hello)
+        if found is None:
+            looks.add(hello["name"])
+        return found
+
+    async def main() -> None:
+        served = connect(tmp_path, "q")
+        async with await aio.connect(tmp_path, "q", serve="never", lock_timeout=SECONDS) as queue:
+            other, session = queue.session("other"), queue.session("session")
+            await session.enqueue(b"1")
+            served.close()
+            monkeypatch.setattr(Owner, "_connect", look)
+            calls: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
+                "wait": queue.wait,
+                "dequeue": partial(session.dequeue, None),
+                "flush": session.flush,
+            }
+            tasks = [asyncio.create_task(other.dequeue(None)), asyncio.create_task(calls[call]())]
+            await until(lambda: looks == {"other", "wait" if call == "wait" else "session"})
+            begun = time.monotonic()
+            for task in reversed(tasks):
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            assert time.monotonic() - begun < SECONDS / 2
+            await session.rollback()
 
     asyncio.run(main())
 

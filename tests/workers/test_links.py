@@ -82,7 +82,7 @@ def session_on(*scripts: Script, prefetches: bool = False, counts: bool = False)
     links = iter([Link(script.socket) for script in scripts])
     presence = Presence(NoLocks(), bytes(16))  # so no owner keeps anything for it
 
-    def attach(_connection: bytes) -> Attached:
+    def attach(_connection: bytes, _stop: Callable[[], bool]) -> Attached:
         """Connect to the next owner."""
         return Attached(next(links), counts, 0)
 

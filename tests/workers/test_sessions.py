@@ -174,7 +174,7 @@ def test_the_end_of_a_connection_rolls_back_at_once(served: Serve) -> None:
 def test_a_session_that_has_lost_its_items_is_freed_at_once() -> None:
     """The error of a session that has lost what it held keeps no session: its connection ends when it is dropped."""
     presence = Presence(NoLocks(), b"")
-    session = WorkerSession("/q", "name", BYTES, b"", lambda _: pytest.fail("no connection"), presence, float, False)
+    session = WorkerSession("/q", "name", BYTES, b"", lambda *_: pytest.fail("no connection"), presence, float, False)
     session._held = 1
     there = weakref.ref(session)
     gc.disable()
@@ -1080,7 +1080,7 @@ def test_a_block_that_ends_in_doubt_waits_for_no_owner(served: Serve, monkeypatc
             try:
                 putting.flush()
             finally:
-                monkeypatch.setattr(owners.Owner, "reach", lambda *_: pytest.fail("it looks for an owner"))
+                monkeypatch.setattr(owners.Owner, "reach", lambda *_, **__: pytest.fail("it looks for an owner"))
         assert (taking.closed, putting.closed) == (True, True)
 
 
@@ -1116,9 +1116,9 @@ def test_a_queue_that_is_closed_while_a_session_connects(served: Serve) -> None:
         assert isinstance(session, WorkerSession)
         attach = session._attach
 
-        def attach_late(connection: bytes) -> Attached:
+        def attach_late(connection: bytes, stop: Callable[[], bool]) -> Attached:
             """Connect, and let another thread close the queue before the session knows of the connection."""
-            found = attach(connection)
+            found = attach(connection, stop)
             shared.close()
             return found
 

@@ -42,7 +42,7 @@ def _interrupted_everywhere(
 
     run(None)  # imports of the first run do not count
     seen = run(None)
-    assert len(seen) > 20
+    assert len(seen) >= 20  # as many as Python 3.14 has, where fewer functions are called
     for place, count in seen.items():
         for nth in {1, count}:
             run((place, nth))

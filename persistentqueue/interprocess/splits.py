@@ -38,9 +38,9 @@ from ..storage.log_reader import SNAPSHOT, Replay, is_unchanged, read_steadily
 from ..storage.relocation import need_data, need_own_location
 from ..storage.segment import NO_BOUND, FoundBlock, Segment, segment_name
 from ..system.bad_pages import read_around
-from ..system.disk import READ, Disk, abspath, dirname, join
+from ..system.disk import Disk, abspath, dirname, join
 from ..system.files import sync_directory
-from ..system.trust import open_plain
+from ..system.trust import opened_plain
 
 T = TypeVar("T")
 _RELOCATIONS = 10
@@ -178,11 +178,8 @@ def _make_durable(disk: Disk, replay: Replay) -> None:
             f"{replay.file}: the log is not synced, so a power cut may give a sequence to another item: open the queue "
             "with sync=True"
         )
-    fd = disk.open(replay.file, READ, 0)
-    try:
+    with disk.opened(replay.file) as fd:
         disk.fdatasync(fd)
-    finally:
-        disk.close(fd)
     sync_directory(disk, dirname(replay.file))
 
 
@@ -538,18 +535,15 @@ def _carried(disk: Disk, places: Places, recovered: Recovered) -> dict[int, list
 def _lacking(disk: Disk, path: str, operations: Iterable[Enqueue]) -> list[Enqueue]:
     """Return the operations whose blocks the file lacks, in order."""
     groups = _neighbours(sorted(operations, key=attrgetter("offset")))
-    try:
-        fd = open_plain(disk, path, READ)
-    except FileNotFoundError:
-        return [each for group in groups for each in group]
     lacking: list[Enqueue] = []
     try:
-        for group in groups:
-            start = group[0].offset
-            data = read_around(disk, fd, _ends(group[-1])[1] - start, start)
-            lacking += [each for each in group if data[each.offset - start : _ends(each)[1] - start] != each.inline]
-    finally:
-        disk.close(fd)
+        with opened_plain(disk, path) as fd:
+            for group in groups:
+                start = group[0].offset
+                data = read_around(disk, fd, _ends(group[-1])[1] - start, start)
+                lacking += [each for each in group if data[each.offset - start : _ends(each)[1] - start] != each.inline]
+    except FileNotFoundError:
+        return [each for group in groups for each in group]
     return lacking
 
 

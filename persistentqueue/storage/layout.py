@@ -56,7 +56,7 @@ from ..errors import (
     naming_paths,
 )
 from ..system.bad_pages import copy_around, is_copy
-from ..system.disk import READ, Disk, StrPath, abspath, basename, current_disk, dirname, fspath, join, relpath
+from ..system.disk import Disk, StrPath, abspath, basename, current_disk, dirname, fspath, join, relpath
 from ..system.files import make_directory, read_all, sync_directory, wipe_file
 from ..system.path_errors import ABSENT, is_out_of_reach
 from .locations import (
@@ -203,13 +203,10 @@ def _need_no_foreign_queue(disk: Disk, directory: str, names: list[str]) -> None
 def _head(disk: Disk, path: str) -> bytes:
     """Return the first bytes of the file; none if this process may not read it."""
     try:
-        fd = disk.open(path, READ, 0)
+        with disk.opened(path) as fd:
+            return read_all(disk, fd, _HEAD_BYTES, 0)
     except PermissionError:
         return b""
-    try:
-        return read_all(disk, fd, _HEAD_BYTES, 0)
-    finally:
-        disk.close(fd)
 
 
 def is_queue(disk: Disk, directory: str) -> bool:

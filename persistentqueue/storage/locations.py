@@ -32,10 +32,10 @@ from typing import Any, NamedTuple
 
 from ..core.checksum import crc32
 from ..errors import CorruptionError, DataMissingError, UnsupportedFormatError
-from ..system.disk import CREATE, READ, Disk, abspath, dirname, join
+from ..system.disk import CREATE, Disk, abspath, dirname, join
 from ..system.files import read_all, sync_directory, write_all
 from ..system.path_errors import ABSENT, OUT_OF_REACH
-from ..system.trust import open_plain
+from ..system.trust import opened_plain
 
 PATH_NAME = "data.path"
 ID_NAME = "queue.id"
@@ -195,17 +195,14 @@ def read_fields(disk: Disk, path: str, advice: str = _ADVICE) -> dict[str, Any] 
     """Return the fields of one of the small files; None if it is missing. Raises ``CorruptionError``, with the
     advice."""
     try:
-        fd = open_plain(disk, path, READ)
+        with opened_plain(disk, path) as fd:
+            data = read_all(disk, fd, _FILE_BYTES_MAX, 0)
     except ABSENT:
         return None
     except CorruptionError:
         if LOG_DIRECTORY in _names(disk, path):  # the directory of a queue that has this name
             return None
         raise
-    try:
-        data = read_all(disk, fd, _FILE_BYTES_MAX, 0)
-    finally:
-        disk.close(fd)
     return decode_fields(data, path, advice)
 
 
@@ -245,14 +242,11 @@ def write_fields(disk: Disk, path: str, fields: dict[str, Any], mode: int = 0o60
     """
     data, new = encode_fields(fields), path + NEW_SUFFIX
     try:
-        fd = disk.open(new, CREATE, mode)
-        try:
+        with disk.opened(new, CREATE, mode) as fd:
             disk.ftruncate(fd, 0)
             write_all(disk, fd, [data], len(data), 0)
             _grant(disk, fd, path, mode)
             disk.fdatasync(fd)
-        finally:
-            disk.close(fd)
         disk.rename(new, path)
     except OSError:
         with suppress(OSError):

@@ -365,11 +365,8 @@ def _read(disk: Disk, path: str, read: Callable[[Disk, int], T]) -> T | None:
     """Return what ``read`` finds in the lock file; None if that is no plain file. Raises ``OSError``."""
     if not S_ISREG(disk.lstat(path).st_mode):
         return None
-    fd = disk.open(path, READ, 0)
-    try:
+    with disk.opened(path) as fd:
         return read(disk, fd)
-    finally:
-        disk.close(fd)
 
 
 def _packed(note: bytes) -> bytes:
@@ -418,11 +415,8 @@ def is_held(disk: Disk, path: str) -> bool | None:
 
 
 def _kernel_locks(disk: Disk) -> list[str]:
-    fd = disk.open(_KERNEL_LOCKS, READ, 0)
-    try:
+    with disk.opened(_KERNEL_LOCKS) as fd:
         return read_all(disk, fd, _KERNEL_LOCKS_BYTES_MAX, 0).decode().splitlines()
-    finally:
-        disk.close(fd)
 
 
 def _is_lock_on(fields: list[str], named: StatResult, owner: Owner | None) -> bool:

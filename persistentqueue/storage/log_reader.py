@@ -50,11 +50,11 @@ from ..core.header import HEADER_BYTES, Header, decode_header
 from ..core.operations import Adoption, Checkpoint, Operation, SegmentCreated
 from ..errors import CorruptionError, MemoryShortageError
 from ..system.bad_pages import read_around, read_needed
-from ..system.disk import READ, Disk, basename, join
+from ..system.disk import Disk, basename, join
 from ..system.files import read_all, sync_directory
 from ..system.path_errors import ABSENT
 from ..system.progress import SILENT, Meter
-from ..system.trust import open_plain
+from ..system.trust import opened_plain
 from .locations import LOG_DIRECTORY
 from .lock import LOCK_NAME
 from .log import generations_of, log_name, parse_log_name
@@ -214,8 +214,7 @@ def read_log(disk: Disk, path: str, policy: Policy = STRICT, meter: Meter = SILE
 
     Raises ``CorruptionError``, ``UnsupportedFormatError``, ``MemoryShortageError`` and ``OSError``.
     """
-    fd = open_plain(disk, path, READ)
-    try:
+    with opened_plain(disk, path) as fd:
         if policy.head_bytes:
             head = read_needed(disk, fd, policy.head_bytes, 0, path, _REPAIR)
             with suppress(CorruptionError):  # the part that was read may end inside a frame
@@ -224,8 +223,6 @@ def read_log(disk: Disk, path: str, policy: Policy = STRICT, meter: Meter = SILE
                     return short
         read = partial(read_needed, path=path, consequence=_REPAIR)
         return decode_log(_read_open(read, disk, fd, path), path, policy, meter)
-    finally:
-        disk.close(fd)
 
 
 def read_bytes(disk: Disk, path: str) -> bytes:
@@ -233,11 +230,8 @@ def read_bytes(disk: Disk, path: str) -> bytes:
 
     Raises ``CorruptionError``, ``MemoryShortageError`` and ``OSError``.
     """
-    fd = open_plain(disk, path, READ)
-    try:
+    with opened_plain(disk, path) as fd:
         return _read_open(read_around, disk, fd, path)
-    finally:
-        disk.close(fd)
 
 
 def _read_open(read: Callable[[Disk, int, int, int], bytes], disk: Disk, fd: int, path: str) -> bytes:
@@ -352,10 +346,7 @@ def is_unchanged(disk: Disk, read: Replay) -> bool:
 
     Raises ``CorruptionError``, ``UnsupportedFormatError`` and ``OSError``.
     """
-    fd = open_plain(disk, read.file, READ)
-    try:
+    with opened_plain(disk, read.file) as fd:
         header = read_all(disk, fd, HEADER_BYTES, 0)
         behind = read_all(disk, fd, len(END), read.end)
-    finally:
-        disk.close(fd)
     return decode_header(header, LOG_MAGIC, read.file) == read.header and behind == END[: len(behind)]

@@ -142,19 +142,17 @@ class Pool:
 
     def _make(self, part: str, size_bytes: int) -> bool:
         """Make a file, first under the name ``part``. Return False if another process removed it."""
-        fd = self._disk.open(part, CREATE_NEW, 0o600)
-        try:
-            if not self._disk.lock(fd) or not self._disk.fstat(fd).st_nlink:
-                return False  # another process removed it before the lock, or is removing it
-            write_zeros(self._disk, fd, 0, size_bytes)
-            self._disk.fdatasync(fd)
-            self._disk.rename(part, part.removesuffix(PART_SUFFIX) + SUFFIX)
-        except BaseException:
-            with suppress(FileNotFoundError):
-                self._disk.unlink(part)
-            raise
-        finally:
-            self._disk.close(fd)
+        with self._disk.opened(part, CREATE_NEW, 0o600) as fd:
+            try:
+                if not self._disk.lock(fd) or not self._disk.fstat(fd).st_nlink:
+                    return False  # another process removed it before the lock, or is removing it
+                write_zeros(self._disk, fd, 0, size_bytes)
+                self._disk.fdatasync(fd)
+                self._disk.rename(part, part.removesuffix(PART_SUFFIX) + SUFFIX)
+            except BaseException:
+                with suppress(FileNotFoundError):
+                    self._disk.unlink(part)
+                raise
         return True
 
     def shrink(self, max_bytes: int) -> int:
@@ -192,13 +190,10 @@ class Pool:
         if not S_ISREG(self._disk.lstat(path).st_mode):
             return False
         try:
-            fd = self._disk.open(path, WRITE, 0)
+            with self._disk.opened(path, WRITE) as fd:
+                return not self._disk.lock(fd)
         except PermissionError:
             return True  # by another user, perhaps: its process removes it
-        try:
-            return not self._disk.lock(fd)
-        finally:
-            self._disk.close(fd)
 
     def _is_ours(self, path: str) -> bool:
         """Return whether this process may write to the file: another user may have filled the pool."""

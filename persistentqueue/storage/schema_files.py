@@ -38,7 +38,7 @@ from ..errors import CorruptionError, PersistentQueueError, UnsupportedFormatErr
 from ..system.disk import CREATE_NEW, DIRECTORY, NO_LINK, READ, Disk, join
 from ..system.files import make_parts, read_all, sync_directory, write_all
 from ..system.path_errors import ABSENT
-from ..system.trust import open_plain
+from ..system.trust import opened_plain
 from .inbox_access import give_to_user
 from .locations import NEW_SUFFIX, SCHEMAS_DIRECTORY, decode_fields, encode_fields
 
@@ -152,13 +152,10 @@ def _numbers(disk: Disk, directory: str) -> list[int]:
 
 def _read(disk: Disk, path: str, number: int) -> SchemaFile:
     try:
-        fd = open_plain(disk, path, READ)
+        with opened_plain(disk, path) as fd:
+            data = read_all(disk, fd, SCHEMA_BYTES_MAX, 0)
     except FileNotFoundError:
         raise CorruptionError(path, 0, "a schema, since there is a later one", "no file", _ADVICE) from None
-    try:
-        data = read_all(disk, fd, SCHEMA_BYTES_MAX, 0)
-    finally:
-        disk.close(fd)
     fields = decode_fields(data, path, _ADVICE)
     if fields["number"] != number:
         raise CorruptionError(path, 0, f"schema {number}", f"schema {fields['number']}", _ADVICE)
@@ -167,21 +164,15 @@ def _read(disk: Disk, path: str, number: int) -> SchemaFile:
 
 def _give(disk: Disk, folder: str, directory: str) -> None:
     """Give the folder to the user of the queue, which registers later schemas, and deletes all of them."""
-    fd = disk.open(folder, READ | DIRECTORY | NO_LINK, 0)
-    try:
+    with disk.opened(folder, READ | DIRECTORY | NO_LINK) as fd:
         give_to_user(disk, fd, directory)
-    finally:
-        disk.close(fd)
 
 
 def _write(disk: Disk, path: str, data: bytes, directory: str) -> None:
-    fd = disk.open(path, CREATE_NEW, 0o600)
-    try:
+    with disk.opened(path, CREATE_NEW, 0o600) as fd:
         give_to_user(disk, fd, directory)
         write_all(disk, fd, [data], len(data), 0)
         disk.fdatasync(fd)
-    finally:
-        disk.close(fd)
 
 
 def _remove(disk: Disk, path: str) -> None:

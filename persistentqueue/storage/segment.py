@@ -42,7 +42,7 @@ from ..system.bad_pages import is_unreadable, read_around, read_needed
 from ..system.disk import CREATE_NEW, READ, WRITE, Disk
 from ..system.files import read_all, write_all
 from ..system.progress import SILENT, Meter
-from ..system.trust import open_plain
+from ..system.trust import open_plain, opened_plain
 
 T = TypeVar("T")
 SUFFIX = ".seg"
@@ -158,13 +158,10 @@ def find_salt(disk: Disk, path: str, number: int) -> int:
 def find_header(disk: Disk, path: str, number: int) -> Header:
     """Return the header of the file of a segment. Raises ``CorruptionError`` if it does not check out."""
     try:
-        fd = open_plain(disk, path, READ)
+        with opened_plain(disk, path) as fd:
+            header = decode_header(read_needed(disk, fd, HEADER_BYTES, 0, path), SEGMENT_MAGIC, path)
     except FileNotFoundError:
         raise CorruptionError(path, 0, "a segment", "no file") from None
-    try:
-        header = decode_header(read_needed(disk, fd, HEADER_BYTES, 0, path), SEGMENT_MAGIC, path)
-    finally:
-        disk.close(fd)
     if header.number not in {number, PUBLISHED}:
         raise CorruptionError(path, 0, f"segment {number}", f"segment {header.number}")
     return header
@@ -172,13 +169,9 @@ def find_header(disk: Disk, path: str, number: int) -> Header:
 
 def was_published(disk: Disk, path: str) -> bool:
     """Return whether the file was published, or may have been, since it cannot be read."""
-    with suppress(CorruptionError, OSError):
-        fd = open_plain(disk, path, READ)
-        try:
-            data = read_needed(disk, fd, HEADER_BYTES, 0, path)
-            return decode_header(data, SEGMENT_MAGIC, path).number == PUBLISHED
-        finally:
-            disk.close(fd)
+    with suppress(CorruptionError, OSError), opened_plain(disk, path) as fd:
+        data = read_needed(disk, fd, HEADER_BYTES, 0, path)
+        return decode_header(data, SEGMENT_MAGIC, path).number == PUBLISHED
     return True
 
 

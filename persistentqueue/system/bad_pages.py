@@ -12,7 +12,7 @@ from dataclasses import replace
 from stat import S_ISREG
 
 from ..errors import CorruptionError
-from .disk import CREATE_NEW, PAGE_BYTES, READ, Disk
+from .disk import CREATE_NEW, PAGE_BYTES, Disk
 from .files import read_all, write_all
 from .progress import SILENT, Meter
 
@@ -56,20 +56,13 @@ def copy_file(disk: Disk, source_path: str, target_path: str, meter: Meter = SIL
 
     The content of the copy is durable on return, its name is not.
     """
-    source = disk.open(source_path, READ, 0)
-    try:
-        target = disk.open(target_path, CREATE_NEW, 0o600)
-        try:
-            offset = 0
-            while data := disk.pread(source, _STEP_BYTES, offset):
-                write_all(disk, target, [data], len(data), offset)
-                offset += len(data)
-                meter.advance(len(data))
-            disk.fdatasync(target)
-        finally:
-            disk.close(target)
-    finally:
-        disk.close(source)
+    offset = 0
+    with disk.opened(source_path) as source, disk.opened(target_path, CREATE_NEW, 0o600) as target:
+        while data := disk.pread(source, _STEP_BYTES, offset):
+            write_all(disk, target, [data], len(data), offset)
+            offset += len(data)
+            meter.advance(len(data))
+        disk.fdatasync(target)
     return offset
 
 
@@ -81,22 +74,17 @@ def is_copy(disk: Disk, path: str, other_path: str) -> bool:
     found, other = disk.lstat(path), disk.lstat(other_path)
     if found.st_ino == other.st_ino or found.st_size != other.st_size or not S_ISREG(other.st_mode):
         return False
-    source = disk.open(path, READ, 0)
-    try:
-        target = disk.open(other_path, READ, 0)
+    with disk.opened(path) as source:
         try:
-            for at in range(0, found.st_size, _STEP_BYTES):
-                if read_all(disk, source, _STEP_BYTES, at) != read_all(disk, target, _STEP_BYTES, at):
-                    return False
-            disk.fdatasync(target)
-        finally:
-            disk.close(target)
-    except OSError as error:
-        if not (is_unreadable(error) or isinstance(error, PermissionError)):
-            raise
-        return False
-    finally:
-        disk.close(source)
+            with disk.opened(other_path) as target:
+                for at in range(0, found.st_size, _STEP_BYTES):
+                    if read_all(disk, source, _STEP_BYTES, at) != read_all(disk, target, _STEP_BYTES, at):
+                        return False
+                disk.fdatasync(target)
+        except OSError as error:
+            if not (is_unreadable(error) or isinstance(error, PermissionError)):
+                raise
+            return False
     return True
 
 

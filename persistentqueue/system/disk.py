@@ -21,8 +21,8 @@ import struct
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence, Set
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
@@ -153,6 +153,15 @@ class Disk:
     def __repr__(self) -> str:
         """Return a short text: signatures show it."""
         return f"<{type(self).__name__}>"
+
+    @contextmanager
+    def opened(self, path: str, flags: int = READ, mode: int = 0) -> Iterator[int]:
+        """Yield a descriptor of the file, and ``close`` it at the end of the block."""
+        fd = self.open(path, flags, mode)
+        try:
+            yield fd
+        finally:
+            self.close(fd)
 
     def close(self, fd: int, told: Set[int] = frozenset()) -> None:
         """Close a file that was only read or synced, or whose unsynced bytes are not needed. Raises only errors in

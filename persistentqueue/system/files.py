@@ -84,13 +84,10 @@ def wipe_file(disk: Disk, path: str) -> None:
     A file with several names is not overwritten: a power cut can bring an old name back for a file that is still
     needed.
     """
-    fd = disk.open(path, WRITE, 0)
-    try:
+    with disk.opened(path, WRITE) as fd:
         found = disk.fstat(fd)
         write_zeros(disk, fd, 0, found.st_size if found.st_nlink == 1 else 0)
         disk.fdatasync(fd)
-    finally:
-        disk.close(fd)
 
 
 UNLINK_STEP_BYTES = 1024 * 1024
@@ -105,15 +102,11 @@ def unlink_in_steps(disk: Disk, path: str) -> None:
     name back for a file that is still needed. So is a file that this process may not write.
     """
     if disk.lstat(path).st_size > UNLINK_STEP_BYTES:
-        with suppress(OSError):
-            fd = disk.open(path, WRITE, 0)
-            try:
-                found = disk.fstat(fd)
-                if found.st_nlink == 1:
-                    for size_bytes in range(found.st_size - UNLINK_STEP_BYTES, 0, -UNLINK_STEP_BYTES):
-                        disk.ftruncate(fd, size_bytes)
-            finally:
-                disk.close(fd)
+        with suppress(OSError), disk.opened(path, WRITE) as fd:
+            found = disk.fstat(fd)
+            if found.st_nlink == 1:
+                for size_bytes in range(found.st_size - UNLINK_STEP_BYTES, 0, -UNLINK_STEP_BYTES):
+                    disk.ftruncate(fd, size_bytes)
     disk.unlink(path)
 
 
@@ -129,11 +122,8 @@ def names_of(disk: Disk, path: str) -> Iterator[Callable[[], None]]:
 
     A step that must not fail for lack of a descriptor opens the directory before it begins.
     """
-    fd = disk.open(path, READ | DIRECTORY, 0)
-    try:
+    with disk.opened(path, READ | DIRECTORY) as fd:
         yield partial(disk.fsync, fd)
-    finally:
-        disk.close(fd)
 
 
 def make_directory(disk: Disk, path: str) -> None:

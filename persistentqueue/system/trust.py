@@ -17,7 +17,7 @@ have any effect, and to read a pipe waits for a writer. It is damage like any ot
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager
 from stat import S_ISDIR, S_ISLNK, S_ISREG, S_ISVTX, S_IWOTH, filemode
 
 from ..errors import CorruptionError, UntrustedError
@@ -31,15 +31,22 @@ _ADVICE = (
 )
 
 
-def open_plain(disk: Disk, path: str, flags: int, mode: int = 0) -> int:
-    """Open a plain file, or make it if ``flags`` say so; return the descriptor.
+def open_plain(disk: Disk, path: str, flags: int) -> int:
+    """Open a plain file, and return the descriptor.
 
     Raises ``CorruptionError`` if the path is not a plain file. Raises ``OSError`` if the file cannot be opened, and
     ``FileNotFoundError`` if it is missing.
     """
-    with suppress(FileNotFoundError):  # the opening below raises this, or makes the file
-        need_regular(disk, path)
-    return disk.open(path, flags, mode)
+    need_regular(disk, path)
+    return disk.open(path, flags, 0)
+
+
+@contextmanager
+def opened_plain(disk: Disk, path: str) -> Iterator[int]:
+    """Open a plain file to read it, for the length of the block. Raises the errors of ``open_plain``."""
+    need_regular(disk, path)
+    with disk.opened(path) as fd:
+        yield fd
 
 
 def need_regular(disk: Disk, path: str) -> int:

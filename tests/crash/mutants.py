@@ -139,7 +139,7 @@ MUTANTS = (
     Mutant("a log is doubled before its trims have paid", "engine/trim", "            if self._turns and self._turns * _BYTES_PER_TURN >= self.log.capacity_bytes:\n", "            if self._turns:\n", "tests/unit/engine/test_trim.py"),
     Mutant("the memory of the log before is taken over as it is", "storage/log", "            memory[: old._dirty_bytes] = bytes(old._dirty_bytes)\n", "", "tests/unit/engine/test_trim.py"),
     Mutant("a spare never grows", "engine/store", "            if self.generations.growth_bytes:\n", "            if False:\n", "tests/unit/engine/test_trim.py"),
-    Mutant("a file with several names is cut", "system/files", "                if found.st_nlink == 1:\n                    for", "                if found.st_nlink:\n                    for", "tests/unit/system/test_files.py"),
+    Mutant("a file with several names is cut", "system/files", "            if found.st_nlink == 1:\n                for", "            if found.st_nlink:\n                for", "tests/unit/system/test_files.py"),
     Mutant("the segments of open sessions are retired", "engine/trim", "            kept = self._segments.pinned\n", "            kept: set[int] = set()\n", "compacts", 13),
     Mutant("spilled segments are not held", "engine/store", "            self.segments.pin_pieces(transaction.staged)\n", "            pass\n", "compacts", 13),
     Mutant("the segment that is written on is retired", "engine/trim", "if n not in kept and (current is None or n != current.number)]", "if n not in self._segments._pins]", "drains", 16),
@@ -177,7 +177,7 @@ MUTANTS = (
     Mutant("what is taken from the pool keeps its old header", "storage/segment", "            segment.write_header()\n        except", "            segment.dirty = True\n            if not recycled:\n                segment.write_header()\n        except", "recycles"),
     Mutant("a segment goes to the pool before its checkpoint is durable", "engine/trim", "        number = self._last_frame if old is None else old.number\n", "        number = self._last_frame if old is None else old.number\n        for n in drained:\n            self._segments._pool.give(self._segments.path(n))\n", "recycles"),
     # --- segments elsewhere
-    Mutant("what was copied to another place is not synced", "system/bad_pages", "                meter.advance(len(data))\n            disk.fdatasync(target)\n", "                meter.advance(len(data))\n", "moves"),
+    Mutant("what was copied to another place is not synced", "system/bad_pages", "            meter.advance(len(data))\n        disk.fdatasync(target)\n", "            meter.advance(len(data))\n", "moves"),
     Mutant("the names of what was copied are not synced", "storage/relocation", "    sync_directory(disk, target)\n", "    pass\n", "moves"),
     Mutant("the old place is swept before the switch", "storage/relocation", "        moved = _switched(", "        sweep_place(disk, places.data_root)\n        moved = _switched(", "moves"),
     Mutant("what a move has left is swept before its switch is durable", "storage/relocation", "    sync_directory(disk, places.directory)\n    kept", "    kept", "moves", 40011),

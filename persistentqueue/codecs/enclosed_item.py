@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import struct
 
-from ..core.block import ENCRYPTED, ENVELOPED, LENGTH_BYTES, RAW_LENGTH_BYTES, UNIFORM, BlockHeader, Enclose, decode_raw
+from ..core.block import ENCRYPTED, ENVELOPED, LENGTH_BYTES, RAW_LENGTH_BYTES, UNIFORM, BlockHeader, Enclose
 from ..core.checksum import crc32
 from ..core.encryption import Envelopes
 from ..errors import CorruptionError, ItemTooLargeError
@@ -77,10 +77,7 @@ def decode_item(data: bytes, envelopes: Envelopes, most_bytes: int, *, must_be_e
     if must_be_encrypted and not flags & ENCRYPTED:
         raise CorruptionError(_WHERE, 0, "an encrypted item", "one that any program can have made")
     header = BlockHeader(flags, 1, 0, 0, len(body), 0, 0)
-    if not flags & ENVELOPED:
-        _check_length(len(body), most_bytes)
-        return decode_raw(body, header, FRONT_BYTES, _WHERE)[0]
-    _check_length(int.from_bytes(body[:RAW_LENGTH_BYTES], "little"), most_bytes)
+    _check_length(int.from_bytes(body[:RAW_LENGTH_BYTES], "little") if flags & ENVELOPED else len(body), most_bytes)
     return envelopes.open(body, header, FRONT_BYTES, _WHERE)[0]
 
 

@@ -443,7 +443,7 @@ def check_item(length: bytes, item: bytes, header: BlockHeader, salt: int, offse
 
     Raises ``CorruptionError``.
     """
-    _check_body((length, item), header, salt, offset, file)
+    check_body((length, item), header, salt, offset, file)
     if int.from_bytes(length, "little") != len(item):
         raise CorruptionError(
             file, offset, f"an item of {header.body_bytes - LENGTH_BYTES} bytes", "a different length"
@@ -451,34 +451,31 @@ def check_item(length: bytes, item: bytes, header: BlockHeader, salt: int, offse
     return item
 
 
-def decode_body(data: bytes, position: int, header: BlockHeader, salt: int, offset: int, file: str) -> list[bytes]:
-    """Check the body at ``position`` of ``data`` and return its items; ``offset`` is the offset of the block in
-    ``file``.
+def decode_items(content: bytes, header: BlockHeader, offset: int, file: str) -> list[bytes]:
+    """Return the items, from a checked body, or from the decoded content of a compressed or encrypted block.
 
-    The block is neither compressed nor encrypted. Raises ``CorruptionError``. Allocates no more than the size of the
-    body.
+    Raises ``CorruptionError``. Allocates no more than the size of the content.
     """
-    end = position + header.body_bytes
-    _check_body((memoryview(data)[position:end],), header, salt, offset, file)
-    return _decode_items(data, position, end, header.flags, header.count, offset, file)
-
-
-def check_body(data: bytes, header: BlockHeader, salt: int, offset: int, file: str) -> None:
-    """Raise ``CorruptionError`` unless this is the body that was written behind this header."""
-    _check_body((data,), header, salt, offset, file)
-
-
-def decode_raw(raw: bytes, header: BlockHeader, offset: int, file: str) -> list[bytes]:
-    """Return the items of a compressed or encrypted block from its decoded content. Raises ``CorruptionError``."""
-    return _decode_items(raw, 0, len(raw), header.flags & UNIFORM, header.count, offset, file)
+    flags, count, end = _content_flags(header), header.count, len(content)
+    if flags == UNIFORM:
+        (size,) = _LENGTH.unpack_from(content)
+        if LENGTH_BYTES + size * count == end:
+            return _cut(content, LENGTH_BYTES, end, size) if size else [b""] * count
+    else:
+        sizes = array("I")
+        sizes.frombytes(content[: LENGTH_BYTES * count])
+        ends = list(accumulate(_little_endian(sizes), initial=_lengths_bytes(flags, count)))
+        if ends[-1] == end:
+            return list(map(content.__getitem__, map(slice, ends, ends[1:])))
+    raise _another_sum(end, offset, file)
 
 
 def decode_columns(content: bytes, header: BlockHeader, offset: int, file: str) -> Columns:
-    """Return the items as columns, from a checked body, or from the decoded content of a compressed or encrypted block.
+    """Return the items as columns, from a content as ``decode_items`` takes it.
 
     A hole has the length 0. The payload is not copied. Raises ``CorruptionError`` unless the lengths add up to it.
     """
-    flags, count = header.flags & (UNIFORM if header.flags & ENVELOPED else ~0), header.count
+    flags, count = _content_flags(header), header.count
     lengths = content[:LENGTH_BYTES] * count if flags == UNIFORM else content[: LENGTH_BYTES * count]
     columns = Columns(lengths, memoryview(content)[_lengths_bytes(flags, count) :])
     if columns.payload_bytes() != len(columns.payload):
@@ -486,34 +483,19 @@ def decode_columns(content: bytes, header: BlockHeader, offset: int, file: str) 
     return columns
 
 
-def _decode_items(data: bytes, position: int, end: int, flags: int, count: int, offset: int, file: str) -> list[bytes]:
-    if flags == UNIFORM:
-        (size,) = _LENGTH.unpack_from(data, position)
-        start = position + LENGTH_BYTES
-        if start + size * count == end:
-            if size == 0:
-                return [b""] * count
-            return _cut(data, start, end, size)
-    else:
-        start = position + _lengths_bytes(flags, count)
-        sizes = array("I")
-        sizes.frombytes(data[position : position + LENGTH_BYTES * count])
-        ends = list(accumulate(_little_endian(sizes), initial=start))
-        if ends[-1] == end:
-            return list(map(data.__getitem__, map(slice, ends, ends[1:])))
-    raise _another_sum(end - position, offset, file)
+def _content_flags(header: BlockHeader) -> int:
+    """Return the flags that say how the content is laid out: an envelope has the bits of the holes."""
+    return header.flags & UNIFORM if header.flags & ENVELOPED else header.flags
 
 
 def _another_sum(size_bytes: int, offset: int, file: str) -> CorruptionError:
     return CorruptionError(file, offset, f"lengths that add up to {size_bytes} bytes", "a different sum")
 
 
-def decode_holes(data: bytes, position: int, header: BlockHeader) -> list[int]:
-    """Return the indexes of the holes in the checked body at ``position`` of ``data``."""
-    if not header.flags & HOLES:
-        return []
-    start = position + (RAW_LENGTH_BYTES if header.flags & ENVELOPED else LENGTH_BYTES * header.count)
-    bits = int.from_bytes(data[start : start + _bits_bytes(header.count)], "little")
+def decode_holes(body: bytes, header: BlockHeader) -> list[int]:
+    """Return the indexes of the holes in a checked body that has some."""
+    start = RAW_LENGTH_BYTES if header.flags & ENVELOPED else LENGTH_BYTES * header.count
+    bits = int.from_bytes(body[start : start + _bits_bytes(header.count)], "little")
     return [item for item in range(header.count) if bits >> item & 1]
 
 
@@ -541,7 +523,7 @@ def _cut(data: bytes, start: int, end: int, size: int) -> list[bytes]:
     return items
 
 
-def _check_body(parts: Sequence[bytes | memoryview], header: BlockHeader, salt: int, offset: int, file: str) -> None:
+def check_body(parts: Sequence[bytes], header: BlockHeader, salt: int, offset: int, file: str) -> None:
     """Raise ``CorruptionError`` unless the parts are the body that was written behind this header."""
     found = seed(salt, offset)
     for part in parts:

@@ -25,6 +25,7 @@ from .block import (
     ENCRYPTED,
     ENVELOPE_BYTES_MAX,
     ENVELOPE_SALT_BYTES,
+    ENVELOPED,
     KEY_ID_BYTES_MAX,
     MIXED,
     PIECE_BYTES,
@@ -38,7 +39,7 @@ from .block import (
     Envelope,
     associated_data,
     decode_envelope,
-    decode_raw,
+    decode_items,
     encode_block,
     encode_envelope,
 )
@@ -203,15 +204,17 @@ class Envelopes:
         return _Encoder(source, self._compresses, key_id, self._key(key_id) if key_id else b"", self._purpose)
 
     def open(self, body: bytes, header: BlockHeader, offset: int, file: str) -> list[bytes]:
-        """Return the items of a compressed or encrypted block at ``offset`` of ``file``, whose body was checked.
+        """Return the items of a block at ``offset`` of ``file``, whose body was checked.
 
         Raises ``MissingExtraError`` and ``WrongKeyError``. Raises ``CorruptionError`` if the content contradicts the
         envelope.
         """
-        return decode_raw(self.open_content(body, header, offset, file), header, offset, file)
+        return decode_items(self.open_content(body, header, offset, file), header, offset, file)
 
     def open_content(self, body: bytes, header: BlockHeader, offset: int, file: str) -> bytes:
-        """Return the lengths and payloads of such a block, back to back. Raises like ``open``."""
+        """Return the lengths and payloads of such a block: of a plain one, the body itself. Raises like ``open``."""
+        if not header.flags & ENVELOPED:
+            return body
         envelope, at = decode_envelope(body, header, offset, file)
         content: bytes | memoryview = memoryview(body)[at:]
         if header.flags & ENCRYPTED:

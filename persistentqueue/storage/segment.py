@@ -28,7 +28,6 @@ from ..core.block import (
     claimed_time_ns,
     combine_checksums,
     decode_block_header,
-    decode_body,
     decode_columns,
     decode_envelope,
     decode_holes,
@@ -539,7 +538,7 @@ class Segment:
     def _stored(self, window: _Window, offset: int, header: BlockHeader) -> bytes:
         """Return the body as it is stored, checked. Raises ``CorruptionError`` and ``MemoryError``."""
         data = window.read(offset + BLOCK_HEADER_BYTES, header.body_bytes)
-        check_body(data, header, self.salt, offset, self.path)
+        check_body((data,), header, self.salt, offset, self.path)
         return data
 
     def _body(self, window: _Window, offset: int, header: BlockHeader, envelopes: Envelopes) -> list[bytes]:
@@ -569,22 +568,17 @@ class Segment:
             raise MemoryShortageError(self.path, offset, needed_bytes) from error
 
     def _read_columns(self, window: _Window, offset: int, header: BlockHeader, envelopes: Envelopes) -> Columns:
-        content = self._stored(window, offset, header)
-        if header.flags & ENVELOPED:
-            content = envelopes.open_content(content, header, offset, self.path)
+        content = envelopes.open_content(self._stored(window, offset, header), header, offset, self.path)
         return decode_columns(content, header, offset, self.path)
 
     def _read_body(self, window: _Window, offset: int, header: BlockHeader, envelopes: Envelopes) -> list[bytes]:
-        if header.flags & ENVELOPED:
-            return envelopes.open(self._stored(window, offset, header), header, offset, self.path)
-        if header.count == 1 and header.body_bytes >= _DIRECT_BYTES:
+        if header.count == 1 and header.body_bytes >= _DIRECT_BYTES and not header.flags & ENVELOPED:
             # A large item is read directly into the object that is handed out.
             at = offset + BLOCK_HEADER_BYTES
             length = window.read(at, LENGTH_BYTES)
             item = window.read(at + LENGTH_BYTES, header.body_bytes - LENGTH_BYTES)
             return [check_item(length, item, header, self.salt, offset, self.path)]
-        data = window.read(offset + BLOCK_HEADER_BYTES, header.body_bytes)
-        return decode_body(data, 0, header, self.salt, offset, self.path)
+        return envelopes.open(self._stored(window, offset, header), header, offset, self.path)
 
     def _resume(self, offset: int, ordinal: int, end: int, end_ordinal: int) -> tuple[int, int]:
         """Return offset and ordinal of the first valid block after the damaged one at ``offset``, or of the end."""
@@ -658,7 +652,7 @@ class Segment:
                 self._check(window, offset, header)
                 holes: list[int] = []
                 if header.flags & HOLES:
-                    holes = decode_holes(window.read(offset + BLOCK_HEADER_BYTES, header.body_bytes), 0, header)
+                    holes = decode_holes(window.read(offset + BLOCK_HEADER_BYTES, header.body_bytes), header)
                 yield Intact(offset, length_bytes, header.ordinal, header.count, holes, header.time_ns)
             except CorruptionError:
                 pass

@@ -12,9 +12,8 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from persistentqueue.core import block
 from persistentqueue.engine.reader import Reader
-from persistentqueue.storage import log_reader
+from persistentqueue.storage import log_reader, segment
 from persistentqueue.storage.segment import Segment
 from tests.crash import damage, flips, fuzz
 from tests.crash.content import Content
@@ -107,7 +106,7 @@ def test_sums_of_reports() -> None:
 
 def test_a_flip_that_is_served_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the checksum of blocks a wrong byte comes out, and the campaign names the flip."""
-    monkeypatch.setattr(block, "_check_body", _nothing)
+    monkeypatch.setattr(segment, "check_body", _nothing)
     with pytest.raises(
         ViolationError, match=r"(?s)bit \d of byte \d+ flipped.*python -m tests.crash flips --bytes 400"
     ):
@@ -137,7 +136,7 @@ def test_an_unreported_cut_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_wrong_byte_of_a_mutation_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the checksum of blocks, the mutations find a wrong byte and name the seed."""
-    monkeypatch.setattr(block, "_check_body", _nothing)
+    monkeypatch.setattr(segment, "check_body", _nothing)
     with pytest.raises(ViolationError, match=r"python -m tests.crash fuzz --first \d+ --count 1"):
         for number in range(200):
             fuzz.fuzz_case(number)

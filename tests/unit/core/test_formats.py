@@ -26,9 +26,9 @@ from persistentqueue.core.block import (
     check_body,
     claimed_time_ns,
     decode_block_header,
-    decode_body,
     decode_columns,
     decode_holes,
+    decode_items,
     encode_block,
     split_columns,
     split_items,
@@ -119,9 +119,9 @@ BLOCKS = [
 def decode(data: bytes, offset: int = 640, salt: int = SALT) -> list[bytes]:
     """Decode the block that begins ``data``: as items, and as columns if the items can be had."""
     found = decode_block_header(data, 0, salt, offset, "file")
-    items = decode_body(data, BLOCK_HEADER_BYTES, found, salt, offset, "file")
     body = data[BLOCK_HEADER_BYTES : BLOCK_HEADER_BYTES + found.body_bytes]
-    check_body(body, found, salt, offset, "file")
+    check_body((body,), found, salt, offset, "file")
+    items = decode_items(body, found, offset, "file")
     assert items_of(decode_columns(body, found, offset, "file")) == items
     return items
 
@@ -174,7 +174,7 @@ def test_block_with_holes(places: list[bytes | None], offset: int) -> None:
     assert len(data) == encoded.length_bytes
     assert decode(data, offset) == items
     found = decode_block_header(data, 0, SALT, offset, "file")
-    assert decode_holes(data, BLOCK_HEADER_BYTES, found) == holes
+    assert not holes or decode_holes(data[BLOCK_HEADER_BYTES:], found) == holes
     assert (found.flags == HOLES) == bool(holes)
     assert found.payload_bytes == sum(map(len, items))
 

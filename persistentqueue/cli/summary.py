@@ -107,11 +107,7 @@ def made_note(path: str, name: str | None, as_json: bool) -> Callable[[], None]:
         is_new = not holds_queue(current_disk(), os.path.abspath(directory))
     except OSError:  # the verb reports it
         is_new = False
-    return partial(note, f"made the queue {directory}") if is_new and not as_json else _nothing
-
-
-def _nothing() -> None:
-    pass
+    return partial(note, f"made the queue {directory}") if is_new and not as_json else lambda: None
 
 
 def queues_in(path: str, names: Sequence[str] = ()) -> list[str]:

@@ -83,14 +83,6 @@ _POLL_SECONDS = 0.01
 """Pause between attempts of an opening that waits for the lock, in seconds."""
 
 
-def _nothing() -> None:
-    pass
-
-
-def _never() -> bool:
-    return False
-
-
 class OpenQueue(ClosableQueue):
     """The part of a queue that all its sessions share: the store, and the order in which threads use it. For any number
     of threads."""
@@ -114,7 +106,7 @@ class OpenQueue(ClosableQueue):
         self.is_usable = False
         """True if the queue is open and not broken: a single test on the way of each item."""
         self._abandoned: list[Transaction] = []
-        self.after_commit: Callable[[], None] = _nothing
+        self.after_commit: Callable[[], None] = lambda: None
         """Called after a commit (see ``maintenance``)."""
         self.maintenance_is_due = False
         """True if maintenance is scheduled but has not started."""
@@ -500,7 +492,7 @@ class OpenQueue(ClosableQueue):
                 return taken
         return []
 
-    def _sleep(self, reader: Reader, deadline: float | None, stop: Callable[[], bool] = _never) -> bool:
+    def _sleep(self, reader: Reader, deadline: float | None, stop: Callable[[], bool] = bool) -> bool:
         """Sleep until there may be something for this reader, or earlier. Return False if the time is over or ``stop``
         returned a true value."""
         is_over = False

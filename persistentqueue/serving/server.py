@@ -51,10 +51,6 @@ _RECEIVE_BYTES = 256 * 1024
 _LONGEST_SECONDS = 3600.0
 
 
-def _nothing() -> None:
-    pass
-
-
 class _Peer:
     """One accepted connection: its socket, and what is left to send."""
 
@@ -92,7 +88,7 @@ class Server:
         """End of the thread."""
         self._is_stopping = False
         self._is_closed = False
-        self.on_failure: Callable[[], object] = _nothing
+        self.on_failure: Callable[[], object] = lambda: None
         """Called by the thread when it has ended, because a sync or a write of the log has failed."""
         self._spare: Socket | None = None
         """Descriptor that is given up to tell a worker that no other one is free."""

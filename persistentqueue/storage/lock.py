@@ -48,7 +48,7 @@ from ..core.checksum import crc32
 from ..errors import QueueLockedError, UntrustedError, printable
 from ..system.bad_pages import read_around
 from ..system.directory_handles import Roots
-from ..system.disk import CREATE, DIRECTORY, NO_LINK, READ, Disk, StatResult, device_numbers, dirname, join
+from ..system.disk import CREATE, DIRECTORY, NO_LINK, READ, Disk, StatResult, device_numbers, dirname, join, samestat
 from ..system.files import read_all, write_all
 from ..system.path_errors import OUT_OF_REACH, has_no_locks, is_no_plain_file
 
@@ -260,12 +260,10 @@ class Lock:
 
     def _is_named(self, fd: int) -> bool:
         """Return whether the open file still has its name. Otherwise the queue was deleted during the wait."""
-        ours = self._disk.fstat(fd)
         try:
-            named = self.disk.lstat(self.path)
+            return samestat(self._disk.fstat(fd), self.disk.lstat(self.path))
         except FileNotFoundError:
             return False
-        return (ours.st_dev, ours.st_ino) == (named.st_dev, named.st_ino)
 
     def _refusal(self) -> QueueLockedError:
         """Return the error about the owner of the lock, with other advice if that is this process itself."""

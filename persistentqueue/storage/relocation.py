@@ -47,7 +47,7 @@ from ..errors import (
 )
 from ..interrupts.signal_shield import shielded
 from ..system.bad_pages import copy_file
-from ..system.disk import LACKING, Disk, StrPath, abspath, basename, current_disk, dirname, join
+from ..system.disk import LACKING, Disk, StrPath, abspath, basename, current_disk, dirname, join, samestat
 from ..system.files import make_directory, sync_directory, sync_names
 from ..system.path_errors import OUT_OF_REACH, lacking
 from ..system.progress import Meter, Progress, StoppedError, metering
@@ -389,8 +389,7 @@ def _is_named_otherwise(disk: Disk, places: Places, queue: str) -> bool:
 def _is_directory(disk: Disk, places: Places, queue: str) -> bool:
     """Return whether this path leads to the directory of the queue, under another name."""
     with suppress(OSError):
-        one, other = disk.lstat(queue), disk.lstat(places.directory)
-        return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+        return samestat(disk.lstat(queue), disk.lstat(places.directory))
     return False
 
 
@@ -528,8 +527,7 @@ def _has_left(disk: Disk, places: Places, queue: str) -> bool:
     ``places``.
     """
     try:
-        one, other = disk.lstat(queue), disk.lstat(places.directory)
-        if (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino):
+        if samestat(disk.lstat(queue), disk.lstat(places.directory)):
             return True
         place = read_record(disk, queue).place
     except OUT_OF_REACH:  # there is none any more, or it is not ours
@@ -772,5 +770,4 @@ def _is_same(disk: Disk, places: Places, path: str) -> bool:
     """
     if path == OWN.path or not bears(disk, places.place._replace(path=path)):
         return False
-    one, other = (disk.lstat(join(root, ID_NAME)) for root in (path, places.place.path))
-    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+    return samestat(*(disk.lstat(join(root, ID_NAME)) for root in (path, places.place.path)))

@@ -57,8 +57,8 @@ NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 """Flag of ``Disk.open`` beside ``DIRECTORY``: follow no link at the last component. For files it is always set."""
 StrPath = str | os.PathLike[str]
 StatResult = os.stat_result
-basename, relpath = os.path.basename, os.path.relpath
-"""Functions on paths. Above this module paths are text."""
+basename, relpath, samestat = os.path.basename, os.path.relpath, os.path.samestat
+"""Functions on paths and on what is found there. Above this module paths are text."""
 
 DSYNC = getattr(os, "RWF_DSYNC", 2)
 """Flag of ``Disk.pwritev``: return only when the bytes are durable, and all that is needed to read them back."""

@@ -72,15 +72,11 @@ def need_finished(result: object) -> None:
     """Raise ``TypeError`` for the result of a call that has only begun its work, such as a coroutine, and close it."""
     if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
         if not inspect.isasyncgen(result):
-            getattr(result, "close", _nothing)()
+            getattr(result, "close", lambda: None)()
         raise TypeError(
             f"the call has only begun its work: its result is {type(result).__name__}, expected a plain function, for "
             "example one that calls asyncio.run"
         )
-
-
-def _nothing() -> None:
-    pass
 
 
 def words_of(error: BaseException) -> str:

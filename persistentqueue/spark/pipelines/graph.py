@@ -141,10 +141,6 @@ class Graph:
         """Return the names of the stages that take from an edge."""
         return [stage.name for stage in self if edge in stage.sources]
 
-    def writers(self, edge: str) -> list[str]:
-        """Return the names of the stages that put to an edge."""
-        return [stage.name for stage in self if edge in stage.targets]
-
     def require_edge(self, edge: str) -> None:
         """Raise ``PipelineDefinitionError`` unless a stage names the edge."""
         if edge not in self.edges:

@@ -70,8 +70,8 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
 - ``compat/`` Interfaces of other queues on a persistent queue: ``queue.Queue`` of the standard library, and the FIFO of
   queuelib. ``json_codec``, ``missing_attributes``, ``mutex``, ``backing``, ``standard_queue``, ``fifo``.
 - ``aio/`` The queue for ``asyncio``: no call blocks the event loop for a disk operation. ``futures``,
-  ``shared_session``, ``shared_queue``, ``opening``, ``loop_bound``, ``flush_batcher``, ``item_waiter``,
-  ``standard_queue_worker``, ``session``, ``persistent_queue``, ``transactions``, ``standard_queue``.
+  ``shared_session``, ``opening``, ``loop_bound``, ``flush_batcher``, ``item_waiter``, ``standard_queue_worker``,
+  ``session``, ``calls``, ``shared_queue``, ``persistent_queue``, ``transactions``, ``standard_queue``.
 - ``spark/`` Queues between Spark jobs, and between Spark and other programs: a hand-off of DataFrames, and a data
   source. ``sessions``, ``java``, ``options``, ``payload``, ``progress``, ``workers``, ``stages``, ``handoff``,
   ``partition_reader``, ``writer``, ``stream``, ``filters``, ``source``, ``pipelines/__init__``, ``pipelines/graph``,

@@ -18,8 +18,6 @@ from persistentqueue import (
     MemoryBudget,
     Progress,
     RecoveryReport,
-    SegmentUse,
-    Stats,
     UnflushedWarning,
     codecs,
 )
@@ -28,10 +26,11 @@ from persistentqueue.core.items import checked_text, checked_timeout
 from persistentqueue.interrupts.members import Members
 from persistentqueue.misplaced_calls import MisplacedCalls
 from persistentqueue.options import DeadLetterQueue, Options, PlainOptionArguments, Start, Unnamed, chosen_options
-from persistentqueue.pickling import Uncopyable, uncopyable_async_block
+from persistentqueue.pickling import Uncopyable
 from persistentqueue.storage.layout import queue_directory
 from persistentqueue.system.disk import StrPath, after_fork_in_child, fspath
 
+from .calls import Consumer, QueueCalls
 from .flush_batcher import Flushes, Marker
 from .futures import Closing, Landing, launch, over, read_some, session_name
 from .item_waiter import Watch
@@ -65,7 +64,7 @@ class Part(NamedTuple):
     """The tasks that wait for items of the same consumer."""
 
 
-class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
+class PersistentQueue(MisplacedCalls, Uncopyable, QueueCalls[Session[T], T]):
     """A ``persistentqueue.PersistentQueue`` for the tasks of one event loop::
 
         async with aio.PersistentQueue("queues", "orders") as queue:
@@ -278,20 +277,6 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
         self._sessions.add(session)
         return session
 
-    @uncopyable_async_block
-    async def transaction(self, name: str | None = None) -> AsyncIterator[Session[T]]:
-        """Return an ``async with`` block that is one transaction: flushed if it ends well, rolled back if it raises.
-
-        Args:
-            name: Name of the session in ``explain``. Default None: the name of the running task.
-
-        Yields:
-            A new session. Its work is durable when the block has ended. It is also rolled back if its flush raises.
-        """
-        async with self.session(name) as session:
-            yield session
-            await session.flush()
-
     async def subscribe(self, name: str, start: Start = "earliest") -> Subscription[T]:
         """Return the subscription of this name; make it if it does not exist. Durable on return.
 
@@ -360,22 +345,6 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
         """
         return self.iterate(partial(self._open().browse_all, progress=progress))
 
-    async def peek(self, n: int = 1) -> list[T]:
-        """Return the first ready items, in order, without holding or consuming them.
-
-        Args:
-            n: Upper bound for the number of items; at least 0. Default 1.
-
-        Returns:
-            Up to ``n`` items; an empty list if none is ready.
-
-        Raises:
-            ValueError: ``n`` is negative.
-            PersistentQueueError: An item cannot be read; see ``persistentqueue.PersistentQueue.browse``.
-        """
-        items: list[T] = await self._do("peek", n)
-        return items
-
     def marker(self, name: str) -> int | None:
         """Return the version that a marker has reached, or None if it was never set.
 
@@ -383,16 +352,6 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
             name: Name of the marker.
         """
         return self._open().marker(name)
-
-    async def clear(self) -> int:
-        """Consume all ready items in one transaction, durable on return, and return their number.
-
-        Raises:
-            SubscriptionNotFoundError: The queue was made with ``fan_out``.
-            ResourceError, BrokenQueueError: On the conditions that ``persistentqueue.PersistentQueue.clear`` names.
-        """
-        count: int = await self._do("clear")
-        return count
 
     @property
     def dead_letters(self) -> PersistentQueue[bytes]:
@@ -418,34 +377,6 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
         self._pool = ThreadPoolExecutor(_THREADS, "persistentqueue-aio")
         self._core = core
         self._begin()
-
-    async def requeue(self, max_items: int | None = None) -> int:
-        """Move dead letters that came from this queue back to its end, in one transaction, durable on return.
-
-        Its rules are those of ``persistentqueue.PersistentQueue.requeue``. A cancelled call waits until they are moved.
-
-        Args:
-            max_items: Upper bound for the number of moved items; at least 0. Default None: no limit.
-
-        Returns:
-            The number of moved items.
-
-        Raises:
-            ValueError: ``max_items`` is negative, or the queue was opened without ``dead_letter``.
-            CorruptionError, ResourceError, QueueFullError, BrokenQueueError: On the conditions that the synchronous
-                method names.
-        """
-        count: int = await self._do("requeue", max_items)
-        return count
-
-    async def trim(self) -> None:
-        """Begin a new generation of the log, and delete drained segments, now. Everything committed is durable on
-        return.
-
-        Raises:
-            ResourceError, BrokenQueueError: On the conditions that ``persistentqueue.PersistentQueue.trim`` names.
-        """
-        await self._do("trim")
 
     async def compact(self, **how: Any) -> Compacted:
         """Copy the live items of sparse segments to new segments, and delete the old ones.
@@ -486,20 +417,6 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
             TypeError, ValueError: An option has the wrong type or range. Nothing was changed.
         """
         await self._do("resize", memory_bytes=memory_bytes, segment_bytes=segment_bytes)
-
-    async def explain(self) -> list[SegmentUse]:
-        """Return why each data file exists, oldest first."""
-        uses: list[SegmentUse] = await self._do("explain")
-        return uses
-
-    async def stats(self) -> Stats:
-        """Return the state of the queue at this moment, and what was measured since it was opened.
-
-        Raises:
-            TooManyFilesError: No file descriptor is free to list a directory.
-        """
-        stats: Stats = await self._do("stats")
-        return stats
 
     def in_thread(self, call: Callable[..., R], *arguments: Any, **named: Any) -> Landing[R]:
         """Make a call in a thread, and return its result as a future. For the sessions of this queue.
@@ -573,7 +490,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
             raise other_loop(f"{self!r} belongs to the event loop in which it was opened, not to this one")
 
 
-class Subscription(Uncopyable, Generic[T]):
+class Subscription(Uncopyable, Consumer[Session[T]], Generic[T]):
     """One named consumer of a queue; ``PersistentQueue.subscribe`` makes it (see ``persistentqueue.Subscription``).
 
     For the tasks of the event loop of its queue.
@@ -619,20 +536,6 @@ class Subscription(Uncopyable, Generic[T]):
         """
         self._queue.check()
         return self._queue._session(self._core.session(session_name(name)), self._watch, self._core.__len__)
-
-    @uncopyable_async_block
-    async def transaction(self, name: str | None = None) -> AsyncIterator[Session[T]]:
-        """Return an ``async with`` block that is one transaction: flushed if it ends well, rolled back if it raises.
-
-        Args:
-            name: Name of the session in ``explain``. Default None: the name of the running task.
-
-        Yields:
-            A new session. Its work is durable when the block has ended. It is also rolled back if its flush raises.
-        """
-        async with self.session(name) as session:
-            yield session
-            await session.flush()
 
     def part(self) -> Part:
         """Return the part of this subscription in a transaction over several queues. For ``aio.transaction``."""

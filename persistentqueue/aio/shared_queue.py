@@ -15,16 +15,17 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 
-from persistentqueue import ClosedError, Compacted, Maintained, SegmentUse, Session, Stats, UnflushedWarning
+from persistentqueue import ClosedError, Compacted, Maintained, Session, UnflushedWarning
 from persistentqueue.codecs import BYTES, Codec, T
 from persistentqueue.interrupts.members import Members
 from persistentqueue.misplaced_calls import MisplacedCalls
 from persistentqueue.options import OptionArguments, Options, Start, Unnamed
-from persistentqueue.pickling import Uncopyable, uncopyable_async_block
+from persistentqueue.pickling import Uncopyable
 from persistentqueue.storage.layout import queue_directory
 from persistentqueue.system.disk import StrPath, abspath
 from persistentqueue.workers import SharedQueue, SharedSubscription, WorkerSession, connect_options
 
+from .calls import Consumer, QueueCalls
 from .futures import Closing, Worker, apart, launch, over, read_some, session_name
 from .shared_session import THREAD_NAME, ConnectedSession
 
@@ -145,7 +146,7 @@ async def _connect(
     return queue
 
 
-class ConnectedQueue(MisplacedCalls, Uncopyable, Generic[T]):
+class ConnectedQueue(MisplacedCalls, Uncopyable, QueueCalls[ConnectedSession[T], T]):
     """A queue for ``asyncio`` that any number of processes use; ``aio.connect`` makes it.
 
     It has the methods of ``aio.PersistentQueue``. Each one that asks the owner is a coroutine, also ``marker`` and
@@ -212,6 +213,9 @@ class ConnectedQueue(MisplacedCalls, Uncopyable, Generic[T]):
         job = partial(call, *arguments, **named)
         return await over(launch(asyncio.get_running_loop(), self._calls.submit, job))
 
+    async def _do(self, method: str, *arguments: Any) -> Any:
+        return await self._ask(getattr(self.core, method), *arguments)
+
     def _check(self) -> None:
         if self.core.closed:  # no thread may begin any more
             raise ClosedError(f"{queue_directory(self.path, self.name)}: the queue is closed: connect again")
@@ -239,20 +243,6 @@ class ConnectedQueue(MisplacedCalls, Uncopyable, Generic[T]):
         self._sessions.add(session)
         self._threads.add(thread)
         return session
-
-    @uncopyable_async_block
-    async def transaction(self, name: str | None = None) -> AsyncIterator[ConnectedSession[T]]:
-        """Return an ``async with`` block that is one transaction: flushed if it ends well, rolled back if it raises.
-
-        Args:
-            name: Name of the session in ``explain``. Default None: the name of the running task.
-
-        Yields:
-            A new session. Its work is durable when the block has ended. It is also rolled back if its flush raises.
-        """
-        async with self.session(name) as session:
-            yield session
-            await session.flush()
 
     async def subscribe(self, name: str, start: Start = "earliest") -> ConnectedSubscription[T]:
         """Return the subscription of this name; make it if it does not exist. Durable on return.
@@ -335,21 +325,6 @@ class ConnectedQueue(MisplacedCalls, Uncopyable, Generic[T]):
         finally:
             del items  # ends its connection; the traceback of an error would keep it
 
-    async def peek(self, n: int = 1) -> list[T]:
-        """Return the first ready items, in order, without holding or consuming them.
-
-        Args:
-            n: Upper bound for the number of items; at least 0. Default 1.
-
-        Returns:
-            Up to ``n`` items; an empty list if none is ready.
-
-        Raises:
-            ValueError: ``n`` is negative.
-            PersistentQueueError: An item cannot be read; see ``persistentqueue.PersistentQueue.browse``.
-        """
-        return await self._ask(self.core.peek, n)
-
     async def marker(self, name: str) -> int | None:
         """Return the version that a marker has reached, or None if it was never set.
 
@@ -357,16 +332,6 @@ class ConnectedQueue(MisplacedCalls, Uncopyable, Generic[T]):
             name: Name of the marker.
         """
         return await self._ask(self.core.marker, name)
-
-    async def clear(self) -> int:
-        """Consume all ready items in one transaction, durable on return, and return their number.
-
-        Raises:
-            SubscriptionNotFoundError: The queue was made with ``fan_out``.
-            OutcomeUnknownError: The owner ended during the call.
-            ResourceError, BrokenQueueError: On the conditions that ``persistentqueue.PersistentQueue.clear`` names.
-        """
-        return await self._ask(self.core.clear)
 
     @property
     def dead_letters(self) -> ConnectedQueue[bytes]:
@@ -382,24 +347,6 @@ class ConnectedQueue(MisplacedCalls, Uncopyable, Generic[T]):
             self._graves = ConnectedQueue(self.core.make_dead_letters())
         return self._graves
 
-    async def requeue(self, max_items: int | None = None) -> int:
-        """Move dead letters that came from this queue back to its end, in one transaction, durable on return.
-
-        Its rules are those of ``persistentqueue.PersistentQueue.requeue``. A cancelled call waits until they are moved.
-
-        Args:
-            max_items: Upper bound for the number of moved items; at least 0. Default None: no limit.
-
-        Returns:
-            The number of moved items.
-
-        Raises:
-            ValueError: ``max_items`` is negative, or the owner has opened the queue without ``dead_letter``.
-            OutcomeUnknownError: The owner ended during the call.
-            CorruptionError, ResourceError, QueueFullError, BrokenQueueError: As the synchronous method describes.
-        """
-        return await self._ask(self.core.requeue, max_items)
-
     async def sync(self) -> None:
         """Wait until everything flushed before this call is durable; see ``persistentqueue.PersistentQueue.sync``.
 
@@ -407,14 +354,6 @@ class ConnectedQueue(MisplacedCalls, Uncopyable, Generic[T]):
             BrokenQueueError: The sync failed.
         """
         await self._ask(self.core.sync)
-
-    async def trim(self) -> None:
-        """Begin a new generation of the log, and delete drained segments. Everything committed is durable on return.
-
-        Raises:
-            ResourceError, BrokenQueueError: On the conditions that ``persistentqueue.PersistentQueue.trim`` names.
-        """
-        await self._ask(self.core.trim)
 
     async def compact(self, **how: float) -> Compacted:
         """Copy the live items of sparse segments to new segments, and delete the old ones.
@@ -450,18 +389,6 @@ class ConnectedQueue(MisplacedCalls, Uncopyable, Generic[T]):
             TypeError, ValueError: An option has the wrong type or range. Nothing was changed.
         """
         await self._ask(self.core.resize, memory_bytes=memory_bytes, segment_bytes=segment_bytes)
-
-    async def explain(self) -> list[SegmentUse]:
-        """Return why each data file exists, oldest first."""
-        return await self._ask(self.core.explain)
-
-    async def stats(self) -> Stats:
-        """Return the state of the queue at this moment, and what was measured since its owner has opened it.
-
-        Raises:
-            TooManyFilesError: No file descriptor is free to list a directory.
-        """
-        return await self._ask(self.core.stats)
 
     async def close(self) -> None:
         """Roll back the sessions of this queue. If this process owns the queue, close it: another one takes over.
@@ -502,7 +429,7 @@ class ConnectedQueue(MisplacedCalls, Uncopyable, Generic[T]):
             await thread.ended()
 
 
-class ConnectedSubscription(Uncopyable, Generic[T]):
+class ConnectedSubscription(Uncopyable, Consumer[ConnectedSession[T]], Generic[T]):
     """One named consumer of a connected queue; ``ConnectedQueue.subscribe`` makes it.
 
     It has the methods of ``aio.Subscription``. Each one that asks the owner is a coroutine, also ``removed``. In place
@@ -548,20 +475,6 @@ class ConnectedSubscription(Uncopyable, Generic[T]):
             ClosedError: The queue is closed.
         """
         return self.session_of(self.core.session(session_name(name)))
-
-    @uncopyable_async_block
-    async def transaction(self, name: str | None = None) -> AsyncIterator[ConnectedSession[T]]:
-        """Return an ``async with`` block that is one transaction: flushed if it ends well, rolled back if it raises.
-
-        Args:
-            name: Name of the session in ``explain``. Default None: the name of the running task.
-
-        Yields:
-            A new session. Its work is durable when the block has ended. It is also rolled back if its flush raises.
-        """
-        async with self.session(name) as session:
-            yield session
-            await session.flush()
 
     async def wait(self, timeout: float | None = None) -> bool:
         """Wait until there is an item for this subscription, without holding it; see ``ConnectedQueue.wait``.

@@ -96,8 +96,8 @@ TABLE = (
     _folder("compat", "json_codec missing_attributes mutex backing standard_queue fifo __init__"),
     _folder(
         "aio",
-        "futures shared_session shared_queue opening loop_bound flush_batcher item_waiter standard_queue_worker "
-        "session persistent_queue transactions standard_queue __init__",
+        "futures shared_session opening loop_bound flush_batcher item_waiter standard_queue_worker session calls "
+        "shared_queue persistent_queue transactions standard_queue __init__",
     ),
     _folder(
         "spark",

@@ -1,0 +1,117 @@
+"""The calls that the two queues of ``aio`` share, of one process and of many: those of the synchronous queue."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from typing import Any, Generic, TypeVar
+
+from persistentqueue import SegmentUse, Stats
+from persistentqueue.codecs import T
+from persistentqueue.pickling import uncopyable_async_block
+
+from .session import Session
+from .shared_session import ConnectedSession
+
+S = TypeVar("S", bound=Session[Any] | ConnectedSession[Any])
+
+
+class Consumer(ABC, Generic[S]):
+    """A queue or a subscription, which makes sessions."""
+
+    @abstractmethod
+    def session(self, name: str | None = None) -> S:
+        """Return a new session."""
+
+    @uncopyable_async_block
+    async def transaction(self, name: str | None = None) -> AsyncIterator[S]:
+        """Return an ``async with`` block that is one transaction: flushed if it ends well, rolled back if it raises.
+
+        Args:
+            name: Name of the session in ``explain``. Default None: the name of the running task.
+
+        Yields:
+            A new session. Its work is durable when the block has ended. It is also rolled back if its flush raises.
+        """
+        session = self.session(name)
+        async with session:
+            yield session
+            await session.flush()
+
+
+class QueueCalls(Consumer[S], Generic[S, T]):
+    """Calls of a queue, each of which a thread makes."""
+
+    @abstractmethod
+    async def _do(self, method: str, *arguments: Any) -> Any:
+        """Call the method of the synchronous queue in a thread, and return its result."""
+
+    async def peek(self, n: int = 1) -> list[T]:
+        """Return the first ready items, in order, without holding or consuming them.
+
+        Args:
+            n: Upper bound for the number of items; at least 0. Default 1.
+
+        Returns:
+            Up to ``n`` items; an empty list if none is ready.
+
+        Raises:
+            ValueError: ``n`` is negative.
+            PersistentQueueError: An item cannot be read; see ``persistentqueue.PersistentQueue.browse``.
+        """
+        items: list[T] = await self._do("peek", n)
+        return items
+
+    async def clear(self) -> int:
+        """Consume all ready items in one transaction, durable on return, and return their number.
+
+        Raises:
+            SubscriptionNotFoundError: The queue was made with ``fan_out``.
+            OutcomeUnknownError: The queue is connected, and its owner ended during the call.
+            ResourceError, BrokenQueueError: On the conditions that ``persistentqueue.PersistentQueue.clear`` names.
+        """
+        count: int = await self._do("clear")
+        return count
+
+    async def requeue(self, max_items: int | None = None) -> int:
+        """Move dead letters that came from this queue back to its end, in one transaction, durable on return.
+
+        Its rules are those of ``persistentqueue.PersistentQueue.requeue``. A cancelled call waits until they are moved.
+
+        Args:
+            max_items: Upper bound for the number of moved items; at least 0. Default None: no limit.
+
+        Returns:
+            The number of moved items.
+
+        Raises:
+            ValueError: ``max_items`` is negative, or the queue was opened without ``dead_letter``.
+            OutcomeUnknownError: The queue is connected, and its owner ended during the call.
+            CorruptionError, ResourceError, QueueFullError, BrokenQueueError: On the conditions that the synchronous
+                method names.
+        """
+        count: int = await self._do("requeue", max_items)
+        return count
+
+    async def trim(self) -> None:
+        """Begin a new generation of the log, and delete drained segments, now. Everything committed is durable on
+        return.
+
+        Raises:
+            ResourceError, BrokenQueueError: On the conditions that ``persistentqueue.PersistentQueue.trim`` names.
+        """
+        await self._do("trim")
+
+    async def explain(self) -> list[SegmentUse]:
+        """Return why each data file exists, oldest first."""
+        uses: list[SegmentUse] = await self._do("explain")
+        return uses
+
+    async def stats(self) -> Stats:
+        """Return the state of the queue at this moment, and what was measured since its owner has opened it.
+
+        Raises:
+            TooManyFilesError: No file descriptor is free to list a directory.
+        """
+        stats: Stats = await self._do("stats")
+        return stats

@@ -132,11 +132,8 @@ def _sweep(path: str) -> None:
 @contextmanager
 def _locked(directory: str) -> Iterator[bool]:
     """Hold a lock on a directory, and yield whether it was free. The lock also ends with the process."""
-    fd = DISK.open(directory, DIRECTORY, 0)
-    try:
+    with DISK.opened(directory, DIRECTORY) as fd:
         yield DISK.lock(fd)
-    finally:
-        DISK.close(fd)
 
 
 def _measure(queue: PersistentQueue, lane: Lane, seconds: float, progress: Callable[[float], object]) -> list[Row]:

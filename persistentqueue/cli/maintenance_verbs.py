@@ -27,7 +27,7 @@ from .app import (
 )
 from .bench import SECONDS, measure
 from .formatting import lost_text, many, rate_text, size_text
-from .output import answer, progress, say, show
+from .output import answer, progress, say, show, tell_done
 from .parser import KEEP, Number, UsageError, parameter, verb
 from .summary import named
 
@@ -140,11 +140,7 @@ def clear(path: str, name: str, lock_timeout: float, trust: bool, network_disk: 
     opened = own(path, named(name), create=False, lock_timeout=lock_timeout, trust=trust, network_disk=network_disk)
     with opened as queue:
         count = queue.clear()
-    what = many(count, "item")
-    if as_json:
-        answer({"items": count}, f"consumed {what}")
-    else:
-        say(f"consumed: {what}", f"consumed {what}")
+    tell_done("consumed", many(count, "item"), {"items": count}, as_json)
     return WELL
 
 
@@ -173,10 +169,7 @@ def delete(path: str, name: str, yes: bool, lock_timeout: float, trust: bool, as
         _need_empty(path, name)
     delete_queue(path, named(name), lock_timeout=lock_timeout, trust=trust)
     directory = queue_directory(path, named(name))
-    if as_json:
-        answer({"deleted": directory}, f"deleted {directory}")
-    else:
-        say(f"deleted: {directory}", f"deleted {directory}")
+    tell_done("deleted", directory, {"deleted": directory}, as_json)
     return WELL
 
 

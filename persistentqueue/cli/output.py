@@ -102,6 +102,15 @@ def say(text: str, done: str = "") -> None:
     write(_encoded(f"{printable(text)}\n"), done)
 
 
+def tell_done(deed: str, what: str, document: dict[str, Any], as_json: bool) -> None:
+    """Write what the command has done, as a line or as a JSON document. An error of stdout tells it, too."""
+    done = f"{deed} {what}"
+    if as_json:
+        answer(document, done)
+    else:
+        say(f"{deed}: {what}", done)
+
+
 def write(data: bytes, done: str = "") -> None:
     """Write bytes to stdout, unchanged, and flush. Raises ``OSError``, as ``written`` does.
 

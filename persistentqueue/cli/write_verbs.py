@@ -48,7 +48,7 @@ from .app import (
 )
 from .files import lines_of, read_from
 from .formatting import item_json, item_of, many
-from .output import answer, note, progress, say, write
+from .output import answer, note, progress, say, tell_done, write
 from .parser import USE, Number, UsageError, parameter, verb
 from .streams import await_reader, is_live, is_piped, read, stdin, sync_stdout
 from .summary import beside, is_itself, made_note, named
@@ -508,10 +508,7 @@ def _move_items(
             moved += len(items)
             at(moved, total)
     what = f"{many(moved, 'item')} from {name} to {target}"
-    if as_json:
-        answer({"items": moved, "source": name, "target": target}, f"moved {what}")
-    else:
-        say(f"moved: {what}", f"moved {what}")
+    tell_done("moved", what, {"items": moved, "source": name, "target": target}, as_json)
     return WELL
 
 
@@ -574,8 +571,5 @@ def requeue(
     ):
         moved = queue.requeue(count)
     what = f"{many(moved, 'item')} from {dead_letter} to {name}"
-    if as_json:
-        answer({"items": moved, "source": dead_letter, "target": name}, f"requeued {what}")
-    else:
-        say(f"requeued: {what}", f"requeued {what}")
+    tell_done("requeued", what, {"items": moved, "source": dead_letter, "target": name}, as_json)
     return WELL if moved or count == 0 else PROBLEMS

@@ -164,16 +164,11 @@ class Reader:
             self._pages.latest = page = found
         return page
 
-    def browse(self, shielded: Shielded = call_once, *, sequence: int = 0) -> Iterator[list[bytes]]:
-        """Return an iterator over the ready items from ``sequence`` on, in order, as lists. It reads each list when it
-        is asked for one.
+    def browse(self, shielded: Shielded = call_once, sequence: int = 0) -> Iterator[tuple[int, list[bytes]]]:
+        """Yield the ready items from ``sequence`` on, in order, as lists, each with the sequence of its first item.
 
-        The iterator raises the errors of ``take``.
+        Raises the errors of ``take``.
         """
-        return (items for _, items in self.browse_numbered(shielded, sequence))
-
-    def browse_numbered(self, shielded: Shielded = call_once, sequence: int = 0) -> Iterator[tuple[int, list[bytes]]]:
-        """Yield the lists of ``browse``, each with the sequence of its first item. Raises the errors of ``take``."""
         page: Page | None = None
         cursors: Cursors = {}
         while True:

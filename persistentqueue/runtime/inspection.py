@@ -409,7 +409,7 @@ class InspectedQueue(SpaceKeeper):
         return watched(self._browse(reader), progress, f"browse {basename(self.directory)}", count, itemgetter(1))
 
     def _browse(self, reader: Reader) -> Generator[tuple[int, list[bytes]], None, None]:
-        batches = reader.browse_numbered(self.shielded)
+        batches = reader.browse(self.shielded)
         while True:
             self.check_usable()
             batch = self._next(batches)

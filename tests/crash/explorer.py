@@ -164,7 +164,7 @@ def content_of(store: Store) -> Content:
 
 
 def _items_of(reader: Reader) -> tuple[bytes, ...]:
-    items = tuple(chain.from_iterable(reader.browse()))
+    items = tuple(chain.from_iterable(items for _, items in reader.browse()))
     if len(items) != len(reader.ready):
         raise ViolationError(f"{len(reader.ready)} items are ready, found {len(items)}")
     return items
@@ -620,7 +620,7 @@ class Explorer:
             self._try(partial(store.unsubscribe, store.subscriptions.find(name).ready.number))
         else:
             # Items of the owner and of other processes are numbered, but not in one order; the readers know the order.
-            order = tuple(chain.from_iterable(store.subscriptions.of_all().browse()))
+            order = tuple(chain.from_iterable(items for _, items in store.subscriptions.of_all().browse()))
             model.under_way = [before.subscribe(name, order, start)]
             first = store.state.next_sequence if start == "latest" else 0
             self._try(partial(store.subscribe, name, first))

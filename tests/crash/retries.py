@@ -198,7 +198,9 @@ class RetriesExplorer:
         delays = state.attempts[0].delays if 0 in state.attempts else None
         items = [
             Item(item, state.times(0, sequence), ((delays and delays.get(sequence)) or (0, 0))[0])
-            for sequence, item in zip(sequences, chain.from_iterable(reader.browse()), strict=True)
+            for sequence, item in zip(
+                sequences, chain.from_iterable(items for _, items in reader.browse()), strict=True
+            )
         ]
         letters = [DeadLetter.decode(each) for each in dead.browse()]
         if any(letter.queue != NAME or not letter.reason for letter in letters):

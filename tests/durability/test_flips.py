@@ -145,10 +145,10 @@ def test_a_wrong_byte_of_a_mutation_is_noticed(monkeypatch: pytest.MonkeyPatch) 
 def test_a_hang_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A case without an answer ends, and is a violation."""
 
-    def browse(reader: Reader) -> Iterator[list[bytes]]:
+    def browse(reader: Reader) -> Iterator[tuple[int, list[bytes]]]:
         while True:
             time.sleep(0.01)
-            yield []
+            yield 0, []
 
     monkeypatch.setattr(Reader, "browse", browse)
     monkeypatch.setattr(fuzz, "_CASE_SECONDS", 0.1)

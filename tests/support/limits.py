@@ -37,7 +37,7 @@ def take(store: Store, count: int) -> Transaction:
 
 def content(store: Store) -> list[bytes]:
     """Return the ready items."""
-    return [item for batch in store.reader.browse() for item in batch]
+    return [item for _, batch in store.reader.browse() for item in batch]
 
 
 @contextmanager

@@ -73,7 +73,7 @@ def _run(path: Path, disk: Disk, groups: Groups, **settings: Any) -> dict[str, b
             elif transaction.origin is not None:
                 flushes |= [transaction.origin]
     assert store.state.flushes == flushes
-    expected = [item for batch in store.reader.browse() for item in batch]
+    expected = [item for _, batch in store.reader.browse() for item in batch]
     store.release()
     files = [file for part in ("log", "data") for file in (path / part).iterdir()]
     content = {str(file.relative_to(path)): file.read_bytes() for file in files}
@@ -132,7 +132,7 @@ def _consume(
     store.release()
     reopened = open_store(_deterministic(DISK), str(path), Settings(), create=False)
     assert reopened.state.flushes == flushes
-    left = [item for batch in reopened.reader.browse() for item in batch]
+    left = [item for _, batch in reopened.reader.browse() for item in batch]
     reopened.release()
     return flushes, left
 

@@ -62,7 +62,7 @@ def elsewhere(path: Path, name: str) -> Store:
 
 def items(store: Store) -> list[bytes]:
     """Return the items of the store, and give it up, as a killed process does."""
-    found = [item for batch in store.reader.browse() for item in batch]
+    found = [item for _, batch in store.reader.browse() for item in batch]
     store.release()
     return found
 

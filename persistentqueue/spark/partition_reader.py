@@ -126,10 +126,7 @@ def partitions(splits: list[Split], least: int) -> list[InputPartition]:
     return [InputPartition(group) for group in partition(splits, most_bytes)] or [InputPartition([])]
 
 
-_ALL = Wanted()
-
-
-def batches(place: Place, splits: list[Split], skips: bool, wanted: Wanted = _ALL) -> Iterator[pa.RecordBatch]:
+def batches(place: Place, splits: list[Split], skips: bool, wanted: Wanted) -> Iterator[pa.RecordBatch]:
     """Yield the items of the splits as rows, about a block at a time. Raises what ``splits.read`` raises."""
     settle()
     schema = pa.schema([(name, _KINDS[name][1]) for name in wanted.columns])

@@ -26,13 +26,13 @@ from typing import NamedTuple
 
 from persistentqueue import NotServedError, ResourceError
 
-from .loop import DRAINED, HOPELESS, Job, Place
+from .loop import DRAINED, HOPELESS, Job, Place, pause_seconds
 from .signals import Signals
 
 LOOK_SECONDS = 1.0
 """Time between two looks whether the queue has an owner, in seconds."""
-PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.1, 10.0
-"""The first and the longest time before a worker is started again that has done no item, in seconds."""
+PAUSE_SECONDS_MAX = 10.0
+"""The longest time before a worker is started again that has done no item, in seconds."""
 _START = (
     "import sys; sys.path[:] = filter(None, sys.path); import json; sys.path[:] = json.loads(sys.argv.pop(1)); "
     "sys.argv[0] = 'persistentqueue worker'; from persistentqueue.cli.workers.loop import main; "
@@ -230,7 +230,7 @@ class Crew:
     def _plan(self, worker: Worker, what: str) -> None:
         """Plan the next start of a worker that does not run."""
         worker.deaths += 1
-        seconds = pause_seconds(worker.deaths)
+        seconds = pause_seconds(worker.deaths, PAUSE_SECONDS_MAX)
         worker.starts_at = time.monotonic() + seconds
         _LOG.warning("worker %d %s; it is started again in %.1f s", worker.number, what, seconds)
 
@@ -250,8 +250,3 @@ class Crew:
                 worker.send(signal.SIGKILL)
                 worker.process.wait()
                 worker.close()
-
-
-def pause_seconds(deaths: int) -> float:
-    """Return the time before the next start after so many deaths in a row without an item done, in seconds."""
-    return min(PAUSE_SECONDS * 2.0 ** min(deaths - 1, 32), PAUSE_SECONDS_MAX) if deaths else 0.0

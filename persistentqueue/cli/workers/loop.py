@@ -182,7 +182,7 @@ class Loop:
     def _pause(self) -> None:
         """Pause, longer after each failure without a success between them."""
         self._failures += 1
-        self._signals.wait(pause_seconds(self._failures))
+        self._signals.wait(pause_seconds(self._failures, PAUSE_SECONDS_MAX))
 
     def _rejects(self, session: Session[bytes] | WorkerSession[bytes], item: bytes, error: Exception) -> bool:
         """Reject the item; return False if its queue counts no attempts."""
@@ -218,9 +218,9 @@ def is_drained(queue: SharedQueue[bytes], subscription: str) -> bool:
     return not consumer_of(queue, subscription).sizes().unconsumed
 
 
-def pause_seconds(failures: int) -> float:
-    """Return the pause after so many failures in a row, at least 1, in seconds."""
-    return min(PAUSE_SECONDS * 2.0 ** min(failures - 1, 32), PAUSE_SECONDS_MAX)
+def pause_seconds(failures: int, longest_seconds: float) -> float:
+    """Return the pause after so many failures in a row, in seconds: none after 0, and then twice as long each time."""
+    return min(PAUSE_SECONDS * 2.0 ** min(failures - 1, 32), longest_seconds) if failures else 0.0
 
 
 def place_of(error: BaseException) -> str:

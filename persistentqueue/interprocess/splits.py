@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from itertools import chain, groupby
 from operator import attrgetter
@@ -493,11 +493,8 @@ def _opened(disk: Disk, split: Split) -> Iterator[Segment]:
         segment.defer([split.blocks], len(split.blocks), split.end_ordinal - split.ordinal)
         yield segment
         return
-    segment = Segment.open_to_read(disk, split.paths, split.number, split.salt)
-    try:
+    with closing(Segment.open_to_read(disk, split.paths, split.number, split.salt)) as segment:
         yield segment
-    finally:
-        segment.close()
 
 
 def _plan_extent(

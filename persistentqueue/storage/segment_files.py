@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -21,13 +21,13 @@ from ..core.encryption import PLAIN, Envelopes
 from ..core.header import HEADER_BYTES
 from ..core.operations import Enqueue, SegmentCreated
 from ..core.state import SegmentInfo
-from ..errors import CorruptionError
+from ..errors import CorruptionError, TooManyFilesError
 from ..interrupts.signal_shield import Shielded, call_once
 from ..measuring.stalls import Note, stalled, unnoted
-from ..system.disk import LACKING, NO_FILES, NO_SPACE, Disk, join
+from ..system.disk import LACKING, NO_SPACE, Disk, join
 from ..system.event_log import Damage
-from ..system.files import names_of, unlink_in_steps, wipe_file
-from ..system.path_errors import lacking, unless_lacking
+from ..system.files import names_of, sync_directory, unlink_in_steps, wipe_file
+from ..system.path_errors import unless_lacking
 from ..system.progress import SILENT, Meter
 from ..system.trust import need_regular
 from .pool import Pool
@@ -238,19 +238,16 @@ class Segments:
             meter.expect(each.length_bytes)
         for number in filter(self.exists, extents):
             info = rows[number]
-            segment = Segment.open(self._disk, self.path(number), number, info.salt, info.capacity_bytes, trusted=True)
-            try:
+            arguments = (self._disk, self.path(number), number, info.salt, info.capacity_bytes)
+            with closing(Segment.open(*arguments, trusted=True)) as segment:
                 if segment.is_read_only:  # its producer has synced it
                     continue
                 for offset, length_bytes in extents[number]:
                     segment.rewrite(offset, length_bytes)
                     meter.advance(length_bytes)
                 segment.sync()
-            finally:
-                segment.close()
             self.syncs += 1
-        with names_of(self._disk, self.directory) as sync_names:
-            sync_names()
+        sync_directory(self._disk, self.directory)
 
     def redo(
         self, rows: Mapping[int, SegmentInfo], operations: Iterable[Enqueue], are_new: bool, meter: Meter = SILENT
@@ -489,9 +486,9 @@ class Segments:
         """
         self.is_closed = True
         opened, self._open, self.current = self._open, OrderedDict(), None
-        with ExitStack() as closing:  # each file is closed, whatever the close of another one raises
+        with ExitStack() as stack:  # each file is closed, whatever the close of another one raises
             for segment in reversed(opened.values()):
-                closing.callback(segment.close)
+                stack.callback(segment.close)
 
     def create_aside(self, capacity_bytes: int) -> Segment:
         """Make a segment that does not become the current one. The caller must sync, log and close it.
@@ -599,14 +596,11 @@ class Segments:
         path = self.path(info.number)
         while True:
             try:
-                return Segment.open(self._disk, path, info.number, info.salt, info.capacity_bytes, trusted)
-            except OSError as error:
-                if error.errno in NO_FILES and self._evict(0):
-                    continue
-                lack = lacking(error, path, "to read a segment", "then dequeue again")
-                if lack is None:
+                with unless_lacking(path, "to read a segment", "then dequeue again"):
+                    return Segment.open(self._disk, path, info.number, info.salt, info.capacity_bytes, trusted)
+            except TooManyFilesError:
+                if not self._evict(0):
                     raise
-                raise lack from error
 
     def _evict(self, most: int = OPEN_FILES) -> bool:
         """Close the least recently used files, down to ``most``; return whether any was closed. The mutex is held."""

@@ -44,7 +44,7 @@ class Availability:
         self.name = cursor.name
         self.is_closed = False
         """True if the subscription was removed."""
-        self.returned = Intervals()
+        self.returned = cursor.consumed.gaps(cursor.frontier)
         self.damaged = Intervals()
         self.delayed = Intervals()
         self.lane: deque[Taken] = deque()
@@ -55,11 +55,8 @@ class Availability:
         """Number of items that were put into the lane and not recalled."""
         self._room = _ROOM_ITEMS
         """Number of items that may be put into the lane next. It doubles until a recall."""
-        self._behind = cursor.frontier
+        self._behind = cursor.count + self.returned.size
         """First sequence behind the lane that was never handed out."""
-        for first, count in cursor.consumed:
-            self.returned.add(self._behind, first - self._behind)
-            self._behind = first + count
 
     def __len__(self) -> int:
         return len(self.returned) + self._state.next_sequence - self.position
@@ -90,10 +87,12 @@ class Availability:
         """Return the lowest sequence that may be handed out next. None below it is ready."""
         return self.returned.lowest if self.returned.size else self.position
 
-    def runs(self) -> list[Run]:
-        """Return the runs of all ready sequences, in order."""
-        first = self.position
-        return [*self.returned.runs(), (first, self._state.next_sequence - first)]
+    def members(self) -> Intervals:
+        """Return a copy of the set of all ready sequences."""
+        first, ready = self.position, self.returned.copy()
+        if first < self._state.next_sequence:
+            ready.add(first, self._state.next_sequence - first)
+        return ready
 
     def hold(self, count: int, runs: list[Run] | None = None) -> list[Run]:
         """Hand out up to ``count`` ready sequences, lowest first: append them to ``runs``, and return it.

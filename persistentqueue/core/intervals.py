@@ -6,7 +6,7 @@ Memory follows the number of gaps, never the number of members.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 Run = tuple[int, int]
 """``(first, count)``: the sequences ``first … first + count - 1``."""
@@ -51,6 +51,17 @@ class Intervals:
         """Return the runs, in order. (``list`` of the set would first allocate space for ``len`` runs.)"""
         places = slice(self._start, None)
         return [(first, end - first) for first, end in zip(self._firsts[places], self._ends[places], strict=True)]
+
+    def copy(self) -> Intervals:
+        """Return a copy. It costs the copies of two arrays, without a step for each run."""
+        return _with(self._firsts[self._start :], self._ends[self._start :], self.size)
+
+    def gaps(self, first: int) -> Intervals:
+        """Return the numbers from ``first`` on, which is below all members, that are missing below the highest one."""
+        if not self.size:
+            return Intervals()
+        size = self._ends[-1] - first - self.size
+        return _with([first, *self._ends[self._start : -1]], self._firsts[self._start :], size)
 
     def add(self, first: int, count: int) -> None:
         """Add a run. None of its members is in the set."""
@@ -118,6 +129,17 @@ class Intervals:
         runs[at:] = ((start, end - start),)
         return count
 
+    def drop_below(self, end: int) -> None:
+        """Remove all members below ``end``."""
+        at = bisect_right(self._ends, end, self._start)
+        gone = slice(self._start, at)
+        self.size -= sum(self._ends[gone]) - sum(self._firsts[gone])
+        del self._firsts[:at], self._ends[:at]
+        self._start = 0
+        if self._firsts and self._firsts[0] < end:
+            self.size -= end - self._firsts[0]
+            self._firsts[0] = end
+
     def pop_lowest(self, count: int) -> Run:
         """Remove and return the lowest run, or its first ``count`` members. The set must not be empty."""
         first, end = self._firsts[self._start], self._ends[self._start]
@@ -179,6 +201,13 @@ class Intervals:
         self._firsts[self._start], self._ends[self._start] = first, end
 
 
+def _with(firsts: list[int], ends: list[int], size: int) -> Intervals:
+    """Return the set of these runs, with ``size`` members."""
+    intervals = Intervals()
+    intervals._firsts, intervals._ends, intervals.size = firsts, ends, size
+    return intervals
+
+
 def append_run(runs: list[Run], first: int, count: int) -> tuple[int, tuple[Run]]:
     """Return ``at`` and ``last`` for ``runs[at:] = last``, which appends a run, joined to the last one if they touch.
 
@@ -231,6 +260,18 @@ def without(runs: Iterable[Run], others: Iterable[Run]) -> list[Run]:
     return left.runs()
 
 
+def united(runs: Iterable[Run], members: Sequence[int]) -> list[Run]:
+    """Return the runs in their order, and behind them those of the ``members`` that are in none of them."""
+    result = list(runs)
+    if not members:
+        return result
+    rest, low, high = Intervals((member, 1) for member in members), min(members), max(members)
+    for first, count in [run for run in result if run[0] <= high and sum(run) > low]:
+        for each in within(rest.between(first, first + count), first, first + count):
+            rest.remove(*each)
+    return [*result, *rest]
+
+
 def within(runs: Iterable[Run], start: int, end: int) -> tuple[Run, ...]:
     """Return the parts of the runs that lie in ``start … end - 1``, in their order."""
     ends = ((max(first, start), min(first + count, end)) for first, count in runs)
@@ -258,7 +299,9 @@ class Cursor:
 
     def copy(self, name: str = "") -> Cursor:
         """Return a copy of the cursor with another name."""
-        return Cursor(name, self.frontier, self.consumed.runs())
+        other = Cursor(name, self.frontier)
+        other.consumed = self.consumed.copy()
+        return other
 
     def consume(self, first: int, count: int) -> None:
         """Consume a run. None of its sequences is consumed yet."""
@@ -272,8 +315,12 @@ class Cursor:
     def consume_rest(self, first: int, end: int) -> list[Run]:
         """Consume those of the sequences ``first … end - 1`` that are not consumed, and return their runs."""
         runs = self.unconsumed(first, end)
-        for run in runs:
-            self.consume(*run)
+        if first > self.frontier:
+            for run in runs:
+                self.consume(*run)
+        elif end > self.frontier:
+            self.consumed.drop_below(end)
+            self.consume(self.frontier, end - self.frontier)
         return runs
 
     def overlaps(self, first: int, end: int) -> bool:

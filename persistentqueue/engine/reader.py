@@ -19,13 +19,13 @@ clock decides, so that a wall clock that was set back delays no item.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from heapq import heappop, heappush
 
 from ..core.availability import Availability
 from ..core.encryption import UNOPENED
-from ..core.intervals import Run
+from ..core.intervals import Intervals, Run
 from ..core.operations import ExtentRow
 from ..core.page_cache import Page, Pages
 from ..core.state import StateError
@@ -195,18 +195,11 @@ class Reader:
         """Return the seconds a consumer may wait, up to its timeout (None: for ever). The caller holds the mutex."""
         return timeout_seconds
 
-    def in_memory(self) -> int:
-        """Return the number of ready items that are in memory. The caller holds the mutex."""
-        pages = self._pages.runs()
-        at = found = 0
-        for first, count in self.ready.runs():
-            while at < len(pages) and pages[at][1] <= first:
-                at += 1
-            next_at = at
-            while next_at < len(pages) and pages[next_at][0] < first + count:
-                found += min(pages[next_at][1], first + count) - max(pages[next_at][0], first)
-                next_at += 1
-        return found
+    def in_memory(self) -> Callable[[], int]:
+        """Return a function that counts the ready items that are in memory now. The caller holds the mutex; the
+        function does not need it."""
+        pages, ready = self._pages.runs(), self.ready.members()
+        return lambda: sum(ready.overlap(first, end) for first, end in pages)
 
     def forget(self, number: int) -> None:
         """Drop the read position in a segment that is retired. The caller holds the mutex."""
@@ -341,10 +334,10 @@ class CountedAvailability(Availability):
         self._see_what_is_due()
         return super().__len__()
 
-    def runs(self) -> list[Run]:
-        """Return all runs that may be handed out, in order."""
+    def members(self) -> Intervals:
+        """Return a copy of the set of all sequences that may be handed out."""
         self._see_what_is_due()
-        return super().runs()
+        return super().members()
 
     def next_run(self, sequence: int) -> Run | None:
         """Return the first ready run from ``sequence`` on; None if there is none."""

@@ -10,23 +10,33 @@ delayed, or set aside because its block could not be read. A segment without liv
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
-from ..core.intervals import Cursor, Run
-from ..core.state import State
+from ..core.intervals import Cursor, Intervals, Run, united
+from ..core.state import Extent, State
 from ..storage.segment_files import Piece
 from .subscriptions import Subscriptions
 
 
 class Hold(NamedTuple):
-    """The runs that a session holds, and the pieces that it has spilled, for ``seconds``."""
+    """The items that a session holds, and the pieces that it has spilled, for ``seconds``."""
 
     session: str
     seconds: float
-    runs: list[Run]
+    noted: list[Run]
+    """Runs of its transactions."""
+    taken: list[int]
+    """Sequences that it has taken one by one. Some may be in ``noted``, too."""
     pieces: list[Piece]
+
+    @property
+    def runs(self) -> list[Run]:
+        """Runs that the session holds, each item once."""
+        return united(self.noted, self.taken)
 
 
 class Holder(NamedTuple):
@@ -110,64 +120,73 @@ def explain(
     pinned: set[int],
     holds: Iterable[Hold],
     unlogged: Iterable[int] = (),
-) -> list[SegmentUse]:
-    """Return why each segment is there, the oldest first, with 0 for the file sizes. The caller holds the mutex.
+) -> Callable[[], list[SegmentUse]]:
+    """Return a function that tells why each segment is there now, the oldest first, with 0 for the file sizes.
 
-    ``unlogged`` has the numbers of the segments that no frame names.
+    The caller holds the mutex, and this only copies arrays. The function does not need the mutex, and takes the time
+    that many gaps need. ``unlogged`` has the numbers of the segments that no frame names.
     """
-    plain = subscriptions.plain
-    is_ready = _per_segment(state, plain.ready.runs() if plain is not None else ())
-    is_damaged = _per_segment(state, plain.ready.damaged.runs() if plain is not None else ())
-    is_delayed = _per_segment(state, plain.ready.delayed.runs() if plain is not None else ())
-    left = {number: left_in_segments(state, cursor) for number, cursor in sorted(state.subscriptions.items())}
-    is_left = left.pop(0, Counter())
-    holders: dict[int, list[Holder]] = {number: [] for number in (*state.segments, *unlogged)}
-    for hold in sorted(holds, key=lambda hold: -hold.seconds):
-        items = _per_segment(state, hold.runs)
-        written = Counter({piece.segment: 0 for piece in hold.pieces})
-        for piece in hold.pieces:
-            written[piece.segment] += piece.count
-        for number in {**items, **written}:
-            mine = Holder(hold.session, items[number], written[number], hold.seconds)
-            holders.setdefault(number, []).append(mine)
-    uses = []
-    for number in sorted(holders):
-        info = state.segments.get(number)  # None if no frame names it yet
-        live, live_bytes = (info.live, info.live_bytes) if info is not None else (0, 0)
-        uses.append(
+    plain, nothing = subscriptions.plain, Intervals()
+    ready = plain.ready.members() if plain is not None else nothing
+    damaged, delayed = (
+        (plain.ready.damaged.copy(), plain.ready.delayed.copy()) if plain is not None else (nothing, nothing)
+    )
+    cursors = {number: cursor.copy(cursor.name) for number, cursor in sorted(state.subscriptions.items())}
+    extents, span = state.extents.copy(), (state.gone.frontier, state.next_sequence)
+    live = {number: (info.live, info.live_bytes) for number, info in state.segments.items()}
+    live = {**dict.fromkeys(unlogged, (0, 0)), **live}
+    held = sorted(holds, key=lambda hold: -hold.seconds)
+
+    def uses() -> list[SegmentUse]:
+        """Count the items of each segment."""
+        is_ready, is_damaged, is_delayed = (_per_segment(extents, each.runs()) for each in (ready, damaged, delayed))
+        left = {number: _per_segment(extents, cursor.unconsumed(*span)) for number, cursor in cursors.items()}
+        is_left = left.pop(0, Counter())
+        holders: dict[int, list[Holder]] = {number: [] for number in live}
+        for hold in held:
+            items = _per_segment(extents, hold.runs)
+            written = Counter({piece.segment: 0 for piece in hold.pieces})
+            for piece in hold.pieces:
+                written[piece.segment] += piece.count
+            for number in {**items, **written}:
+                mine = Holder(hold.session, items[number], written[number], hold.seconds)
+                holders.setdefault(number, []).append(mine)
+        return [
             SegmentUse(
                 number,
                 0,
-                live_bytes,
-                live,
+                live.get(number, (0, 0))[1],
+                live.get(number, (0, 0))[0],
                 is_ready[number],
                 is_left[number] - is_ready[number] - is_damaged[number] - is_delayed[number],
                 is_damaged[number],
-                tuple(
-                    (state.subscriptions[other].name, counts[number])
-                    for other, counts in left.items()
-                    if counts[number]
-                ),
+                tuple((cursors[other].name, counts[number]) for other, counts in left.items() if counts[number]),
                 number == current,
                 number in pinned,
                 tuple(holders[number]),
                 is_delayed[number],
             )
-        )
+            for number in sorted(holders)
+        ]
+
     return uses
 
 
 def left_in_segments(state: State, cursor: Cursor) -> Counter[int]:
     """Return for each segment the number of its items that the cursor has not consumed."""
-    return _per_segment(state, cursor.unconsumed(state.gone.frontier, state.next_sequence))
+    return _per_segment(state.extents, cursor.unconsumed(state.gone.frontier, state.next_sequence))
 
 
-def _per_segment(state: State, runs: Iterable[Run]) -> Counter[int]:
+def _per_segment(extents: Sequence[Extent], runs: Iterable[Run]) -> Counter[int]:
     """Return for each segment how many of these sequences it holds. None of the sequences may be gone."""
     counts: Counter[int] = Counter()
-    for first, count in runs:
-        for extent in state.extents_from(first):
-            part = min(first + count, extent.end) - max(first, extent.first)
+    at = 0
+    for first, count in sorted(runs):
+        end = first + count
+        if at < len(extents) and first >= extents[at].end:
+            at = bisect_right(extents, first, at, key=attrgetter("first")) - 1
+        for extent in map(extents.__getitem__, range(at, len(extents))):
+            part = min(end, extent.end) - max(first, extent.first)
             if part <= 0:
                 break
             counts[extent.segment] += part

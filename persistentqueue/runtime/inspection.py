@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from operator import itemgetter
 
@@ -489,14 +489,15 @@ class InspectedQueue(SpaceKeeper):
         held."""
         store = self._store
 
-        def uses() -> list[SegmentUse]:
+        def uses() -> Callable[[], list[SegmentUse]]:
             """Look at the segments, and at what the sessions keep of them."""
             current, pinned = store.segments.current, store.segments.pinned
             number = current.number if current is not None else None
             unlogged = [created.number for created in store.segments.unlogged]
             return explain(store.state, store.subscriptions, number, pinned, holds(), unlogged)
 
-        return [use._replace(size_bytes=max(store.segments.file_bytes(use.number), 0)) for use in self.look(uses)]
+        found = self.look(uses)()  # without the mutex: it takes a second if there are many gaps
+        return [use._replace(size_bytes=max(store.segments.file_bytes(use.number), 0)) for use in found]
 
     def _sizes(self) -> tuple[list[Empty], dict[str, dict[str, int]]]:
         """Return the files of the pool, and the sizes of the files in each directory. Raises ``ResourceError``."""
@@ -514,15 +515,16 @@ class InspectedQueue(SpaceKeeper):
         pooled, sizes = self._sizes()
         data = sizes[store.places.path(DATA_DIRECTORY)]
 
-        def gather() -> Stats:
-            """Look at the counts, and at the sessions."""
+        def gather() -> tuple[Stats, Callable[[], int]]:
+            """Look at the counts, and at the sessions. Return the statistics without those of the items in memory, and
+            a function that counts them."""
             numbers = {*store.state.segments, *(created.number for created in store.segments.unlogged)}
             reader = store.subscriptions.plain or store.subscriptions.of_all()
-            ready, cached = len(reader.ready), reader.in_memory()
+            ready = len(reader.ready)
             log_bytes, log_capacity_bytes = store.generations.log_bytes
             counts, meters, seconds, connected = self.counts, self.meters, held_seconds(), self.counts.connected()
             history = up_to(self._present(), self._history.samples())
-            return Stats(
+            stats = Stats(
                 ready=ready,
                 held=reader.ready.held,
                 damaged=len(reader.ready.damaged),
@@ -541,8 +543,8 @@ class InspectedQueue(SpaceKeeper):
                 generation=store.generations.number,
                 memory_bytes=store.pages.memory_bytes,
                 cached_bytes=store.pages.cost_bytes,
-                cached=cached,
-                flowed=cached < ready,
+                cached=0,
+                flowed=False,
                 pages=len(store.pages),
                 page_hits=store.subscriptions.page_hits,
                 page_reads=store.subscriptions.page_reads,
@@ -577,8 +579,11 @@ class InspectedQueue(SpaceKeeper):
                 connections=connected[0],
                 connections_waiting=connected[1],
             )
+            return stats, reader.in_memory()
 
-        return self.look(gather)
+        stats, in_memory = self.look(gather)
+        cached = in_memory()  # without the mutex, as in ``explain``
+        return replace(stats, cached=cached, flowed=cached < stats.ready)
 
 
 def _shares(state: State, sizes: Mapping[str, int]) -> Iterator[SegmentShare]:

@@ -17,7 +17,7 @@ from ..codecs import Codec, T, advice_on_hold
 from ..codecs.held_items import ALIKE, OTHER, decode_held
 from ..core.availability import Taken
 from ..core.block import MIXED
-from ..core.intervals import Intervals, Run, append_run, within
+from ..core.intervals import Run, append_run, united
 from ..core.items import Alike, checked_held, checked_marker, checked_timeout, checked_truth
 from ..core.page_cache import ITEM_OVERHEAD_BYTES
 from ..drawing.text import many
@@ -240,14 +240,8 @@ class SessionState(SessionCalls, Generic[T]):
 
     def _runs_of(self, transaction: Transaction) -> list[Run]:
         """Return the runs that the transaction holds, with the items from the lane. For any thread."""
-        if not self._taken:
-            return transaction.runs.copy()
-        taken = Intervals((sequence, 1) for sequence, _ in self._taken.copy())
-        runs = transaction.runs.copy()  # copied second: items that are noted in between are in both copies
-        for first, count in runs:
-            for each in within(taken.runs(), first, first + count):
-                taken.remove(*each)
-        return [*runs, *taken]
+        taken = [sequence for sequence, _ in self._taken.copy()]
+        return united(transaction.runs, taken)  # second: items that are noted in between are in both
 
     def _meaning(self, item: object) -> Callable[[int, bytes], int]:
         """Return a function that ranks held items as the one that the caller means. Its arguments are the sequence and
@@ -761,14 +755,15 @@ def dequeue_by(session: SessionState[bytes], max_items: int, take: Take) -> list
 def hold_of(session: SessionState[Any]) -> Hold | None:
     """Return what the session has dequeued or spilled since its last flush; None if that is nothing. For any thread."""
     transaction, pipeline = session._transaction, session._pipeline
-    runs = session._runs_of(transaction) if transaction is not None else []
+    taken = [sequence for sequence, _ in session._taken.copy()]
+    runs = transaction.runs.copy() if transaction is not None else []  # second: see ``_runs_of``
     pieces = list(transaction.pieces) if transaction is not None else []
     for each in pipeline.left() if pipeline is not None else ():
         runs += each.runs
         pieces += each.pieces
-    if not (runs or pieces):
+    if not (taken or runs or pieces):
         return None
-    return Hold(session.name, held_seconds(session), runs, pieces)
+    return Hold(session.name, held_seconds(session), runs, taken, pieces)
 
 
 def held_seconds(session: SessionState[Any]) -> float:

@@ -274,7 +274,7 @@ def test_items_are_held_again_by_their_sequences(open_queue: QueueFactory) -> No
                 chance.choice((session, other)).dequeue_many(chance.randrange(1, 40))
                 chance.choice((session, other)).rollback()
             session.dequeue()
-            free = _sequences(ready.runs())
+            free = _sequences(ready.members().runs())
             runs: list[Run] = []
             while len(runs) < 4:
                 runs.append(((sum(runs[-1]) if runs else 0) + chance.randrange(30), chance.randrange(1, 12)))
@@ -282,7 +282,7 @@ def test_items_are_held_again_by_their_sequences(open_queue: QueueFactory) -> No
             chance.shuffle(runs)
             is_ready = wanted <= free
             assert ready.hold_again(runs) is is_ready
-            assert _sequences(ready.runs()) == (free - wanted if is_ready else free)
+            assert _sequences(ready.members().runs()) == (free - wanted if is_ready else free)
             assert not ready.hold_again([(len(ITEMS) - 1, 2)])
             if is_ready:
                 assert not ready.hold_again(runs[:1])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persistentqueue.core.intervals import Intervals
+from persistentqueue.core.intervals import Cursor, Intervals, united
 
 MEMBERS = st.sets(st.integers(0, 40))
 
@@ -98,6 +98,49 @@ def test_run_from_a_sequence(members: set[int], sequence: int) -> None:
         first, count = run
         assert above[:count] == list(range(first, first + count))
         assert first + count not in members
+
+
+@given(MEMBERS, MEMBERS)
+def test_a_copy_is_another_set(members: set[int], removed: set[int]) -> None:
+    """A copy has the members of the original, and a change of one of the two leaves the other one as it is."""
+    intervals = make(members)
+    for member in sorted(members & removed):  # also from the lower end, where places become free
+        intervals.remove(member, 1)
+    other = intervals.copy()
+    other.add(50, 1)
+    assert (members_of(intervals), len(intervals)) == (sorted(members - removed), len(members - removed))
+    assert (members_of(other), len(other)) == ([*sorted(members - removed), 50], len(members - removed) + 1)
+
+
+@given(MEMBERS, st.integers(1, 5))
+def test_gaps_of_a_set(members: set[int], below: int) -> None:
+    """The gaps are the numbers that are missing below the highest member, from a number below all members on."""
+    intervals = make({member + below for member in members})
+    gaps = intervals.gaps(0)
+    expected = set(range(max(members, default=0) + below)) - {member + below for member in members} if members else []
+    assert (members_of(gaps), len(gaps)) == (sorted(expected), len(expected))
+
+
+@given(st.lists(st.integers(0, 40), unique=True), st.lists(st.integers(0, 40), unique=True))
+def test_runs_united_with_members(noted: list[int], members: list[int]) -> None:
+    """The union has the runs in their order, whatever that is, then the members that are in none of them, once."""
+    runs = [(3 * first, 3) for first in noted]
+    result = united(runs, members)
+    assert result[: len(runs)] == runs
+    inside = {member for first, count in runs for member in range(first, first + count)}
+    assert members_of(Intervals(result[len(runs) :])) == sorted(set(members) - inside)
+
+
+@given(MEMBERS, st.integers(0, 46), st.integers(0, 46))
+def test_consume_the_rest(members: set[int], first: int, end: int) -> None:
+    """``consume_rest`` consumes the sequences of a range that are not consumed, also from below the frontier on."""
+    cursor, consumed = Cursor("", 3, Intervals((member + 4, 1) for member in sorted(members))), {0, 1, 2}
+    consumed |= {member + 4 for member in members}
+    expected = set(range(first, end)) - consumed
+    assert members_of(Intervals(cursor.consume_rest(first, end))) == sorted(expected)
+    assert cursor.count == len(consumed | expected)
+    assert members_of(Intervals(cursor.unconsumed(0, 60))) == sorted(set(range(60)) - consumed - expected)
+    assert not cursor.consumed or cursor.consumed.lowest > cursor.frontier
 
 
 @given(MEMBERS, st.integers(0, 41), st.integers(0, 41))

@@ -257,16 +257,15 @@ def test_returned_items_come_out_first_and_in_order() -> None:
 
 
 def test_front_is_what_comes_out_next() -> None:
-    """``front`` is the lowest ready sequence, or the next one to come if none is ready; ``runs`` lists all ready
-    runs."""
+    """``front`` is the lowest ready sequence, or the next one if none is ready; ``members`` has all ready ones."""
     ready = ready_of(10)
-    assert (ready.front(), ready.runs()) == (0, [(0, 10)])
+    assert (ready.front(), ready.members().runs()) == (0, [(0, 10)])
     one, _ = ready.hold(2), ready.hold(2)
-    assert (ready.front(), ready.runs()) == (4, [(4, 6)])
+    assert (ready.front(), ready.members().runs()) == (4, [(4, 6)])
     ready.release(one)
-    assert (ready.front(), ready.runs()) == (0, [(0, 2), (4, 6)])
+    assert (ready.front(), ready.members().runs()) == (0, [(0, 2), (4, 6)])
     ready.hold(9)
-    assert (ready.front(), ready.runs()) == (10, [(10, 0)])
+    assert (ready.front(), ready.members().runs()) == (10, [])
 
 
 def test_consumed_is_not_held_any_more() -> None:

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from persistentqueue import CorruptionError, Holder, PersistentQueue, Session
 from persistentqueue.core.header import HEADER_BYTES
+from persistentqueue.core.intervals import Intervals, Run
+from persistentqueue.engine import segment_use
 from persistentqueue.runtime.open_queue import OpenQueue
 from persistentqueue.runtime.session_state import hold_of
 from tests.conftest import QueueFactory
@@ -56,6 +58,65 @@ def test_who_keeps_a_segment_and_for_how_long(open_queue: QueueFactory, clock: l
     )
     assert "6 ready; 'slow' holds 1 for 86,460.0 s; 'quick' holds 2 for 60.0 s" in str(second)
     assert str(fourth).endswith("bytes live: 5 ready; new items are written to it")
+
+
+def test_the_mutex_is_free_while_the_items_are_counted(
+    open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``explain`` and ``stats`` hold the mutex only to copy what they need: with many gaps, no flush waits for them."""
+    queue = open_queue()
+    put(queue, *[b"x"] * 100)
+    mutex, free = queue._open().mutex, []
+
+    def looking(call: Any) -> Any:
+        def looked(*args: Any) -> Any:
+            free.append(mutex.acquire(blocking=False))
+            mutex.release()
+            return call(*args)
+
+        return looked
+
+    with queue.session() as kept, queue.session() as consumed:
+        for _ in range(40):
+            kept.dequeue(), consumed.dequeue()
+        consumed.flush()
+        monkeypatch.setattr(segment_use, "_per_segment", looking(segment_use._per_segment))
+        monkeypatch.setattr(Intervals, "overlap", looking(Intervals.overlap))
+        (use,) = queue.explain()
+        counted = len(free)
+        cached = queue.stats().cached
+        kept.rollback()
+    assert (use.live, use.ready, use.held, [holder.items for holder in use.holders]) == (60, 20, 40, [40])
+    assert cached == 20
+    assert 4 <= counted < len(free)
+    assert all(free)
+
+
+def test_a_new_subscription_takes_no_step_for_each_gap(
+    open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A subscription copies the gaps of the queue as arrays: other threads wait for it only briefly."""
+    queue = open_queue()
+    put(queue, *[b"%d" % number for number in range(200)])
+    with queue.session() as kept, queue.session() as consumed:
+        for _ in range(80):
+            kept.dequeue(), consumed.dequeue()
+        consumed.flush()
+        added: list[Run] = []
+        add = Intervals.add
+
+        def adding(intervals: Intervals, first: int, count: int) -> None:
+            added.append((first, count))
+            add(intervals, first, count)
+
+        monkeypatch.setattr(Intervals, "add", adding)
+        subscription = queue.subscribe("audit")
+        assert len(added) < 5
+        kept.rollback()
+    with subscription.session() as session:
+        left = [*range(0, 160, 2), *range(160, 200)]
+        assert session.dequeue_many(200) == [b"%d" % number for number in left]
+        session.flush()
 
 
 def test_sizes_are_those_of_the_files(open_queue: QueueFactory, directory: Path) -> None:

@@ -346,6 +346,12 @@ class Cursor:
         stop = min(run[0], end) if run is not None else end
         return (at, stop - at) if at < stop else None
 
+    def unconsumed_from(self, sequence: int, end: int) -> Iterator[Run]:
+        """Yield the runs of the sequences ``sequence … end - 1`` that are not consumed when their turn comes."""
+        while (run := self.next_unconsumed(sequence, end)) is not None:
+            yield run
+            sequence = sum(run)
+
     def done_of(self, runs: Iterable[Run]) -> list[Run]:
         """Return the consumed parts of these runs."""
         done: list[Run] = []

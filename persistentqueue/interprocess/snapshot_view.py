@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ..core.block import BlockHeader
 from ..core.encryption import Encryption, Envelopes
-from ..core.intervals import Intervals, Run, within
+from ..core.intervals import Cursor, Intervals, Run, within
 from ..core.items import checked_count, checked_text, checked_timeout
 from ..engine.segment_use import left_in_segments
 from ..errors import CorruptionError, QueueNotFoundError, SubscriptionNotFoundError, naming_paths
@@ -180,6 +181,8 @@ class _Closed(Envelopes):
 
 
 _CLOSED = _Closed()
+_STEP_RUNS, _STEP_GROWTH = 64, 8
+"""Runs that are planned at once in the first step of a browse, and how many times as many in each next one."""
 _LOOKS = 3
 """Most looks of which a consumer takes the first item, and the owner then deletes its file, before its age is known."""
 
@@ -365,12 +368,10 @@ class View(Uncopyable):
             names = [each.name for other, each in state.subscriptions.items() if other]
             raise SubscriptionNotFoundError(self._directory, subscription, names)
         cursor = state.subscriptions.get(number, state.gone)
-        runs = cursor.unconsumed(max(begin, state.gone.frontier), state.next_sequence)
-        count = sum(run[1] for run in runs)
-        blocks = _named(self._read(runs, False, self._envelopes, damaged), self._directory)
-        return _items(
-            watched(blocks, progress, f"browse {basename(self._directory)}", lambda: count, attrgetter("items"))
-        )
+        at, end = max(begin, state.gone.frontier), state.next_sequence
+        blocks = _named(self._in_steps(cursor, at, end, damaged), self._directory)
+        title = f"browse {basename(self._directory)}"
+        return _items(watched(blocks, progress, title, lambda: cursor.live_between(at, end), attrgetter("items")))
 
     def peek(self, n: int = 1, subscription: str = "") -> list[ViewedItem]:
         """Return the first ``n`` items that ``browse`` iterates over, or fewer if there are fewer.
@@ -480,12 +481,31 @@ class View(Uncopyable):
             )
         return places, recovered
 
+    def _in_steps(self, cursor: Cursor, at: int, end: int, damaged: Damaged | None) -> Iterator[Found]:
+        """Yield what the cursor has not consumed of the sequences ``at … end - 1``.
+
+        Each step plans more runs than the one before it. So the first items come at once, however many gaps there are,
+        and the blocks before a step are skipped only a few times.
+        """
+
+        def tell(tells: Damaged, error: CorruptionError, runs: Sequence[Run], behind: int) -> None:
+            """Tell of a damaged block with all that it costs, also in the next step, which begins behind it."""
+            nonlocal at
+            lost = [*runs, *cursor.unconsumed(at, min(behind, end))]
+            at = max(at, behind)
+            tells(error, lost)
+
+        step, tells = _STEP_RUNS, partial(tell, damaged) if damaged is not None else None
+        while runs := list(islice(cursor.unconsumed_from(at, end), step)):
+            at, step = sum(runs[-1]), step * _STEP_GROWTH
+            yield from self._read(runs, False, self._envelopes, tells)
+
     def _read(
         self,
         runs: list[Run],
         apart: bool,
         envelopes: Envelopes,
-        damaged: Damaged | None = None,
+        damaged: Callable[[CorruptionError, Sequence[Run], int], object] | None = None,
         seen: tuple[Places, Recovered] | None = None,
     ) -> Generator[Found, None, None]:
         """Yield what is not consumed of these runs; if they are ``apart``, do not read what lies between them.
@@ -513,7 +533,7 @@ class View(Uncopyable):
                         if damaged is None:
                             raise
                         behind = find_behind(self._disk, rest, envelopes)
-                        damaged(error, within(rest.runs, 0, behind))
+                        damaged(error, within(rest.runs, 0, behind), behind)
                         failed, rest = None, rest_of(rest, behind)
                     else:
                         failed = rest

@@ -19,15 +19,15 @@ import errno
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
-from itertools import chain, groupby
-from operator import attrgetter
+from itertools import groupby
+from operator import attrgetter, itemgetter
 from typing import NamedTuple, TypeVar
 
 from ..core.block import Columns
 from ..core.encryption import PLAIN, Envelopes
 from ..core.intervals import Run, within
 from ..core.operations import Enqueue
-from ..core.state import Extent
+from ..core.state import Extent, State
 from ..drawing.text import many
 from ..errors import CorruptionError, PersistentQueueError
 from ..recovery.in_doubt import MayDecide, is_decided
@@ -272,9 +272,17 @@ def plan(disk: Disk, places: Places, recovered: Recovered, runs: Iterable[Run]) 
 
     The call only reads. Any number of threads and processes may call it at the same time.
     """
-    state = recovered.state
     carried = _carried(disk, places, recovered)
     splits: list[Split] = []
+    # Each extent is planned once, with all its runs: each block is read once, however many gaps it has.
+    for extent, parts in groupby(_wanted(recovered.state, runs), itemgetter(0)):
+        wanted = [run for _, part in parts for run in part]
+        splits += _plan_extent(places, recovered, extent, wanted, carried.get(extent.segment, ()))
+    return splits
+
+
+def _wanted(state: State, runs: Iterable[Run]) -> Iterator[tuple[Extent, list[Run]]]:
+    """Yield the extents with items in these runs that are not consumed, with the runs of these items."""
     for first, count in runs:
         end = first + count
         for extent in state.extents_from(first):
@@ -282,10 +290,7 @@ def plan(disk: Disk, places: Places, recovered: Recovered, runs: Iterable[Run]) 
                 break
             wanted = state.gone.unconsumed(max(first, extent.first), min(end, extent.end))
             if wanted:
-                splits += _plan_extent(places, recovered, extent, wanted, carried.get(extent.segment, ()))
-    # Runs of the same blocks are one split, so that each block is read once, however many gaps it has.
-    same = groupby(splits, lambda split: split._replace(runs=()))
-    return [blocks._replace(runs=tuple(chain.from_iterable(each.runs for each in group))) for blocks, group in same]
+                yield extent, wanted
 
 
 def partition(splits: Sequence[Split], most_bytes: int) -> list[list[Split]]:

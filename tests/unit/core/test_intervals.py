@@ -144,6 +144,13 @@ def test_consume_the_rest(members: set[int], first: int, end: int) -> None:
 
 
 @given(MEMBERS, st.integers(0, 41), st.integers(0, 41))
+def test_unconsumed_runs_one_by_one(members: set[int], first: int, end: int) -> None:
+    """``unconsumed_from`` yields the runs that ``unconsumed`` returns."""
+    cursor = Cursor("", 3, ((member + 4, 1) for member in sorted(members)))
+    assert list(cursor.unconsumed_from(first, end)) == cursor.unconsumed(first, end)
+
+
+@given(MEMBERS, st.integers(0, 41), st.integers(0, 41))
 def test_runs_between(members: set[int], first: int, end: int) -> None:
     """``between`` returns exactly the runs that have a member in the range, whole and in order."""
     intervals = make(members)

@@ -35,10 +35,14 @@ from persistentqueue import (
 )
 from persistentqueue.core.block import BLOCK_MAGIC
 from persistentqueue.core.intervals import Run
+from persistentqueue.interprocess import snapshot_view
+from persistentqueue.interprocess.splits import Split, plan
+from persistentqueue.recovery.replay import Recovered
 from persistentqueue.runtime.maintenance import Maintenance
+from persistentqueue.storage.locations import Places
 from persistentqueue.storage.lock import is_held, read_owner
 from persistentqueue.system import files
-from persistentqueue.system.disk import DISK
+from persistentqueue.system.disk import DISK, Disk
 from tests.conftest import QueueFactory
 from tests.durability.test_processes import Child
 from tests.support.disks import call_on
@@ -516,6 +520,50 @@ def test_what_lies_behind_damage_is_seen_where_that_is_asked_for(open_queue: Que
             with suppress(CorruptionError), queue.transaction() as session:
                 handed_out += session.dequeue_many(100)
     assert data_of(found) == handed_out == [items(60, 1000)[item.sequence] for item in found]
+
+
+@pytest.fixture
+def gaps(open_queue: QueueFactory, directory: Path) -> Iterator[int]:
+    """Make a queue of one block whose items are consumed at every second place; return the number of items."""
+    many = 4000
+    with open_queue() as queue:
+        put(queue, *items(many))
+        with queue.session() as kept, queue.session() as consumed:
+            for _ in range(many // 2):
+                kept.dequeue(), consumed.dequeue()
+            consumed.flush()
+            kept.rollback()
+        queue.trim()  # from now on the block is only in its segment
+        yield many
+
+
+def test_the_first_items_cost_no_more_with_many_gaps(
+    gaps: int, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``peek`` plans to read about as many runs as it needs. ``browse`` yields all items, and plans a few times."""
+    planned: list[int] = []
+
+    def counting(disk: Disk, places: Places, recovered: Recovered, runs: list[Run]) -> list[Split]:
+        planned.append(len(runs))
+        return plan(disk, places, recovered, runs)
+
+    monkeypatch.setattr(snapshot_view, "plan", counting)
+    view, wanted = View(directory), [item for number, item in enumerate(items(gaps)) if number % 2 == 0]
+    assert data_of(view.peek(10)) == wanted[:10]
+    assert sum(planned) < 100
+    planned.clear()
+    assert data_of(view.browse()) == wanted
+    assert sum(planned) == gaps // 2
+    assert len(planned) < 5
+
+
+@pytest.mark.damages
+def test_a_damaged_block_with_many_gaps_is_told_once(gaps: int, directory: Path) -> None:
+    """A damaged block with more gaps than one step of a browse plans is told once, with all that it costs."""
+    flip(segment_files(directory)[0], 200)
+    told: list[Sequence[Run]] = []
+    assert not list(View(directory).browse(damaged=lambda _, runs: told.append(runs)))
+    assert told == [[(number, 1) for number in range(0, gaps, 2)]]
 
 
 @pytest.mark.damages

@@ -8,6 +8,7 @@ import os
 import pickle
 import random
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from persistentqueue.core.encryption import PLAIN
 from persistentqueue.core.frame import LOG_MAGIC, Frame
 from persistentqueue.core.header import HEADER_BYTES, decode_header, encode_header
 from persistentqueue.core.intervals import Run
+from persistentqueue.core.state import Extent
+from persistentqueue.interprocess import splits as splits_module
 from persistentqueue.interprocess.splits import (
     GoneError,
     Onlooker,
@@ -30,6 +33,8 @@ from persistentqueue.interprocess.splits import (
     read,
     read_columns,
 )
+from persistentqueue.recovery.replay import Recovered
+from persistentqueue.storage.locations import Places
 from persistentqueue.system.disk import DISK, Disk
 from tests.conftest import QueueFactory
 from tests.support.disks import call_on
@@ -598,6 +603,29 @@ def killed_before_the_rename(directory: Path, sync: bool) -> PersistentQueue:
         session.dequeue()
         session.dequeue()
     return queue
+
+
+def test_an_extent_is_planned_once(open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan looks at the blocks that the log carries once for each extent, and not once for each gap."""
+    queue = open_queue()
+    put_each(queue, items(200))
+    with queue.session() as kept, queue.session() as consumed:
+        for _ in range(100):
+            kept.dequeue(), consumed.dequeue()
+        consumed.flush()
+        planned_extents: list[Extent] = []
+        plan_extent = splits_module._plan_extent
+
+        def planning(places: Places, recovered: Recovered, extent: Extent, *rest: Any) -> Iterator[Split]:
+            planned_extents.append(extent)
+            return plan_extent(places, recovered, extent, *rest)
+
+        monkeypatch.setattr(splits_module, "_plan_extent", planning)
+        (split,) = planned(directory, *[(sequence, 1) for sequence in range(0, 200, 2)])
+        assert len(planned_extents) == 1
+        assert [sequence for sequence, _ in split.runs] == list(range(0, 200, 2))
+        assert list(items_of(directory, [split])) == list(range(0, 200, 2))
+        kept.rollback()
 
 
 def test_many_gaps(directory: Path) -> None:

@@ -29,7 +29,18 @@ from itertools import pairwise
 from ..core.frame import SYNCED, Frame
 from ..core.header import HEADER_BYTES, Header
 from ..core.intervals import Intervals, Run
-from ..core.operations import Checkpoint, Compaction, Enqueue, ExtentRow, Operation, Prepare, SegmentCreated
+from ..core.operations import (
+    Checkpoint,
+    Compaction,
+    Delayed,
+    Delivered,
+    Dequeue,
+    Enqueue,
+    ExtentRow,
+    Operation,
+    Prepare,
+    SegmentCreated,
+)
 from ..core.state import Extent, State, StateError, Unfolding
 from ..errors import CorruptionError, InDoubtError
 from ..storage.layout import find_copy, find_generations, keep_copy, names_in, set_aside
@@ -53,6 +64,8 @@ class Salvaged:
     recovered: Recovered
     lost: list[Run] = field(default_factory=list)
     """Sequences that are lost."""
+    skipped: Intervals = field(default_factory=Intervals)
+    """Those of them that lost frames have enqueued."""
     problems: list[str] = field(default_factory=list)
     """Problems that were found, as texts."""
     damaged: set[str] = field(default_factory=set)
@@ -203,19 +216,35 @@ def _salvage_frame(
             continue
         try:
             if isinstance(operation, Enqueue):
-                gap = operation.first - state.next_sequence
-                if gap > 0:
-                    state.skip(gap)
-                    salvaged.lost.append((operation.first - gap, gap))
+                _skip(salvaged, operation.first - state.next_sequence)
                 if operation.segment not in state.segments:
                     path = places.path(join(DATA_DIRECTORY, segment_name(operation.segment)))
                     salt = find_salt(disk, path, operation.segment)
                     state.apply(SegmentCreated(operation.segment, salt, 0))
-            state.apply(operation)
+            for part in _without_skipped(salvaged, operation):
+                state.apply(part)
             recovered.note(operation, inbox)
         except (StateError, CorruptionError) as damage:
             salvaged.problems.append(f"frame {frame.number} at {frame.offset} contradicts the state: {damage}")
     recovered.transactions += len(frame.transactions)
+
+
+def _skip(salvaged: Salvaged, count: int) -> None:
+    """Record the next ``count`` sequences as lost, if it is above 0."""
+    if count > 0:
+        state = salvaged.recovered.state
+        run = (state.next_sequence, count)
+        state.skip(count)
+        salvaged.lost.append(run)
+        salvaged.skipped.add(*run)
+
+
+def _without_skipped(salvaged: Salvaged, operation: Operation) -> list[Operation]:
+    """Return the operation, in parts if it is about a run of items of which lost frames have enqueued some."""
+    if not isinstance(operation, Dequeue | Delivered | Delayed) or not salvaged.skipped:
+        return [operation]
+    runs = salvaged.skipped.missing(operation.first, operation.first + operation.count)
+    return [operation._replace(first=first, count=count) for first, count in runs]
 
 
 def _salvage_segments(disk: Disk, places: Places, generation: int, path: str, log_bytes: int) -> Salvaged:

@@ -208,6 +208,22 @@ def test_lost_dequeue_comes_again(tmp_path: Path) -> None:
     assert taken_out(path) == ITEMS[:12]
 
 
+def test_a_dequeue_of_lost_items_and_others_counts(tmp_path: Path) -> None:
+    """An intact frame that consumed items of a lost frame, and others, has consumed the others. They came out again."""
+    path = tmp_path / "queue"
+    queue = PersistentQueue(path, **SETTINGS, retry_delay_seconds=1.0)  # type: ignore[arg-type]
+    for start in range(0, 20, 5):
+        put(queue, *ITEMS[start : start + 5])
+    with queue.transaction() as session:
+        assert session.dequeue_many(18) == ITEMS[:18]  # logged as deliveries, then as a dequeue
+    crash(queue)
+    flip(log_file(path), replay_of(path).frames[2].offset + 50)
+    report = repair(path)
+    assert (report.items, report.lost) == (2, ((5, 5),))
+    assert not [problem for problem in report.problems if "contradicts" in problem]
+    assert taken_out(path) == ITEMS[18:20]
+
+
 @pytest.mark.parametrize("offset", [20, 80], ids=["header", "checkpoint"])
 @pytest.mark.parametrize("gone", [False, True], ids=["damaged", "gone"])
 def test_log_of_no_use(path: Path, offset: int, gone: bool) -> None:

@@ -256,12 +256,7 @@ def _check_log(recovered: Recovered) -> Iterator[str]:
     """
     replay = recovered.replay
     if recovered.lost_transactions:
-        consequence = (
-            f"an opening, and a repair, drops the {recovered.lost_transactions} transactions from there on; if the "
-            "power did not fail under sync=False, find out what has damaged the blocks"
-        )
-        expected, found = "a frame whose blocks are on disk", "one whose blocks are not"
-        yield str(CorruptionError(replay.file, recovered.lost_at, expected, found, consequence))
+        yield str(recovered.loss())
     if replay.missing_bytes and not replay.sealed:
         size_bytes = replay.header.size_bytes
         advice = (

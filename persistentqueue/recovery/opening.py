@@ -79,7 +79,7 @@ def announce(directory: str, report: RecoveryReport) -> None:
         # missing bytes are an error.
         LOGGER.log(
             ERROR if report.missing_bytes else WARNING,
-            "%s: the log ended in up to %d torn bytes and %d missing bytes, and %d transactions had no data; "
+            "%s: the log ended in up to %d torn bytes and %d missing bytes, and %d transactions were dropped; "
             "set aside: %s",
             directory,
             report.torn_bytes,

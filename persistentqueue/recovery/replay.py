@@ -56,6 +56,7 @@ class Recovered:
     cache only."""
     transactions: int = 0
     lost_transactions: int = 0
+    """Number of transactions that a log lacks that is not synced, from the first lost frame or block on."""
     lost_at: int = 0
     """Offset of the first frame of the lost transactions."""
     adopted: dict[int, str] = field(default_factory=dict)
@@ -84,6 +85,17 @@ class Recovered:
     def path(self, places: Places, number: int) -> str:
         """Return the current path of a segment's file."""
         return segment_path(places, number, self.adopted)
+
+    def loss(self) -> CorruptionError:
+        """Return the error of the lost transactions."""
+        expected, found = "a frame whose blocks are on disk", "one whose blocks are not"
+        if self.lost_at == self.replay.end:
+            expected, found = "a valid frame, since others follow", "an invalid one"
+        consequence = (
+            f"an opening drops the {self.lost_transactions} transactions from there on, and a repair keeps those that "
+            "are intact; if the power did not fail under sync=False, find out what has damaged the file"
+        )
+        return CorruptionError(self.replay.file, self.lost_at, expected, found, consequence)
 
     def keep_segments(self) -> None:
         """Have the segments set aside that would be swept or adopted again: they may be those of another queue."""
@@ -149,13 +161,14 @@ def _apply(disk: Disk, places: Places, replay: Replay, meter: Meter) -> Recovere
         raise CorruptionError(replay.file, replay.frames[0].offset, *error.args) from None
     salts = {number: segment.salt for number, segment in recovered.state.segments.items()}
     groups, unfolding = replay.frames[1:], Unfolding()
+    recovered.lost_at, recovered.lost_transactions = replay.end, replay.behind
     inbox = look_into_inbox(disk, places) if groups else {}
     for at, group in enumerate(groups):
         operations = list(chain.from_iterable(group.transactions))
-        if not replay.synced and not _is_written(disk, places, operations, salts, inbox):
+        if not replay.synced and not is_written(disk, places, operations, salts, inbox):
             # The whole group is lost, since its transactions share blocks.
             recovered.lost_at = group.offset
-            recovered.lost_transactions = sum(len(lost.transactions) for lost in groups[at:])
+            recovered.lost_transactions += sum(len(lost.transactions) for lost in groups[at:])
             break
         try:
             operations = unfolding.counting(group)
@@ -172,7 +185,7 @@ def _apply(disk: Disk, places: Places, replay: Replay, meter: Meter) -> Recovere
     return recovered
 
 
-def _is_written(
+def is_written(
     disk: Disk, places: Places, operations: list[Operation], salts: dict[int, int], inbox: Mapping[str, str]
 ) -> bool:
     """Return whether all blocks that the operations name and the log does not carry are on disk, with their checksums.

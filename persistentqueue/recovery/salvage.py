@@ -3,7 +3,8 @@
 1. Every intact frame of the log counts, wherever it stands: the frames before the damage, and those behind it. The
    items that a lost frame enqueued are lost: their sequences are missing between those of the neighbouring frames. The
    items that a lost frame consumed are delivered again, since the consumption is unknown. Items that
-   were compacted behind the damage are read from their segments before the compaction.
+   were compacted behind the damage are read from their segments before the compaction. In a log that is not synced, a
+   frame counts as lost if the blocks that it names are not all there: another block may stand in the place of one.
 2. Without an intact header and checkpoint, nothing in a log can be believed. Then the blocks of all segments count, in
    their order. Items that were consumed since the oldest of these segments was made are delivered again. Items that
    were compacted are delivered twice while their source still exists. Items of large transactions that were rolled
@@ -22,13 +23,13 @@ can know its outcome any more, the transaction is dropped, and the log that hold
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from ..core.frame import SYNCED, Frame
 from ..core.header import HEADER_BYTES, Header
-from ..core.intervals import Intervals, Run
+from ..core.intervals import Intervals, Run, join_runs
 from ..core.operations import (
     Checkpoint,
     Compaction,
@@ -42,6 +43,7 @@ from ..core.operations import (
     SegmentCreated,
 )
 from ..core.state import Extent, State, StateError, Unfolding
+from ..drawing.text import many
 from ..errors import CorruptionError, InDoubtError
 from ..storage.layout import find_copy, find_generations, keep_copy, names_in, set_aside
 from ..storage.locations import DATA_DIRECTORY, LOG_DIRECTORY, Places
@@ -54,7 +56,7 @@ from ..system.progress import SILENT, Meter
 from ..system.trust import need_regular
 from .in_doubt import Decide
 from .opening import finish_adoptions
-from .replay import Recovered, look_into_inbox, recover
+from .replay import Recovered, is_written, look_into_inbox, recover
 
 
 @dataclass
@@ -107,6 +109,8 @@ def salvage(disk: Disk, places: Places, decide: Decide, meter: Meter = SILENT) -
         recovered = recover(disk, places, decide_anyway, meter)
         if recovered is None:
             raise CorruptionError(places.path(LOG_DIRECTORY), 0, "a log", "none")
+        if recovered.lost_transactions:
+            raise recovered.loss()
         salvaged = Salvaged(recovered)
     except CorruptionError as damage:
         salvaged = _salvage_log(disk, places, decide_anyway, meter)
@@ -182,11 +186,16 @@ def _salvage_log(disk: Disk, places: Places, decide: Decide, meter: Meter) -> Sa
     except (CorruptionError, StateError):
         return _salvage_segments(disk, places, generation, path, len(data))
     salvaged = Salvaged(Recovered(state, intact))
+    salts = {number: segment.salt for number, segment in state.segments.items()}
     doubted, inbox, unfolding = False, look_into_inbox(disk, places), Unfolding()
     for before, frame in pairwise(intact.frames):
         doubted = doubted or frame.offset > before.end
         operations = unfolding.counting_anyway(frame, state.next_sequence)
-        _salvage_frame(disk, places, salvaged, frame, operations, doubted=doubted, inbox=inbox)
+        if not intact.synced and not _has_blocks(disk, places, salts, operations, inbox):
+            doubted = True
+            _drop_frame(places, salvaged, frame, operations)
+        else:
+            _salvage_frame(disk, places, salvaged, frame, operations, doubted=doubted, inbox=inbox)
         meter.advance(frame.end - frame.offset)
     salvaged.recovered.prepared = unfolding.prepared
     if unfolding.prepared is not None:
@@ -195,6 +204,35 @@ def _salvage_log(disk: Disk, places: Places, decide: Decide, meter: Meter) -> Sa
         except CorruptionError as damage:
             salvaged.problems.append(str(damage))
     return salvaged
+
+
+def _has_blocks(
+    disk: Disk, places: Places, salts: dict[int, int], operations: list[Operation], inbox: Mapping[str, str]
+) -> bool:
+    """Return whether the blocks of these operations are the ones that were written. ``salts`` is extended."""
+    for number in {each.segment for each in operations if isinstance(each, Enqueue)} - salts.keys():
+        with suppress(CorruptionError):
+            salts[number] = find_salt(disk, places.path(join(DATA_DIRECTORY, segment_name(number))), number)
+    return is_written(disk, places, operations, salts, inbox)
+
+
+def _drop_frame(places: Places, salvaged: Salvaged, frame: Frame, operations: list[Operation]) -> None:
+    """Drop a frame that lacks a block: the items that it enqueued are lost, and those that it consumed come again.
+
+    Its other blocks cannot be proven: at their places, blocks of an older transaction that was rolled back may stand.
+    """
+    state, paths = salvaged.recovered.state, dict[str, None]()
+    for operation in operations:
+        if isinstance(operation, SegmentCreated) and operation.number not in state.segments:
+            state.apply(operation)  # later frames may name blocks in it
+        elif isinstance(operation, Enqueue):
+            _skip(salvaged, operation.first + operation.count - state.next_sequence)
+            paths[places.path(join(DATA_DIRECTORY, segment_name(operation.segment)))] = None
+    salvaged.damaged.update(paths)
+    salvaged.problems.append(
+        f"{salvaged.recovered.replay.file}: frame {frame.number} at {frame.offset} was dropped, with "
+        f"{many(len(frame.transactions), 'transaction')}: not all of its blocks in {', '.join(paths)} are intact"
+    )
 
 
 def _salvage_frame(
@@ -235,7 +273,7 @@ def _skip(salvaged: Salvaged, count: int) -> None:
         state = salvaged.recovered.state
         run = (state.next_sequence, count)
         state.skip(count)
-        salvaged.lost.append(run)
+        join_runs(salvaged.lost, [run])
         salvaged.skipped.add(*run)
 
 

@@ -105,6 +105,8 @@ class Replay(NamedTuple):
     end: int
     torn_bytes: int
     missing_bytes: int
+    behind: int = 0
+    """Number of transactions in valid frames behind the end. Only in a log that is not synced, they are no damage."""
 
     @property
     def sealed(self) -> bool:
@@ -264,7 +266,7 @@ def decode_log(data: bytes, file: str, policy: Policy = STRICT, meter: Meter = S
         return Replay(file, unsealed, checkpoint, frames, first.end, len(data) - first.end, 0)
     frames = [first]
     end = first.end
-    torn_bytes = 0
+    torn_bytes = behind = 0
     if not header.flags & SEALED:
         while True:
             try:
@@ -273,11 +275,14 @@ def decode_log(data: bytes, file: str, policy: Policy = STRICT, meter: Meter = S
                     raise CorruptionError(file, end, f"frame {frames[-1].number + 1}", f"frame {frame.number}")
             except CorruptionError as damage:
                 torn_bytes = _judge_end(data, end, header, file, damage)
+                later = _intact_frames(data, file, header.salt, frames[-1], SILENT)[1:] if torn_bytes else ()
+                behind = sum(len(each.transactions) for each in later)
                 break
             frames.append(frame)
             meter.advance(frame.end - end)
             end = frame.end
-    return Replay(file, header, checkpoint, frames, end, torn_bytes, max(header.size_bytes - len(data), 0))
+    missing_bytes = max(header.size_bytes - len(data), 0)
+    return Replay(file, header, checkpoint, frames, end, torn_bytes, missing_bytes, behind)
 
 
 def _first_frame(data: bytes, file: str) -> tuple[Header, Frame, Checkpoint]:

@@ -124,8 +124,10 @@ MUTANTS = (
     # --- checks
     Mutant("frames are not checked", "core/frame", "    if found != checksum:\n        raise CorruptionError(file, offset, f\"a frame with", "    if False:\n        raise CorruptionError(file, offset, f\"a frame with", "compacts", 125),
     Mutant("bodies of blocks are not checked", "core/block", "    if found != header.body_checksum:\n", "    if False:\n", "drains", 880),
-    Mutant("blocks of an unsynced log are not checked", "recovery/replay", "if not replay.synced and not _is_written(", "if False and not _is_written(", "random", 26),
+    Mutant("blocks of an unsynced log are not checked", "recovery/replay", "if not replay.synced and not is_written(", "if False and not is_written(", "random", 26),
     Mutant("an unsynced log goes on behind what is lost", "recovery/replay", "            break\n        try:\n            operations", "            continue\n        try:\n            operations", "random", 204),
+    Mutant("a repair of an unsynced log takes any block at the place", "recovery/salvage", "if not intact.synced and not _has_blocks(", "if False and not _has_blocks(", "tests/unit/storage/test_log.py::test_block_of_an_older_attempt_cannot_stand_in"),
+    Mutant("a repair of an unsynced log drops what is behind the damage", "recovery/salvage", "        if recovered.lost_transactions:\n            raise", "        if False:\n            raise", "tests/unit/recovery/test_repair.py::test_transactions_that_have_lost_their_blocks"),
     Mutant("nothing stands behind the last frame", "storage/log", "        frame = b\"\".join((header, body, END))\n", "        frame = b\"\".join((header, body))\n", "tests/unit/recovery/test_replay.py::test_recycled_log_hides_its_former_life"),
     # --- blocks at the wrong place
     Mutant("deferred blocks take no room", "storage/segment", "        self.deferred_bytes += length_bytes\n        self.end += length_bytes\n", "        self.deferred_bytes += length_bytes\n"),

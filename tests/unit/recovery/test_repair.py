@@ -176,22 +176,83 @@ def test_damage_in_the_middle_of_a_log(crashed: Path) -> None:
     assert taken_out(crashed) == ITEMS[5:29] + ITEMS[30:]
 
 
-def test_transactions_that_have_lost_their_blocks(tmp_path: Path) -> None:
-    """With ``sync=False``, ``check`` and ``repair`` report the transactions that an opening drops: the first one whose
-    blocks are damaged, and all behind it. Both reported nothing."""
-    path = tmp_path / "queue"
-    put_each(queue := PersistentQueue(path, sync=False, segment_bytes=4096, inline_bytes=0), ITEMS)
+@pytest.fixture
+def unsynced(tmp_path: Path) -> Path:
+    """Make a queue with ``sync=False``, as ``crashed`` is else, and return its path."""
+    queue = PersistentQueue(tmp_path / "queue", sync=False, **SETTINGS)  # type: ignore[arg-type]
+    put_each(queue, ITEMS)
+    with queue.transaction() as session:
+        session.dequeue_many(5)
     crash(queue)
-    frame = replay_of(path).frames[17]
-    flip(segment_files(path)[1], 100)
-    report = check(path)
+    return tmp_path / "queue"
+
+
+def test_transactions_that_have_lost_their_blocks(unsynced: Path) -> None:
+    """With ``sync=False``, ``check`` reports the transactions that an opening drops: the first one whose blocks are
+    damaged, and all behind it. A repair drops only the first one, and reports it with its items."""
+    frame, segment = replay_of(unsynced).frames[17], segment_files(unsynced)[1]
+    flip(segment, 100)
+    report = check(unsynced)
     assert not report.ok and report.items == 16
-    assert f"{log_file(path)}: damaged at offset {frame.offset}" in report.problems[0]
-    assert "an opening, and a repair, drops the 44 transactions from there on" in report.problems[0]
-    repaired = repair(path)
-    assert (repaired.problems, repaired.items) == (report.problems, 16)
-    assert repair(path).problems == ()
-    assert taken_out(path) == ITEMS[:16]
+    assert f"{log_file(unsynced)}: damaged at offset {frame.offset}" in report.problems[0]
+    assert "an opening drops the 45 transactions from there on, and a repair keeps" in report.problems[0]
+    repaired = repair(unsynced)
+    assert (repaired.items, repaired.lost) == (54, ((16, 1),))
+    assert f"frame {frame.number} at {frame.offset} was dropped, with 1 transaction" in repaired.problems[0]
+    assert report.problems[0] in repaired.problems
+    assert f"data/{segment.name}.damaged" in repaired.kept
+    assert repair(unsynced).problems == ()
+    assert taken_out(unsynced) == ITEMS[5:16] + ITEMS[17:]
+
+
+def test_transactions_behind_a_lost_frame(unsynced: Path) -> None:
+    """With ``sync=False``, ``check`` reports, and an opening counts, the transactions behind an invalid frame. A repair
+    keeps them."""
+    frame = replay_of(unsynced).frames[17]
+    flip(log_file(unsynced), frame.offset + 20)
+    shutil.copytree(unsynced, opened_first := unsynced.parent / "another" / "queue")
+    with PersistentQueue(opened_first) as queue:
+        assert queue.recovery.lost_transactions == 44  # nothing tells the number of those in the invalid frame
+        assert drain(queue) == ITEMS[:16]
+    (problem,) = check(unsynced).problems
+    assert f"damaged at offset {frame.offset}: expected a valid frame, since others follow" in problem
+    assert "an opening drops the 44 transactions from there on" in problem
+    repaired = repair(unsynced)
+    assert (repaired.items, repaired.lost, problem in repaired.problems) == (54, ((16, 1),), True)
+    assert taken_out(unsynced) == ITEMS[5:16] + ITEMS[17:]
+
+
+def test_a_lost_frame_takes_its_dequeues_along(tmp_path: Path) -> None:
+    """With ``sync=False``, a repair drops a transaction without all of its blocks as a whole: its dequeues, too."""
+    path = tmp_path / "queue"
+    queue = PersistentQueue(path, sync=False, **SETTINGS)  # type: ignore[arg-type]
+    put(queue, *ITEMS[:10])
+    with queue.transaction() as session:
+        session.dequeue_many(3)
+        session.enqueue_many(ITEMS[10:12])
+    put(queue, ITEMS[12])
+    crash(queue)
+    (segment,) = segment_files(path)
+    flip(segment, segment.read_bytes().index(ITEMS[11]) + 9)
+    assert repair(path).lost == ((10, 2),)
+    assert taken_out(path) == [*ITEMS[:10], ITEMS[12]]
+
+
+def test_a_lost_frame_that_made_a_segment(tmp_path: Path) -> None:
+    """With ``sync=False``, blocks of later frames are kept if the frame that made their segment lacks a block, or is
+    invalid itself."""
+    path = tmp_path / "queue"
+    put_each(queue := PersistentQueue(path, sync=False, **SETTINGS), ITEMS)  # type: ignore[arg-type]
+    crash(queue)
+    made = [
+        number for number, frame in enumerate(replay_of(path).frames) if "SegmentCreated" in str(frame.transactions)
+    ]
+    segment, number = segment_files(path)[1], made[1]
+    for damaged, offset in ((segment, 100), (log_file(path), replay_of(path).frames[number].offset + 20)):
+        shutil.copytree(path, damaged_path := tmp_path / damaged.name / "queue")
+        flip(damaged_path / damaged.relative_to(path), offset)
+        assert repair(damaged_path).lost == ((number - 1, 1),)
+        assert taken_out(damaged_path) == ITEMS[: number - 1] + ITEMS[number:]
 
 
 def test_lost_dequeue_comes_again(tmp_path: Path) -> None:

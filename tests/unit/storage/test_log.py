@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from persistentqueue import (
     CorruptionError,
     PersistentQueue,
+    repair,
 )
 from persistentqueue.core.block import encode_block
 from persistentqueue.core.frame import LOG_MAGIC, SYNCED, encode_frame
@@ -66,7 +68,10 @@ def test_forged_logs(tmp_path: Path, bodies: list[bytes], numbers: list[int] | N
 
 
 def test_block_of_an_older_attempt_cannot_stand_in(tmp_path: Path) -> None:
-    """With ``sync=False``, the log ends before a frame that names another block than the valid one at its place."""
+    """With ``sync=False``, the log ends before a frame that names another block than the valid one at its place.
+
+    A repair does not take that block either.
+    """
     path = tmp_path / "q"
     blocks = encode_block([b"old"], SALT, HEADER_BYTES, 0, 0)
     enqueue = Enqueue(0, 1, 1, HEADER_BYTES, blocks.length_bytes, 0, 12345)
@@ -77,6 +82,9 @@ def test_block_of_an_older_attempt_cannot_stand_in(tmp_path: Path) -> None:
     segment.write(blocks.buffers, blocks.length_bytes, 1)
     segment.close()
     (path / "pool").mkdir()
+    shutil.copytree(path, repaired := tmp_path / "another" / "q")
     with PersistentQueue(path) as queue:
         assert queue.recovery.lost_transactions == 1
         assert drain(queue) == []
+    report = repair(repaired)
+    assert (report.items, report.lost) == (0, ((0, 1),))

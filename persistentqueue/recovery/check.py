@@ -451,8 +451,8 @@ def repair(
     delivered again.
 
     A wrong or damaged ``data.path``, and a lost or damaged ``queue.id``, are written anew under one condition: the
-    segments that the log names are in the recorded location, or at ``data_path``. A ``queue.id`` that no queue records
-    is set aside.
+    segments that the log names are in the recorded location, or at ``data_path``. If the log names none, ``data_path``
+    is believed unless another queue has that location. A ``queue.id`` that no queue records is set aside.
 
     A damaged schema of typed rows is reported and stays as it is, since its number must not be given to another one. A
     damaged ``queue.limits`` is reported, too: the next opening that does not keep the limits writes it anew.
@@ -529,12 +529,9 @@ def _repair(
         if renew:
             refuse_unsettled(taken.lock.disk, directory, "gets no new identity", "renew")
         salvaged = salvage(taken.lock.disk, taken.places, asking(disk, directory, UNKNOWN, trust), meter)
-        if renew:
-            salvaged.recovered.state.identity = b""  # an opening gives a new identity to a queue without one
-        if not salvaged.recovered.state.identity:  # the holds in the file are those of the queue that was here
-            remove_file(taken.lock.disk, join(directory, HOLDS_NAME))
-        if fan_out:
-            _remove_plain_consumer(directory, salvaged.recovered.state)
+        if not mended.is_proven:
+            salvaged.recovered.keep_segments()
+        _change(taken.lock.disk, directory, salvaged.recovered.state, renew, fan_out)
         salvaged.problems += _check_log(salvaged.recovered)
         next_sequence = salvaged.recovered.state.next_sequence
         store = begin(taken, salvaged.recovered, meter=meter)
@@ -578,6 +575,16 @@ def _salvage_adopted(disk: Disk, directory: str, given: str | None, trust: bool,
 
 def _settings(trust: bool) -> Settings:
     return Settings(keep_limits=True, trust=trust, network_disk=True)
+
+
+def _change(disk: Disk, directory: str, state: State, renew: bool, fan_out: bool) -> None:
+    """Make the changes that the caller of ``repair`` asks for. Raises ``ValueError``."""
+    if renew:
+        state.identity = b""  # an opening gives a new identity to a queue without one
+    if not state.identity:  # the holds in the file are those of the queue that was here
+        remove_file(disk, join(directory, HOLDS_NAME))
+    if fan_out:
+        _remove_plain_consumer(directory, state)
 
 
 def _remove_plain_consumer(directory: str, state: State) -> None:

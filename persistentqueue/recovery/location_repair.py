@@ -9,6 +9,10 @@ Records of two queues may have been exchanged, and accepted so. Then a location 
 it, with another id, under two conditions. It holds a segment that the log of this queue names. And the other queue
 records another location, or records this one and has none of its segments there.
 
+If the log names no segment, the location may hold published files, and its ``queue.id`` may be damaged or lost. Then a
+caller that names the location is believed. But no segment is deleted there: those that the log does not name are set
+aside.
+
 If no record and no argument names a location, the queue's own directory must have ``data``, which each queue without
 another location has (see ``need_data``). A file that is replaced is kept as ``*.damaged``.
 """
@@ -60,6 +64,8 @@ class Mended(NamedTuple):
 
     problems: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
+    is_proven: bool = True
+    """Whether the location is surely the queue's; else only the caller says so, and no segment there may be deleted."""
 
 
 def mend_places(disk: Disk, directory: str, data_path: str | None) -> Mended:
@@ -90,7 +96,7 @@ def mend_places(disk: Disk, directory: str, data_path: str | None) -> Mended:
     lock = Lock(disk, join(directory, LOCK_NAME))
     try:  # with the lock in it: an interruption may come when it is taken
         lock.acquire(0.0)
-        mended = Mended((str(problem),), tuple(_mend(disk, directory, data_path, problem, lock)))
+        mended = _mend(disk, directory, data_path, problem, lock)
         shielded(lock.release)
     except BaseException:  # also an interruption of that step, which then does the rest
         shielded(lock.release)
@@ -114,17 +120,18 @@ def _mend(
     data_path: str | None,
     problem: CorruptionError | DataMissingError | DataPathError,
     lock: Lock,
-) -> list[str]:
-    """Tie the queue to its location; return the names of the copies of the replaced files."""
+) -> Mended:
+    """Tie the queue to its location."""
     record: Places | None = None
     with suppress(CorruptionError):
         record = read_record(disk, directory)
     path = data_path or (record.place.path if record is not None else OWN.path)
     root = directory if path == OWN.path else path
+    is_proven = _holds(disk, directory, root)
     if isinstance(problem, DataMissingError) and data_path is None:
-        if not names_in(disk, root) or not _holds(disk, directory, root):
+        if not names_in(disk, root) or not is_proven:
             raise problem  # the remedy is to mount the medium, or to name the location, and not a repair
-    elif not _holds(disk, directory, root) or (
+    elif not (is_proven or (data_path is not None and _may_hold(disk, directory, root))) or (
         record is None and data_path is None and DATA_DIRECTORY not in names_in(disk, directory)
     ):
         is_lost = record == Places(directory) and data_path is None  # neither a record nor ``data``, and a damaged log
@@ -139,7 +146,7 @@ def _mend(
     if record is None or record.place != place:
         copies.append(_keep(disk, join(directory, PATH_NAME)))
         write_places(disk, Places(directory, place, record.others if record is not None else ()))
-    return [basename(copy) for copy in copies if copy is not None]
+    return Mended((str(problem),), tuple(basename(copy) for copy in copies if copy is not None), is_proven)
 
 
 def _keep(disk: Disk, path: str) -> str | None:
@@ -206,13 +213,29 @@ def _holds(disk: Disk, directory: str, root: str) -> bool:
     return is_empty(disk, root)
 
 
+def _may_hold(disk: Disk, directory: str, root: str) -> bool:
+    """Return whether nothing says that ``root`` is not the queue's location: the log names no segment, and it bears no
+    readable id."""
+    try:
+        return segments_in_log(disk, directory, STRICT) == [] and read_id(disk, root) is None
+    except CorruptionError:
+        return True
+
+
 def set_stray_id_aside(disk: Disk, directory: str) -> Mended:
     """Set aside a ``queue.id`` that no queue records; leave it if the queue that it names still records this location.
 
-    A directory with such a file, and without a log, is refused as the location of another queue's segments.
+    A directory with such a file, and without a log, is refused as the location of another queue's segments. A damaged
+    one names no queue.
     """
-    found = read_id(disk, directory) if ID_NAME in names_in(disk, directory) else None
-    if found is None or names_in(disk, directory, LOG_DIRECTORY) or names_in(disk, directory, DATA_DIRECTORY):
+    parts = (LOG_DIRECTORY, DATA_DIRECTORY)
+    if ID_NAME not in names_in(disk, directory) or any(names_in(disk, directory, part) for part in parts):
+        return Mended()
+    try:
+        found = read_id(disk, directory)
+    except CorruptionError as damage:
+        return Mended((str(damage),), (basename(set_aside(disk, join(directory, ID_NAME))),))
+    if found is None:
         return Mended()
     with suppress(CorruptionError, DataPathError, DataMissingError):
         if not find_generations(disk, found[1]) or read_record(disk, found[1]).place.id != found[0]:

@@ -53,7 +53,7 @@ SHARED_POOL = ".pool"
 VERSION = 1
 _FILE_BYTES_MAX = 1024 * 1024
 _ID_BYTES = 16
-_ADVICE = "the queue opens without this file if the data directory of its segments is put into its own directory"
+_ADVICE = "run repair with data_path=, the directory that holds the segments: persistentqueue repair --data-path DIR"
 
 
 class Place(NamedTuple):

@@ -19,6 +19,7 @@ import pytest
 
 from persistentqueue import (
     CorruptionError,
+    DataMissingError,
     DataPathError,
     DiskFullError,
     PersistentQueue,
@@ -586,6 +587,50 @@ def test_a_repair_ties_a_queue_to_no_place_without_its_items(tmp_path: Path, ado
     assert repair(path.parent, "q", data_path=tmp_path / "media").lost == ()
     with PersistentQueue(path) as queue:
         assert drain(queue) == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("lost", ["damaged", "gone", "both damaged"])
+def test_a_repair_believes_the_location_that_it_is_told(tmp_path: Path, lost: str) -> None:
+    """A queue without segments, whose ``queue.id`` is damaged or gone beside published files, is tied to the location
+    that the caller names. A segment there that the log does not name is kept, set aside."""
+    path, media = far(tmp_path, "q", adopted=False), tmp_path / "media" / "q"
+    if lost != "both damaged":
+        flip(path / "data.path", 5)  # back to what it was
+    (media / "data").mkdir(exist_ok=True)
+    (media / "data" / "000000000009.seg").write_bytes(unknown := b"of another queue, perhaps" * 9)
+    (media / "queue.id").unlink() if lost == "gone" else (media / "queue.id").write_bytes(b"damaged")
+    with pytest.raises((DataPathError, DataMissingError), match="data_path="):
+        repair(path)
+    report = repair(path.parent, "q", data_path=tmp_path / "media")
+    assert report.problems and (report.items, report.lost) == (3, ())
+    assert (media / "data" / "000000000009.seg.damaged").read_bytes() == unknown
+    assert "data/000000000009.seg.damaged" in report.kept
+    assert taken_out(path) == [b"0", b"1", b"2"]
+
+
+def test_a_repair_ties_a_queue_to_no_location_of_another_one(tmp_path: Path) -> None:
+    """A location whose ``queue.id`` names another queue is refused, also if the log names no segment."""
+    path = far(tmp_path, "q", adopted=False)
+    far(tmp_path / "other", "q", adopted=False)
+    with pytest.raises(DataPathError, match="name the directory that holds the segments"):
+        repair(path.parent, "q", data_path=tmp_path / "other" / "media")
+
+
+@pytest.mark.parametrize("has_log", [False, True])
+def test_a_damaged_id_where_no_segments_are(tmp_path: Path, has_log: bool) -> None:
+    """A damaged ``queue.id`` in a directory with a log does not matter.
+
+    In a directory with neither a log nor segments, a repair sets it aside, so that a queue can be made there.
+    """
+    path = tmp_path / "queue"
+    if has_log:
+        PersistentQueue(path).close()
+    else:
+        path.mkdir()
+    (path / "queue.id").write_bytes(b"damaged")
+    report = repair(path)
+    assert (report.kept, len(report.problems)) == (((), 0) if has_log else (("queue.id.damaged",), 1))
+    PersistentQueue(path).close()
 
 
 def test_a_repair_finds_an_adopted_file_that_was_not_renamed(tmp_path: Path) -> None:

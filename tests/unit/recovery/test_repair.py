@@ -597,7 +597,10 @@ def test_a_repair_believes_the_location_that_it_is_told(tmp_path: Path, lost: st
     if lost != "both damaged":
         flip(path / "data.path", 5)  # back to what it was
     (media / "data").mkdir(exist_ok=True)
-    (media / "data" / "000000000009.seg").write_bytes(unknown := b"of another queue, perhaps" * 9)
+    with PersistentQueue(tmp_path / "another") as another:
+        put(another, b"an item")
+    unknown = segment_files(tmp_path / "another")[0].read_bytes()
+    (media / "data" / "000000000009.seg").write_bytes(unknown)
     (media / "queue.id").unlink() if lost == "gone" else (media / "queue.id").write_bytes(b"damaged")
     with pytest.raises((DataPathError, DataMissingError), match="data_path="):
         repair(path)

@@ -542,19 +542,19 @@ class QueueFullError(PersistentQueueError):
     """
 
     def __init__(
-        self, path: str, limit: str, most: int, holds: int, asked: int, lasting: bool, published: bool = False
+        self, path: str, limit: str, most: int, holds: int, asked: int, lasting: bool, advice: str = ""
     ) -> None:
         self.path, self.limit, self.most = path, limit, most
         self.holds, self.asked, self.lasting = holds, asked, lasting
-        found, advice = f"the queue holds {holds}", "dequeue, then flush again"
+        found = f"the queue holds {holds}"
         if limit == "min_free_bytes":
             found, advice = f"the file system has {holds} free", "free space there, then flush again"
-        elif published:
-            advice = f"this published file never fits, and those behind it wait: open the queue with a higher {limit}"
         elif lasting:
-            advice = "it never fits: flush less at once or raise the limit, then flush again"
-        elif limit in {"max_items", "max_bytes"} and holds + asked <= most:
-            found += ", and other flushes come before this one"
+            advice = advice or "it never fits: flush less at once or raise the limit, then flush again"
+        else:
+            advice = "dequeue, then flush again"
+            if limit in {"max_items", "max_bytes"} and holds + asked <= most:
+                found += ", and other flushes come before this one"
         text = f"{limit}={most} leaves no room for {asked} more, {found}; nothing was committed: {advice}"
         super().__init__(f"{path}: {text}")
 

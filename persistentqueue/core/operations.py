@@ -553,7 +553,8 @@ def _encode_subscription(operation: SubscriptionOpened) -> bytes:
     return _SUBSCRIPTION.pack(_KIND_SUBSCRIPTION, operation.number, operation.first, len(name)) + name
 
 
-def _encode_marker(marker: MarkerSet) -> bytes:
+def encode_marker(marker: MarkerSet) -> bytes:
+    """Return the bytes of a marker, in a frame and in a checkpoint."""
     name = marker.name.encode()
     return _MARKER.pack(_KIND_MARKER, marker.version, len(name)) + name
 
@@ -563,7 +564,7 @@ def _encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     counts = (*map(len, tables), len(checkpoint.markers))
     parts = [_CHECKPOINT.pack(_KIND_CHECKPOINT, *checkpoint[:5], *counts)]
     parts += [_numbers(chain.from_iterable(table)) for table in tables]
-    parts += map(_encode_marker, checkpoint.markers)
+    parts += map(encode_marker, checkpoint.markers)
     return b"".join(parts)
 
 
@@ -668,7 +669,7 @@ _ENCODERS: dict[type, Callable[[Any], bytes]] = {
     Enqueue: _encode_enqueue,
     Dequeue: lambda operation: _DEQUEUE.pack(_KIND_DEQUEUE, *operation),
     SegmentCreated: lambda operation: _SEGMENT.pack(_KIND_SEGMENT, *operation),
-    MarkerSet: _encode_marker,
+    MarkerSet: encode_marker,
     Checkpoint: _encode_checkpoint,
     Compaction: _encode_compaction,
     Adoption: _encode_adoption,

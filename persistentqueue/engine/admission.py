@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from ..core.block import most_block_bytes
 from ..core.header import HEADER_BYTES
+from ..core.operations import MarkerSet, encode_marker
+from ..drawing.text import many
 from ..errors import QueueFullError, ResourceError
 from ..storage.inbox_limits import empty_bytes, reserve_bytes
 from ..storage.layout import DAMAGED_SUFFIX
@@ -23,6 +25,13 @@ from .context import Context
 from .subscriptions import Subscriptions
 from .transaction import Transaction
 
+CHECKPOINTS_PER_LOG = 4
+"""Least length of a log, in lengths of its checkpoint. It keeps the cost of checkpoints small."""
+ENQUEUES_PER_LOG = 0.7
+"""Part of a log that frames with enqueues may fill.
+
+A new segment with an extent takes 78 bytes in a frame and 104 in the next checkpoint. Behind that checkpoint there must
+be room for a frame that dequeues."""
 _LOGS_PER_LIMIT = 16
 """Divisor of ``max_disk_bytes``: a log that grows with the rate of commits, or a frame with blocks, stays below this
 part."""
@@ -50,6 +59,8 @@ class Limits:
         self._quota = context.quota
         self.envelope_bytes = settings.envelopes.most_bytes if settings.envelopes is not None else 0
         self.max_items, self.max_bytes = settings.max_items, settings.max_bytes
+        self._markers = (0, 0)
+        """Number of markers, and their bytes in a checkpoint: those are computed again when the number has changed."""
 
     @property
     def items(self) -> int:
@@ -84,23 +95,36 @@ class Limits:
         most_bytes = self._settings.max_disk_bytes
         return log_bytes if most_bytes is None else min(log_bytes, most_bytes // _LOGS_PER_LIMIT)
 
-    def refuse(self, transaction: Transaction, limit: str, directory: str = "") -> QueueFullError:
+    def refuse(
+        self, transaction: Transaction, limit: str, directory: str = "", has_failed: bool = False
+    ) -> QueueFullError:
         """Return the error for a transaction that ``limit`` leaves no room for.
 
-        For ``min_free_bytes``, ``directory`` is the one of the file that could not grow.
+        For ``min_free_bytes``, ``directory`` is the one of the file that could not grow. ``has_failed`` tells that the
+        transaction was tried just now.
         """
         most: int = getattr(self._settings, limit)
+        advice = ""
         asked = transaction.count if limit == "max_items" else measure_bytes(transaction, self.envelope_bytes)
         if limit == "max_items":
             holds, least = self.items, 0
         elif limit == "max_bytes":
             holds, least = self.state.live_bytes, 0
         elif limit == "max_disk_bytes":
-            holds, least = self._disk_bytes, self._least_bytes
+            holds, least = self._disk_bytes, self._least_bytes(self._settings.log_bytes)
+            marked = self._least_bytes(
+                self._marked_log_bytes(has_failed and self.state.next_sequence == self.state.gone_count)
+            )
+            if asked + least <= most < asked + marked:
+                least = marked
+                advice = (
+                    f"the queue's {many(len(self.state.markers), 'marker')} leave no room for items, and no dequeue "
+                    "frees them: raise the limit, then flush again, and use fewer names of markers"
+                )
         else:  # min_free_bytes: only other programs free that space, and no wake-up would tell of it; so it is lasting
             holds, least = self._disk.free_bytes(directory), most
         path = directory if limit == "min_free_bytes" else self.directory
-        return QueueFullError(path, limit, most, holds, asked, asked + least > most)
+        return QueueFullError(path, limit, most, holds, asked, asked + least > most, advice)
 
     def refuse_for_ever(self, transaction: Transaction) -> QueueFullError | None:
         """Return the error for a transaction that does not even fit into an empty queue; None if it does fit."""
@@ -115,7 +139,9 @@ class Limits:
         It is ``QueueFullError`` if a limit of the queue caused ``error``, and ``error`` itself otherwise.
         """
         cause = error.__cause__
-        return self.refuse(transaction, cause.limit, cause.directory) if isinstance(cause, OverLimitError) else error
+        if not isinstance(cause, OverLimitError):
+            return error
+        return self.refuse(transaction, cause.limit, cause.directory, has_failed=True)
 
     def _fills(self) -> list[tuple[float, str]]:
         held = (
@@ -130,14 +156,25 @@ class Limits:
         """Bytes that the files take, and the reserve for the log to grow."""
         return self._quota.used_bytes + self._quota.reserve_bytes
 
-    @property
-    def _least_bytes(self) -> int:
-        """Bytes of the disk that an empty queue takes, with one segment that has no block yet.
+    def _least_bytes(self, log_bytes: int) -> int:
+        """Return the bytes of the disk that an empty queue takes, with one segment that has no block yet.
 
-        The files that were set aside count, since only the user deletes them.
+        Its log has this length. The files that were set aside count, since only the user deletes them.
         """
-        least_bytes = empty_bytes(self._settings.log_bytes, self._settings.max_disk_bytes) + HEADER_BYTES
+        least_bytes = empty_bytes(log_bytes, self._settings.max_disk_bytes) + HEADER_BYTES
         return least_bytes + self._quota.bytes_of(DAMAGED_SUFFIX)
+
+    def _marked_log_bytes(self, is_wanted: bool) -> int:
+        """Return the least length of a log with the markers, or the length that it gets if it ``is_wanted``.
+
+        A log can be shorter than it should be. So a queue with items may still take more. In an empty queue, only
+        its markers can be what has left no room.
+        """
+        count, markers = len(self.state.markers), self.state.markers
+        if self._markers[0] != count:  # no marker is ever removed
+            self._markers = count, sum(len(encode_marker(MarkerSet(*each))) for each in markers.items())
+        parts = CHECKPOINTS_PER_LOG if is_wanted else 1 / ENQUEUES_PER_LOG
+        return max(self._settings.log_bytes, int(parts * self._markers[1]))
 
 
 class Tally:

@@ -205,7 +205,10 @@ class Adopter:
         if error is not None and self._told != transaction.published:
             path = self._inbox.path(transaction.published)
             self._told = transaction.published
-            full = QueueFullError(path, error.limit, error.most, error.holds, error.asked, True, published=True)
+            advice = (
+                f"this published file never fits, and those behind it wait: open the queue with a higher {error.limit}"
+            )
+            full = QueueFullError(path, error.limit, error.most, error.holds, error.asked, True, advice)
             self._inbox.tell(full)
 
     def _commit(self, published: list[Transaction]) -> int:

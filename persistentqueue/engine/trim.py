@@ -43,7 +43,7 @@ from ..storage.segment_files import Segments
 from ..system.disk import NO_SPACE, join
 from ..system.files import sync_directory
 from ..system.path_errors import lacking
-from .admission import Limits
+from .admission import CHECKPOINTS_PER_LOG, ENQUEUES_PER_LOG, Limits
 from .context import Context
 from .subscriptions import Subscriptions
 
@@ -63,13 +63,6 @@ _BYTES_PER_TURN = 1024 * 1024
 
 The zeros of a longer log cost writes in proportion to its length, and each of its turns saves one trim. So a log is
 doubled only after its trims have cost about as much as the zeros will."""
-_CHECKPOINTS_PER_LOG = 4
-"""Least length of a log, in lengths of its checkpoint. It keeps the cost of checkpoints small."""
-_ENQUEUES_PER_LOG = 0.7
-"""Part of a log that frames with enqueues may fill.
-
-A new segment with an extent takes 78 bytes in a frame and 104 in the next checkpoint. Behind that checkpoint there must
-be room for a frame that dequeues."""
 _GROWTH_PACE = 2
 """Bytes that the spare gets for each byte that the log has got, while it is to become longer."""
 _GROWTH_STEP_BYTES = 512 * 1024
@@ -277,7 +270,7 @@ class Generations:
                 self._next_bytes = self._settings.log_bytes
         # The next checkpoint must have room for everything that this log enqueues, and leave room for frames that
         # dequeue. On a full disk, that checkpoint can only be written to the spare.
-        log.enqueue_bytes_max = int(_ENQUEUES_PER_LOG * min(log.capacity_bytes, self._spare_bytes))
+        log.enqueue_bytes_max = int(ENQUEUES_PER_LOG * min(log.capacity_bytes, self._spare_bytes))
         wanted_bytes = max(log.capacity_bytes, self._next_bytes) if self.shortage is None else 0
         self.growth_bytes, self._grown_at = max(wanted_bytes - self._spare_bytes, 0), log.end
 
@@ -390,11 +383,11 @@ class Generations:
         path = join(self._places.path(LOG_DIRECTORY), log_name(self.number + 1))
         body = encode_transaction(operations)
         checkpoint_bytes = len(body) + OVERHEAD_BYTES
-        self._needed_bytes = max(self._settings.log_bytes, _CHECKPOINTS_PER_LOG * checkpoint_bytes + 2 * extra_bytes)
+        self._needed_bytes = max(self._settings.log_bytes, CHECKPOINTS_PER_LOG * checkpoint_bytes + 2 * extra_bytes)
         self._wanted_bytes = max(self._next_bytes, self._needed_bytes)
         wanted_bytes = max(min(self._wanted_bytes, self._spare_bytes), self._needed_bytes)
         least_bytes = checkpoint_bytes + FRAME_HEADER_BYTES + extra_bytes
-        least, most_bytes = (int(least_bytes / _ENQUEUES_PER_LOG) + 1, least_bytes), self._slack * self._wanted_bytes
+        least, most_bytes = (int(least_bytes / ENQUEUES_PER_LOG) + 1, least_bytes), self._slack * self._wanted_bytes
         self._quota.refused = None
         try:
             fd, size_bytes = self.spare.open_fitting(wanted_bytes, most_bytes, least, enqueues, self._quota)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from persistentqueue.engine.commit import Committer
 from tests.conftest import QueueFactory
 from tests.crash.disk import SimulatedDisk
 from tests.support.limits import SECONDS, consume, content, files_bytes, opened, spilling, take, transaction, waits
-from tests.support.queues import crash, drain, put, put_each, segment_files
+from tests.support.queues import IN_CACHE, crash, drain, put, put_each, segment_files
 
 KIB, MIB = 1024, 1024 * 1024
 
@@ -253,6 +254,49 @@ def test_marker_of_who_finds_no_room_on_the_disk() -> None:
         store.commit([small])
         assert (small.settled, small.skipped) == (True, False)
         assert store.state.markers == {"m": 5}
+
+
+def refused_marker(queue: PersistentQueue, first: int, drains: bool) -> QueueFullError:
+    """Enqueue one item with each of many markers, and drain the queue after each if it ``drains``; return the error of
+    the first one that is refused."""
+    timeout = SECONDS if drains and queue._open().blocks else 0.0
+    with queue.session() as session:
+        with pytest.raises(QueueFullError) as caught:
+            for number in count(first):
+                session.enqueue(b"x")
+                session.flush(timeout=timeout, marker=(f"{number:0100}", 1))
+                if drains:
+                    drain(queue)
+        session.rollback()
+    return caught.value
+
+
+@pytest.mark.parametrize("full", ["raise", "block"])
+def test_markers_that_leave_no_room(open_queue: QueueFactory, full: str) -> None:
+    """If markers have filled ``max_disk_bytes``, a dequeue may still help. If no item is left, none can: the error says
+    so, names the markers, and comes at once, also from a queue that waits for room."""
+    queue = open_queue(max_disk_bytes=400 * KIB, log_bytes=16 * KIB, sync=False, full=full, disk=IN_CACHE)
+    error = refused_marker(queue, 0, drains=False)
+    assert (error.limit, error.lasting) == ("max_disk_bytes", False)
+    assert str(error).endswith("nothing was committed: dequeue, then flush again")
+    markers = len(drain(queue))
+    error = refused_marker(queue, markers, drains=True)
+    assert error.lasting
+    assert f"the queue's {len(queue._open()._store.state.markers):,} markers leave no room for items" in str(error)
+    assert "no dequeue frees them: raise the limit, then flush again" in str(error)
+
+
+def test_markers_that_leave_no_room_for_ever() -> None:
+    """A transaction for which the markers leave no room in the shortest log is refused for ever, with items or not."""
+    with opened(max_disk_bytes=400 * KIB, log_bytes=16 * KIB) as store:
+        put_one = transaction(b"x")
+        assert store.limits.refuse_for_ever(put_one) is None
+        store.state.markers.update({f"{number:0100}": 1 for number in range(700)})
+        refused = store.limits.refuse_for_ever(put_one)
+        assert refused is not None and refused.lasting and "700 markers" in str(refused)
+        store.state.markers.clear()
+        large = store.limits.refuse_for_ever(transaction(bytes(400 * KIB)))
+        assert large is not None and "never fits: flush less at once" in str(large)
 
 
 def test_short_way_is_taken_where_there_is_room(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:

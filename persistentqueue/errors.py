@@ -708,12 +708,13 @@ class CorruptionError(PersistentQueueError):
         offset: The position of the damage, in bytes from the start of the file.
         expected: The content that should be there, as text.
         found: The content that is there, as text.
+        damage: The text of the error without its advice.
     """
 
     def __init__(self, file: str, offset: int, expected: str, found: str, consequence: str = "") -> None:
         self.file, self.offset, self.expected, self.found = file, offset, expected, found
-        message = f"{file}: damaged at offset {offset}: expected {expected}, found {found}"
-        super().__init__(f"{message}; {consequence}" if consequence else message)
+        self.damage = f"{file}: damaged at offset {offset}: expected {expected}, found {found}"
+        super().__init__(f"{self.damage}; {consequence}" if consequence else self.damage)
 
 
 class InboxAccessError(PersistentQueueError, PermissionError):

@@ -146,7 +146,8 @@ def _mend(
     if record is None or record.place != place:
         copies.append(_keep(disk, join(directory, PATH_NAME)))
         write_places(disk, Places(directory, place, record.others if record is not None else ()))
-    return Mended((str(problem),), tuple(basename(copy) for copy in copies if copy is not None), is_proven)
+    what = problem.damage if isinstance(problem, CorruptionError) else str(problem)
+    return Mended((what,), tuple(basename(copy) for copy in copies if copy is not None), is_proven)
 
 
 def _keep(disk: Disk, path: str) -> str | None:
@@ -234,7 +235,7 @@ def set_stray_id_aside(disk: Disk, directory: str) -> Mended:
     try:
         found = read_id(disk, directory)
     except CorruptionError as damage:
-        return Mended((str(damage),), (basename(set_aside(disk, join(directory, ID_NAME))),))
+        return Mended((damage.damage,), (basename(set_aside(disk, join(directory, ID_NAME))),))
     if found is None:
         return Mended()
     with suppress(CorruptionError, DataPathError, DataMissingError):

@@ -92,6 +92,7 @@ def announce(directory: str, report: RecoveryReport) -> None:
             LOGGER.error("%s: nothing refers to %s, which may hold items: renamed to *.damaged", directory, name)
 
 
+_REPAIR = "nothing was changed: restore the file, or copy the directory, then run repair"
 _NO_CREATION = "check the path; create=False makes none"
 
 
@@ -269,7 +270,12 @@ def _need_queue(disk: Disk, directory: str) -> None:
 
 def _recover(taken: Taken, decide: Decide, meter: Meter = SILENT) -> Recovered | None:
     """Read the queue; return None if there is none. Raises ``DataMissingError``, and the errors of ``recover``."""
-    recovered = recover(taken.lock.disk, taken.places, decide, meter)
+    try:
+        recovered = recover(taken.lock.disk, taken.places, decide, meter)
+    except CorruptionError as error:
+        if str(error) != error.damage:
+            raise
+        raise CorruptionError(error.file, error.offset, error.expected, error.found, _REPAIR) from None
     if recovered is not None and recovered.state.extents:  # without an item, no segment is needed
         need_data(taken.lock.disk, taken.places, recovered.replay)
     return recovered

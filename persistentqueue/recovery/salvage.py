@@ -114,7 +114,7 @@ def salvage(disk: Disk, places: Places, decide: Decide, meter: Meter = SILENT) -
         salvaged = Salvaged(recovered)
     except CorruptionError as damage:
         salvaged = _salvage_log(disk, places, decide_anyway, meter)
-        salvaged.problems.append(str(damage))
+        salvaged.problems.append(damage.damage)  # without the advice to run a repair
     salvaged.problems[:0] = special
     salvaged.problems += undecided
     finish_adoptions(disk, places, salvaged.recovered)

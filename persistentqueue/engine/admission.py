@@ -111,16 +111,8 @@ class Limits:
         elif limit == "max_bytes":
             holds, least = self.state.live_bytes, 0
         elif limit == "max_disk_bytes":
-            holds, least = self._disk_bytes, self._least_bytes(self._settings.log_bytes)
-            marked = self._least_bytes(
-                self._marked_log_bytes(has_failed and self.state.next_sequence == self.state.gone_count)
-            )
-            if asked + least <= most < asked + marked:
-                least = marked
-                advice = (
-                    f"the queue's {many(len(self.state.markers), 'marker')} leave no room for items, and no dequeue "
-                    "frees them: raise the limit, then flush again, and use fewer names of markers"
-                )
+            holds = self._disk_bytes
+            least, advice = self._lasting_bytes(asked, most, has_failed)
         else:  # min_free_bytes: only other programs free that space, and no wake-up would tell of it; so it is lasting
             holds, least = self._disk.free_bytes(directory), most
         path = directory if limit == "min_free_bytes" else self.directory
@@ -156,13 +148,31 @@ class Limits:
         """Bytes that the files take, and the reserve for the log to grow."""
         return self._quota.used_bytes + self._quota.reserve_bytes
 
-    def _least_bytes(self, log_bytes: int) -> int:
-        """Return the bytes of the disk that an empty queue takes, with one segment that has no block yet.
+    def _lasting_bytes(self, asked: int, most: int, has_failed: bool) -> tuple[int, str]:
+        """Return the bytes that stay if all items are consumed, with one segment that has no block yet.
 
-        Its log has this length. The files that were set aside count, since only the user deletes them.
+        Also return the advice if it is not the usual one: what stays beside the files of an empty queue, and leaves no
+        room for ``asked`` bytes.
         """
-        least_bytes = empty_bytes(log_bytes, self._settings.max_disk_bytes) + HEADER_BYTES
-        return least_bytes + self._quota.bytes_of(DAMAGED_SUFFIX)
+        markers, aside_bytes = self.state.markers, self._quota.bytes_of(DAMAGED_SUFFIX)
+        is_empty = self.state.next_sequence == self.state.gone_count
+        log_bytes = self._marked_log_bytes(is_wanted=has_failed and is_empty)
+        empty, marked = (
+            empty_bytes(each, most) + HEADER_BYTES + aside_bytes for each in (self._settings.log_bytes, log_bytes)
+        )
+        advice = ""
+        if asked + empty <= most < asked + marked:
+            empty = marked
+            advice = (
+                f"the queue's {many(len(markers), 'marker')} leave no room for items, and no dequeue frees them: raise "
+                "the limit, then flush again, and use fewer names of markers"
+            )
+        elif asked + empty - aside_bytes <= most < asked + empty:
+            advice = (
+                f"files that were set aside ({DAMAGED_SUFFIX}) take {aside_bytes} bytes: move them away, and open the "
+                "queue again, or raise the limit"
+            )
+        return empty, advice
 
     def _marked_log_bytes(self, is_wanted: bool) -> int:
         """Return the least length of a log with the markers, or the length that it gets if it ``is_wanted``.

@@ -375,7 +375,9 @@ def test_no_flush_waits_for_files_that_were_set_aside(open_queue: QueueFactory, 
     queue = open_queue(max_disk_bytes=12 * MIB, full="block")
     with queue.session() as session:
         session.enqueue(bytes(2 * MIB))
-        with pytest.raises(QueueFullError) as refused:
+        with pytest.raises(
+            QueueFullError, match=rf"set aside \(\.damaged\) take {8 * MIB} bytes: move them away"
+        ) as refused:
             session.flush(timeout=30)
         assert refused.value.lasting
         session.rollback()

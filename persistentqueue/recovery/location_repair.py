@@ -236,10 +236,8 @@ def set_stray_id_aside(disk: Disk, directory: str) -> Mended:
         found = read_id(disk, directory)
     except CorruptionError as damage:
         return Mended((damage.damage,), (basename(set_aside(disk, join(directory, ID_NAME))),))
-    if found is None:
-        return Mended()
     with suppress(CorruptionError, DataPathError, DataMissingError):
-        if not find_generations(disk, found[1]) or read_record(disk, found[1]).place.id != found[0]:
+        if found and (not find_generations(disk, found[1]) or read_record(disk, found[1]).place.id != found[0]):
             path = join(directory, ID_NAME)
             copy = keep_copy(disk, path)
             disk.unlink(path)

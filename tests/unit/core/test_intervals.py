@@ -131,6 +131,15 @@ def test_runs_united_with_members(noted: list[int], members: list[int]) -> None:
     assert members_of(Intervals(result[len(runs) :])) == sorted(set(members) - inside)
 
 
+@given(st.sets(st.integers(0, 9)), st.integers(0, 10))
+def test_drop_what_is_below(members: set[int], end: int) -> None:
+    """``drop_below`` removes the members below a number, and the part of a run that is below it."""
+    intervals = make(members)
+    intervals.drop_below(end)
+    left = sorted(member for member in members if member >= end)
+    assert (members_of(intervals), len(intervals)) == (left, len(left))
+
+
 @given(MEMBERS, st.integers(0, 46), st.integers(0, 46))
 def test_consume_the_rest(members: set[int], first: int, end: int) -> None:
     """``consume_rest`` consumes the sequences of a range that are not consumed, also from below the frontier on."""

@@ -151,8 +151,8 @@ class Limits:
     def _lasting_bytes(self, asked: int, most: int, has_failed: bool) -> tuple[int, str]:
         """Return the bytes that stay if all items are consumed, with one segment that has no block yet.
 
-        Also return the advice if it is not the usual one: what stays beside the files of an empty queue, and leaves no
-        room for ``asked`` bytes.
+        Also return the advice, if markers or files that were set aside leave no room for ``asked`` bytes; else an empty
+        text.
         """
         markers, aside_bytes = self.state.markers, self._quota.bytes_of(DAMAGED_SUFFIX)
         is_empty = self.state.next_sequence == self.state.gone_count

@@ -516,16 +516,14 @@ class InspectedQueue(SpaceKeeper):
         data = sizes[store.places.path(DATA_DIRECTORY)]
 
         def gather() -> tuple[Stats, Callable[[], int]]:
-            """Look at the counts, and at the sessions. Return the statistics without those of the items in memory, and
-            a function that counts them."""
+            """Look at the counts, and at the sessions. Also return a function that counts the items in memory."""
             numbers = {*store.state.segments, *(created.number for created in store.segments.unlogged)}
             reader = store.subscriptions.plain or store.subscriptions.of_all()
-            ready = len(reader.ready)
             log_bytes, log_capacity_bytes = store.generations.log_bytes
             counts, meters, seconds, connected = self.counts, self.meters, held_seconds(), self.counts.connected()
             history = up_to(self._present(), self._history.samples())
-            stats = Stats(
-                ready=ready,
+            return Stats(
+                ready=len(reader.ready),
                 held=reader.ready.held,
                 damaged=len(reader.ready.damaged),
                 enqueued=store.state.next_sequence,
@@ -573,17 +571,15 @@ class InspectedQueue(SpaceKeeper):
                 rejected=counts.rejected,
                 dead=counts.dead,
                 undecodable=counts.undecodable,
-                oldest_seconds=seconds_since(history, reader.ready.front()) if ready else 0.0,
+                oldest_seconds=seconds_since(history, reader.ready.front()) if reader.ready else 0.0,
                 history=history,
                 shares=tuple(_shares(store.state, data)),
                 connections=connected[0],
                 connections_waiting=connected[1],
-            )
-            return stats, reader.in_memory()
+            ), reader.in_memory()
 
-        stats, in_memory = self.look(gather)
-        cached = in_memory()  # without the mutex, as in ``explain``
-        return replace(stats, cached=cached, flowed=cached < stats.ready)
+        stats, in_memory = self.look(gather)  # it counts without the mutex, as ``explain`` does
+        return replace(stats, cached=(cached := in_memory()), flowed=cached < stats.ready)
 
 
 def _shares(state: State, sizes: Mapping[str, int]) -> Iterator[SegmentShare]:

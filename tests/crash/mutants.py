@@ -169,7 +169,7 @@ MUTANTS = (
     Mutant("a run is joined to one that it does not touch", "engine/commit", "(last.subscription, last.first + last.count) == (subscription, first):", "(last.subscription, last.first + last.count) <= (subscription, first):"),
     # --- items that were handed out
     Mutant("a rollback keeps what it held", "engine/store", "                transaction.ready.release(transaction.runs)\n", "                pass\n"),
-    Mutant("what was consumed out of order comes again", "core/availability", "            self._behind = first + count\n\n    def __len__", "            self._behind = first\n\n    def __len__"),
+    Mutant("what was consumed out of order comes again", "core/availability", "self._behind = cursor.count + self.returned.size", "self._behind = cursor.count"),
     # --- compaction
     Mutant("what a compaction copied is not synced", "engine/compaction", "            self.target.sync()\n", "            pass\n", "compacts"),
     Mutant("the name of what was copied to is not synced", "engine/compaction", "            sync_directory(self._disk, self._segments.directory)\n", "            pass\n", "compacts"),

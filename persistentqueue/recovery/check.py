@@ -452,7 +452,8 @@ def repair(
 
     A wrong or damaged ``data.path``, and a lost or damaged ``queue.id``, are written anew under one condition: the
     segments that the log names are in the recorded location, or at ``data_path``. If the log names none, ``data_path``
-    is believed unless another queue has that location. A ``queue.id`` that no queue records is set aside.
+    is believed unless it holds segments, or another queue has that location. A ``queue.id`` that no queue records is
+    set aside.
 
     A damaged schema of typed rows is reported and stays as it is, since its number must not be given to another one. A
     damaged ``queue.limits`` is reported, too: the next opening that does not keep the limits writes it anew.
@@ -529,8 +530,6 @@ def _repair(
         if renew:
             refuse_unsettled(taken.lock.disk, directory, "gets no new identity", "renew")
         salvaged = salvage(taken.lock.disk, taken.places, asking(disk, directory, UNKNOWN, trust), meter)
-        if not mended.is_proven:
-            salvaged.recovered.keep_segments()
         _change(taken.lock.disk, directory, salvaged.recovered.state, renew, fan_out)
         salvaged.problems += _check_log(salvaged.recovered)
         next_sequence = salvaged.recovered.state.next_sequence

@@ -10,8 +10,7 @@ it, with another id, under two conditions. It holds a segment that the log of th
 records another location, or records this one and has none of its segments there.
 
 If the log names no segment, the location may hold published files, and its ``queue.id`` may be damaged or lost. Then a
-caller that names the location is believed. But no segment is deleted there: those that the log does not name are set
-aside.
+caller that names the location is believed, unless it holds a segment, which may be that of another queue.
 
 If no record and no argument names a location, the queue's own directory must have ``data``, which each queue without
 another location has (see ``need_data``). A file that is replaced is kept as ``*.damaged``.
@@ -50,6 +49,7 @@ from ..storage.relocation import (
     is_empty,
     need_data,
     need_own_segments,
+    segments_in,
     segments_in_log,
 )
 from ..system.disk import Disk, abspath, basename, join
@@ -64,8 +64,6 @@ class Mended(NamedTuple):
 
     problems: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
-    is_proven: bool = True
-    """Whether the location is surely the queue's; else only the caller says so, and no segment there may be deleted."""
 
 
 def mend_places(disk: Disk, directory: str, data_path: str | None) -> Mended:
@@ -127,11 +125,11 @@ def _mend(
         record = read_record(disk, directory)
     path = data_path or (record.place.path if record is not None else OWN.path)
     root = directory if path == OWN.path else path
-    is_proven = _holds(disk, directory, root)
+    is_held = _holds(disk, directory, root)
     if isinstance(problem, DataMissingError) and data_path is None:
-        if not names_in(disk, root) or not is_proven:
+        if not names_in(disk, root) or not is_held:
             raise problem  # the remedy is to mount the medium, or to name the location, and not a repair
-    elif not (is_proven or (data_path is not None and _may_hold(disk, directory, root))) or (
+    elif not (is_held or (data_path is not None and _may_hold(disk, directory, root))) or (
         record is None and data_path is None and DATA_DIRECTORY not in names_in(disk, directory)
     ):
         is_lost = record == Places(directory) and data_path is None  # neither a record nor ``data``, and a damaged log
@@ -147,7 +145,7 @@ def _mend(
         copies.append(_keep(disk, join(directory, PATH_NAME)))
         write_places(disk, Places(directory, place, record.others if record is not None else ()))
     what = problem.damage if isinstance(problem, CorruptionError) else str(problem)
-    return Mended((what,), tuple(basename(copy) for copy in copies if copy is not None), is_proven)
+    return Mended((what,), tuple(basename(copy) for copy in copies if copy is not None))
 
 
 def _keep(disk: Disk, path: str) -> str | None:
@@ -215,10 +213,12 @@ def _holds(disk: Disk, directory: str, root: str) -> bool:
 
 
 def _may_hold(disk: Disk, directory: str, root: str) -> bool:
-    """Return whether nothing says that ``root`` is not the queue's location: the log names no segment, and it bears no
-    readable id."""
+    """Return whether nothing says that ``root`` is not the queue's location: the log names no segment, and ``root`` has
+    neither a segment nor a readable id."""
+    if segments_in_log(disk, directory, STRICT) != [] or segments_in(disk, root):
+        return False
     try:
-        return segments_in_log(disk, directory, STRICT) == [] and read_id(disk, root) is None
+        return read_id(disk, root) is None
     except CorruptionError:
         return True
 

@@ -33,10 +33,14 @@ pytestmark = [
 ]
 
 
+def test_row_03_a_dequeue_that_is_interrupted_anywhere_holds_nothing() -> None:
+    """A dequeue that is interrupted at any place where CPython looks for signals leaves no item held, and no lock."""
+    assert run_places("dequeue, and go on").interruptions >= 40
+
+
 @pytest.mark.parametrize(
     "name",
     [
-        "dequeue, and go on",
         "dequeue with a codec, and go on",
         "dequeue many with a codec, and go on",
         "dequeue many from disk",

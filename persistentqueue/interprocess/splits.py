@@ -293,28 +293,32 @@ def _wanted(state: State, runs: Iterable[Run]) -> Iterator[tuple[Extent, list[Ru
                 yield extent, wanted
 
 
-def partition(splits: Sequence[Split], most_bytes: int) -> list[list[Split]]:
-    """Return the splits in groups of about ``most_bytes`` bytes at most. A split that is larger is cut.
+def partition(splits: Sequence[Split], count: int) -> list[list[Split]]:
+    """Return the splits in ``count`` groups of about as many bytes, or in fewer if some items are longer than that.
 
     Args:
-        splits: The splits, in their order.
-        most_bytes: The approximate maximum of a group, in bytes of blocks, above 0.
+        splits: The splits, in their order. Each has an item.
+        count: The number of groups; at least 1.
 
     Returns:
-        The groups. Neither the order of the splits nor that of their items changes.
+        The groups. Neither the order of the splits nor that of their items changes. A split is cut where a group ends.
 
     The function reads no file. Any number of threads may call it at the same time.
     """
-    groups: list[list[Split]] = []
-    room_bytes = -1
+    total_bytes = sum(split.length_bytes for split in splits)
+    groups: list[list[Split]] = [[] for _ in range(count)]
+    begin = number = 0
     for split in splits:
-        for part in _cut(split, -(-split.length_bytes // most_bytes)):
-            if part.length_bytes > room_bytes:
-                groups.append([])
-                room_bytes = most_bytes
-            groups[-1].append(part)
-            room_bytes -= part.length_bytes
-    return groups
+        items, length_bytes, done = split.items, split.length_bytes, 0
+        while done < items:
+            left_bytes = total_bytes * (number + 1) // count - begin  # up to the end of the group
+            is_last = left_bytes >= length_bytes or number == count - 1
+            upto = items if is_last else max(items * left_bytes // length_bytes, done)
+            if upto > done:
+                groups[number].append(split._replace(runs=_part(split.runs, done, upto)))
+            number, done = number + (upto < items), upto
+        begin += length_bytes
+    return [group for group in groups if group]
 
 
 def read(
@@ -572,22 +576,13 @@ def _joined(group: Sequence[Enqueue]) -> Enqueue:
     return group[0]._replace(count=sum(each.count for each in group), length_bytes=len(blocks), inline=blocks)
 
 
-def _cut(split: Split, parts: int) -> Iterator[Split]:
-    """Yield the split in this number of parts, with about as many items each."""
-    if parts <= 1:
-        yield split
-        return
-    most = -(-split.items // parts)
-    some: list[Run] = []
-    room = most
-    for first, count in split.runs:
-        at, left = first, count
-        while left:
-            taken = min(left, room)
-            some.append((at, taken))
-            at, left, room = at + taken, left - taken, room - taken
-            if not room:
-                yield split._replace(runs=tuple(some))
-                some, room = [], most
-    if some:
-        yield split._replace(runs=tuple(some))
+def _part(runs: Iterable[Run], start: int, stop: int) -> tuple[Run, ...]:
+    """Return the items ``start … stop - 1`` of the runs, counted from the first item of the first run."""
+    found: list[Run] = []
+    at = 0
+    for first, count in runs:
+        begin, end = max(start - at, 0), min(stop - at, count)
+        if begin < end:
+            found.append((first + begin, end - begin))
+        at += count
+    return tuple(found)

@@ -42,7 +42,7 @@ _KINDS = {
     "timestamp": (TimestampType(), pa.timestamp("us", tz="UTC")),
 }
 PARTITION_BYTES = 64 * 1024 * 1024
-"""Approximate number of bytes that one task reads, unless the options ask for more partitions."""
+"""Approximate maximum of bytes that one task reads."""
 _BATCH_ROWS, _BATCH_BYTES = 10_000, 256 * 1024
 """Bounds of a batch of several blocks. A full block is a batch of its own, and its payload is not copied."""
 _VALUE_BYTES_MAX = 2**31 - 64
@@ -117,13 +117,14 @@ def need_format(place: Place, stored: str, asked: str) -> None:
 
 
 def partitions(splits: list[Split], least: int) -> list[InputPartition]:
-    """Return the splits as partitions of Spark, in order: about ``least`` of them or more, if there are enough bytes.
+    """Return the splits as partitions of Spark of about equal size, in order: ``least`` of them or more.
 
-    Without splits, return one partition without any: versions of Spark differ in what they make of an empty list.
+    There are fewer if items are few and long. Without splits, return one partition without any: versions of Spark
+    differ in what they make of an empty list.
     """
     total_bytes = sum(split.length_bytes for split in splits)
-    most_bytes = max(min(PARTITION_BYTES, -(-total_bytes // least)), 1)
-    return [InputPartition(group) for group in partition(splits, most_bytes)] or [InputPartition([])]
+    groups = partition(splits, max(least, -(-total_bytes // PARTITION_BYTES)))
+    return list(map(InputPartition, groups)) or [InputPartition([])]
 
 
 def batches(place: Place, splits: list[Split], skips: bool, wanted: Wanted) -> Iterator[pa.RecordBatch]:

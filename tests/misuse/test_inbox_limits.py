@@ -31,7 +31,7 @@ from persistentqueue.storage.publication import Part
 from persistentqueue.system.disk import DISK, Disk
 from tests.conftest import QueueFactory
 from tests.support.disks import call_on
-from tests.support.queues import drain
+from tests.support.queues import bytes_of, drain
 
 PUBLISHED = 2 * LOOK_NAMES + STEP_NAMES
 
@@ -311,7 +311,7 @@ def test_row_24_parts_are_on_the_disk(open_queue: QueueFactory, directory: Path)
         with pytest.raises(QueueFullError, match="max_disk_bytes="):
             for _ in range(40):
                 writer.write([b"x" * 1024] * 1024)
-                assert sum(path.stat().st_size for path in directory.rglob("*") if path.is_file()) <= most
+                assert bytes_of(directory.rglob("*")) <= most
         writer.drop()
 
 
@@ -326,7 +326,7 @@ def test_what_is_spilled_is_on_the_disk(open_queue: QueueFactory, directory: Pat
                 producer.enqueue_many([bytes(1024)] * 1024)
                 before = producer.pending
         assert caught.value.lasting and producer.pending >= before > 4096
-        assert sum(path.stat().st_size for path in directory.rglob("*") if path.is_file()) <= most
+        assert bytes_of(directory.rglob("*")) <= most
         with pytest.raises(QueueFullError, match="max_disk_bytes="):
             producer.enqueue(bytes(5 * 1024 * 1024))
         producer.rollback()
@@ -349,7 +349,7 @@ def test_row_24_the_inbox_is_on_the_disk(open_queue: QueueFactory, directory: Pa
             except QueueFullError as error:
                 refused.append(error.limit)
             producer.rollback()
-        sizes = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+        sizes = bytes_of(directory.rglob("*"))
         assert sizes <= most
     assert published and set(refused) == {"max_disk_bytes"}
     delete_queue(directory)

@@ -16,14 +16,14 @@ import pytest
 from persistentqueue import QueueFullError
 from persistentqueue.system.disk import Buffers
 from tests.conftest import QueueFactory
-from tests.support.queues import IN_CACHE, drain, put, put_each, segment_files
+from tests.support.queues import IN_CACHE, bytes_of, drain, put, put_each, segment_files
 
 KIB = 1024
 
 
 def on_disk(directory: Path) -> int:
     """Return the bytes of all files of a queue, except that of the lock."""
-    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file() and path.name != "lock")
+    return bytes_of(path for path in directory.rglob("*") if path.name != "lock")
 
 
 def test_no_utility_that_keeps_the_pool_filled(open_queue: QueueFactory, tmp_path: Path, directory: Path) -> None:

@@ -14,7 +14,7 @@ from persistentqueue.engine.transaction import Transaction
 from persistentqueue.recovery.opening import open_store
 from persistentqueue.system.disk import Disk
 
-from .queues import IN_CACHE, wait_for
+from .queues import IN_CACHE, bytes_of, wait_for
 
 SECONDS = 30.0  # a limit for work that should take milliseconds
 KIB, MIB = 1024, 1024 * 1024
@@ -52,7 +52,7 @@ def opened(disk: Disk = IN_CACHE, directory: str = "/queues/q", **settings: Any)
 
 def files_bytes(directory: Path) -> int:
     """Return the bytes of all files of a queue, without the lock file."""
-    return sum(path.stat().st_size for part in ("log", "data", "pool") for path in (directory / part).iterdir())
+    return bytes_of(path for part in ("log", "data", "pool") for path in (directory / part).iterdir())
 
 
 def waits(queue: PersistentQueue, count: int = 1) -> None:

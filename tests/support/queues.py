@@ -9,9 +9,10 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 import pytest
@@ -89,6 +90,16 @@ def log_file(directory: Path) -> Path:
 def segment_files(directory: Path) -> list[Path]:
     """Return the segments, oldest first."""
     return sorted((directory / "data").glob("*.seg"))
+
+
+def bytes_of(paths: Iterable[Path]) -> int:
+    """Return the bytes of the files among these paths. The background thread may delete some of them meanwhile."""
+    found = 0
+    for path in paths:
+        with suppress(FileNotFoundError):
+            stat = path.lstat()
+            found += stat.st_size if S_ISREG(stat.st_mode) else 0
+    return found
 
 
 def traits(path: Path) -> tuple[int, ...]:

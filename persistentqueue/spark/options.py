@@ -64,7 +64,7 @@ class ReadOptions:
     """The first sequence to read."""
     end: int | None = None
     """The first sequence not to read; None reads up to the end of the queue."""
-    min_partitions: int = 1
+    min_partitions: int = 0
     fail_on_data_loss: bool = True
     """If true, a read fails when an item that was planned is gone; if false, it leaves the item out."""
     columns: tuple[str, ...] = ITEM_COLUMNS
@@ -86,7 +86,7 @@ class StreamOptions:
     """Most items in one micro-batch; None is no limit."""
     max_bytes: int | None = None
     """Approximate limit of the bytes in one micro-batch; None is no limit."""
-    min_partitions: int = 1
+    min_partitions: int = 0
     fail_on_data_loss: bool = True
     """If true, the query fails when an item that it has to read is gone; if false, it continues without the item."""
     columns: tuple[str, ...] = ITEM_COLUMNS
@@ -112,7 +112,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         place,
         0 if start == "earliest" else _number("startingOffsets", start, "earliest or the first offset to read"),
         None if end == "latest" else _number("endingOffsets", end, "latest or the first offset not to read"),
-        max(_number("minPartitions", options.get("minPartitions", "1"), "a number"), 1),
+        _number("minPartitions", options.get("minPartitions", "0"), "a number"),
         _truth("failOnDataLoss", options.get("failOnDataLoss", "true")),
         chosen_columns(options),
         _is_by_block(options),
@@ -133,7 +133,7 @@ def stream_read_options(options: Mapping[str, str]) -> StreamOptions:
         starts[start] if start in starts else _number("startingOffsets", start, "earliest, latest or an offset"),
         _most("maxOffsetsPerTrigger", options.get("maxOffsetsPerTrigger")),
         _most("maxBytesPerTrigger", options.get("maxBytesPerTrigger")),
-        max(_number("minPartitions", options.get("minPartitions", "1"), "a number"), 1),
+        _number("minPartitions", options.get("minPartitions", "0"), "a number"),
         _truth("failOnDataLoss", options.get("failOnDataLoss", "true")),
         chosen_columns(options),
         format_of(options),

@@ -41,8 +41,11 @@ _KINDS = {
     "items": (LongType(), pa.int64()),
     "timestamp": (TimestampType(), pa.timestamp("us", tz="UTC")),
 }
-PARTITION_BYTES = 64 * 1024 * 1024
-"""Approximate maximum of bytes that one task reads."""
+PARTITION_BYTES, PARTITION_BYTES_MAX = 64 * 1024 * 1024, 128 * 1024 * 1024
+"""Approximate maximum of bytes that one task reads: by default, and if the options ask for a number of partitions.
+
+More tasks use more cores, but two tasks for each core take longer than one. So a number is kept if it can be. Spark's
+own files have the second maximum, too (``spark.sql.files.maxPartitionBytes``)."""
 _BATCH_ROWS, _BATCH_BYTES = 10_000, 256 * 1024
 """Bounds of a batch of several blocks. A full block is a batch of its own, and its payload is not copied."""
 _VALUE_BYTES_MAX = 2**31 - 64
@@ -117,13 +120,14 @@ def need_format(place: Place, stored: str, asked: str) -> None:
 
 
 def partitions(splits: list[Split], least: int) -> list[InputPartition]:
-    """Return the splits as partitions of Spark of about equal size, in order: ``least`` of them or more.
+    """Return the splits as partitions of Spark of about equal size, in order: ``least`` of them or more, if not 0.
 
     There are fewer if items are few and long. Without splits, return one partition without any: versions of Spark
     differ in what they make of an empty list.
     """
     total_bytes = sum(split.length_bytes for split in splits)
-    groups = partition(splits, max(least, -(-total_bytes // PARTITION_BYTES)))
+    most_bytes = PARTITION_BYTES_MAX if least else PARTITION_BYTES
+    groups = partition(splits, max(least, -(-total_bytes // most_bytes), 1))
     return list(map(InputPartition, groups)) or [InputPartition([])]
 
 

@@ -79,7 +79,8 @@ class QueueDataSource(DataSource):
 
     - ``startingOffsets``: ``earliest``, the default, or the first offset to read.
     - ``endingOffsets``: ``latest``, the default, or the first offset not to read.
-    - ``minPartitions``: The approximate least number of partitions. Default: 1.
+    - ``minPartitions``: The approximate number of partitions. There are more if one would have over 128 MiB. Default:
+      one for each 64 MiB.
     - ``failOnDataLoss``: ``true``, the default: a read fails if an item that was planned is gone. ``false``: it leaves
       the item out.
     - ``columns``: The columns to read, with commas between them. Default: ``value,offset,timestamp``. Spark does not

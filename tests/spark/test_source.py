@@ -23,10 +23,11 @@ from pyspark.sql.types import DataType, IntegerType, LongType, StringType, Struc
 from persistentqueue import CorruptionError, Encryption, InvalidNameError, PersistentQueue, check
 from persistentqueue.engine.inbox import PART_SECONDS_KEPT
 from persistentqueue.errors import BrokenQueueError
+from persistentqueue.interprocess import Split
 from persistentqueue.spark import partition_reader, register
 from persistentqueue.spark import writer as writers
 from persistentqueue.spark.options import read_options, stream_write_options, write_options
-from persistentqueue.spark.partition_reader import SCHEMA
+from persistentqueue.spark.partition_reader import SCHEMA, partitions
 from persistentqueue.spark.source import QueueDataSource
 from persistentqueue.storage.publication import is_part, is_published
 from tests.support.queues import drain, flip, put, segment_files
@@ -145,12 +146,19 @@ def test_a_thread_that_registers_writes(spark: SparkSession, tmp_path: Path) -> 
         assert pool.submit(work).result(300) == 2
 
 
+@pytest.mark.parametrize(("asked", "found"), [(0, 4), (1, 2), (2, 2), (3, 3), (8, 8)])
+def test_partitions_of_many_bytes(asked: int, found: int) -> None:
+    """A read of 200 MiB has a partition for each 64 MiB, or as many as requested, if none has more than 128 MiB."""
+    split = Split(("file",), 1, 2, 64, 64 + 200 * 1024 * 1024, 0, 2000, 0, ((0, 2000),), None)
+    assert len(partitions([split], asked)) == found
+
+
 def test_partitions_and_offsets(spark: SparkSession, tmp_path: Path) -> None:
     """A read has as many partitions as requested, and only the requested offsets."""
     with PersistentQueue(str(tmp_path), "q") as queue:
         put(queue, *(b"%d" % n for n in range(1000)))
     frame = load(spark, tmp_path, minPartitions=4)
-    assert count_partitions(frame) >= 4
+    assert count_partitions(frame) == 4
     assert [row.offset for row in frame.collect()] == list(range(1000))
     some = load(spark, tmp_path, startingOffsets=10, endingOffsets=20)
     assert [row.offset for row in some.collect()] == list(range(10, 20))

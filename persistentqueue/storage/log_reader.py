@@ -275,7 +275,7 @@ def decode_log(data: bytes, file: str, policy: Policy = STRICT, meter: Meter = S
                     raise CorruptionError(file, end, f"frame {frames[-1].number + 1}", f"frame {frame.number}")
             except CorruptionError as damage:
                 torn_bytes = _judge_end(data, end, header, file, damage)
-                later = _intact_frames(data, file, header.salt, frames[-1], SILENT)[1:] if torn_bytes else ()
+                later = _intact_frames(data, file, header.salt, frames[-1], SILENT)[1:]
                 behind = sum(len(each.transactions) for each in later)
                 break
             frames.append(frame)

@@ -206,11 +206,16 @@ def test_transactions_that_have_lost_their_blocks(unsynced: Path) -> None:
     assert taken_out(unsynced) == ITEMS[5:16] + ITEMS[17:]
 
 
-def test_transactions_behind_a_lost_frame(unsynced: Path) -> None:
-    """With ``sync=False``, ``check`` reports, and an opening counts, the transactions behind an invalid frame. A repair
-    keeps them."""
+@pytest.mark.parametrize("is_blank", [False, True], ids=["invalid", "never written"])
+def test_transactions_behind_a_lost_frame(unsynced: Path, is_blank: bool) -> None:
+    """With ``sync=False``, ``check`` reports, and an opening counts, the transactions behind an invalid frame, or
+    behind one that never reached the disk. A repair keeps them."""
     frame = replay_of(unsynced).frames[17]
-    flip(log_file(unsynced), frame.offset + 20)
+    if is_blank:
+        content = log_file(unsynced).read_bytes()
+        log_file(unsynced).write_bytes(content[: frame.offset] + bytes(frame.end - frame.offset) + content[frame.end :])
+    else:
+        flip(log_file(unsynced), frame.offset + 20)
     shutil.copytree(unsynced, opened_first := unsynced.parent / "another" / "queue")
     with PersistentQueue(opened_first) as queue:
         assert queue.recovery.lost_transactions == 44  # nothing tells the number of those in the invalid frame

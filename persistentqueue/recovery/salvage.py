@@ -58,6 +58,9 @@ from .in_doubt import Decide
 from .opening import finish_adoptions
 from .replay import Recovered, is_written, look_into_inbox, recover
 
+_ABOUT_ITEMS = Dequeue | Delivered | Delayed
+"""Operations about items that an earlier frame, or the same one, has enqueued."""
+
 
 @dataclass
 class Salvaged:
@@ -259,6 +262,8 @@ def _salvage_frame(
                     path = places.path(join(DATA_DIRECTORY, segment_name(operation.segment)))
                     salt = find_salt(disk, path, operation.segment)
                     state.apply(SegmentCreated(operation.segment, salt, 0))
+            elif isinstance(operation, _ABOUT_ITEMS):  # a lost frame has enqueued the last of them
+                _skip(salvaged, operation.first + operation.count - state.next_sequence)
             for part in _without_skipped(salvaged, operation):
                 state.apply(part)
             recovered.note(operation, inbox)
@@ -279,7 +284,7 @@ def _skip(salvaged: Salvaged, count: int) -> None:
 
 def _without_skipped(salvaged: Salvaged, operation: Operation) -> list[Operation]:
     """Return the operation, in parts if it is about a run of items of which lost frames have enqueued some."""
-    if not isinstance(operation, Dequeue | Delivered | Delayed) or not salvaged.skipped:
+    if not isinstance(operation, _ABOUT_ITEMS) or not salvaged.skipped:
         return [operation]
     runs = salvaged.skipped.missing(operation.first, operation.first + operation.count)
     return [operation._replace(first=first, count=count) for first, count in runs]

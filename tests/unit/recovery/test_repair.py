@@ -292,6 +292,23 @@ def test_a_dequeue_of_lost_items_and_others_counts(tmp_path: Path) -> None:
     assert taken_out(path) == ITEMS[18:20]
 
 
+def test_a_dequeue_behind_the_last_frame_with_items_counts(tmp_path: Path) -> None:
+    """An intact frame has consumed what it names, also if the items behind it were enqueued by a lost frame, and no
+    later frame enqueues. The items before came out again, and the next items got numbers of the lost ones."""
+    path = tmp_path / "queue"
+    queue = PersistentQueue(path, **SETTINGS)  # type: ignore[arg-type]
+    put(queue, *ITEMS[:5])
+    put(queue, *ITEMS[5:10])
+    with queue.transaction() as session:
+        assert session.dequeue_many(8) == ITEMS[:8]
+    crash(queue)
+    flip(log_file(path), replay_of(path).frames[2].offset + 50)
+    report = repair(path)
+    assert (report.items, report.lost) == (0, ((5, 3),))
+    assert not [problem for problem in report.problems if "contradicts" in problem]
+    assert taken_out(path) == []
+
+
 @pytest.mark.parametrize("offset", [20, 80], ids=["header", "checkpoint"])
 @pytest.mark.parametrize("gone", [False, True], ids=["damaged", "gone"])
 def test_log_of_no_use(path: Path, offset: int, gone: bool) -> None:

@@ -186,11 +186,17 @@ def _apply(disk: Disk, places: Places, replay: Replay, meter: Meter) -> Recovere
 
 
 def is_written(
-    disk: Disk, places: Places, operations: list[Operation], salts: dict[int, int], inbox: Mapping[str, str]
+    disk: Disk,
+    places: Places,
+    operations: list[Operation],
+    salts: dict[int, int],
+    inbox: Mapping[str, str],
+    trusted: bool = False,
 ) -> bool:
     """Return whether all blocks that the operations name and the log does not carry are on disk, with their checksums.
 
-    ``salts`` is extended by the segments that the operations introduce.
+    ``salts`` is extended by the segments that the operations introduce. If they are ``trusted``, the headers of the
+    segments do not matter.
     """
     for operation in operations:
         if isinstance(operation, SegmentCreated):
@@ -203,7 +209,7 @@ def is_written(
             number = operation.segment
             paths = [segment_path(places, number, names) for names in (adopted, {})]
             try:
-                segment = Segment.open_to_read(disk, paths, number, salts.get(number, 0))
+                segment = Segment.open_to_read(disk, paths, number, salts.get(number, 0), trusted)
                 try:
                     end = operation.offset + operation.length_bytes
                     if segment.checksums(operation.offset, end) != (operation.checksum, operation.count):

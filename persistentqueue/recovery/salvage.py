@@ -212,11 +212,14 @@ def _salvage_log(disk: Disk, places: Places, decide: Decide, meter: Meter) -> Sa
 def _has_blocks(
     disk: Disk, places: Places, salts: dict[int, int], operations: list[Operation], inbox: Mapping[str, str]
 ) -> bool:
-    """Return whether the blocks of these operations are the ones that were written. ``salts`` is extended."""
+    """Return whether the blocks of these operations are the ones that were written. ``salts`` is extended.
+
+    A damaged header of a segment does not matter, since it is written again.
+    """
     for number in {each.segment for each in operations if isinstance(each, Enqueue)} - salts.keys():
         with suppress(CorruptionError):
             salts[number] = find_salt(disk, places.path(join(DATA_DIRECTORY, segment_name(number))), number)
-    return is_written(disk, places, operations, salts, inbox)
+    return is_written(disk, places, operations, salts, inbox, trusted=True)
 
 
 def _drop_frame(places: Places, salvaged: Salvaged, frame: Frame, operations: list[Operation]) -> None:

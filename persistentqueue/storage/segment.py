@@ -251,12 +251,12 @@ class Segment:
         return cls._open(disk, [path], WRITE, number, salt, capacity_bytes, trusted)
 
     @classmethod
-    def open_to_read(cls, disk: Disk, paths: Sequence[str], number: int, salt: int) -> Segment:
+    def open_to_read(cls, disk: Disk, paths: Sequence[str], number: int, salt: int, trusted: bool = False) -> Segment:
         """Open the first of these paths that is a file, only to read it. Raises like ``open``.
 
         For a process beside the owner, which may rename the file meanwhile, from each path to the next one.
         """
-        return cls._open(disk, paths, READ, number, salt, 0)
+        return cls._open(disk, paths, READ, number, salt, 0, trusted)
 
     @classmethod
     def _open(

@@ -229,6 +229,14 @@ def test_transactions_behind_a_lost_frame(unsynced: Path, is_blank: bool) -> Non
     assert taken_out(unsynced) == ITEMS[5:16] + ITEMS[17:]
 
 
+def test_a_damaged_header_loses_no_transaction(unsynced: Path) -> None:
+    """With ``sync=False``, a segment with a damaged header keeps its blocks: a repair writes the header again."""
+    flip(segment_files(unsynced)[1], 20)
+    report = repair(unsynced)
+    assert report.problems and (report.items, report.lost) == (55, ())
+    assert taken_out(unsynced) == ITEMS[5:]
+
+
 def test_a_lost_frame_takes_its_dequeues_along(tmp_path: Path) -> None:
     """With ``sync=False``, a repair drops a transaction without all of its blocks as a whole: its dequeues, too."""
     path = tmp_path / "queue"

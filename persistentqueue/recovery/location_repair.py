@@ -29,6 +29,7 @@ from ..storage.locations import (
     DATA_DIRECTORY,
     ID_NAME,
     LOG_DIRECTORY,
+    NAME_DIRECTORY,
     OWN,
     PATH_NAME,
     Place,
@@ -56,7 +57,6 @@ from ..system.disk import Disk, abspath, basename, join
 
 _COPIED_BYTES_MAX = 1024 * 1024
 """Maximum length of a file that is copied. A longer file is not the queue's, and may consist of holes."""
-_ADVICE = "name the directory that holds the segments: repair(…, data_path=DIR), or repair --data-path DIR"
 
 
 class Mended(NamedTuple):
@@ -108,7 +108,7 @@ def _need_none_there(disk: Disk, places: Places, data_path: str) -> None:
     root = places.directory if data_path == OWN.path else data_path
     if named and holds_one(disk, root, named) and not holds_one(disk, places.data_root, named):
         raise DataPathError(
-            places.directory, f"segments of this queue in {places.data_root}", f"them in {root}", _ADVICE
+            places.directory, f"segments of this queue in {places.data_root}", f"them in {root}", NAME_DIRECTORY
         )
 
 
@@ -120,6 +120,7 @@ def _mend(
     lock: Lock,
 ) -> Mended:
     """Tie the queue to its location."""
+    what = problem.damage if isinstance(problem, CorruptionError) else str(problem)
     record: Places | None = None
     with suppress(CorruptionError):
         record = read_record(disk, directory)
@@ -133,8 +134,8 @@ def _mend(
         record is None and data_path is None and DATA_DIRECTORY not in names_in(disk, directory)
     ):
         is_lost = record == Places(directory) and data_path is None  # neither a record nor ``data``, and a damaged log
-        advice = f"{_ADVICE}; if there are none, make the directory {DATA_DIRECTORY}" if is_lost else _ADVICE
-        raise DataPathError(directory, f"segments of this queue in {root}", f"none ({problem})", advice)
+        advice = NAME_DIRECTORY + (f"; if there are none, make the directory {DATA_DIRECTORY}" if is_lost else "")
+        raise DataPathError(directory, f"segments of this queue in {root}", f"none ({what})", advice)
     copies: list[str | None] = []
     place = OWN
     if path != OWN.path:
@@ -144,7 +145,6 @@ def _mend(
     if record is None or record.place != place:
         copies.append(_keep(disk, join(directory, PATH_NAME)))
         write_places(disk, Places(directory, place, record.others if record is not None else ()))
-    what = problem.damage if isinstance(problem, CorruptionError) else str(problem)
     return Mended((what,), tuple(basename(copy) for copy in copies if copy is not None))
 
 
@@ -177,7 +177,7 @@ def _mend_id(disk: Disk, directory: str, root: str, recorded_id: str, copies: li
         if _has_left(disk, directory, root, found):
             return write_id(disk, directory, root).id  # another id: a record of that queue does not lead here any more
         what = f"the location of the segments of {found[1]}"
-        advice = f"if that queue is gone, remove {join(root, ID_NAME)}, then repair again; else {_ADVICE}"
+        advice = f"if that queue is gone, remove {join(root, ID_NAME)}, then repair again; else {NAME_DIRECTORY}"
         raise DataPathError(directory, f"in {root} the location of this queue's segments", what, advice)
     return found[0]
 

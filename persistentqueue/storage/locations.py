@@ -53,7 +53,11 @@ SHARED_POOL = ".pool"
 VERSION = 1
 _FILE_BYTES_MAX = 1024 * 1024
 _ID_BYTES = 16
-_ADVICE = "run repair with data_path=, the directory that holds the segments: persistentqueue repair --data-path DIR"
+NAME_DIRECTORY = (
+    "name the directory that holds the segments, or its parent directory if the call has the queue's name: "
+    "repair(…, data_path=DIR), or repair --data-path DIR"
+)
+"""Advice for a call that needs the location of the segments."""
 
 
 class Place(NamedTuple):
@@ -191,7 +195,7 @@ def remove_file(disk: Disk, path: str) -> None:
             disk.unlink(name)
 
 
-def read_fields(disk: Disk, path: str, advice: str = _ADVICE) -> dict[str, Any] | None:
+def read_fields(disk: Disk, path: str, advice: str = NAME_DIRECTORY) -> dict[str, Any] | None:
     """Return the fields of one of the small files; None if it is missing. Raises ``CorruptionError``, with the
     advice."""
     try:

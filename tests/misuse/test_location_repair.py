@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from persistentqueue import Producer, View, check, delete_queue, move_data, repair
+from persistentqueue import PersistentQueue, Producer, View, check, delete_queue, move_data, repair
 from persistentqueue.errors import CorruptionError, DataMissingError, DataPathError, QueueLockedError
 from persistentqueue.storage.locations import read_places, read_record, renew_id
 from persistentqueue.storage.relocation import need_own_location
@@ -49,6 +49,19 @@ def test_row_23_a_damaged_data_path(
     with open_queue() as queue:
         assert Path(queue.data_path) == place
         assert drain(queue) == ITEMS
+
+
+@pytest.mark.parametrize("has_name", [False, True])
+def test_row_23_the_advice_names_the_directory(directory: Path, place: Path, has_name: bool) -> None:
+    """The errors of an opening, and of a repair, name the ``data_path`` that helps, also for a queue with a name. They
+    named the directory of the segments, to which a repair then added the name."""
+    flip(directory / "data.path", 20)
+    at = (directory.parent, "orders") if has_name else (directory, None)
+    advice = "the directory that holds the segments, or its parent directory if the call has the queue's name"
+    for call in (PersistentQueue, repair):
+        with pytest.raises((CorruptionError, DataPathError), match=advice):
+            call(*at)
+    assert repair(*at, data_path=place.parent if has_name else place).items == 3
 
 
 @pytest.mark.parametrize("thing", ["pipe", "holes"])

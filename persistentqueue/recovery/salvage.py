@@ -41,6 +41,7 @@ from ..core.operations import (
     Operation,
     Prepare,
     SegmentCreated,
+    SubscriptionOpened,
 )
 from ..core.state import Extent, State, StateError, Unfolding
 from ..drawing.text import many
@@ -59,7 +60,7 @@ from .opening import finish_adoptions
 from .replay import Recovered, is_written, look_into_inbox, recover
 
 _ABOUT_ITEMS = Dequeue | Delivered | Delayed
-"""Operations about items that an earlier frame, or the same one, has enqueued."""
+"""Operations about items that earlier ones have enqueued."""
 
 
 @dataclass
@@ -259,14 +260,11 @@ def _salvage_frame(
             # generation of the log has retired them yet.
             continue
         try:
-            if isinstance(operation, Enqueue):
-                _skip(salvaged, operation.first - state.next_sequence)
-                if operation.segment not in state.segments:
-                    path = places.path(join(DATA_DIRECTORY, segment_name(operation.segment)))
-                    salt = find_salt(disk, path, operation.segment)
-                    state.apply(SegmentCreated(operation.segment, salt, 0))
-            elif isinstance(operation, _ABOUT_ITEMS):  # a lost frame has enqueued the last of them
-                _skip(salvaged, operation.first + operation.count - state.next_sequence)
+            _skip(salvaged, _end_before(operation) - state.next_sequence)
+            if isinstance(operation, Enqueue) and operation.segment not in state.segments:
+                path = places.path(join(DATA_DIRECTORY, segment_name(operation.segment)))
+                salt = find_salt(disk, path, operation.segment)
+                state.apply(SegmentCreated(operation.segment, salt, 0))
             for part in _without_skipped(salvaged, operation):
                 state.apply(part)
             recovered.note(operation, inbox)
@@ -283,6 +281,13 @@ def _skip(salvaged: Salvaged, count: int) -> None:
         state.skip(count)
         join_runs(salvaged.lost, [run])
         salvaged.skipped.add(*run)
+
+
+def _end_before(operation: Operation) -> int:
+    """Return the sequence behind the items that earlier operations have enqueued, as far as this one tells it."""
+    if isinstance(operation, Enqueue | SubscriptionOpened):
+        return operation.first
+    return operation.first + operation.count if isinstance(operation, _ABOUT_ITEMS) else 0
 
 
 def _without_skipped(salvaged: Salvaged, operation: Operation) -> list[Operation]:

@@ -317,6 +317,24 @@ def test_a_dequeue_behind_the_last_frame_with_items_counts(tmp_path: Path) -> No
     assert taken_out(path) == []
 
 
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_subscription_behind_lost_items_stays(tmp_path: Path, sync: bool) -> None:
+    """A subscription stays that begins behind the items of a lost frame. It was lost, and its items with it."""
+    path = tmp_path / "queue"
+    queue = PersistentQueue(path, sync=sync, **SETTINGS)  # type: ignore[arg-type]
+    put(queue, *ITEMS[:5])
+    put(queue, *ITEMS[5:10])
+    queue.subscribe("late", start="latest")
+    put(queue, *ITEMS[10:15])
+    crash(queue)
+    flip(log_file(path), replay_of(path).frames[2].offset + 50)
+    report = repair(path)
+    assert (report.items, report.lost) == (10, ((5, 5),))
+    assert not [problem for problem in report.problems if "contradicts" in problem]
+    with PersistentQueue(path) as queue, queue.subscribe("late").transaction() as session:
+        assert session.dequeue_many(99) == ITEMS[10:15]
+
+
 @pytest.mark.parametrize("offset", [20, 80], ids=["header", "checkpoint"])
 @pytest.mark.parametrize("gone", [False, True], ids=["damaged", "gone"])
 def test_log_of_no_use(path: Path, offset: int, gone: bool) -> None:

@@ -182,7 +182,7 @@ class ConnectedSession(Uncopyable, Generic[T]):
             held = self._core.held
             self._is_taking = True
             try:
-                return await patiently(self.in_thread(take), self._core.give_up)
+                return await patiently(self.in_thread(take), self._core.wait_no_more)
             except asyncio.CancelledError as cancelled:
                 if self._core.held > held:
                     try:
@@ -236,7 +236,7 @@ class ConnectedSession(Uncopyable, Generic[T]):
         """
         with self._using():
             flushing = self.in_thread(partial(self._core.flush, marker, timeout, wait=wait))
-            return await patiently(flushing, self._core.give_up)
+            return await patiently(flushing, self._core.wait_no_more)
 
     async def reject(
         self, item: T | CodecError, reason: str = "", *, retry: bool = True, delay_seconds: float | None = None
@@ -318,4 +318,4 @@ class ConnectedSession(Uncopyable, Generic[T]):
 
     def _end_wait(self) -> None:
         if self._is_busy:
-            self._core.give_up()
+            self._core.wait_no_more()

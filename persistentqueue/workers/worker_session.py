@@ -307,10 +307,16 @@ class WorkerSession(WorkerState[T]):
             raise
 
     def give_up(self) -> None:
-        """End the wait of a call for an item, for room or for an owner, in another thread. For any thread."""
-        self._gives_up = True  # without a connection
+        """End the wait of a call for an item or for room, in another thread, as ``Session.give_up`` does. For any
+        thread."""
         if (link := self._link) is not None:
             link.give_up()
+
+    def wait_no_more(self) -> None:
+        """End the wait of a call for an item, for room or for an owner, in another thread. For ``aio``, and for any
+        thread."""
+        self._waits_no_more = True  # without a connection
+        self.give_up()
 
     def close(self) -> None:
         """Roll back what was not flushed, and end the session. Closing again does nothing."""

@@ -59,7 +59,6 @@ class WorkerState(SessionCalls, Generic[T]):
         "_counts",
         "_doubt",
         "_given",
-        "_gives_up",
         "_has_put",
         "_held",
         "_id",
@@ -74,6 +73,7 @@ class WorkerState(SessionCalls, Generic[T]):
         "_raw",
         "_together",
         "_untold",
+        "_waits_no_more",
         "_why_closed",
         "name",
     )
@@ -102,7 +102,7 @@ class WorkerState(SessionCalls, Generic[T]):
         self._attach, self._presence, self._now = attach, presence, now
         self._prefetches = prefetches
         self._link: Link | None = None
-        self._gives_up = False
+        self._waits_no_more = False
         """True if the look for an owner shall end."""
         super().__init__()
         self._why_closed = f"{path}: the session is closed: get another one from queue.session()"
@@ -557,8 +557,8 @@ class WorkerState(SessionCalls, Generic[T]):
         """Connect to the present owner. Raises ``ClosedError``."""
         if self._is_closed:
             raise ClosedError(self._why_closed)
-        self._gives_up = False
-        return self._attach(self._id, lambda: self._gives_up)
+        self._waits_no_more = False
+        return self._attach(self._id, lambda: self._waits_no_more)
 
     def _use(self, attached: Attached) -> None:
         """Use this connection, if its owner holds what the session holds. It releases what it holds beyond that: the

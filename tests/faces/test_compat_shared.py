@@ -31,6 +31,7 @@ from persistentqueue import (
 )
 from persistentqueue.compat import Empty, Full, Queue, ShutDown
 from persistentqueue.compat.standard_queue import UNDONE_CALLS_MAX
+from persistentqueue.workers.owner import Owner
 from tests.faces.test_compat import Waiting, get_and_end, in_thread
 from tests.support.queues import wait_for
 
@@ -304,6 +305,34 @@ def test_waits_end(queue: Queue[Any]) -> None:
     for call in (queue.get, queue.qsize, lambda: queue.put(1)):
         with pytest.raises(ClosedError):
             call()
+
+
+def test_a_put_finds_the_next_owner_behind_a_shutdown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ``put`` that is committing while no process owns the queue goes on behind a shutdown, and succeeds."""
+    looks: list[str] = []
+    look_once = Owner._connect
+
+    def look(owner: Owner[Any], hello: dict[str, Any]) -> Any:
+        """Look for the owner, and note that there is none."""
+        found = look_once(owner, hello)
+        if found is None:
+            looks.append(hello["thread"])
+        return found
+
+    limits: dict[str, Any] = {"full": "block", "max_bytes": 10**8}
+    first = Queue[Any](tmp_path / "queue", shared=True, **limits)
+    with Queue[Any](tmp_path / "queue", shared=True, serve="never", lock_timeout=60.0, **limits) as queue:
+        queue.put(1)
+        first.close()
+        monkeypatch.setattr(Owner, "_connect", look)
+        putting = Waiting(queue.put, 2)
+        wait_for(lambda: bool(looks))
+        queue.shutdown()
+        before = len(looks)
+        wait_for(lambda: len(looks) > before + 1 or not putting.is_alive())
+        with Queue[Any](tmp_path / "queue", shared=True, **limits) as second:
+            assert putting.answer() is None
+            assert second.get_many(2) == [1, 2]
 
 
 def test_close_ends_the_waits_of_its_queue_alone(queue: Queue[Any]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..codecs import BoundCodec, decode
 from ..drawing.text import many
 from ..errors import CorruptionError, UnsupportedFormatError
-from ..system.disk import StrPath
+from ..system.disk import StrPath, realpath
 from .arrow_rows import ArrowRows, batch_of_rows, pyarrow, python_values, schema_from_arrow
 from .avro_rows import AvroRows, fastavro
 from .errors import SchemaMismatchError
@@ -115,7 +115,7 @@ class RowCodec(BoundCodec):
         """
         registry, number = self._registry, self._registered.number
         known = _all_of(registry)
-        other = None if directory == registry.directory else directory
+        other = None if directory is None or realpath(directory) == realpath(registry.directory) else directory
         if known is not None and number > len(known):
             if other is not None:
                 advice = f"the queue was moved or made anew: make a RowCodec for {other}"

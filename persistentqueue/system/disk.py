@@ -57,7 +57,7 @@ NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 """Flag of ``Disk.open`` beside ``DIRECTORY``: follow no link at the last component. For files it is always set."""
 StrPath = str | os.PathLike[str]
 StatResult = os.stat_result
-basename, relpath, samestat = os.path.basename, os.path.relpath, os.path.samestat
+basename, realpath, relpath, samestat = os.path.basename, os.path.realpath, os.path.relpath, os.path.samestat
 """Functions on paths and on what is found there. Above this module paths are text."""
 
 DSYNC = getattr(os, "RWF_DSYNC", 2)

@@ -749,6 +749,18 @@ def test_a_codec_of_a_queue_that_was_moved(format_name: str, tmp_path: Path) -> 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["moved", "theirs"]
 
 
+@pytest.mark.parametrize(("own", "opened"), [("link", "real"), ("real", "link")])
+def test_a_queue_that_is_made_anew_by_another_of_its_paths(own: str, opened: str, tmp_path: Path) -> None:
+    """The codec of a queue that was deleted registers its schema again, also if a link leads to the opened queue."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    codec = RowCodec(tmp_path / own, "q", format="json", schema={"id": "long"})
+    delete_queue(tmp_path / own, "q")
+    with PersistentQueue(tmp_path / opened, "q", codec=codec) as queue, queue.transaction() as session:
+        session.enqueue({"id": 1})
+    assert RowCodec(tmp_path / "real", "q").columns == {"id": "long"}
+
+
 def test_a_row_after_the_queue_was_moved(tmp_path: Path) -> None:
     """A row whose schema has to be registered again is refused if the queue is gone. No queue is made for it."""
     codec = RowCodec(tmp_path, "q", format="json", schema={"id": "long"})

@@ -101,10 +101,11 @@ class RowCodec(BoundCodec):
             registered = register_rows(registry, format, as_schema(schema))
         self._begin(registry, registered)
 
-    def _begin(self, registry: Registry, registered: Registered) -> None:
-        self._registry, self._registered = registry, registered
-        self._rows = rows_of_format(registry, registered.format, registered.number, registered.schema)
-        self._is_missing = False
+    def _begin(self, registry: Registry, registered: Registered, *, is_missing: bool = False) -> None:
+        """Take this schema. If the queue lacks it, rows are only read: another schema may get its number."""
+        self._registry, self._registered, self._is_missing = registry, registered, is_missing
+        number = None if is_missing else registered.number
+        self._rows = rows_of_format(registry, registered.format, number, registered.schema)
 
     def need_current(self, directory: str | None = None) -> None:
         """Raise ``SchemaMismatchError`` if the queue has another schema with the number of this one, since it was made
@@ -121,7 +122,7 @@ class RowCodec(BoundCodec):
                 advice = f"the queue was moved or made anew: make a RowCodec for {other}"
                 has = many(len(known), "schema")
                 raise SchemaMismatchError(registry.directory, None, has, f"schema {number}", advice)
-            self._is_missing = True
+            self._begin(registry, self._registered, is_missing=True)
         elif known is not None:
             _need_equal(registry.directory, known[number - 1], self._registered, _STALE)
             self._begin(registry, self._registered)  # of other schemas, it may have what the queue had before
@@ -220,7 +221,7 @@ def _text(column: Column | None) -> str:
 
 def _unpickled(registry: Registry, registered: Registered) -> RowCodec:
     codec = RowCodec.__new__(RowCodec)
-    codec._begin(registry, registered)
+    codec._begin(registry, registered, is_missing=True)
     codec.need_current()
     return codec
 

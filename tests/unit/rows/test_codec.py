@@ -761,6 +761,33 @@ def test_a_queue_that_is_made_anew_by_another_of_its_paths(own: str, opened: str
     assert RowCodec(tmp_path / "real", "q").columns == {"id": "long"}
 
 
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_a_pickled_codec_of_a_queue_that_was_deleted(format_name: str, tmp_path: Path) -> None:
+    """A codec that was pickled before its queue was deleted registers its schema again, like the codec itself."""
+    pickled = pickle.dumps(RowCodec(tmp_path, "q", format=format_name, schema={"id": "long"}))
+    delete_queue(tmp_path, "q")
+    mine = pickle.loads(pickled)
+    with PersistentQueue(tmp_path, "q", codec=mine) as queue, queue.transaction() as session:
+        session.enqueue(one(mine, id=1))
+    assert RowCodec(tmp_path, "q").columns == {"id": "long"}
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_rows_of_the_schema_that_took_the_number_of_a_lost_one(format_name: str, tmp_path: Path) -> None:
+    """A codec whose schema the queue has lost reads rows with the schema that has its number now."""
+    mine = RowCodec(tmp_path, "q", format=format_name, schema={"price": "long"})
+    delete_queue(tmp_path, "q")
+    with PersistentQueue(tmp_path, "q", codec=mine) as queue:
+        theirs = RowCodec(tmp_path, "q", format=format_name, schema={"pieces": "long"})
+        with Producer(tmp_path, "q", codec=theirs) as producer:
+            producer.enqueue(one(theirs, pieces=7))
+            producer.flush()
+        with queue.session() as session:
+            (item,) = session.dequeue_many(1, timeout=60.0)
+            assert (item if format_name != "arrow" else item.to_pylist()[0]) == {"price": None}
+            session.flush()
+
+
 def test_a_row_after_the_queue_was_moved(tmp_path: Path) -> None:
     """A row whose schema has to be registered again is refused if the queue is gone. No queue is made for it."""
     codec = RowCodec(tmp_path, "q", format="json", schema={"id": "long"})

@@ -69,6 +69,9 @@ def _permit(path: str, mode: int) -> None:
         if not S_ISSOCK(os.fstat(fd).st_mode):
             raise OSError(errno.ENOTSOCK, "another process has put a file in the place of the new socket", path)
         os.chmod(f"/proc/self/fd/{fd}", mode)
+    except FileNotFoundError:
+        advice = "the rights of the socket cannot be set without /proc: mount it, or set the umask to 007"
+        raise OSError(errno.ENOSYS, advice, path) from None
     finally:
         os.close(fd)
 

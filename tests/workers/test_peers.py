@@ -444,6 +444,28 @@ def test_file_in_the_place_of_the_socket(
     assert stat.S_IMODE(other.stat().st_mode) == 0o640
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems need no /proc")
+def test_a_system_without_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without ``/proc``, the error tells how the owner can serve. It can if the umask takes nothing from the socket."""
+    change = os.chmod
+
+    def chmod(path: str, mode: int) -> None:
+        """Change the rights, by a path that is not below ``/proc``."""
+        change(path.replace("/proc", "/none"), mode)
+
+    tmp_path.chmod(0o770)
+    monkeypatch.setattr(os, "chmod", chmod)
+    before = os.umask(0o027)
+    try:
+        with pytest.raises(OSError, match=f"without /proc: mount it, or set the umask to 007: .*{SOCKET_NAME}"):
+            sockets.listen(str(tmp_path), SOCKET_NAME)
+        os.umask(0o007)
+        sockets.listen(str(tmp_path), SOCKET_NAME).close()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(os.lstat(tmp_path / SOCKET_NAME).st_mode) == 0o660
+
+
 @only_root
 @pytest.mark.parametrize("groups", [(), (GROUP,), (1, 2, GROUP)], ids=["primary", "supplementary", "several"])
 def test_process_of_a_group_that_shares_the_queue(groups: tuple[int, ...]) -> None:

@@ -158,8 +158,7 @@ class ConnectedQueue(MisplacedCalls, Uncopyable, QueueCalls[ConnectedSession[T],
     owner. A call that finds none in ``lock_timeout`` seconds raises ``NotServedError``. If the owner ends during
     ``clear`` or ``requeue``, the call raises ``OutcomeUnknownError``.
 
-    A cancelled call waits until its thread has finished, and has its effect. Only ``wait`` ends at once, if there is an
-    owner.
+    A cancelled call waits until its thread has finished, and has its effect. Only ``wait`` ends at once.
 
     Args:
         core: The synchronous queue.

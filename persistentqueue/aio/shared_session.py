@@ -43,8 +43,9 @@ class ConnectedSession(Uncopyable, Generic[T]):
     sessions work in parallel. If the block ends without a flush, the session is rolled back, with an
     ``UnflushedWarning`` unless an exception leaves the block.
 
-    A cancellation ends a wait for an item, for room or for an owner. Then ``CancelledError`` is raised: an item that
-    was dequeued meanwhile is released, and a flush may be committed.
+    A cancellation ends the wait of a dequeue or a flush, for an item, for room or for an owner. Then ``CancelledError``
+    is raised: an item that was dequeued meanwhile is released, and a flush may be committed. Another call ends first,
+    also if it looks for an owner, up to ``lock_timeout``.
 
     Each method raises ``ClosedError`` if the session or the queue is closed. It raises ``SessionLostError`` if the
     owner has ended and had anything of the session, which begins anew. ``rollback`` and ``close`` are exceptions. If

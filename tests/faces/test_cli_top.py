@@ -323,6 +323,7 @@ def test_many_that_fail_leave_room_for_the_chosen_queue(tmp_path: Path) -> None:
     assert re.findall(r"^q\d\d: ", picture, re.MULTILINE) == ["q00: ", "q01: "]
     assert "and 28 other queues fail" in lines
     assert drawn(queues, 200).count(": QueueNotFoundError") == 30
+    assert not drawn(queues, 0, height=24).strip()  # COLUMNS=0
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])

@@ -115,7 +115,7 @@ def _errors(queues: Sequence[Watched], most: int, width: int) -> list[Text]:
     found = [
         Text(f"{each.name}: {printable(each.error)}", style="red", overflow="fold") for each in queues if each.error
     ]
-    ends = accumulate(ceil(text.cell_len / width) for text in found)
+    ends = accumulate(ceil(text.cell_len / max(width, 1)) for text in found)
     shown = max(sum(end <= most for end in ends), 1)
     others = len(found) - shown
     rest = [Text(f"and {many(others, 'other queue fails', 'other queues fail')}", "red")] if others > 0 else []

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from persistentqueue import (
     Connection,
@@ -31,6 +31,9 @@ from persistentqueue.system.path_errors import OUT_OF_REACH
 from .app import ANSWER_SECONDS
 from .formatting import many, printable, share_text, size_text, span_text
 from .output import note
+
+if TYPE_CHECKING:
+    from persistentqueue.workers import SharedQueue
 
 AGES = 48
 """Number of positions among the items left at which the age is read."""
@@ -137,7 +140,7 @@ def _see(view: View, name: str, ages: int) -> Sight:
     return Sight(name, snapshot, seconds, history=view.history() if ages else ())
 
 
-def see_inside(queue: PersistentQueue) -> Sight:
+def see_inside(queue: PersistentQueue[Any] | SharedQueue[Any]) -> Sight:
     """Return the facts about a queue that this process has open."""
     seen = _see(queue.view(), queue.name or ".", AGES)
     stats, connections = queue.stats(), tuple(queue.connections()) or None

@@ -11,6 +11,7 @@ from typing import Any
 from typing_extensions import assert_type
 
 from persistentqueue import PersistentQueue, Producer, Session, Subscription, aio, codecs, connect, transaction
+from persistentqueue.cli import report_html
 from persistentqueue.compat import Queue
 from persistentqueue.workers import SharedQueue
 
@@ -81,6 +82,12 @@ def use_several_queues() -> None:
     with connect("a", codec=codecs.TEXT) as a, connect("b") as b, transaction(a, b) as (one, other):
         assert_type(one.dequeue(), str | None)
         assert_type(other.dequeue(), bytes | None)
+
+
+def write_a_report() -> None:
+    """Show queues of any items, also connected ones."""
+    with PersistentQueue("a", codec=codecs.TEXT) as a, connect("b") as b, connect("c", codec=codecs.TEXT) as c:
+        assert_type(report_html(a, b, c), str)
 
 
 async def use_asyncio() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from math import inf
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from persistentqueue import PersistentQueue, SegmentSnapshot
 from persistentqueue.drawing.charts import MANY_DEAD, share_of, tiles, windows
@@ -34,6 +35,9 @@ from ..summary import (
     state_text,
 )
 
+if TYPE_CHECKING:
+    from persistentqueue.workers import SharedQueue
+
 TILES = 240
 """Most tiles in the map."""
 _WINDOWS = {60.0: "minute", 3600.0: "hour", 48 * 3600.0: "two days"}
@@ -51,7 +55,7 @@ _HELD = """No other session can dequeue an item on hold, and its file stays, unt
 ends."""
 
 
-def report_html(*queues: PersistentQueue) -> str:
+def report_html(*queues: PersistentQueue[Any] | SharedQueue[Any]) -> str:
     """Return the page that ``persistentqueue report`` writes, for queues that this process has open.
 
     Unlike that command, it also shows which items sessions hold, and which are in memory. It changes nothing on disk,

@@ -558,7 +558,12 @@ class WorkerState(SessionCalls, Generic[T]):
         if self._is_closed:
             raise ClosedError(self._why_closed)
         self._waits_no_more = False
-        return self._attach(self._id, lambda: self._waits_no_more)
+        try:
+            return self._attach(self._id, lambda: self._waits_no_more)
+        except NotServedError:
+            if self._is_closed:  # which has ended the look
+                raise ClosedError(self._why_closed) from None
+            raise
 
     def _use(self, attached: Attached) -> None:
         """Use this connection, if its owner holds what the session holds. It releases what it holds beyond that: the

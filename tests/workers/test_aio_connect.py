@@ -715,6 +715,32 @@ def test_a_cancellation_ends_the_look_for_an_owner(call: str, tmp_path: Path, mo
     asyncio.run(main())
 
 
+def test_a_close_ends_the_look_for_an_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ``dequeue`` that looks for an owner when its queue is closed raises ``ClosedError``, as one that waits does."""
+    looks: list[object] = []
+    look_once = Owner._connect
+
+    def look(owner: Owner[bytes], hello: dict[str, Any]) -> Any:
+        """Look for the owner, and note that there is none."""
+        found = look_once(owner, hello)
+        if found is None:
+            looks.append(hello)
+        return found
+
+    async def main() -> None:
+        served = connect(tmp_path, "q")
+        async with await aio.connect(tmp_path, "q", serve="never", lock_timeout=SECONDS) as queue:
+            session = queue.session()
+            served.close()
+            monkeypatch.setattr(Owner, "_connect", look)
+            task = asyncio.create_task(session.dequeue(None))
+            await until(lambda: bool(looks))
+        with pytest.raises(ClosedError):
+            await task
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("delay", ["raises", "returns text"])
 def test_closing_with_a_function_of_delays_that_fails(tmp_path: Path, delay: str) -> None:
     """The closing of a queue raises no error of ``retry_delay_seconds``, warns of losses, and releases the items."""

@@ -403,11 +403,13 @@ def test_unsynced_log_carries_small_groups(tmp_path: Path, lost: str) -> None:
 
 
 def test_unsynced_log_may_lose_frames_in_any_order(tmp_path: Path) -> None:
-    """With ``sync=False`` a missing frame before a valid one ends the log, and the queue opens."""
+    """With ``sync=False`` a missing frame before a valid one ends the log, and the queue opens. ``check`` reports it."""
     path = tmp_path / "unsynced"
     put_each(queue := PersistentQueue(path, sync=False), ITEMS)
     crash(queue)
     flip(log_file(path), replay_of(path).frames[4].offset + 20)
+    (problem,) = check(path).problems
+    assert "expected a valid frame, since others follow, found an invalid one" in problem
     queue, items = reopen(path)
     with queue:
         assert items == ITEMS[:3]

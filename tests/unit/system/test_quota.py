@@ -365,7 +365,6 @@ def test_nobody_waits_for_the_file_system(open_queue: QueueFactory) -> None:
     put(queue, b"x")
 
 
-@pytest.mark.unwatched
 def test_no_flush_waits_for_files_that_were_set_aside(open_queue: QueueFactory, directory: Path) -> None:
     """Files that were set aside count for the limit, and no dequeue removes them. So a flush that finds no room beside
     them is refused at once, also if the queue is set to wait. It waited for ever."""

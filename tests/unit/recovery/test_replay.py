@@ -403,7 +403,7 @@ def test_unsynced_log_carries_small_groups(tmp_path: Path, lost: str) -> None:
 
 
 def test_unsynced_log_may_lose_frames_in_any_order(tmp_path: Path) -> None:
-    """With ``sync=False`` a missing frame before a valid one ends the log: the queue opens, and ``check`` reports it."""
+    """With ``sync=False`` a missing frame before a valid one ends the log. The queue opens; ``check`` reports it."""
     path = tmp_path / "unsynced"
     put_each(queue := PersistentQueue(path, sync=False), ITEMS)
     crash(queue)

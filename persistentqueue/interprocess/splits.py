@@ -43,6 +43,8 @@ from ..system.files import sync_directory
 from ..system.trust import opened_plain
 
 T = TypeVar("T")
+_NEAR = 8
+"""Part of a group by which it may be longer or shorter than the others, so that a split is not cut."""
 _RELOCATIONS = 10
 
 
@@ -301,19 +303,22 @@ def partition(splits: Sequence[Split], count: int) -> list[list[Split]]:
         count: The number of groups; at least 1.
 
     Returns:
-        The groups. Neither the order of the splits nor that of their items changes. A split is cut where a group ends.
+        The groups. Neither the order of the splits nor that of their items changes. A split is cut where a group ends,
+        unless the end of a split is near: a task that begins in the middle of a segment reads the headers before.
 
     The function reads no file. Any number of threads may call it at the same time.
     """
     total_bytes = sum(split.length_bytes for split in splits)
+    near_bytes = total_bytes // (count * _NEAR)
     groups: list[list[Split]] = [[] for _ in range(count)]
     begin = number = 0
     for split in splits:
         items, length_bytes, done = split.items, split.length_bytes, 0
         while done < items:
             left_bytes = total_bytes * (number + 1) // count - begin  # up to the end of the group
-            is_last = left_bytes >= length_bytes or number == count - 1
-            upto = items if is_last else max(items * left_bytes // length_bytes, done)
+            upto = items
+            if left_bytes + near_bytes < length_bytes and number < count - 1:
+                upto = max(items * left_bytes // length_bytes, done) if left_bytes > near_bytes else done
             if upto > done:
                 groups[number].append(split._replace(runs=_part(split.runs, done, upto)))
             number, done = number + (upto < items), upto

@@ -43,8 +43,8 @@ from ..system.files import sync_directory
 from ..system.trust import opened_plain
 
 T = TypeVar("T")
-_NEAR = 8
-"""Part of a group by which it may be longer or shorter than the others, so that a split is not cut."""
+_NEAR = 4
+"""Divisor of the length of a group: it may be longer or shorter by this part, so that a split is not cut."""
 _RELOCATIONS = 10
 
 
@@ -308,21 +308,23 @@ def partition(splits: Sequence[Split], count: int) -> list[list[Split]]:
 
     The function reads no file. Any number of threads may call it at the same time.
     """
-    total_bytes = sum(split.length_bytes for split in splits)
-    near_bytes = total_bytes // (count * _NEAR)
+    left_bytes = sum(split.length_bytes for split in splits)
+    room_bytes, near_bytes, number = left_bytes // count, left_bytes // (count * _NEAR), 0
     groups: list[list[Split]] = [[] for _ in range(count)]
-    begin = number = 0
     for split in splits:
         items, length_bytes, done = split.items, split.length_bytes, 0
         while done < items:
-            left_bytes = total_bytes * (number + 1) // count - begin  # up to the end of the group
-            upto = items
-            if left_bytes + near_bytes < length_bytes and number < count - 1:
-                upto = max(items * left_bytes // length_bytes, done) if left_bytes > near_bytes else done
+            done_bytes, upto = length_bytes * done // items, items
+            if length_bytes - done_bytes > room_bytes + near_bytes and number < count - 1:
+                upto = done + (items * room_bytes // length_bytes if room_bytes > near_bytes else 0)
             if upto > done:
                 groups[number].append(split._replace(runs=_part(split.runs, done, upto)))
-            number, done = number + (upto < items), upto
-        begin += length_bytes
+                taken_bytes = length_bytes * upto // items - done_bytes
+                left_bytes, room_bytes = left_bytes - taken_bytes, room_bytes - taken_bytes
+            if upto < items:  # what is left is for the groups that are left
+                number += 1
+                room_bytes = left_bytes // (count - number)
+            done = upto
     return [group for group in groups if group]
 
 

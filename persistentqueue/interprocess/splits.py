@@ -43,8 +43,6 @@ from ..system.files import sync_directory
 from ..system.trust import opened_plain
 
 T = TypeVar("T")
-_NEAR = 4
-"""Divisor of the length of a group: it may be longer or shorter by this part, so that a split is not cut."""
 _RELOCATIONS = 10
 
 
@@ -295,21 +293,22 @@ def _wanted(state: State, runs: Iterable[Run]) -> Iterator[tuple[Extent, list[Ru
                 yield extent, wanted
 
 
-def partition(splits: Sequence[Split], count: int) -> list[list[Split]]:
+def partition(splits: Sequence[Split], count: int, slack: float = 0.0) -> list[list[Split]]:
     """Return the splits in ``count`` groups of about as many bytes, or in fewer if some items are longer than that.
 
     Args:
         splits: The splits, in their order. Each has an item.
         count: The number of groups; at least 1.
+        slack: The part of a group by which it may be longer or shorter, so that a split is not cut. A task that begins
+            in the middle of a segment reads a MiB more, to find its first block. Default 0.
 
     Returns:
-        The groups. Neither the order of the splits nor that of their items changes. A split is cut where a group ends,
-        unless the end of a split is near: a task that begins in the middle of a segment reads the headers before.
+        The groups. Neither the order of the splits nor that of their items changes.
 
     The function reads no file. Any number of threads may call it at the same time.
     """
     left_bytes = sum(split.length_bytes for split in splits)
-    room_bytes, near_bytes, number = left_bytes // count, left_bytes // (count * _NEAR), 0
+    room_bytes, near_bytes, number = left_bytes // count, int(left_bytes / count * slack), 0
     groups: list[list[Split]] = [[] for _ in range(count)]
     for split in splits:
         items, length_bytes, done = split.items, split.length_bytes, 0

@@ -46,6 +46,10 @@ PARTITION_BYTES, PARTITION_BYTES_MAX = 64 * 1024 * 1024, 128 * 1024 * 1024
 
 More tasks use more cores, but two tasks for each core take longer than one. So a number is kept if it can be. Spark's
 own files have the second maximum, too (``spark.sql.files.maxPartitionBytes``)."""
+_SLACK = 0.25
+"""Part by which a partition may be longer or shorter by default, so that segments are not cut.
+
+A number that was asked for is that of the cores, perhaps, and then the largest partition decides."""
 _BATCH_ROWS, _BATCH_BYTES = 10_000, 256 * 1024
 """Bounds of a batch of several blocks. A full block is a batch of its own, and its payload is not copied."""
 _VALUE_BYTES_MAX = 2**31 - 64
@@ -126,8 +130,8 @@ def partitions(splits: list[Split], least: int) -> list[InputPartition]:
     differ in what they make of an empty list.
     """
     total_bytes = sum(split.length_bytes for split in splits)
-    most_bytes = PARTITION_BYTES_MAX if least else PARTITION_BYTES
-    groups = partition(splits, max(least, -(-total_bytes // most_bytes), 1))
+    most_bytes, slack = (PARTITION_BYTES_MAX, 0.0) if least else (PARTITION_BYTES, _SLACK)
+    groups = partition(splits, max(least, -(-total_bytes // most_bytes), 1), slack)
     return list(map(InputPartition, groups)) or [InputPartition([])]
 
 

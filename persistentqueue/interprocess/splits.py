@@ -320,7 +320,7 @@ def partition(splits: Sequence[Split], count: int, slack: float = 0.0) -> list[l
                 groups[number].append(split._replace(runs=_part(split.runs, done, upto)))
                 taken_bytes = length_bytes * upto // items - done_bytes
                 left_bytes, room_bytes = left_bytes - taken_bytes, room_bytes - taken_bytes
-            if upto < items:  # what is left is for the groups that are left
+            if upto < items:  # the other groups share the rest
                 number += 1
                 room_bytes = left_bytes // (count - number)
             done = upto

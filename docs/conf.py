@@ -26,11 +26,13 @@ sys.path.insert(0, str(ROOT))
 import persistentqueue  # noqa: E402 - found by the line above
 from docs import generate  # noqa: E402
 from persistentqueue import transactions, workers  # noqa: E402
+from persistentqueue.cli.display import report  # noqa: E402
 
-# Names of annotations that the module imports for type checkers only.
-vars(transactions).update(
-    {name: getattr(workers, name) for name in ("SharedQueue", "SharedSubscription", "WorkerSession")}
-)
+# Names of annotations that the modules import for type checkers only.
+for module in (transactions, report):
+    vars(module).update(
+        {name: getattr(workers, name) for name in ("SharedQueue", "SharedSubscription", "WorkerSession")}
+    )
 
 project = "persistentqueue"
 author = "the persistentqueue authors"
@@ -88,7 +90,7 @@ def shown_signature(
     if signature and is_private:
         return "", None
     if signature:
-        signature = re.sub(r"cast\(Any, (codecs\.)?BYTES\)", "codecs.BYTES", signature).replace("_JSON", "codecs.JSON")
+        signature = re.sub(r"\b(codecs\.)?BYTES\b", "codecs.BYTES", signature).replace("_JSON", "codecs.JSON")
     return signature, returned
 
 

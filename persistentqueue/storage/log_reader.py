@@ -274,8 +274,8 @@ def decode_log(data: bytes, file: str, policy: Policy = STRICT, meter: Meter = S
                 if (frame.number, frame.previous) != (frames[-1].number + 1, frames[-1].checksum):
                     raise CorruptionError(file, end, f"frame {frames[-1].number + 1}", f"frame {frame.number}")
             except CorruptionError as damage:
-                torn_bytes = _judge_end(data, end, header, file, damage)
                 later = _intact_frames(data, file, header.salt, frames[-1], SILENT)[1:]
+                torn_bytes = _judge_end(data, end, header, later, damage)
                 behind = sum(len(each.transactions) for each in later)
                 break
             frames.append(frame)
@@ -314,19 +314,20 @@ def _used_bytes(data: bytes) -> int:
     return end
 
 
-def _judge_end(data: bytes, end: int, header: Header, file: str, damage: CorruptionError) -> int:
-    """Return 0 for a clean end, and the number of bytes for a torn tail. Raises ``CorruptionError`` for damage."""
-    if header.flags & SYNCED:
-        later = find_frame(data, end, header.salt, file)
-        if later is not None:
-            raise CorruptionError(
-                file,
-                end,
-                damage.expected,
-                damage.found,
-                f"frame {later.number} at offset {later.offset} is valid, so this is no torn tail, but damage to "
-                "acknowledged transactions; nothing was changed: restore the file, or copy the directory, then repair",
-            )
+def _judge_end(data: bytes, end: int, header: Header, later: Sequence[Frame], damage: CorruptionError) -> int:
+    """Return 0 for a clean end, and the number of bytes for a torn tail. ``later`` has the valid frames behind it.
+
+    Raises ``CorruptionError`` for damage.
+    """
+    if later and header.flags & SYNCED:
+        raise CorruptionError(
+            damage.file,
+            end,
+            damage.expected,
+            damage.found,
+            f"frame {later[0].number} at offset {later[0].offset} is valid, so this is no torn tail, but damage to "
+            "acknowledged transactions; nothing was changed: restore the file, or copy the directory, then repair",
+        )
     behind = data[end : end + len(END)]
     if behind == END[: len(behind)]:
         return 0

@@ -14,8 +14,9 @@ import pytest
 
 from persistentqueue import BrokenQueueError, CorruptionError, PersistentQueue, UnsupportedFormatError, check
 from persistentqueue.core import header as header_format
-from persistentqueue.core.frame import LOG_MAGIC
+from persistentqueue.core.frame import LOG_MAGIC, Frame, find_frame
 from persistentqueue.core.header import HEADER_BYTES, decode_header, encode_header
+from persistentqueue.storage import log_reader
 from persistentqueue.storage.log_reader import Replay, read_log
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
@@ -414,6 +415,21 @@ def test_unsynced_log_may_lose_frames_in_any_order(tmp_path: Path) -> None:
     with queue:
         assert items == ITEMS[:3]
         assert queue.recovery.torn_bytes > 0
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_the_end_of_a_log_is_searched_once(tmp_path: Path, sync: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log is searched once for frames behind its end: a search of 32 MiB takes 10 ms or more, also in a look."""
+    put(queue := PersistentQueue(tmp_path / "queue", sync=sync), b"x")
+    crash(queue)
+    searches: list[int] = []
+
+    def find(data: bytes, start: int, salt: int, file: str) -> Frame | None:
+        searches.append(start)
+        return find_frame(data, start, salt, file)
+
+    monkeypatch.setattr(log_reader, "find_frame", find)
+    assert [replay_of(tmp_path / "queue").end] == searches
 
 
 # --- damaged segments ------------------------------------------------------------------------------------------------

@@ -50,9 +50,9 @@ from ..storage.relocation import (
     is_empty,
     need_data,
     need_own_segments,
-    segments_in,
     segments_in_log,
 )
+from ..storage.segment import parse_segment_name
 from ..system.disk import Disk, abspath, basename, join
 
 _COPIED_BYTES_MAX = 1024 * 1024
@@ -214,8 +214,9 @@ def _holds(disk: Disk, directory: str, root: str) -> bool:
 
 def _may_hold(disk: Disk, directory: str, root: str) -> bool:
     """Return whether nothing says that ``root`` is not the queue's location: the log names no segment, and ``root`` has
-    neither a segment nor a readable id."""
-    if segments_in_log(disk, directory, STRICT) != [] or segments_in(disk, root):
+    neither a segment nor a readable id. Segments that were set aside do not matter: no queue uses them."""
+    are_there = any(parse_segment_name(name) is not None for name in names_in(disk, root, DATA_DIRECTORY))
+    if segments_in_log(disk, directory, STRICT) != [] or are_there:
         return False
     try:
         return read_id(disk, root) is None

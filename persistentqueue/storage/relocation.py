@@ -441,7 +441,7 @@ def is_empty(disk: Disk, root: str) -> bool:
     """Return whether the location holds no segment and no published file."""
     inboxes = (INBOX_DIRECTORY, CLOSED_DIRECTORY)
     is_published = any(part_of_inbox(name) for inbox in inboxes for name in names_in(disk, root, inbox))
-    return not is_published and not segments_in(disk, root)
+    return not is_published and not _segments_in(disk, root)
 
 
 def need_data(disk: Disk, places: Places, replay: Replay | None = None) -> None:
@@ -747,19 +747,19 @@ def _need_free(disk: Disk, places: Places, path: str) -> None:
     found = read_id(disk, path)
     if found is not None:
         # It is recorded nowhere: the process that took it for the queue in this directory was killed, or deleted it.
-        if found[1] == abspath(places.directory) and not segments_in(disk, path):
+        if found[1] == abspath(places.directory) and not _segments_in(disk, path):
             return
         what = f"the location of the segments of {found[1]}"
     elif LOCK_NAME in (names := names_in(disk, path)) or {LOG_DIRECTORY, DELETED_DIRECTORY, PATH_NAME} & set(names):
         what = "a queue's own directory"
-    elif segments_in(disk, path):
+    elif _segments_in(disk, path):
         what = f"segments, and no {ID_NAME} that names their queue"
     else:
         return
     raise DataPathError(places.directory, f"nothing of another queue in {path}", what, "choose another data_path")
 
 
-def segments_in(disk: Disk, root: str) -> bool:
+def _segments_in(disk: Disk, root: str) -> bool:
     return any(map(part_of_segment, names_in(disk, join(root, DATA_DIRECTORY))))
 
 

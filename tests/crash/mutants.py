@@ -128,7 +128,7 @@ MUTANTS = (
     Mutant("an unsynced log goes on behind what is lost", "recovery/replay", "            break\n        try:\n            operations", "            continue\n        try:\n            operations", "random", 204),
     Mutant("a repair of an unsynced log takes any block at the place", "recovery/salvage", "if not intact.synced and not _has_blocks(", "if False and not _has_blocks(", "tests/unit/storage/test_log.py::test_block_of_an_older_attempt_cannot_stand_in"),
     Mutant("a repair of an unsynced log drops what is behind the damage", "recovery/salvage", "        if recovered.lost_transactions:\n            raise", "        if False:\n            raise", "tests/unit/recovery/test_repair.py::test_transactions_that_have_lost_their_blocks"),
-    Mutant("a repair ties a queue to segments that only its caller names", "recovery/location_repair", " != [] or segments_in(disk, root):", " != []:", "tests/unit/recovery/test_repair.py::test_a_repair_believes_the_location_that_it_is_told"),
+    Mutant("a repair ties a queue to segments that only its caller names", "recovery/location_repair", " != [] or are_there:", " != []:", "tests/unit/recovery/test_repair.py::test_a_repair_believes_the_location_that_it_is_told"),
     Mutant("markers make room when items are consumed", "engine/admission", "if asked + empty <= most < asked + marked:", "if False:", "tests/unit/engine/test_admission.py::test_markers_that_leave_no_room"),
     Mutant("nothing stands behind the last frame", "storage/log", "        frame = b\"\".join((header, body, END))\n", "        frame = b\"\".join((header, body))\n", "tests/unit/recovery/test_replay.py::test_recycled_log_hides_its_former_life"),
     # --- blocks at the wrong place

@@ -657,11 +657,13 @@ def test_a_repair_ties_a_queue_to_no_place_without_its_items(tmp_path: Path, ado
 @pytest.mark.parametrize("lost", ["damaged", "gone", "both damaged"])
 def test_a_repair_believes_the_location_that_it_is_told(tmp_path: Path, lost: str) -> None:
     """A queue without segments, whose ``queue.id`` is damaged or gone beside published files, is tied to the location
-    that the caller names. It is refused while there is a segment, which may be that of another queue."""
+    that the caller names. It is refused while there is a segment, which may be that of another queue, but not for one
+    that was set aside."""
     path, media = far(tmp_path, "q", adopted=False), tmp_path / "media" / "q"
     if lost != "both damaged":
         flip(path / "data.path", 5)  # back to what it was
     (media / "data").mkdir(exist_ok=True)
+    (media / "data" / "000000000008.seg.damaged").write_bytes(b"set aside")
     (media / "data" / "000000000009.seg").write_bytes(b"perhaps of another queue")
     (media / "queue.id").unlink() if lost == "gone" else (media / "queue.id").write_bytes(b"damaged")
     with pytest.raises((DataPathError, DataMissingError), match="data_path="):

@@ -74,6 +74,7 @@ def ranking(codec: Codec[Any], item: object) -> Callable[[bytes], int]:
         encoded = encode_plain(codec, item)
 
     def rank(raw: bytes) -> int:
+        """Compare the bytes first, then the encodings, then the objects."""
         if isinstance(item, bytes) and raw == item:
             return ALIKE
         with suppress(Exception):  # bytes that cannot be decoded are another item

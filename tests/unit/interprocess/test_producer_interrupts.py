@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -42,7 +43,7 @@ def _interrupted_everywhere(
 
     run(None)  # imports of the first run do not count
     seen = run(None)
-    assert len(seen) >= 20  # as many as Python 3.14 has, where fewer functions are called
+    assert len(seen) > (19 if sys.version_info >= (3, 14) else 20)  # fewer functions of Python are called there
     for place, count in seen.items():
         for nth in {1, count}:
             run((place, nth))

@@ -314,14 +314,14 @@ def _fitting(ends: list[int], start: int, room_bytes: int) -> int:
     return start + fits
 
 
-def checked_marker(marker: object) -> tuple[str, int]:
-    """Return the marker if it can be recorded. Raises ``TypeError``, ``ValueError``."""
+def checked_marker(marker: object, what: str = "a marker") -> tuple[str, int]:
+    """Return the marker if it can be recorded. Raises ``TypeError`` and ``ValueError``, which begin with ``what``."""
     name, version = marker if isinstance(marker, tuple) and len(marker) == _MARKER_FIELDS else (None, None)
     if not isinstance(name, str) or not isinstance(version, int) or isinstance(version, bool):
-        raise TypeError(f"a marker is a tuple of a name and a version, (str, int), not {_shown(marker)}")
+        raise TypeError(f"{what} must be a name and a version, (str, int), not {_shown(marker)}")
     if not 0 <= version <= _VERSION_MAX or not 0 < _length_bytes(name) <= _NAME_BYTES_MAX:
-        what = "a marker has a name of 1 to 65,535 bytes in UTF-8 and a version from 0 to 2**64 - 1"
-        raise ValueError(f"{what}, not {_shown(marker)}")
+        possible = "a name of 1 to 65,535 bytes in UTF-8 and a version from 0 to 2**64 - 1"
+        raise ValueError(f"{what} must be {possible}, not {_shown(marker)}")
     return name, version
 
 

@@ -33,12 +33,11 @@ from persistentqueue import (
     Subscription,
     SubscriptionNotFoundError,
 )
-from persistentqueue.core.items import checked_text
+from persistentqueue.core.items import checked_marker, checked_text
 from persistentqueue.options import Start
 from persistentqueue.storage.layout import DAMAGED_SUFFIX, queue_directory
 from persistentqueue.storage.locations import DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY
 
-from .options import checked_marker
 from .payload import payloads
 from .progress import Report, need_report, reporting
 from .sessions import is_connect
@@ -481,7 +480,7 @@ class StageHandoff:
         self.close()
 
     def _is_recorded(self, marker: tuple[str, int]) -> bool:
-        name, version = checked_marker(marker, "a marker")
+        name, version = checked_marker(marker)
         recorded = self._queue.marker(name)
         return recorded is not None and version <= recorded
 

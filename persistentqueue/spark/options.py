@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from persistentqueue.core.items import checked_marker
 from persistentqueue.interprocess import LATEST
 from persistentqueue.storage.layout import queue_directory
 
@@ -30,8 +31,6 @@ ITEM_COLUMNS = ("value", "offset", "timestamp")
 BLOCK_COLUMNS = ("offset", "items", "timestamp")
 """The columns of rows that stand for consecutive items of one block."""
 _WRITING = (*_PLACE, "txnAppId", "txnVersion", "format")
-_MARKER_FIELDS, _NAME_BYTES_MAX, _VERSION_MAX = 2, 65_535, 2**64 - 1
-"""Limits of the marker of a transaction."""
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=/)(?://([^/]*))?(/.*)?", re.DOTALL)
 _SPARKS_OWN = {"checkpointlocation", "queryname"}
 """Options that are meant for Spark itself, which passes them on with the others."""
@@ -196,23 +195,6 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         raise ValueError("txnAppId and txnVersion belong together: give the writer's name and the number of its write")
     number = _number("txnVersion", version, "a number that grows from write to write")
     return WriteOptions(place, checked_marker((app, number), "txnAppId and txnVersion"), chosen)
-
-
-def checked_marker(marker: object, what: str) -> tuple[str, int]:
-    """Return the marker if a queue can record it. Raises ``ValueError`` and ``TypeError``, which begin with ``what``.
-
-    The queue refuses others, too, but only after Spark has done the work.
-    """
-    name, version = marker if isinstance(marker, tuple) and len(marker) == _MARKER_FIELDS else (None, None)
-    if not isinstance(name, str) or type(version) is not int:
-        raise TypeError(f"{what} must be a name and a version, (str, int), not {marker!r}")
-    length = len(name.encode())
-    if not 0 < length <= _NAME_BYTES_MAX or not 0 <= version <= _VERSION_MAX:
-        raise ValueError(
-            f"{what} must be a name of 1 to 65,535 bytes and a version from 0 to 2**64 - 1, not a name of {length} "
-            f"bytes and {version}"
-        )
-    return name, version
 
 
 def stream_write_options(options: Mapping[str, str]) -> WriteOptions:

@@ -68,7 +68,7 @@ def failing(_: Any) -> Any:
         ({"target": "a", "marker": "m"}, r"stage 'echo': marker must be a name and a version, \(str, int\), not 'm'"),
         ({"target": "a", "marker": ["m", 1]}, "marker must be a name and a version"),
         ({"target": "a", "marker": ("m", "1")}, "marker must be a name and a version"),
-        ({"target": "a", "marker": ("m", -1)}, "marker must be a name of 1 to 65,535 bytes and a version from 0"),
+        ({"target": "a", "marker": ("m", -1)}, "marker must be a name of 1 to 65,535 bytes in UTF-8 and a version"),
         ({"target": "a", "marker": ("", 1)}, "marker must be a name of 1 to 65,535 bytes"),
         ({"source": "a", "every": 5}, "are for a stage without a source, but it has a"),
         ({"source": "a", "marker": ("m", 1)}, "are for a stage without a source"),

@@ -9,9 +9,8 @@ from math import isfinite
 from typing import Any
 
 from persistentqueue import PersistentQueueError
+from persistentqueue.core.items import checked_marker
 from persistentqueue.interrupts.locks import Lock
-
-from ..options import checked_marker
 
 Marker = tuple[str, int]
 Delay = float | Callable[[int], float]

@@ -239,9 +239,9 @@ def test_a_marker_can_be_asked_for_before_the_work(open_queue: QueueFactory, dir
         assert [reached_version(directory, None, name) for name in ("app", "other")] == [3, None]
         drain(queue)
     assert inbox(directory) == []
-    with pytest.raises(ValueError, match="a marker has a name"):
+    with pytest.raises(ValueError, match="a marker must be a name of"):
         is_reached(directory, None, ("", 1))
-    with pytest.raises(ValueError, match="a marker has a name"):
+    with pytest.raises(ValueError, match="a marker must be a name of"):
         reached_version(directory, None, "")
     with pytest.raises(QueueNotFoundError):
         is_reached(directory / "nowhere", None, ("app", 1))
@@ -300,7 +300,7 @@ def test_what_is_no_item(directory: Path) -> None:
             producer.enqueue_many([b"a", 1])  # type: ignore[list-item]
         with pytest.raises(TypeError):
             producer.flush(("app", "1"))  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="a marker has a name"):
+        with pytest.raises(ValueError, match="a marker must be a name of"):
             producer.flush(("", 1))
         huge = memoryview(bytearray(1)).cast("B")
         assert producer.pending == 0

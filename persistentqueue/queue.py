@@ -33,7 +33,7 @@ from .options import (
     for_dead_letters,
     settings_of,
 )
-from .pickling import Uncopyable, uncopyable_block
+from .pickling import Uncopyable
 from .recovery.opening import Others, announce, open_store
 from .runtime.inspection import Stats
 from .runtime.maintenance import Compacted, Maintained, Maintenance
@@ -44,7 +44,7 @@ from .runtime.retries import Retries, requeue, require_fitting
 from .runtime.session_state import SessionParts, flush_all, held_seconds, hold_of, losses
 from .session import Session
 from .storage.layout import place_path, queue_directory
-from .subscription import Subscription
+from .subscription import Consumer, Subscription
 from .system.disk import StrPath, abspath, after_fork_in_child, basename, current_disk, dirname, fspath
 from .system.progress import Progress, metering
 from .typed import TypedSession
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 _OPEN: Members[PersistentQueue[Any]] = Members()
 
 
-class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
+class PersistentQueue(MisplacedCalls, Uncopyable, Consumer[Session[T]], Generic[T]):
     """An embedded, persistent FIFO queue in a directory on disk, with ACID transactions.
 
     One process at a time owns the queue; any number of its threads may use it::
@@ -335,24 +335,6 @@ class PersistentQueue(MisplacedCalls, Uncopyable, Generic[T]):
         session = make(SessionParts(open_queue, name, reader, self._retries, self))
         open_queue.look(lambda: self._sessions.add(session))
         return session
-
-    @uncopyable_block
-    def transaction(self, name: str | None = None) -> Iterator[Session[T]]:
-        """Return a ``with`` block that is one transaction: flushed if the block ends well, rolled back if it raises.
-
-        Args:
-            name: Name of the session in ``explain``. Default None: the name of the calling thread.
-
-        Yields:
-            A new session. Its work is durable when the block has ended. It is also rolled back if its flush raises.
-
-        Raises:
-            ClosedError: The queue is closed.
-            PersistentQueueError: The flush failed; see ``Session.flush``.
-        """
-        with self.session(name) as session:
-            yield session
-            session.flush()
 
     def flush_all(
         self, sessions: Sequence[Session[T]], markers: Sequence[tuple[str, int] | None] = ()

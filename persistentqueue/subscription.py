@@ -1,9 +1,11 @@
-"""The class ``Subscription``: one of several consumers of a queue, each of which gets every item."""
+"""The classes ``Consumer``, the base of queues and subscriptions, and ``Subscription``: one of several consumers of a
+queue, each of which gets every item."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Generic
+from typing import Any, Generic, TypeVar
 
 from .codecs import Codec, T, decode_each
 from .core.items import checked_timeout
@@ -13,8 +15,43 @@ from .runtime.open_queue import OpenQueue
 from .session import Session
 from .system.progress import Progress
 
+S = TypeVar("S")
 
-class Subscription(Uncopyable, Generic[T]):
+
+class Consumer(Generic[S]):
+    """A queue or a subscription, which makes sessions of the type ``S``."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def session(self, name: str | None = None) -> S:
+        """Return a new session."""
+
+    @uncopyable_block
+    def transaction(self, name: str | None = None) -> Iterator[S]:
+        """Return a ``with`` block that is one transaction: flushed if the block ends well, rolled back if it raises.
+
+        Args:
+            name: Name of the session in ``explain``. Default None: the name of the calling thread.
+
+        Yields:
+            A new session. Its work is durable when the block has ended. It is also rolled back if its flush raises.
+
+        Raises:
+            TypeError: ``name`` is no text.
+            ClosedError: The queue is closed.
+            ReentrantUseError: The call interrupts another call of the queue in the same thread.
+            PersistentQueueError: The flush failed; see ``Session.flush``.
+
+        For one thread at a time.
+        """
+        session: Any = self.session(name)
+        with session:
+            yield session
+            session.flush()
+
+
+class Subscription(Uncopyable, Consumer[Session[T]], Generic[T]):
     """One named consumer of a queue. Each subscription gets every item, and the item is stored once.
 
     ``PersistentQueue.subscribe`` makes subscriptions::
@@ -93,27 +130,6 @@ class Subscription(Uncopyable, Generic[T]):
         becomes durable by this call. For any thread; the session is for one thread at a time.
         """
         return self._session(name, self._reader)
-
-    @uncopyable_block
-    def transaction(self, name: str | None = None) -> Iterator[Session[T]]:
-        """Make a session for a ``with`` block, flushed at the end of the block, and rolled back if the block raises.
-
-        Args:
-            name: Name of the session in ``PersistentQueue.explain``. The default is the name of the calling thread.
-
-        Yields:
-            The session.
-
-        Raises:
-            ClosedError: If the queue is closed.
-            ReentrantUseError: If the call interrupts another call of the queue in the same thread.
-
-        The end of the block also raises the errors of ``Session.flush``, called without arguments. After the block the
-        transaction is durable, as ``Session.flush`` promises. For one thread at a time.
-        """
-        with self.session(name) as session:
-            yield session
-            session.flush()
 
     def wait(self, timeout: float | None = None, *, stop: Callable[[], bool] = bool) -> bool:
         """Wait until there is something to dequeue, without taking it.

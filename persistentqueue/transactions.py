@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from .pickling import uncopyable_block
-from .queue import PersistentQueue
 from .runtime.session_state import flush_together
 from .session import Session
-from .subscription import Subscription
-
-if TYPE_CHECKING:
-    from .workers.shared_queue import SharedQueue, SharedSubscription
-    from .workers.worker_session import WorkerSession
+from .subscription import Consumer
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -22,63 +17,23 @@ C = TypeVar("C")
 
 
 @overload
-def transaction(
-    a: PersistentQueue[A] | Subscription[A], /, *, name: str | None = None
-) -> AbstractContextManager[tuple[Session[A]]]: ...
+def transaction(a: Consumer[A], /, *, name: str | None = None) -> AbstractContextManager[tuple[A]]: ...
 
 
 @overload
 def transaction(
-    a: PersistentQueue[A] | Subscription[A], b: PersistentQueue[B] | Subscription[B], /, *, name: str | None = None
-) -> AbstractContextManager[tuple[Session[A], Session[B]]]: ...
+    a: Consumer[A], b: Consumer[B], /, *, name: str | None = None
+) -> AbstractContextManager[tuple[A, B]]: ...
 
 
 @overload
 def transaction(
-    a: PersistentQueue[A] | Subscription[A],
-    b: PersistentQueue[B] | Subscription[B],
-    c: PersistentQueue[C] | Subscription[C],
-    /,
-    *,
-    name: str | None = None,
-) -> AbstractContextManager[tuple[Session[A], Session[B], Session[C]]]: ...
+    a: Consumer[A], b: Consumer[B], c: Consumer[C], /, *, name: str | None = None
+) -> AbstractContextManager[tuple[A, B, C]]: ...
 
 
 @overload
-def transaction(
-    *queues: PersistentQueue[Any] | Subscription[Any], name: str | None = None
-) -> AbstractContextManager[tuple[Session[Any], ...]]: ...
-
-
-@overload
-def transaction(
-    a: SharedQueue[A] | SharedSubscription[A], /, *, name: str | None = None
-) -> AbstractContextManager[tuple[Session[A] | WorkerSession[A]]]: ...
-
-
-@overload
-def transaction(
-    a: SharedQueue[A] | SharedSubscription[A], b: SharedQueue[B] | SharedSubscription[B], /, *, name: str | None = None
-) -> AbstractContextManager[tuple[Session[A] | WorkerSession[A], Session[B] | WorkerSession[B]]]: ...
-
-
-@overload
-def transaction(
-    a: SharedQueue[A] | SharedSubscription[A],
-    b: SharedQueue[B] | SharedSubscription[B],
-    c: SharedQueue[C] | SharedSubscription[C],
-    /,
-    *,
-    name: str | None = None,
-) -> AbstractContextManager[
-    tuple[Session[A] | WorkerSession[A], Session[B] | WorkerSession[B], Session[C] | WorkerSession[C]]
-]: ...
-
-
-@overload
-def transaction(
-    *queues: SharedQueue[Any] | SharedSubscription[Any], name: str | None = None
-) -> AbstractContextManager[tuple[Session[Any] | WorkerSession[Any], ...]]: ...
+def transaction(*queues: Consumer[A], name: str | None = None) -> AbstractContextManager[tuple[A, ...]]: ...
 
 
 def transaction(*queues: Any, name: str | None = None) -> Any:
@@ -144,17 +99,10 @@ def transaction(*queues: Any, name: str | None = None) -> Any:
     """
     if not queues:
         raise ValueError("a transaction needs a queue: pass at least one open queue or subscription")
-    given: Sequence[object] = queues
-    for queue in given:
-        if not (isinstance(queue, PersistentQueue | Subscription) or _is_shared(queue)):
+    for queue in queues:
+        if not isinstance(queue, Consumer):
             raise TypeError(f"a transaction takes open queues and subscriptions, not {queue!r}")
     return _transaction(queues, name)
-
-
-def _is_shared(queue: object) -> bool:
-    from .workers.shared_queue import SharedQueue, SharedSubscription  # noqa: PLC0415  late: they need sockets
-
-    return isinstance(queue, SharedQueue | SharedSubscription)
 
 
 def _join(sessions: Sequence[Any]) -> None:

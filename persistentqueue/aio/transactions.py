@@ -11,6 +11,7 @@ from typing import Any, TypeVar, overload
 import persistentqueue
 from persistentqueue.pickling import uncopyable_async_block
 
+from .calls import Consumer
 from .flush_batcher import Marker
 from .futures import Job, Landing, launch, over, session_name
 from .persistent_queue import Part, PersistentQueue, Subscription
@@ -18,72 +19,30 @@ from .session import Session
 from .shared_queue import ConnectedQueue, ConnectedSubscription
 from .shared_session import ConnectedSession
 
-A = TypeVar("A")
-B = TypeVar("B")
-C = TypeVar("C")
+A = TypeVar("A", bound=Session[Any] | ConnectedSession[Any])
+B = TypeVar("B", bound=Session[Any] | ConnectedSession[Any])
+C = TypeVar("C", bound=Session[Any] | ConnectedSession[Any])
 R = TypeVar("R")
 
 
 @overload
-def transaction(
-    a: PersistentQueue[A] | Subscription[A], /, *, name: str | None = None
-) -> AbstractAsyncContextManager[tuple[Session[A]]]: ...
+def transaction(a: Consumer[A], /, *, name: str | None = None) -> AbstractAsyncContextManager[tuple[A]]: ...
 
 
 @overload
 def transaction(
-    a: PersistentQueue[A] | Subscription[A], b: PersistentQueue[B] | Subscription[B], /, *, name: str | None = None
-) -> AbstractAsyncContextManager[tuple[Session[A], Session[B]]]: ...
+    a: Consumer[A], b: Consumer[B], /, *, name: str | None = None
+) -> AbstractAsyncContextManager[tuple[A, B]]: ...
 
 
 @overload
 def transaction(
-    a: PersistentQueue[A] | Subscription[A],
-    b: PersistentQueue[B] | Subscription[B],
-    c: PersistentQueue[C] | Subscription[C],
-    /,
-    *,
-    name: str | None = None,
-) -> AbstractAsyncContextManager[tuple[Session[A], Session[B], Session[C]]]: ...
+    a: Consumer[A], b: Consumer[B], c: Consumer[C], /, *, name: str | None = None
+) -> AbstractAsyncContextManager[tuple[A, B, C]]: ...
 
 
 @overload
-def transaction(
-    *queues: PersistentQueue[Any] | Subscription[Any], name: str | None = None
-) -> AbstractAsyncContextManager[tuple[Session[Any], ...]]: ...
-
-
-@overload
-def transaction(
-    a: ConnectedQueue[A] | ConnectedSubscription[A], /, *, name: str | None = None
-) -> AbstractAsyncContextManager[tuple[ConnectedSession[A]]]: ...
-
-
-@overload
-def transaction(
-    a: ConnectedQueue[A] | ConnectedSubscription[A],
-    b: ConnectedQueue[B] | ConnectedSubscription[B],
-    /,
-    *,
-    name: str | None = None,
-) -> AbstractAsyncContextManager[tuple[ConnectedSession[A], ConnectedSession[B]]]: ...
-
-
-@overload
-def transaction(
-    a: ConnectedQueue[A] | ConnectedSubscription[A],
-    b: ConnectedQueue[B] | ConnectedSubscription[B],
-    c: ConnectedQueue[C] | ConnectedSubscription[C],
-    /,
-    *,
-    name: str | None = None,
-) -> AbstractAsyncContextManager[tuple[ConnectedSession[A], ConnectedSession[B], ConnectedSession[C]]]: ...
-
-
-@overload
-def transaction(
-    *queues: ConnectedQueue[Any] | ConnectedSubscription[Any], name: str | None = None
-) -> AbstractAsyncContextManager[tuple[ConnectedSession[Any], ...]]: ...
+def transaction(*queues: Consumer[A], name: str | None = None) -> AbstractAsyncContextManager[tuple[A, ...]]: ...
 
 
 def transaction(*queues: Any, name: str | None = None) -> Any:

@@ -28,7 +28,6 @@ from ..interrupts.locks import RLock
 from ..interrupts.members import Members
 from ..misplaced_calls import MisplacedCalls
 from ..options import Options, Start, Unnamed, check_numbers, checked_compaction, for_dead_letters
-from ..pickling import uncopyable_block
 from ..runtime.inspection import Stats
 from ..runtime.maintenance import Compacted, Maintained
 from ..runtime.memory_budget import MemoryBudget
@@ -42,6 +41,7 @@ from ..serving.protocol import (
 )
 from ..session import Session
 from ..storage.layout import HOLDS_NAME
+from ..subscription import Consumer
 from ..system.byte_locks import LockFile
 from ..system.disk import StrPath, after_fork_in_child, dirname
 from .link import Attached, Link, LinkLostError, milliseconds
@@ -63,7 +63,7 @@ class Sizes(NamedTuple):
     """Items that are not consumed: the unheld ones, and those that sessions hold."""
 
 
-class SharedQueue(MisplacedCalls, Generic[T]):
+class SharedQueue(MisplacedCalls, Consumer[Session[T] | WorkerSession[T]], Generic[T]):
     """A queue that any number of processes use; ``connect`` makes it.
 
     It has the interface of ``PersistentQueue``, whichever process owns the queue, except ``flush_all``, ``recovery``
@@ -204,20 +204,6 @@ class SharedQueue(MisplacedCalls, Generic[T]):
     def _attach(self, hello: dict[str, Any], connection: bytes, stop: Callable[[], bool]) -> Attached:
         link, facts = self._owner.reach({**hello, "connection": connection.hex()}, stop=stop)
         return Attached(link, bool(facts.get("counts")), int(facts.get("kept", 0)))
-
-    @uncopyable_block
-    def transaction(self, name: str | None = None) -> Iterator[Session[T] | WorkerSession[T]]:
-        """Return a ``with`` block that is one transaction: flushed if the block ends well, rolled back if it raises.
-
-        Args:
-            name: Name of the session in ``explain``. Default None: the name of the calling thread.
-
-        Yields:
-            A new session. Its work is durable when the block has ended.
-        """
-        with self.session(name) as session:
-            yield session
-            session.flush()
 
     def subscribe(self, name: str, start: Start = "earliest") -> SharedSubscription[T]:
         """Return the subscription of this name; make it if it does not exist. See ``PersistentQueue.subscribe``."""
@@ -502,7 +488,7 @@ class SharedQueue(MisplacedCalls, Generic[T]):
             warnings.warn(loss, UnflushedWarning, stacklevel=3)  # behind ``_close_owned``: no line of the package
 
 
-class SharedSubscription(Generic[T]):
+class SharedSubscription(Consumer[Session[T] | WorkerSession[T]], Generic[T]):
     """One named consumer of a shared queue; ``SharedQueue.subscribe`` makes it. See ``Subscription``.
 
     Durability and threads: as ``Subscription`` describes.
@@ -539,13 +525,6 @@ class SharedSubscription(Generic[T]):
         ``SubscriptionNotFoundError``.
         """
         return self._queue._session(name, self.name)
-
-    @uncopyable_block
-    def transaction(self, name: str | None = None) -> Iterator[Session[T] | WorkerSession[T]]:
-        """Return a ``with`` block that is one transaction; see ``Subscription.transaction``."""
-        with self.session(name) as session:
-            yield session
-            session.flush()
 
     def sizes(self) -> Sizes:
         """Return the numbers of items that no session holds, and of those that the subscription has not consumed."""

@@ -82,6 +82,10 @@ def use_several_queues() -> None:
     with connect("a", codec=codecs.TEXT) as a, connect("b") as b, transaction(a, b) as (one, other):
         assert_type(one.dequeue(), str | None)
         assert_type(other.dequeue(), bytes | None)
+    with PersistentQueue("a", codec=codecs.TEXT) as queue, transaction(queue.subscribe("all"), queue) as sessions:
+        assert_type(sessions, tuple[Session[str], Session[str]])
+    with PersistentQueue("a", codec=codecs.TEXT) as queue, transaction(*[queue]) as several:
+        assert_type(several, tuple[Session[str], ...])
 
 
 def write_a_report() -> None:

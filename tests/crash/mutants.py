@@ -307,7 +307,7 @@ MUTANTS = (
     Mutant("a marker may be of any type", "core/items", "    if not isinstance(name, str) or not isinstance(version, int) or isinstance(version, bool):", "    if False:", "misuse"),
     Mutant("what a codec refuses is held with all behind it", "codecs/held_items", "                give_back(behind)\n", "                pass\n", "misuse"),
     Mutant("an item behind one that a codec refuses counts as delivered", "codecs/held_items", "                uncount(behind)\n", "                pass\n", "tests/unit/runtime/test_retries.py::test_items_behind_one_that_cannot_be_decoded_are_not_tried"),
-    Mutant("a transaction is over anything", "transactions", "        if not (isinstance(queue, PersistentQueue | Subscription) or _is_shared(queue)):", "        if False:", "misuse"),
+    Mutant("a transaction is over anything", "transactions", "        if not isinstance(queue, Consumer):", "        if False:", "misuse"),
     # --- directories that are renamed
     Mutant("an owner goes by the name of its directory", "recovery/opening", "store = Store(own, places", "store = Store(disk, places", "renames"),
     Mutant("what is given back is deleted by its path", "system/directory_handles", "self._disk.unlink(self._below(path))", "self._disk.unlink(path)", "renames"),

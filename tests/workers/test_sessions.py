@@ -1408,7 +1408,7 @@ def test_a_transaction_over_two_connected_queues(served: Serve) -> None:
         with pytest.raises(ValueError, match="wait=True"), transaction(a, b) as (taking, putting):
             taking.flush(wait=False)
         with pytest.raises(ValueError, match="opened alike, and that have one owner, but 1 of 2 are reached through"):
-            transaction(a, target).__enter__()  # type: ignore[call-overload]
+            transaction(a, target).__enter__()
 
 
 def test_an_interruption_at_the_end_of_a_joint_flush_leaves_its_sessions_free(

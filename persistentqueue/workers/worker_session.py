@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, overload
 
@@ -75,7 +76,8 @@ class WorkerSession(WorkerState[T]):
             unflushed = kind is None and not self._is_closed and self.has_work
             if isinstance(error, Exception) and self._counts and self._held and self._link is not None:
                 with suppress(Exception):  # the user must see the error of the block, not this one
-                    self._simply("give_up", error=type(error).__name__, text=str(error)[:_TEXT_CHARACTERS_MAX])
+                    text = str(error)[:_TEXT_CHARACTERS_MAX]
+                    self._make(partial(self._call, "give_up", error=type(error).__name__, text=text))
         finally:
             self.close()
         if unflushed:
@@ -102,7 +104,7 @@ class WorkerSession(WorkerState[T]):
         return as_bytes(item) if self._codec is BYTES else encode(self._codec, item, self._path)
 
     def _enqueue(self, items: list[bytes]) -> None:
-        if self._busy:
+        if self._busy:  # as ``_make``, which would take half as long again
             self._begin()
         self._busy = BUSY
         try:
@@ -193,17 +195,7 @@ class WorkerSession(WorkerState[T]):
 
     def put_back(self, count: int = 1) -> None:
         """Release the items that were dequeued last, as ``Session.put_back`` does."""
-        if self._busy:
-            self._begin()
-        self._busy = BUSY
-        try:
-            self._resume()
-            self._release(checked_held(count, self._held))
-            self._busy = FREE
-        except BaseException:
-            self._busy = TORN
-            self._end_badly()
-            raise
+        self._make(lambda: self._release(checked_held(count, self._held)))
 
     # --- the end of a transaction ------------------------------------------------------------------------------------
 
@@ -257,30 +249,23 @@ class WorkerSession(WorkerState[T]):
 
         Raises ``ItemTooLargeError`` if the item and the reason together exceed 64 MiB - 100 bytes.
         """
-        if self._busy:
-            self._begin()
-        self._busy = BUSY
-        try:
-            self._resume()
-            if isinstance(item, CodecError):
-                reason, item = reason or item.problem, item.item
-            its_reason = checked_reason(reason).encode(errors="surrogatepass")  # from the name of a file
-            delay = b"" if delay_seconds is None else repr(float(checked_delay(delay_seconds))).encode()
-            numbered = ((at, raw) for at, raw in enumerate(self._raw) if raw is not None)
-            rank = ranking(self._codec, item)
-            at, raw = first_meant(numbered, lambda _, raw: rank(raw)) or (-1, b"")
-            if at < 0 and self._counts:
-                raise NotHeldError
-            _need_sendable(raw, its_reason)
-            message = Reject(int(bool(retry)), (raw, its_reason, delay))
-            answer = self._ask(message)
-            self._note_rejected(message, answer)
-            self._end(answer)
-            self._busy = FREE
-        except BaseException:
-            self._busy = TORN
-            self._end_badly()
-            raise
+        self._make(partial(self._reject, item, reason, retry, delay_seconds))
+
+    def _reject(self, item: Any, reason: str, retry: bool, delay_seconds: float | None) -> None:
+        if isinstance(item, CodecError):
+            reason, item = reason or item.problem, item.item
+        its_reason = checked_reason(reason).encode(errors="surrogatepass")  # from the name of a file
+        delay = b"" if delay_seconds is None else repr(float(checked_delay(delay_seconds))).encode()
+        numbered = ((at, raw) for at, raw in enumerate(self._raw) if raw is not None)
+        rank = ranking(self._codec, item)
+        at, raw = first_meant(numbered, lambda _, raw: rank(raw)) or (-1, b"")
+        if at < 0 and self._counts:
+            raise NotHeldError
+        _need_sendable(raw, its_reason)
+        message = Reject(int(bool(retry)), (raw, its_reason, delay))
+        answer = self._ask(message)
+        self._note_rejected(message, answer)
+        self._end(answer)
 
     def extend(self) -> None:
         """Begin the time of ``hold_seconds`` anew for the items that the session holds.
@@ -290,21 +275,11 @@ class WorkerSession(WorkerState[T]):
 
         Nothing becomes durable by this call. For one thread at a time.
         """
-        self._simply("extend")
+        self._make(partial(self._call, "extend"))
 
     def rollback(self) -> None:
         """Drop what was enqueued and release what was dequeued since the last flush, as ``Session.rollback`` does."""
-        if self._busy:
-            self._begin()
-        self._busy = BUSY
-        try:
-            self._resume(is_last=True)
-            self._roll_back()
-            self._busy = FREE
-        except BaseException:
-            self._busy = TORN
-            self._end_badly()
-            raise
+        self._make(self._roll_back, is_last=True)
 
     def give_up(self) -> None:
         """End the wait of a call for an item or for room, in another thread, as ``Session.give_up`` does. For any

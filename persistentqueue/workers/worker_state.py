@@ -521,13 +521,14 @@ class WorkerState(SessionCalls, Generic[T]):
     def _call(self, name: str, **arguments: Any) -> None:
         self._end(self._ask(Call({"call": name, "arguments": arguments})))
 
-    def _simply(self, name: str, **arguments: Any) -> None:
+    def _make(self, call: Callable[[], object], is_last: bool = False) -> None:
+        """Make a call of the session whose result nothing needs, behind what an earlier one has left: ``_resume``."""
         if self._busy:
             self._begin()
         self._busy = BUSY
         try:
-            self._resume()
-            self._call(name, **arguments)
+            self._resume(is_last)
+            call()
             self._busy = FREE
         except BaseException:
             self._busy = TORN

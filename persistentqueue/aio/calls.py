@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Generic, TypeVar
 
-from persistentqueue import SegmentUse, Stats
+from persistentqueue import Compacted, Maintained, MemoryBudget, SegmentUse, Stats
 from persistentqueue.codecs import T
 from persistentqueue.pickling import uncopyable_async_block
 
+from .futures import read_some
 from .session import Session
 from .shared_session import ConnectedSession
 
+R = TypeVar("R")
 S = TypeVar("S", bound=Session[Any] | ConnectedSession[Any])
 
 
@@ -43,7 +45,11 @@ class QueueCalls(Consumer[S], Generic[S, T]):
     """Calls of a queue, each of which a thread makes."""
 
     @abstractmethod
-    async def _do(self, method: str, *arguments: Any) -> Any:
+    async def _ask(self, call: Callable[..., R], *arguments: Any, **named: Any) -> R:
+        """Make a call in a thread, and return its result."""
+
+    @abstractmethod
+    async def _do(self, method: str, *arguments: Any, **named: Any) -> Any:
         """Call the method of the synchronous queue in a thread, and return its result."""
 
     async def peek(self, n: int = 1) -> list[T]:
@@ -102,6 +108,46 @@ class QueueCalls(Consumer[S], Generic[S, T]):
         """
         await self._do("trim")
 
+    async def compact(self, **how: Any) -> Compacted:
+        """Copy the live items of sparse segments to new segments, and delete the old ones.
+
+        Args:
+            **how: ``below``, ``bytes_per_second`` and, unless the queue is connected, ``progress`` of
+                ``persistentqueue.PersistentQueue.compact``. A thread calls ``progress``.
+
+        Returns:
+            The number of segments that were emptied, and the bytes copied.
+
+        Raises:
+            ValueError: An argument is out of range.
+            ResourceError, BrokenQueueError, OSError: On the conditions that the synchronous method names.
+        """
+        compacted: Compacted = await self._do("compact", **how)
+        return compacted
+
+    async def maintain(self) -> Maintained:
+        """Run now what maintenance does by itself, and return what it did.
+
+        Raises:
+            ResourceError, BrokenQueueError, OSError: On the conditions that ``persistentqueue.PersistentQueue.compact``
+                names.
+        """
+        maintained: Maintained = await self._do("maintain")
+        return maintained
+
+    async def resize(self, *, memory_bytes: int | MemoryBudget | None = None, segment_bytes: int | None = None) -> None:
+        """Change options of the open queue, for all its tasks and processes.
+
+        Args:
+            memory_bytes: Upper bound in bytes for the items in memory. Or a ``MemoryBudget`` that the queue joins, in
+                the process that owns the queue. Default None: no change.
+            segment_bytes: Size in bytes of data files, from the next one on. Default None: no change.
+
+        Raises:
+            TypeError, ValueError: An option has the wrong type or range. Nothing was changed.
+        """
+        await self._do("resize", memory_bytes=memory_bytes, segment_bytes=segment_bytes)
+
     async def explain(self) -> list[SegmentUse]:
         """Return why each data file exists, oldest first."""
         uses: list[SegmentUse] = await self._do("explain")
@@ -115,3 +161,18 @@ class QueueCalls(Consumer[S], Generic[S, T]):
         """
         stats: Stats = await self._do("stats")
         return stats
+
+    async def _iterate(self, browse: Callable[[], Iterator[T]]) -> AsyncIterator[T]:
+        """Yield what ``browse`` yields, read in parts by a thread."""
+        items = await self._ask(browse)
+        try:
+            while True:
+                found, error = await self._ask(read_some, items)
+                for item in found:
+                    yield item
+                if error is not None:
+                    raise error
+                if not found:
+                    return
+        finally:
+            del items  # ends its connection, if any; the traceback of an error would keep it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from functools import partial
@@ -13,9 +13,6 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 import persistentqueue
 from persistentqueue import (
-    Compacted,
-    Maintained,
-    MemoryBudget,
     Progress,
     RecoveryReport,
     UnflushedWarning,
@@ -32,7 +29,7 @@ from persistentqueue.system.disk import StrPath, after_fork_in_child, fspath
 
 from .calls import Consumer, QueueCalls
 from .flush_batcher import Flushes, Marker
-from .futures import Closing, Landing, launch, over, read_some, session_name
+from .futures import Closing, Landing, launch, over, session_name
 from .item_waiter import Watch
 from .opening import not_open, other_loop, prepare
 from .session import Session
@@ -289,7 +286,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, QueueCalls[Session[T], T]):
             ResourceError, BrokenQueueError: On the conditions that ``persistentqueue.PersistentQueue.subscribe`` names.
         """
         core = self._open()
-        made = await over(self.in_thread(core.subscribe, name, start))
+        made = await self._ask(core.subscribe, name, start)
         await self._forget(name)
         if name not in self._subscriptions:
             self._subscriptions[name] = Subscription(self, made)
@@ -333,7 +330,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, QueueCalls[Session[T], T]):
             progress: How to report the number of items that were read. Default None: not at all. A thread calls it, and
                 not the event loop.
         """
-        return self.iterate(partial(self._open().browse, progress=progress))
+        return self._iterate(partial(self._open().browse, progress=progress))
 
     def browse_all(self, *, progress: Progress = None) -> AsyncIterator[T]:
         """Return an asynchronous iterator over the items that any subscription has not consumed, held ones included.
@@ -343,7 +340,7 @@ class PersistentQueue(MisplacedCalls, Uncopyable, QueueCalls[Session[T], T]):
         Args:
             progress: How to report the number of items that were read, as in ``browse``. Default None: not at all.
         """
-        return self.iterate(partial(self._open().browse_all, progress=progress))
+        return self._iterate(partial(self._open().browse_all, progress=progress))
 
     def marker(self, name: str) -> int | None:
         """Return the version that a marker has reached, or None if it was never set.
@@ -377,46 +374,6 @@ class PersistentQueue(MisplacedCalls, Uncopyable, QueueCalls[Session[T], T]):
         self._pool = ThreadPoolExecutor(_THREADS, "persistentqueue-aio")
         self._core = core
         self._begin()
-
-    async def compact(self, **how: Any) -> Compacted:
-        """Copy the live items of sparse segments to new segments, and delete the old ones.
-
-        Args:
-            **how: ``below``, ``progress`` and ``bytes_per_second`` of ``persistentqueue.PersistentQueue.compact``. A
-                thread calls ``progress``.
-
-        Returns:
-            The number of segments that were emptied, and the bytes copied.
-
-        Raises:
-            ValueError: An argument is out of range.
-            ResourceError, BrokenQueueError, OSError: On the conditions that the synchronous method names.
-        """
-        compacted: Compacted = await self._do("compact", **how)
-        return compacted
-
-    async def maintain(self) -> Maintained:
-        """Run now what maintenance does by itself, and return what it did.
-
-        Raises:
-            ResourceError, BrokenQueueError, OSError: On the conditions that ``persistentqueue.PersistentQueue.compact``
-                names.
-        """
-        maintained: Maintained = await self._do("maintain")
-        return maintained
-
-    async def resize(self, *, memory_bytes: int | MemoryBudget | None = None, segment_bytes: int | None = None) -> None:
-        """Change options of the open queue, for all its tasks.
-
-        Args:
-            memory_bytes: Upper bound in bytes for the items in memory, or a ``MemoryBudget`` that the queue joins.
-                Default None: no change.
-            segment_bytes: Size in bytes of data files, from the next one on. Default None: no change.
-
-        Raises:
-            TypeError, ValueError: An option has the wrong type or range. Nothing was changed.
-        """
-        await self._do("resize", memory_bytes=memory_bytes, segment_bytes=segment_bytes)
 
     def in_thread(self, call: Callable[..., R], *arguments: Any, **named: Any) -> Landing[R]:
         """Make a call in a thread, and return its result as a future. For the sessions of this queue.
@@ -459,25 +416,12 @@ class PersistentQueue(MisplacedCalls, Uncopyable, QueueCalls[Session[T], T]):
         """
         self._open()
 
-    async def iterate(self, browse: Callable[[], Iterator[T]]) -> AsyncIterator[T]:
-        """Yield what ``browse`` yields, read in parts by a thread. For this queue and its subscriptions.
-
-        Args:
-            browse: Returns the iterator.
-        """
-        items = browse()
-        while True:
-            self._open()
-            found, error = await over(self.in_thread(read_some, items))
-            for item in found:
-                yield item
-            if error is not None:
-                raise error
-            if not found:
-                return
+    async def _ask(self, call: Callable[..., R], *arguments: Any, **named: Any) -> R:
+        self._open()
+        return await over(self.in_thread(call, *arguments, **named))
 
     async def _do(self, method: str, *arguments: Any, **named: Any) -> Any:
-        return await over(self.in_thread(getattr(self._open(), method), *arguments, **named))
+        return await self._ask(getattr(self._open(), method), *arguments, **named)
 
     def _open(self) -> persistentqueue.PersistentQueue[T]:
         if self._core is None or self._closing.is_under_way:
@@ -552,7 +496,7 @@ class Subscription(Uncopyable, Consumer[Session[T]], Generic[T]):
                 not at all.
         """
         self._queue.check()
-        return self._queue.iterate(partial(self._core.browse, progress=progress))
+        return self._queue._iterate(partial(self._core.browse, progress=progress))
 
 
 def adopted(core: persistentqueue.PersistentQueue[T]) -> PersistentQueue[T]:

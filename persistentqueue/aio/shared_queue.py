@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from persistentqueue import ClosedError, Compacted, Maintained, Session, UnflushedWarning
+from persistentqueue import ClosedError, Session, UnflushedWarning
 from persistentqueue.codecs import BYTES, Codec, T
 from persistentqueue.interrupts.members import Members
 from persistentqueue.misplaced_calls import MisplacedCalls
@@ -26,14 +26,15 @@ from persistentqueue.system.disk import StrPath, abspath
 from persistentqueue.workers import SharedQueue, SharedSubscription, WorkerSession, connect_options
 
 from .calls import Consumer, QueueCalls
-from .futures import Closing, Worker, apart, launch, over, read_some, session_name
+from .futures import Closing, Worker, apart, launch, over, session_name
 from .shared_session import THREAD_NAME, ConnectedSession
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-P = ParamSpec("P")
 R = TypeVar("R")
+_LONG = frozenset({"compact", "maintain"})
+"""Calls with a thread of their own: no other call waits until they have ended."""
 
 
 class Connecting(Coroutine[Any, Any, "ConnectedQueue[T]"]):
@@ -206,14 +207,16 @@ class ConnectedQueue(MisplacedCalls, Uncopyable, QueueCalls[ConnectedSession[T],
         """True if the queue was closed."""
         return self.core.closed
 
-    async def _ask(self, call: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
-        """Make a call in a thread, behind the earlier ones, and return its result."""
+    async def _ask(self, call: Callable[..., R], *arguments: Any, **named: Any) -> R:  # behind the earlier calls
         self._check()
         job = partial(call, *arguments, **named)
         return await over(launch(asyncio.get_running_loop(), self._calls.submit, job))
 
-    async def _do(self, method: str, *arguments: Any) -> Any:
-        return await self._ask(getattr(self.core, method), *arguments)
+    async def _do(self, method: str, *arguments: Any, **named: Any) -> Any:
+        call = getattr(self.core, method)
+        if method in _LONG:
+            return await apart(THREAD_NAME, partial(call, *arguments, **named))
+        return await self._ask(call, *arguments, **named)
 
     def _check(self) -> None:
         if self.core.closed:  # no thread may begin any more
@@ -309,21 +312,6 @@ class ConnectedQueue(MisplacedCalls, Uncopyable, QueueCalls[ConnectedSession[T],
         """
         return self._iterate(self.core.browse_all)
 
-    async def _iterate(self, browse: Callable[[], Iterator[T]]) -> AsyncIterator[T]:
-        """Yield what ``browse`` yields, read in parts by a thread."""
-        items = await self._ask(browse)
-        try:
-            while True:
-                found, error = await self._ask(read_some, items)
-                for item in found:
-                    yield item
-                if error is not None:
-                    raise error
-                if not found:
-                    return
-        finally:
-            del items  # ends its connection; the traceback of an error would keep it
-
     async def marker(self, name: str) -> int | None:
         """Return the version that a marker has reached, or None if it was never set.
 
@@ -353,41 +341,6 @@ class ConnectedQueue(MisplacedCalls, Uncopyable, QueueCalls[ConnectedSession[T],
             BrokenQueueError: The sync failed.
         """
         await self._ask(self.core.sync)
-
-    async def compact(self, **how: float) -> Compacted:
-        """Copy the live items of sparse segments to new segments, and delete the old ones.
-
-        Args:
-            **how: ``below`` and ``bytes_per_second`` of ``persistentqueue.PersistentQueue.compact``.
-
-        Returns:
-            The number of segments that were emptied, and the bytes copied.
-
-        Raises:
-            ValueError: An argument is out of range.
-            ResourceError, BrokenQueueError, OSError: As ``persistentqueue.PersistentQueue.compact`` describes.
-        """
-        return await apart(THREAD_NAME, partial(self.core.compact, **how))
-
-    async def maintain(self) -> Maintained:
-        """Run now what maintenance does by itself, and return what it did.
-
-        Raises:
-            ResourceError, BrokenQueueError, OSError: On the conditions that ``compact`` names.
-        """
-        return await apart(THREAD_NAME, self.core.maintain)
-
-    async def resize(self, *, memory_bytes: int | None = None, segment_bytes: int | None = None) -> None:
-        """Change options of the open queue at its owner, for all processes.
-
-        Args:
-            memory_bytes: Upper bound in bytes for the items in memory. Default None: no change.
-            segment_bytes: Size in bytes of data files, from the next one on. Default None: no change.
-
-        Raises:
-            TypeError, ValueError: An option has the wrong type or range. Nothing was changed.
-        """
-        await self._ask(self.core.resize, memory_bytes=memory_bytes, segment_bytes=segment_bytes)
 
     async def close(self) -> None:
         """Roll back the sessions of this queue. If this process owns the queue, close it: another one takes over.

@@ -66,16 +66,26 @@ class Session(Uncopyable, Generic[T]):
         core: The synchronous session.
         watch: The tasks that wait for items of the same consumer.
         ready: Returns the number of items that the session can dequeue.
+        is_joint: Whether its flush is that of a transaction over several queues. Default False.
     """
 
     _elsewhere = persistentqueue.Session._elsewhere
 
-    def __init__(self, host: Host, core: persistentqueue.Session[T], watch: Watch, ready: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        host: Host,
+        core: persistentqueue.Session[T],
+        watch: Watch,
+        ready: Callable[[], int],
+        *,
+        is_joint: bool = False,
+    ) -> None:
         self._host = host
         self._core = core
         self._watch = watch
         self._ready = ready
         """Returns the number of items that the session can dequeue."""
+        self._is_joint = is_joint
         self._is_busy = False
         self._tickets: deque[Ticket] = deque()
         """Tickets that the session has given, from the first one on that had not ended when the last one was given."""
@@ -247,6 +257,8 @@ class Session(Uncopyable, Generic[T]):
             # Tickets may wait for room that flushes of other tasks make: nothing else waits in a thread meanwhile.
             if checked_truth("wait", wait):
                 await self._all_ended()
+                if self._is_joint:
+                    return await over(self._host.in_thread(self._core.flush, marker, timeout))
                 return await over(self._host.flush_session(self._core, marker, timeout))
             return await self._begin_flush(marker, timeout)
 

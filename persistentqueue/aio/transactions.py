@@ -12,8 +12,7 @@ import persistentqueue
 from persistentqueue.pickling import uncopyable_async_block
 
 from .calls import Consumer
-from .flush_batcher import Marker
-from .futures import Job, Landing, launch, over, session_name
+from .futures import Job, launch, over, session_name
 from .persistent_queue import Part, PersistentQueue, Subscription
 from .session import Session
 from .shared_queue import ConnectedQueue, ConnectedSubscription
@@ -22,7 +21,6 @@ from .shared_session import ConnectedSession
 A = TypeVar("A", bound=Session[Any] | ConnectedSession[Any])
 B = TypeVar("B", bound=Session[Any] | ConnectedSession[Any])
 C = TypeVar("C", bound=Session[Any] | ConnectedSession[Any])
-R = TypeVar("R")
 
 
 @overload
@@ -117,7 +115,7 @@ async def _together(
     cores = block.__enter__()
     try:
         yield tuple(
-            Session(_Host(part.host), core, part.watch, part.core.__len__)
+            Session(part.host, core, part.watch, part.core.__len__, is_joint=True)
             for core, part in zip(cores, parts, strict=True)
         )
     except BaseException as error:
@@ -152,24 +150,3 @@ async def _end(parts: Sequence[Part], block: AbstractContextManager[object], err
     submit: Callable[[Job], object] = partial(loop.run_in_executor, None)
     host = next((part.host for part in parts if not part.host.closed), None)
     await over(launch(loop, submit, end) if host is None else host.in_thread(end))
-
-
-class _Host:
-    """A queue for a session of a transaction over several queues, whose flush is that of all of them."""
-
-    def __init__(self, queue: PersistentQueue[Any]) -> None:
-        self._queue = queue
-
-    def in_thread(self, call: Callable[..., R], *arguments: Any, **named: Any) -> Landing[R]:
-        """Make this call in a thread."""
-        return self._queue.in_thread(call, *arguments, **named)
-
-    def flush_session(
-        self, session: persistentqueue.Session[Any], marker: Marker | None, timeout: float | None
-    ) -> Landing[bool]:
-        """Flush all sessions of the transaction."""
-        return self.in_thread(session.flush, marker, timeout)
-
-    def check(self) -> None:
-        """Raise ``ClosedError`` if the queue is closed, ``RuntimeError`` in another event loop."""
-        self._queue.check()

@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import datasource
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from persistentqueue import (
@@ -59,8 +59,8 @@ from .options import Place, WriteOptions, stream_write_options, write_options
 from .partition_reader import need_format
 from .workers import QUERY_ID, need_next, settle
 
-_HAS_ARROW_STREAMS = hasattr(datasource, "DataSourceStreamArrowWriter")
-"""True from Spark 4.1 on."""
+_ArrowStreamWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter)
+"""The base of the stream writer, which gets Arrow batches; up to Spark 4.0 it gets rows."""
 _BATCH_ROWS = 10_000
 """Rows of Spark 4.0 that become one batch of typed rows."""
 
@@ -75,15 +75,19 @@ class Message(WriterCommitMessage):
     """The id of the streaming query; None in a batch job."""
 
 
-class BatchWriter(DataSourceArrowWriter):
-    """Appends the rows of one job as one transaction."""
+class _Writer:
+    """The common part of the writers: their tasks."""
 
     def __init__(self, options: WriteOptions, rows: RowBatches | None = None) -> None:
         self._options, self._rows = options, rows
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
+    def write(self, iterator: Iterator[Any]) -> Message:
         """Write a part, in a task."""
         return _write(self._options.place, iterator, self._rows)
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):
+    """Appends the rows of one job as one transaction."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish the parts durably; if their marker was reached before, they add nothing."""
@@ -96,11 +100,8 @@ class BatchWriter(DataSourceArrowWriter):
         _abort(self._options.place, messages)
 
 
-class _StreamWriter:
+class StreamWriter(_Writer, _ArrowStreamWriter):  # type: ignore[misc]
     """Appends the rows of a micro-batch as one transaction, and only once if the batch is repeated."""
-
-    def __init__(self, options: WriteOptions, rows: RowBatches | None = None) -> None:
-        self._options, self._rows = options, rows
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Publish the parts durably, unless the batch was published before.
@@ -126,24 +127,6 @@ class _StreamWriter:
         _abort(self._options.place, messages)
 
 
-class RowStreamWriter(_StreamWriter, DataSourceStreamWriter):
-    """The writer for Spark 4.0, which passes rows."""
-
-    def write(self, iterator: Iterator[Any]) -> Message:
-        """Write a part, in a task."""
-        return _write(self._options.place, iterator, self._rows)
-
-
-if _HAS_ARROW_STREAMS:
-
-    class ArrowStreamWriter(_StreamWriter, datasource.DataSourceStreamArrowWriter):
-        """The writer for Spark 4.1 and later, which pass Arrow batches."""
-
-        def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
-            """Write a part, in a task."""
-            return _write(self._options.place, iterator, self._rows)
-
-
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
     """Return the writer of a job, and make the queue if it does not exist.
 
@@ -154,11 +137,10 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
     return BatchWriter(chosen, _check(schema, overwrite, chosen))
 
 
-def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
     """Return the writer of a streaming query, and make the queue if it does not exist. Raises like ``batch_writer``."""
     chosen = stream_write_options(options)
-    rows = _check(schema, overwrite, chosen)
-    return ArrowStreamWriter(chosen, rows) if _HAS_ARROW_STREAMS else RowStreamWriter(chosen, rows)
+    return StreamWriter(chosen, _check(schema, overwrite, chosen))
 
 
 def _check(schema: StructType, overwrite: bool, options: WriteOptions) -> RowBatches | None:

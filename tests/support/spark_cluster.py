@@ -63,7 +63,7 @@ class BatchWriter(writer.BatchWriter):
         return message
 
 
-class StreamWriter(writer.ArrowStreamWriter):
+class StreamWriter(writer.StreamWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> writer.Message:
         message = super().write(iterator)
         stumble(self._options.place)

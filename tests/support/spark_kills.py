@@ -268,7 +268,7 @@ class Reader(StreamReader):
         return super().partitions(start, end)
 
 
-class StreamWriter(writer.ArrowStreamWriter):
+class StreamWriter(writer.StreamWriter):
     """Stream writer through which its tasks import this module."""
 
 

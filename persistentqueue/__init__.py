@@ -68,7 +68,7 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
 - ``airflow/`` The provider for Airflow 3: a hook, a trigger, a sensor, an operator, and the scheme of message queues.
   ``waiting``, ``hook``, ``trigger``, ``sensor``, ``operator``, ``message_queue``.
 - ``compat/`` Interfaces of other queues on a persistent queue: ``queue.Queue`` of the standard library, and the FIFO of
-  queuelib. ``json_codec``, ``missing_attributes``, ``mutex``, ``backing``, ``standard_queue``, ``fifo``.
+  queuelib. ``json_codec``, ``missing_attributes``, ``mutex``, ``standard_queue``, ``fifo``.
 - ``aio/`` The queue for ``asyncio``: no call blocks the event loop for a disk operation. ``futures``,
   ``shared_session``, ``opening``, ``loop_bound``, ``flush_batcher``, ``item_waiter``, ``standard_queue_worker``,
   ``session``, ``calls``, ``shared_queue``, ``persistent_queue``, ``transactions``, ``standard_queue``.

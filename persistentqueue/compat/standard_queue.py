@@ -31,12 +31,10 @@ from persistentqueue.core.items import NotHeldError, checked_count, need_several
 from persistentqueue.interrupts.members import Members
 from persistentqueue.options import OptionArguments, Options, Unnamed, chosen_options, counts_deliveries
 from persistentqueue.system.disk import StrPath, abspath, after_fork_in_child
-from persistentqueue.workers import SharedQueue, connect_options
+from persistentqueue.workers import SharedQueue, SharedSubscription, connect_options
 
 from ..faces.lifecycle import Lifecycle, T, oldest
-from ..faces.refusals import UncopyableFace, need_maxsize
-from .backing import Backing, owned
-from .backing import shared as sharing
+from ..faces.refusals import Consumer, UncopyableFace, consumer_of, need_maxsize
 from .json_codec import JSON
 from .missing_attributes import MissingAttributes
 from .mutex import Mutex
@@ -177,17 +175,16 @@ class Queue(MissingAttributes, UncopyableFace, queue.Queue[T]):
                 core.open()
             if shared and subscription is not None:
                 core.subscribe(subscription)
-            backing = sharing(core, subscription) if shared else owned(core, subscription)
+            consumer = _shared_consumer(core, subscription) if shared else consumer_of(core, subscription)
         except BaseException:
             core.close()
             raise
-        self._begin_with(backing, maxsize, shared or counts_deliveries(chosen), chosen.full == "block")
+        self._begin_with(core, consumer, maxsize, shared or counts_deliveries(chosen), chosen.full == "block")
 
-    def _begin_with(self, backing: Backing, maxsize: int, counts: bool, blocks: bool) -> None:
-        self._backing = backing
-        self._persistent: PersistentQueue[T] = backing.core
-        self._consumer, self._stored = backing.source, backing.stored
-        self._is_shared = backing.unfinished is not None
+    def _begin_with(self, core: Any, consumer: Consumer, maxsize: int, counts: bool, blocks: bool) -> None:
+        self._persistent: PersistentQueue[T] = core  # a ``SharedQueue`` has the methods of it that are called
+        self._consumer, self._stored = consumer
+        self._is_shared = isinstance(core, SharedQueue)
         self._blocks = blocks
         self._counts = counts
         """Whether each dequeue is a call that takes time: it is logged first, or made by another process. Then ``get``
@@ -257,10 +254,9 @@ class Queue(MissingAttributes, UncopyableFace, queue.Queue[T]):
     @property
     def unfinished_tasks(self) -> int:  # type: ignore[override]
         """Number of items that are in the queue, or were got and are not done."""
-        of_all = self._backing.unfinished
-        if of_all is None or self._lifecycle.is_drained:
-            return self._lifecycle.unfinished(self._stored()) + self._putting
-        return of_all() + self._putting
+        if self._is_shared and not self._lifecycle.is_drained:
+            return int(cast(Any, self._consumer).sizes().unconsumed) + self._putting  # those of all processes
+        return self._lifecycle.unfinished(self._stored()) + self._putting
 
     @property
     def is_shutdown(self) -> bool:
@@ -774,12 +770,18 @@ def _left(block: bool, deadline: float | None) -> float | None:
 _OPEN: Members[Queue[Any]] = Members()
 
 
+def _shared_consumer(core: SharedQueue[Any], subscription: str | None) -> Consumer:
+    """Return the consumer of a queue that any number of processes share. Nothing is opened."""
+    source: Any = core if subscription is None else SharedSubscription(core, subscription)
+    return Consumer(source, lambda: source.sizes().unheld)
+
+
 def _connected(
     kind: type[Queue[T]], core: SharedQueue[T], subscription: str | None, maxsize: int, blocks: bool
 ) -> Queue[T]:
     """Return a queue that was pickled. It connects at its first use."""
     made = kind.__new__(kind)
-    made._begin_with(sharing(core, subscription), maxsize, True, blocks)
+    made._begin_with(core, _shared_consumer(core, subscription), maxsize, True, blocks)
     return made
 
 

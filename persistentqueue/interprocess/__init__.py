@@ -6,7 +6,7 @@ This is the second interface of the package, beside the public names. ``spark`` 
 from ..core.block import Columns
 from ..storage.publication import LATEST, Part, is_published, read_publication
 from .consumer_requests import acknowledge, request_subscription
-from .multi_writer import PartWriter, count_published, list_published, publish_parts, published_version, remove_parts
+from .multi_writer import PartWriter, list_published, publish_parts, published_version, remove_parts
 from .producer import is_reached, reached_version
 from .splits import Found, FoundRun, Onlooker, Split, look, partition, plan, read, read_columns
 
@@ -20,7 +20,6 @@ __all__ = [
     "PartWriter",
     "Split",
     "acknowledge",
-    "count_published",
     "is_published",
     "is_reached",
     "list_published",

@@ -7,10 +7,9 @@ looks into the inbox, or when it opens the queue. No process waits for the lock.
 from __future__ import annotations
 
 from ..core.items import checked_name
-from ..storage.layout import queue_directory
 from ..storage.publication import LATEST, Draft, Request
-from ..system.disk import Disk, StrPath, abspath, current_disk
-from .producer import explained, find_inbox
+from ..system.disk import StrPath
+from .producer import explained, located
 
 
 def request_subscription(path: StrPath, name: str | None, subscription: str, first: int) -> None:
@@ -41,8 +40,7 @@ def request_subscription(path: StrPath, name: str | None, subscription: str, fir
     On return, the request is durable. The owner may not have answered it yet. Any number of threads and processes may
     call it at the same time.
     """
-    disk = current_disk()
-    _ask(path, name, Request(checked_name(subscription), _checked_sequence(first)), disk)
+    _ask(path, name, Request(checked_name(subscription), _checked_sequence(first)))
 
 
 def acknowledge(path: StrPath, name: str | None, subscription: str, end: int) -> None:
@@ -74,10 +72,9 @@ def acknowledge(path: StrPath, name: str | None, subscription: str, end: int) ->
     On return, the request is durable. The owner may not have answered it yet. Any number of threads and processes may
     call it at the same time.
     """
-    disk = current_disk()
     request = Request(checked_name(subscription), 0, _checked_sequence(end))
     if end:
-        _ask(path, name, request, disk)
+        _ask(path, name, request)
 
 
 def _checked_sequence(sequence: int) -> int:
@@ -88,9 +85,9 @@ def _checked_sequence(sequence: int) -> int:
     return sequence
 
 
-def _ask(path: StrPath, name: str | None, request: Request, disk: Disk) -> None:
-    directory = abspath(queue_directory(path, name))
-    inbox, time_ns = find_inbox(disk, directory), disk.time_ns()
+def _ask(path: StrPath, name: str | None, request: Request) -> None:
+    disk, directory, inbox = located(path, name)
+    time_ns = disk.time_ns()
     draft: Draft | None = None
     try:
         draft = Draft(disk, inbox, disk.urandom(8).hex(), time_ns)

@@ -27,7 +27,7 @@ from ..storage.publication import SUFFIX, Draft, Part, is_published, parse_name,
 from ..system.disk import Disk, StrPath, abspath, current_disk, join
 from ..system.files import sync_directory
 from ..system.trust import need_regular
-from .producer import Versions, explained, find_inbox, need_same_key
+from .producer import Versions, explained, find_inbox, located, need_same_key
 from .splits import look
 
 PART_SECONDS_MAX = 6 * 86400.0
@@ -237,9 +237,7 @@ def publish_parts(
 
     On return, the transaction is durable. Any number of threads and processes may call it at the same time.
     """
-    disk = current_disk()
-    directory = abspath(queue_directory(path, name))
-    inbox = find_inbox(disk, directory)
+    disk, directory, inbox = located(path, name)
     marker = None if marker is None else checked_marker(marker)
     producer = _producer_of(disk, marker)
     if marker is not None:
@@ -289,9 +287,8 @@ def published_version(path: StrPath, name: str | None, marker: str) -> int | Non
     It raises what ``is_reached`` raises. The answer need not be durable. Any number of threads and processes may call
     it at the same time.
     """
-    disk = current_disk()
-    directory = abspath(queue_directory(path, name))
-    found = [_waiting_version(disk, find_inbox(disk, directory), _producer_of(disk, (marker, 0)), marker)]
+    disk, directory, inbox = located(path, name)
+    found = [_waiting_version(disk, inbox, _producer_of(disk, (marker, 0)), marker)]
     with suppress(CorruptionError, FileNotFoundError, PermissionError):
         found.append(look(disk, directory)[1].state.markers.get(marker))
     return max((version for version in found if version is not None), default=None)
@@ -315,9 +312,8 @@ def remove_parts(path: StrPath, name: str | None, parts: Iterable[Part]) -> None
     The call raises no error of the file system and no error of this package. A part that stays is swept when it is
     old. The deletion is not durable on return. Any number of threads and processes may call it at the same time.
     """
-    disk = current_disk()
     with suppress(OSError, PersistentQueueError):
-        inbox = find_inbox(disk, abspath(queue_directory(path, name)))
+        disk, _, inbox = located(path, name)
         manifests = []
         for each in filter(is_published, names_in(disk, inbox)):
             with suppress(FileNotFoundError):  # the owner has adopted it in the meantime, after its parts
@@ -329,15 +325,12 @@ def remove_parts(path: StrPath, name: str | None, parts: Iterable[Part]) -> None
                     disk.unlink(join(inbox, part.name))
 
 
-def count_published(path: StrPath, name: str | None) -> int:
-    """Return how many transactions wait in the inbox.
+def list_published(path: StrPath, name: str | None) -> list[str]:
+    """Return the names of the published files that the owner has not adopted, requests among them, in no order.
 
     Args:
         path: The directory that holds the queue.
         name: The name of the queue. None means the queue that lies in ``path`` itself.
-
-    Returns:
-        The number of published files that the owner has not adopted, requests among them.
 
     Raises:
         QueueNotFoundError: There is no queue at the path.
@@ -348,13 +341,8 @@ def count_published(path: StrPath, name: str | None) -> int:
 
     The call only reads. Any number of threads and processes may call it at the same time.
     """
-    return len(list_published(path, name))
-
-
-def list_published(path: StrPath, name: str | None) -> list[str]:
-    """Return the names of the files that ``count_published`` counts, in no order; raise what it raises."""
-    disk = current_disk()
-    return list(filter(is_published, names_in(disk, find_inbox(disk, abspath(queue_directory(path, name))))))
+    disk, _, inbox = located(path, name)
+    return list(filter(is_published, names_in(disk, inbox)))
 
 
 def _need_part(disk: Disk, path: str, part: Part) -> None:

@@ -609,6 +609,12 @@ def find_inbox(disk: Disk, directory: str) -> str:
     return _find_inbox(disk, directory)[0]
 
 
+def located(path: StrPath, name: str | None) -> tuple[Disk, str, str]:
+    """Return the disk, the directory of this queue, and its inbox. Raises the errors of ``find_inbox``."""
+    disk, directory = current_disk(), abspath(queue_directory(path, name))
+    return disk, directory, find_inbox(disk, directory)
+
+
 def _find_inbox(disk: Disk, directory: str) -> tuple[str, Place]:
     """Return the inbox of the queue in this directory, and its location. Raises the errors of ``find_inbox``."""
     try:
@@ -649,9 +655,8 @@ def is_reached(path: StrPath, name: str | None, marker: tuple[str, int]) -> bool
     The answer True is durable, except from a queue that is not synced. Any number of threads and processes may call it
     at the same time.
     """
-    disk = current_disk()
-    directory = abspath(queue_directory(path, name))
-    return Versions(disk, directory).is_reached(find_inbox(disk, directory), *checked_marker(marker))
+    disk, directory, inbox = located(path, name)
+    return Versions(disk, directory).is_reached(inbox, *checked_marker(marker))
 
 
 def reached_version(path: StrPath, name: str | None, marker: str) -> int | None:
@@ -665,9 +670,8 @@ def reached_version(path: StrPath, name: str | None, marker: str) -> int | None:
     It raises what ``is_reached`` and ``look`` raise. The answer is durable, except from a queue that is not synced. Any
     number of threads and processes may call it at the same time.
     """
-    disk = current_disk()
-    directory = abspath(queue_directory(path, name))
-    return Versions(disk, directory).reached(find_inbox(disk, directory), checked_marker((marker, 0))[0])
+    disk, directory, inbox = located(path, name)
+    return Versions(disk, directory).reached(inbox, checked_marker((marker, 0))[0])
 
 
 class Versions:

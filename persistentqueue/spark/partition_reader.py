@@ -25,7 +25,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType, TimestampType
 
 from persistentqueue import Options, PersistentQueue, PersistentQueueError
-from persistentqueue.interprocess import Columns, FoundRun, Split, count_published, partition, read_columns
+from persistentqueue.interprocess import Columns, FoundRun, Split, list_published, partition, read_columns
 from persistentqueue.rows import SchemaMismatchError
 from persistentqueue.rows.codec import RowBatches
 from persistentqueue.rows.registry import Registry
@@ -272,5 +272,5 @@ def adopt(place: Place) -> None:
     """
     options = Options(create=False, keep_limits=True, wipe=True, network_disk=place.network_disk)
     with suppress(PersistentQueueError, OSError):
-        if count_published(place.path, place.queue):
+        if list_published(place.path, place.queue):
             PersistentQueue(place.path, place.queue, options=options).close()

@@ -43,7 +43,7 @@ from persistentqueue.interprocess.multi_writer import (
     PART_SECONDS_MAX,
     ExpiredPartError,
     PartWriter,
-    count_published,
+    list_published,
     publish_parts,
     published_version,
     remove_parts,
@@ -111,7 +111,7 @@ def test_parts_come_out_of_an_open_queue_as_one(open_queue: QueueFactory, direct
     assert len(queue) == 1
     assert drain(queue) == [b"own"]
     assert publish_parts(directory.parent, directory.name, [parts[2], parts[0], parts[1]])
-    assert (queue.stats().published, count_published(directory, None)) == (1, 1)
+    assert (queue.stats().published, len(list_published(directory, None))) == (1, 1)
     with queue.session() as session:
         items = session.dequeue_many(99)
         assert items == [b"d", b"e", b"f", b"a", b"b", b"c"]
@@ -418,7 +418,7 @@ def test_what_cannot_be_written(made: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("persistentqueue.core.items.ITEM_BYTES_MAX", 10)
     with pytest.raises(ItemTooLargeError):
         PartWriter(made).write([bytes(11)])
-    for call in (PartWriter, lambda path: publish_parts(path, None, []), lambda path: count_published(path, None)):
+    for call in (PartWriter, lambda path: publish_parts(path, None, []), lambda path: list_published(path, None)):
         with pytest.raises(QueueNotFoundError):
             call(made / "nowhere")
 

@@ -13,12 +13,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from persistentqueue import transaction
 from persistentqueue.serving.errors import SessionLostError
 from persistentqueue.workers.shared_queue import SharedQueue
 from persistentqueue.workers.worker_session import WorkerSession
 
-from .scenarios import COUNTED, MANY, A, B, Case
+from .scenarios import COUNTED, MANY, A, B, Case, joint_sessions
 from .worker_scenarios import Scenario, WorkerWorld, another_process, telling
 
 ITEMS = MANY[:9]
@@ -203,10 +202,7 @@ def _joint_flush(world: WorkerWorld, messages: int | None) -> Case:
     """Flush the sessions of two queues together."""
     world.folder, world.leaves = tempfile.mkdtemp(prefix="handover-"), True
     source, target = world.open("a", A, B), world.open("b")
-    block: Any = transaction(source, target)
-    out, into = block.__enter__()
-    world.block = block
-    world.sessions += [out, into]
+    out, into = joint_sessions(world, source, target)
     assert out.dequeue() == A
     into.enqueue(A)
     _end(world, messages)

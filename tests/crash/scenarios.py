@@ -256,13 +256,18 @@ def several(world: AnyWorld) -> Case:
     return Case(call, again, [{"a": [], "b": [A, B]}])
 
 
+def joint_sessions(world: AnyWorld, *queues: Any) -> Any:
+    """Begin a transaction over the queues, and return its sessions."""
+    block: Any = transaction(*queues)
+    world.block, sessions = block, block.__enter__()
+    world.sessions += sessions
+    return sessions
+
+
 def refuse_several(world: AnyWorld) -> Case:
     """Flush a transaction over two queues, one of which has no room for its item."""
     source, target = world.open("a", A), world.open("b", B, max_items=1)
-    block: Any = transaction(source, target)
-    out, into = block.__enter__()
-    world.block = block
-    world.sessions += [out, into]
+    out, into = joint_sessions(world, source, target)
     assert out.dequeue() == A
     into.enqueue(A)
 
@@ -701,10 +706,7 @@ def _bury_beside(world: World) -> Case:
     """Flush a transaction over several queues, one of which gets a letter from another one, and an item."""
     queue, other = world.open("a", A, B, dead_letter="dead"), world.open("b")
     dead = world.queues["dead"] = queue.dead_letters
-    block: Any = transaction(queue, other, dead)
-    taking, putting, burying = block.__enter__()
-    world.block = block
-    world.sessions += [taking, putting, burying]
+    taking, putting, burying = joint_sessions(world, queue, other, dead)
     assert taking.dequeue() == A
     taking.reject(A, retry=False)
     putting.enqueue(C)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
-from persistentqueue import Encryption, transaction
+from persistentqueue import Encryption
 from persistentqueue.codecs import JSON, Codec, Enclosed
 from persistentqueue.core.dead_letter import DeadLetter
 from persistentqueue.errors import (
@@ -24,7 +24,7 @@ from persistentqueue.serving.errors import HoldLostError
 from persistentqueue.workers.shared_queue import SharedQueue
 from persistentqueue.workers.worker_session import WorkerSession
 
-from .scenarios import COUNTED, MANY, RAW, A, B, Case, Numbers
+from .scenarios import COUNTED, MANY, RAW, A, B, Case, Numbers, joint_sessions
 from .worker_scenarios import Scenario, WorkerWorld, telling
 
 _HOLD_SECONDS = 60.0
@@ -416,10 +416,7 @@ def _late_numbers(world: WorkerWorld, bad: int, count: int, **settings: Any) -> 
 def _late_joint(world: WorkerWorld, behind: int) -> Case:
     """Flush the sessions of two queues together, after the time of the items is over."""
     source, target = world.open("a", A, B, hold_seconds=_HOLD_SECONDS), world.open("b", hold_seconds=_HOLD_SECONDS)
-    block: Any = transaction(source, target)
-    out, into = block.__enter__()
-    world.block = block
-    world.sessions += [out, into]
+    out, into = joint_sessions(world, source, target)
     assert out.dequeue() == A
     into.enqueue(A)
     world.late_behind = behind

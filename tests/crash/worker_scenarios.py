@@ -19,7 +19,7 @@ from math import inf
 from typing import Any, cast
 
 import persistentqueue
-from persistentqueue import PersistentQueue, Session, transaction
+from persistentqueue import PersistentQueue, Session
 from persistentqueue.codecs import BYTES
 from persistentqueue.compat import Queue
 from persistentqueue.errors import QueueFullError
@@ -52,6 +52,7 @@ from .scenarios import (
     C,
     Case,
     Numbers,
+    joint_sessions,
     refuse_several,
     several,
     subscriptions,
@@ -669,10 +670,7 @@ def _joint_flush(
     ``behind`` is a call of the other session that is made before the flush is repeated.
     """
     source, target = world.open("a", A, B), world.open("b")
-    block: Any = transaction(source, target)
-    out, into = block.__enter__()
-    world.block = block
-    world.sessions += [out, into]
+    out, into = joint_sessions(world, source, target)
     if takes:
         assert out.dequeue() == A
     into.enqueue(A)

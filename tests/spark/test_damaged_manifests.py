@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
@@ -14,14 +13,6 @@ from persistentqueue import ClosedError, CorruptionError, PersistentQueue, repai
 from persistentqueue.spark import Pipeline, PipelineDefinitionError, StageFailedError, StageHandoff
 from persistentqueue.spark.pipelines.store import Store
 from tests.support.pipelines import Flow, Rows, StandIn, echo, take, waiting
-
-
-@pytest.fixture
-def flow(tmp_path: Path) -> Iterator[Flow]:
-    """Yield the maker of pipelines in ``tmp_path/flow``."""
-    flow = Flow(tmp_path)
-    yield flow
-    flow.close()
 
 
 def damage(queue: Path) -> None:

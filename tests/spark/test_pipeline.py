@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,6 @@ from persistentqueue.spark.pipelines.edge import Edge
 from persistentqueue.spark.pipelines.graph import Graph
 from tests.support.disks import disk_with, using_disk
 from tests.support.pipelines import Flow, echo, noted, take, waiting
-
-
-@pytest.fixture
-def flow(tmp_path: Path) -> Iterator[Flow]:
-    """Yield the maker of pipelines in ``tmp_path/flow``."""
-    flow = Flow(tmp_path)
-    yield flow
-    flow.close()
-
 
 # --- definition
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NoReturn
 
 import pandas
@@ -18,14 +17,6 @@ from persistentqueue.spark import Pipeline, SparkStoppedError, StageFailedError,
 from persistentqueue.spark.pipelines import stage as stage_module
 from persistentqueue.spark.sessions import has_stopped
 from tests.support.pipelines import Flow, echo, noted, take, waiting
-
-
-@pytest.fixture
-def flow(tmp_path: Path) -> Iterator[Flow]:
-    """Yield the maker of pipelines in ``tmp_path/flow``."""
-    flow = Flow(tmp_path)
-    yield flow
-    flow.close()
 
 
 @pytest.fixture

@@ -8,9 +8,8 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,14 +38,6 @@ from persistentqueue.system.disk import DISK
 from tests.support.disks import using_disk
 from tests.support.pipelines import Flow, echo, interrupt_twice, noted, take, waiting
 from tests.support.queues import put
-
-
-@pytest.fixture
-def flow(tmp_path: Path) -> Iterator[Flow]:
-    """Yield the maker of pipelines in ``tmp_path/flow``."""
-    flow = Flow(tmp_path)
-    yield flow
-    flow.close()
 
 
 class FlawError(Exception):

@@ -43,14 +43,6 @@ from tests.support.pipelines import Flow, StandIn, echo, interrupt_twice, take, 
 from tests.support.queues import wait_for
 
 
-@pytest.fixture
-def flow(tmp_path: Path) -> Iterator[Flow]:
-    """Yield the maker of pipelines in ``tmp_path/flow``."""
-    flow = Flow(tmp_path)
-    yield flow
-    flow.close()
-
-
 def hand_off(flow: Flow, name: str, **options: Any) -> StageHandoff:
     """Open a hand-off in the directory of the pipelines."""
     return StageHandoff(flow.spark, flow.root, name, **options)  # type: ignore[arg-type]

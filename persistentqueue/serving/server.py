@@ -75,7 +75,7 @@ class Server:
         self._bell: Wakeup | None = None
         self._ringing = Lock()
         """Held while the wake-up is used by another thread, or closed."""
-        self._service: Service | None = None
+        self._service = Service(served, self._ring, self._apart)
         self._thread: threading.Thread | None = None
         self._peers: set[_Peer] = set()
         self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
@@ -101,13 +101,13 @@ class Server:
 
     def start(self) -> None:
         """Take the socket of the queue, and serve. Raises ``ResourceError`` and ``OSError``; then call ``stop``."""
-        shielded(self._make_service)
+        shielded(self._inherit)
         with unless_lacking(self.directory, "to serve the queue", "then open it again"):
             self._served.open_queue.shielded(self._begin)
 
-    def _make_service(self) -> None:
+    def _inherit(self) -> None:
         """Hold what the last owner has left. Shielded: ``stop`` finds the holds, which are in no file any more."""
-        self._service = Service(self._served, self._ring, self._apart)
+        self._service.inherit()
         self._served.open_queue.counts.connected = partial(count_connections, self._service.clients)
 
     def _begin(self) -> None:
@@ -139,7 +139,7 @@ class Server:
 
     def connections(self) -> list[Connection]:
         """Return the connections, those that hold for longest first. For any thread."""
-        return connections_of(self._served.open_queue, self._service.clients) if self._service is not None else []
+        return connections_of(self._served.open_queue, self._service.clients)
 
     def stop(self) -> None:
         """Let workers finish what they hold, answer what has come, and end all sessions. They look for another owner.
@@ -176,7 +176,7 @@ class Server:
             # Shielded: after an interrupted join, Python up to 3.12 takes a running thread for one that has ended. So
             # it does after an interrupted ``is_alive``, which is not called here.
             self._served.open_queue.shielded(self._thread.join)
-        elif self._thread is None and self._service is not None:
+        elif self._thread is None:
             shielded(self._service.hand_over)  # the thread did not start, and the service has the holds that were left
         # Shielded: a descriptor must be closed once, since another thread may have its number then.
         self._served.open_queue.shielded(self._close)
@@ -205,16 +205,14 @@ class Server:
 
     def client_of(self, connection: bytes) -> Client:
         """Return the connection with this id. Raises ``PersistentQueueError`` if it has ended. For any thread."""
-        service = self._service
-        for client in list(service.clients) if service is not None else ():
+        for client in list(self._service.clients):
             if client.id == connection:
                 return client
         raise PersistentQueueError(f"{self.directory}: a session of the transaction has lost its connection")
 
     def note_flush(self, client: Client, number: int) -> None:
         """Note that a flush of the connection was committed together with others. For any thread."""
-        if self._service is not None:
-            self._service.note_flush(client, number)
+        self._service.note_flush(client, number)
 
     def abandon(self) -> None:
         """Close all descriptors without a word, in a forked child: they belong to the parent."""
@@ -225,7 +223,6 @@ class Server:
     # --- the thread --------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        assert self._service is not None
         assert self._bell is not None
         service, bell, now = self._service, self._bell, self._served.now
         due = now()  # the first turn looks at the sessions that the last owner has left
@@ -258,7 +255,6 @@ class Server:
         """Return whether the close has begun, and workers have finished, or have had their time."""
         if not self._is_leaving:
             return False
-        assert self._service is not None
         assert self._departure is not None
         may_end = self._departure.may_end(self, self._service.may_leave())
         return may_end or self._served.now() >= self._leaves_by
@@ -282,7 +278,6 @@ class Server:
 
         If none of them has work left, no message is taken any more: an answered *put* would be lost.
         """
-        assert self._service is not None
         for key, _ in self._selector.select(0) if not self._service.may_leave() else ():
             if key.data is not None:
                 self._receive(key.data)
@@ -300,7 +295,6 @@ class Server:
             OSError, PersistentQueueError
         ):  # in the directory that is held: another queue may have its name by now
             self._disk.unlink(join(self.directory, SOCKET_NAME))
-        assert self._service is not None
         self._service.leave()
         if self._listener is not None:
             self._listener.close()
@@ -324,7 +318,6 @@ class Server:
 
     def _accept(self) -> None:
         assert self._listener is not None
-        assert self._service is not None
         if self._accepts_at < inf:
             self._accepts_at = inf
             self._selector.register(self._listener, selectors.EVENT_READ)
@@ -385,7 +378,6 @@ class Server:
             self._spare = self._spare or spare()
 
     def _receive(self, peer: _Peer) -> None:
-        assert self._service is not None
         try:
             count = peer.socket.recv_into(self._buffer)
         except BlockingIOError:
@@ -406,7 +398,6 @@ class Server:
 
     def _answer(self) -> None:
         """Send all answers. A worker that has not read the last one gets the rest when it reads."""
-        assert self._service is not None
         for client in self._service.take_answered():
             peer = client.peer
             if isinstance(peer, _Peer) and peer in self._peers and not peer.left:
@@ -432,7 +423,6 @@ class Server:
             self._selector.modify(peer.socket, events, peer)
 
     def _drop(self, peer: _Peer, *, may_return: bool) -> None:
-        assert self._service is not None
         if peer in self._peers:
             self._peers.remove(peer)
             self._selector.unregister(peer.socket)

@@ -160,8 +160,11 @@ class Service:
         """Connections that have messages to send."""
         self._is_leaving = False
         """True from the beginning of the close on."""
-        self._queue.inherit_flushes(INHERITED_MAX, SOME_LOST)
         self._away = Away(served.handover, served.session, served.now)
+
+    def inherit(self) -> None:
+        """Hold what the last owner has left. This is the first call."""
+        self._queue.inherit_flushes(INHERITED_MAX, SOME_LOST)
         for client in self._away.inherit(self._answered):
             client.number = self._queue.flush_of(client.id) or 0
             self.clients.add(client)

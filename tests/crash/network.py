@@ -117,6 +117,7 @@ class Owner:
         facts = {"version": 1, "counts": False}
         served = Served(self.queue, self._session, _refuse, facts, world.now, world.left)
         self.service = Service(served, self.ring, _apart)
+        self.service.inherit()
         self.own: Session[bytes] = Session(SessionParts(self.queue, "own", spill_bytes=_SPILL_BYTES))
 
     def ring(self) -> None:

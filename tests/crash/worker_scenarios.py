@@ -113,6 +113,7 @@ class _Owner(network.Owner):
         served = Served(queue, session, call, facts, world.now, world.handover(name))
         self.server = self.public._server = Server(served, 0.0)
         self.service = self.server._service = Service(served, self.ring, lambda call: call())
+        self.service.inherit()
         _SERVERS.add(self.server)
 
     def on_hold(self) -> int:

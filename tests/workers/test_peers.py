@@ -236,7 +236,6 @@ def test_item_that_is_too_long_to_be_browsed(queue: PersistentQueue, shared: Sha
 def _service(queue: PersistentQueue) -> service.Service:
     server = queue._server
     assert server is not None
-    assert server._service is not None
     return server._service
 
 

@@ -266,7 +266,6 @@ def test_waiting_is_fair_and_wakes_for_every_source(served: Serve) -> None:
             threads[-1].start()
             server = queue._server
             assert server is not None
-            assert server._service is not None
             while sum(len(place.line) for place in server._service._waits._places.values()) <= number:
                 time.sleep(0.001)
         put(queue, b"a")
@@ -511,7 +510,7 @@ def test_a_wait_of_a_removed_subscription_ends(served: Serve) -> None:
         thread = threading.Thread(target=lambda: found.append(waiting.wait(timeout=30)))
         thread.start()
         service = queue._server._service  # type: ignore[union-attr]
-        wait_for(lambda: service.waits)  # type: ignore[union-attr]
+        wait_for(lambda: service.waits)
         queue.unsubscribe("b")
         thread.join()
         assert found == [True]
@@ -635,7 +634,6 @@ def test_a_hold_has_an_end(served: Serve) -> None:
     put(queue, b"one")
     owner = server.server_of(queue._open().directory)
     assert owner is not None
-    assert owner._service is not None
     with join(hold_seconds=3600) as shared, shared.session() as session, queue.session() as other:
         assert session.dequeue() == b"one"
         session.enqueue(b"late")
@@ -1278,7 +1276,6 @@ def test_a_flush_that_waits_for_room_ends_with_its_queue(served: Serve) -> None:
         flushing = pool.submit(session.flush)
         server_ = owner._server
         assert server_ is not None
-        assert server_._service is not None
         blocked = server_._service._blocked
         wait_for(lambda: bool(blocked))
         shared.close()
@@ -1496,11 +1493,9 @@ def test_a_hold_that_ends_around_a_flush_of_two_queues(
     flush = session_state.flush_jointly
     owner = server.server_of(target._open().directory)
     assert owner is not None
-    assert owner._service is not None
 
     def end_hold() -> None:
         assert owner is not None
-        assert owner._service is not None
         (client,) = owner._service.clients
         client.expires = 0.0
         owner._ring()
@@ -1540,11 +1535,9 @@ def test_a_flush_of_two_queues_meets_the_end_of_a_hold(
     put(source, b"1")
     owner = server.server_of(source._open().directory)
     assert owner is not None
-    assert owner._service is not None
 
     def meet(*_: Any) -> bool:
         assert owner is not None
-        assert owner._service is not None
         for client in owner._service.clients:
             client.is_lost = is_lost
         raise SessionInUseError("the hold ends now")

@@ -146,7 +146,9 @@ class Bench:
             return "x" * JSON_BYTES_MAX if name == "long" else make_call(self.queue, self.open_queue, name, arguments)
 
         served = Served(self.open_queue, session, call, {"version": VERSION}, lambda: self.seconds, self.left)
-        return Service(served, ring, self.apart.append)
+        service = Service(served, ring, self.apart.append)
+        service.inherit()
+        return service
 
     def end(self) -> None:
         """End all connections."""

@@ -41,6 +41,7 @@ from ..errors import BrokenQueueError, CopiedQueueError, CorruptionError, QueueL
 from ..interrupts.signal_shield import shielded
 from ..storage.inbox_limits import kept_limits, record_limits
 from ..storage.layout import (
+    REPAIR,
     believed,
     delete_all,
     find_generations,
@@ -92,7 +93,6 @@ def announce(directory: str, report: RecoveryReport) -> None:
             LOGGER.error("%s: nothing refers to %s, which may hold items: renamed to *.damaged", directory, name)
 
 
-_REPAIR = "nothing was changed: restore the file, or copy the directory, then run repair"
 _NO_CREATION = "check the path; create=False makes none"
 
 
@@ -275,7 +275,7 @@ def _recover(taken: Taken, decide: Decide, meter: Meter = SILENT) -> Recovered |
     except CorruptionError as error:
         if str(error) != error.damage:
             raise
-        raise CorruptionError(error.file, error.offset, error.expected, error.found, _REPAIR) from None
+        raise CorruptionError(error.file, error.offset, error.expected, error.found, REPAIR) from None
     if recovered is not None and recovered.state.extents:  # without an item, no segment is needed
         need_data(taken.lock.disk, taken.places, recovered.replay)
     return recovered

@@ -260,6 +260,8 @@ def open_pool(path: StrPath, name: str | None, *, shared: bool, max_bytes: int, 
 
 MAKE_FIRST = "check the path, or make the queue first, by opening it with PersistentQueue"
 """Advice about a directory without a queue, for calls that make none."""
+REPAIR = "nothing was changed: restore the file, or copy the directory, then run repair"
+"""Advice about a log that is damaged or gone."""
 
 
 def names_in(disk: Disk, directory: str, part: str = "") -> list[str]:
@@ -362,7 +364,8 @@ def _find_generations(disk: Disk, directory: str, places: Places | None) -> list
             if parse_segment_name(name) is not None:
                 path = join(directory, LOG_DIRECTORY)
                 segment = places.path(join(DATA_DIRECTORY, name))
-                raise CorruptionError(path, 0, f"a log, since there is {relpath(segment, directory)}", "none")
+                expected = f"a log, since there is {relpath(segment, directory)}"
+                raise CorruptionError(path, 0, expected, "none", REPAIR)
     return found
 
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -27,7 +28,10 @@ from persistentqueue import (
     Producer,
     QueueLockedError,
     QueueNotFoundError,
+    View,
     check,
+    delete_queue,
+    move_data,
     repair,
 )
 from persistentqueue.cli import main
@@ -363,6 +367,25 @@ def test_a_damaged_log_names_the_way_out(path: Path, damage: str) -> None:
         PersistentQueue(path)
     problem = repair(path).problems[0]
     assert "damaged at offset" in problem and "run repair" not in problem
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        partial(PersistentQueue, create=False),
+        Producer,
+        lambda path: View(path).look(),
+        delete_queue,
+        partial(move_data, data_path=None),
+    ],
+    ids=["open", "publish", "view", "delete", "move"],
+)
+def test_each_call_names_the_way_out_of_a_log_that_is_gone(path: Path, call: Callable[[Path], Any]) -> None:
+    """Each call that needs a queue, and ``check``, names the repair if there are segments and no log."""
+    log_file(path).unlink()
+    with pytest.raises(CorruptionError, match=r"nothing was changed: .* copy the directory, then run repair$"):
+        call(path)
+    assert check(path).problems[0].endswith("then run repair")
 
 
 def test_repair_needs_the_lock(path: Path, tmp_path: Path) -> None:

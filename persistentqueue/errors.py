@@ -602,7 +602,8 @@ class DataMissingError(PersistentQueueError):
     """The recorded location of the segments does not exist, or belongs to another queue; or the record is missing.
 
     The usual cause is a disk that is not mounted. Nothing was made, swept or set aside. Mount the disk, or open the
-    queue with ``data_path`` set to the new path of the location. If ``data.path`` is missing, restore or repair it.
+    queue with ``data_path`` set to the new path of the location. If ``data.path`` is missing, restore or repair it. If
+    the segments are lost for good, the message says what is left to do.
 
     Attributes:
         path: The directory of the queue.
@@ -611,13 +612,8 @@ class DataMissingError(PersistentQueueError):
         found: The id that was found there; None if there is none.
     """
 
-    def __init__(self, path: str, place: str, expected: str, found: tuple[str, str] | None, why: str = "") -> None:
-        self.path, self.place, self.expected, self.found = path, place, expected, found[0] if found else None
-        what = f"the id of {found[1]}, {found[0]}" if found is not None else "none"
-        why = why or (
-            f"its segments are at {place}: expected a queue.id there with {expected}, found {what}: mount the disk "
-            "that belongs there, or open the queue with data_path= set to where that disk is mounted now"
-        )
+    def __init__(self, path: str, place: str, expected: str, found: str | None, why: str) -> None:
+        self.path, self.place, self.expected, self.found = path, place, expected, found
         super().__init__(f"{path}: {why}")
 
 

@@ -29,6 +29,7 @@ from ..storage.locations import (
     DATA_DIRECTORY,
     ID_NAME,
     LOG_DIRECTORY,
+    LOST_FOR_GOOD,
     NAME_DIRECTORY,
     OWN,
     PATH_NAME,
@@ -133,9 +134,9 @@ def _mend(
     elif not (is_held or (data_path is not None and _may_hold(disk, directory, root))) or (
         record is None and data_path is None and DATA_DIRECTORY not in names_in(disk, directory)
     ):
-        is_lost = record == Places(directory) and data_path is None  # neither a record nor ``data``, and a damaged log
-        advice = NAME_DIRECTORY + (f"; if there are none, make the directory {DATA_DIRECTORY}" if is_lost else "")
-        raise DataPathError(directory, f"segments of this queue in {root}", f"none ({what})", advice)
+        found = f"none ({what})" if isinstance(problem, CorruptionError) else "none"  # other problems have advice
+        advice = f"{NAME_DIRECTORY}; {LOST_FOR_GOOD}"
+        raise DataPathError(directory, f"segments of this queue in {root}", found, advice)
     copies: list[str | None] = []
     place = OWN
     if path != OWN.path:

@@ -357,7 +357,12 @@ def _find_generations(disk: Disk, directory: str, places: Places | None) -> list
     owner = read_id(disk, directory) if ID_NAME in names else None
     if owner is not None:
         whose = f"the location of the segments of {owner[1]}"
-        raise DataPathError(directory, "a queue's directory", whose, "open that queue instead")
+        raise DataPathError(
+            directory,
+            "a queue's directory",
+            whose,
+            f"open that queue instead; if it is gone for good, remove {ID_NAME}, then run repair",
+        )
     if DELETED_DIRECTORY not in names:
         places = places or read_places(disk, directory)
         for name in names_in(disk, places.path(DATA_DIRECTORY)):

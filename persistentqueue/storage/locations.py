@@ -58,6 +58,11 @@ NAME_DIRECTORY = (
     "repair(…, data_path=DIR), or repair --data-path DIR"
 )
 """Advice for a call that needs the location of the segments."""
+LOST_FOR_GOOD = (
+    f"if the segments are lost for good, remove {PATH_NAME}, make the directory {DATA_DIRECTORY} beside the log, then "
+    "run repair without data_path="
+)
+"""Advice for a call that other advice cannot help: the report of that repair names the lost items."""
 
 
 class Place(NamedTuple):
@@ -124,7 +129,17 @@ def read_places(disk: Disk, directory: str) -> Places:
     if places.place != OWN:
         found = read_id(disk, places.place.path)
         if found is None or found[0] != places.place.id:
-            raise DataMissingError(directory, places.place.path, places.place.id, found)
+            path, expected = places.place
+            what = f"the id of {found[1]}, {found[0]}" if found is not None else "none"
+            raise DataMissingError(
+                directory,
+                path,
+                expected,
+                found[0] if found is not None else None,
+                f"its segments are at {path}: expected a {ID_NAME} there with {expected}, found {what}: mount the disk "
+                "that belongs there, or open the queue with data_path= set to where that disk is mounted now; "
+                f"{LOST_FOR_GOOD}",
+            )
     return places
 
 

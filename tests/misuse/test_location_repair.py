@@ -207,7 +207,7 @@ def test_row_23_a_lost_data_path_and_a_damaged_log(
     """If the log is damaged, and names no segment any more, a queue without ``data`` still needs its location."""
     (directory / "data.path").unlink()
     flip(log_file(directory), 70)
-    with pytest.raises(DataPathError, match="repair --data-path DIR; if there are none, make the directory data"):
+    with pytest.raises(DataPathError, match="repair --data-path DIR; if the segments are lost for good, remove"):
         repair(directory)
     with pytest.raises(CorruptionError):
         move_data(directory, data_path=tmp_path / "new")
@@ -227,6 +227,58 @@ def test_row_23_lost_segments(directory: Path, open_queue: QueueFactory) -> None
     (directory / "data").mkdir()
     assert repair(directory).lost == ((0, 3),)
     assert drain(open_queue()) == []
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize("lost", ["location", "record and location", "damaged record", "location and log", "id"])
+def test_row_23_a_location_that_is_gone_for_good(
+    tmp_path: Path, directory: Path, open_queue: QueueFactory, place: Path, lost: str
+) -> None:
+    """If the segments are lost for good, the errors of ``repair`` say what ends that, whatever ``data_path`` is given.
+    So do those of openings, moves and deletions that do not name a repair. Their advice led in a circle."""
+    if lost == "id":
+        (place / "queue.id").unlink()
+        shutil.rmtree(place / "data")
+    else:
+        shutil.rmtree(place)
+    if lost == "record and location":
+        (directory / "data.path").unlink()
+    elif lost == "damaged record":
+        flip(directory / "data.path", 5)
+    elif lost == "location and log":
+        flip(log_file(directory), 70)
+    (tmp_path / "new" / "orders").mkdir(parents=True)
+    for data_path in (None, tmp_path / "place", tmp_path / "new", directory.parent):
+        with pytest.raises(
+            (DataMissingError, DataPathError), match=r"if the segments are lost for good, .*make the dir"
+        ):
+            repair(directory.parent, "orders", data_path=data_path)
+    for call in (open_queue, lambda: move_data(directory, data_path=tmp_path / "new"), lambda: delete_queue(directory)):
+        if lost != "record and location" or call is open_queue:
+            with pytest.raises(
+                (DataMissingError, CorruptionError), match=r"lost for good|run repair|repair --data-path"
+            ):
+                call()
+    (directory / "data.path").unlink(missing_ok=True)
+    (directory / "data").mkdir()
+    report = repair(directory)
+    assert report.items == 0 and (lost == "location and log" or report.lost == ((0, 3),))
+    with open_queue() as queue:
+        assert drain(queue) == []
+
+
+@pytest.mark.damages
+def test_row_23_a_queue_that_is_gone_for_good(tmp_path: Path, directory: Path, place: Path) -> None:
+    """If only the location of a queue is left, the errors there say how a repair brings back its items."""
+    shutil.rmtree(directory)
+    for call in (PersistentQueue, repair):
+        with pytest.raises(DataPathError, match=r"if it is gone for good, remove queue\.id, then run repair"):
+            call(place)
+    (place / "queue.id").unlink()
+    report = repair(place)
+    assert (report.items, report.without_log) == (3, True)
+    with PersistentQueue(place) as queue:
+        assert drain(queue) == ITEMS
 
 
 @pytest.mark.parametrize("call", ["open", "check", "move", "repair"])

@@ -104,13 +104,25 @@ def mend_places(disk: Disk, directory: str, data_path: str | None) -> Mended:
 
 
 def _need_none_there(disk: Disk, places: Places, data_path: str) -> None:
-    """Raise ``DataPathError`` if the segments of the queue are at ``data_path``, and none at the recorded location."""
-    named = segments_in_log(disk, places.directory, STRICT)
-    root = places.directory if data_path == OWN.path else data_path
+    """Raise ``DataPathError`` if the segments of the queue are at ``data_path``, and none at the recorded location.
+
+    If the log names no segment, and nothing is recorded, raise it if the location names this queue, which has no files
+    elsewhere: its record is lost.
+    """
+    directory = places.directory
+    named = segments_in_log(disk, directory, STRICT)
+    root = directory if data_path == OWN.path else data_path
     if named and holds_one(disk, root, named) and not holds_one(disk, places.data_root, named):
         raise DataPathError(
-            places.directory, f"segments of this queue in {places.data_root}", f"them in {root}", NAME_DIRECTORY
+            directory, f"segments of this queue in {places.data_root}", f"them in {root}", NAME_DIRECTORY
         )
+    if (
+        named == []
+        and places == Places(directory)
+        and is_empty(disk, directory)
+        and _is_named_at(disk, root, directory)
+    ):
+        raise DataPathError(directory, f"{PATH_NAME} to lead to {root}, which names this queue", "none", NAME_DIRECTORY)
 
 
 def _mend(
@@ -206,11 +218,15 @@ def _holds(disk: Disk, directory: str, root: str) -> bool:
         return bool(names_in(disk, root, DATA_DIRECTORY))
     if named:
         return holds_one(disk, root, named)
+    return root == directory or _is_named_at(disk, root, directory) or is_empty(disk, root)
+
+
+def _is_named_at(disk: Disk, root: str, directory: str) -> bool:
+    """Return whether the location names the queue in this directory."""
     with suppress(CorruptionError):
-        found = read_id(disk, root) if root != directory else ("", abspath(directory))
-        if found is not None and found[1] == abspath(directory):
-            return True
-    return is_empty(disk, root)
+        found = read_id(disk, root)
+        return found is not None and found[1] == abspath(directory)
+    return False
 
 
 def _may_hold(disk: Disk, directory: str, root: str) -> bool:

@@ -439,9 +439,8 @@ def holds_one(disk: Disk, root: str, named: list[tuple[int, int, str]]) -> bool:
 
 def is_empty(disk: Disk, root: str) -> bool:
     """Return whether the location holds no segment and no published file."""
-    inboxes = (INBOX_DIRECTORY, CLOSED_DIRECTORY)
-    is_published = any(part_of_inbox(name) for inbox in inboxes for name in names_in(disk, root, inbox))
-    return not is_published and not _segments_in(disk, root)
+    parts = {DATA_DIRECTORY: part_of_segment, INBOX_DIRECTORY: part_of_inbox, CLOSED_DIRECTORY: part_of_inbox}
+    return not any(is_ours(name) for part, is_ours in parts.items() for name in names_in(disk, root, part))
 
 
 def need_data(disk: Disk, places: Places, replay: Replay | None = None) -> None:
@@ -744,23 +743,22 @@ def _need_free(disk: Disk, places: Places, path: str) -> None:
     except InvalidNameError as error:
         advice = f"choose another data_path ({error})"
         raise DataPathError(places.directory, "a location of its own", f"{path}", advice) from error
-    found = read_id(disk, path)
+    found, advice = read_id(disk, path), "choose another data_path"
     if found is not None:
-        # It is recorded nowhere: the process that took it for the queue in this directory was killed, or deleted it.
-        if found[1] == abspath(places.directory) and not _segments_in(disk, path):
-            return
+        # It is recorded nowhere: the process that took it for the queue in this directory was killed, or deleted it. If
+        # published files are there, the record was lost.
+        if found[1] == abspath(places.directory):
+            if is_empty(disk, path):
+                return
+            advice += ", or first move what is in its inbox to the inbox of this queue"
         what = f"the location of the segments of {found[1]}"
     elif LOCK_NAME in (names := names_in(disk, path)) or {LOG_DIRECTORY, DELETED_DIRECTORY, PATH_NAME} & set(names):
         what = "a queue's own directory"
-    elif _segments_in(disk, path):
-        what = f"segments, and no {ID_NAME} that names their queue"
+    elif not is_empty(disk, path):
+        what = f"segments or published files, and no {ID_NAME} that names their queue"
     else:
         return
-    raise DataPathError(places.directory, f"nothing of another queue in {path}", what, "choose another data_path")
-
-
-def _segments_in(disk: Disk, root: str) -> bool:
-    return any(map(part_of_segment, names_in(disk, join(root, DATA_DIRECTORY))))
+    raise DataPathError(places.directory, f"nothing of another queue in {path}", what, advice)
 
 
 def _is_same(disk: Disk, places: Places, path: str) -> bool:

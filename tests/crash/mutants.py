@@ -329,6 +329,7 @@ MUTANTS = (
     Mutant("a renamed queue keeps what a killed owner has left", "recovery/opening", "not is_proven(own, places, recovered.replay, recovered.is_strange)", "places.place != OWN", f"{LOCATIONS}::test_what_a_killed_owner_has_left_is_swept_after_a_rename"),
     Mutant("an adoption of a neighbour is repeated", "recovery/replay", "        self.orphans = {}\n", "", f"{LOCATIONS}::test_an_adoption_of_a_neighbour_is_not_repeated"),
     Mutant("repair undoes no exchange that was accepted", "recovery/location_repair", "        _need_none_there(disk, places, str(data_path))\n", "", f"{LOCATIONS}::test_exchanged_records_that_were_accepted"),
+    Mutant("a move deletes what is published at its target", "storage/relocation", "            if is_empty(disk, path):\n", "            if True:\n", f"{LOCATIONS}::test_row_23_a_lost_data_path_of_a_queue_without_segments"),
     Mutant("a location has two owners", "storage/relocation", "    if not is_free:  # last", "    if False:  # last", f"{COPIES}::test_a_location_has_one_owner"),
     Mutant("a copy sweeps where its original has moved to", "storage/relocation", "or is_left_here(disk, places.directory, other)", "or True", f"{COPIES}::test_a_copy_from_the_middle_of_a_move"),
     Mutant("the deletion of a copy sweeps where its original has moved to", "storage/layout", " and is_left_here(disk, directory, place)", "", f"{COPIES}::test_a_copy_from_the_middle_of_a_move"),

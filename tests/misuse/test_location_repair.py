@@ -230,6 +230,44 @@ def test_row_23_lost_segments(directory: Path, open_queue: QueueFactory) -> None
 
 
 @pytest.mark.damages
+@pytest.mark.parametrize("is_opened", [False, True])
+def test_row_23_a_lost_data_path_of_a_queue_without_segments(
+    tmp_path: Path, directory: Path, open_queue: QueueFactory, is_opened: bool
+) -> None:
+    """If ``data.path`` is lost, and the log names no segment, ``repair`` ties the queue to the location that names it,
+    also after an opening without that location. A move there would delete what is published there, so it is refused."""
+    open_queue(data_path=tmp_path / "place").close()
+    publish(directory.parent, "orders", b"published")
+    (directory / "data.path").unlink()
+    if is_opened:
+        open_queue().close()
+    with pytest.raises(DataPathError, match="omit data_path="):
+        open_queue(data_path=tmp_path / "place")
+    with pytest.raises(DataPathError, match=r"another data_path, or first move what is in its inbox to"):
+        move_data(directory.parent, "orders", data_path=tmp_path / "place")
+    report = repair(directory.parent, "orders", data_path=tmp_path / "place")
+    assert (report.items, report.kept) == (1, ()) and "names this queue" in report.problems[0]
+    with open_queue() as queue:
+        assert queue.data_path == str(tmp_path / "place" / "orders")
+        assert drain(queue) == [b"published"]
+
+
+def test_row_23_a_location_with_published_files_is_not_free(
+    tmp_path: Path, directory: Path, open_queue: QueueFactory
+) -> None:
+    """A location that has lost its ``queue.id`` stays another queue's while published files wait there. A move to it
+    deleted them."""
+    open_queue("other", data_path=tmp_path / "place").close()
+    publish(directory.parent, "other", b"published")
+    (tmp_path / "place" / "other" / "queue.id").rename(tmp_path / "id")
+    open_queue().close()
+    with pytest.raises(DataPathError, match="expected nothing of another queue in"):
+        move_data(directory, data_path=tmp_path / "place" / "other")
+    (tmp_path / "id").rename(tmp_path / "place" / "other" / "queue.id")
+    assert drain(open_queue("other")) == [b"published"]
+
+
+@pytest.mark.damages
 @pytest.mark.parametrize("lost", ["location", "record and location", "damaged record", "location and log", "id"])
 def test_row_23_a_location_that_is_gone_for_good(
     tmp_path: Path, directory: Path, open_queue: QueueFactory, place: Path, lost: str

@@ -182,15 +182,6 @@ class State:
         self.segments[number] = SegmentInfo(SegmentRow(number, salt, capacity_bytes, 0, 0))
         self.drained.add(number)
 
-    def skip(self, count: int) -> None:
-        """Give out ``count`` sequences without items, as if they were enqueued, and consumed by all subscriptions."""
-        first = self.next_sequence
-        if first + count >= 2**63:
-            raise StateError("fewer than 2**63 sequences", f"{first + count}")
-        self.next_sequence += count
-        for cursor in self._cursors():
-            cursor.consume(first, count)
-
     def enqueue(self, first: int, count: int, number: int, offset: int, length_bytes: int, ordinal: int) -> None:
         """Apply the fields of an ``Enqueue``; ``number`` is the number of its segment."""
         segment = self.segments.get(number)

@@ -61,6 +61,8 @@ from .replay import Recovered, is_written, look_into_inbox, recover
 
 _ABOUT_ITEMS = Dequeue | Delivered | Delayed
 """Operations about items that earlier ones have enqueued."""
+_NOWHERE = 0
+"""Number of a segment that never exists. Until the blocks are read, it holds the items that lost frames enqueued."""
 
 
 @dataclass
@@ -70,8 +72,6 @@ class Salvaged:
     recovered: Recovered
     lost: list[Run] = field(default_factory=list)
     """Sequences that are lost."""
-    skipped: Intervals = field(default_factory=Intervals)
-    """Those of them that lost frames have enqueued."""
     problems: list[str] = field(default_factory=list)
     """Problems that were found, as texts."""
     damaged: set[str] = field(default_factory=set)
@@ -233,7 +233,7 @@ def _drop_frame(places: Places, salvaged: Salvaged, frame: Frame, operations: li
         if isinstance(operation, SegmentCreated) and operation.number not in state.segments:
             state.apply(operation)  # later frames may name blocks in it
         elif isinstance(operation, Enqueue):
-            _skip(salvaged, operation.first + operation.count - state.next_sequence)
+            _skip(state, operation.first + operation.count - state.next_sequence)
             paths[places.path(join(DATA_DIRECTORY, segment_name(operation.segment)))] = None
     salvaged.damaged.update(paths)
     salvaged.problems.append(
@@ -260,27 +260,30 @@ def _salvage_frame(
             # generation of the log has retired them yet.
             continue
         try:
-            _skip(salvaged, _end_before(operation) - state.next_sequence)
+            _skip(state, _end_before(operation) - state.next_sequence)
             if isinstance(operation, Enqueue) and operation.segment not in state.segments:
                 path = places.path(join(DATA_DIRECTORY, segment_name(operation.segment)))
                 salt = find_salt(disk, path, operation.segment)
                 state.apply(SegmentCreated(operation.segment, salt, 0))
-            for part in _without_skipped(salvaged, operation):
-                state.apply(part)
+            state.apply(operation)
             recovered.note(operation, inbox)
         except (StateError, CorruptionError) as damage:
             salvaged.problems.append(f"frame {frame.number} at {frame.offset} contradicts the state: {damage}")
     recovered.transactions += len(frame.transactions)
 
 
-def _skip(salvaged: Salvaged, count: int) -> None:
-    """Record the next ``count`` sequences as lost, if it is above 0."""
+def _skip(state: State, count: int) -> None:
+    """Enqueue the next ``count`` sequences, if it is above 0, without blocks.
+
+    Intact frames may have consumed some of them. ``_read_blocks`` finds the others lost.
+    """
     if count > 0:
-        state = salvaged.recovered.state
-        run = (state.next_sequence, count)
-        state.skip(count)
-        join_runs(salvaged.lost, [run])
-        salvaged.skipped.add(*run)
+        first = state.next_sequence
+        if first + count >= 2**63:
+            raise StateError("fewer than 2**63 sequences", f"{first + count}")
+        if _NOWHERE not in state.segments:
+            state.apply(SegmentCreated(_NOWHERE, 0, 0))
+        state.enqueue(first, count, _NOWHERE, HEADER_BYTES, 0, first)
 
 
 def _end_before(operation: Operation) -> int:
@@ -288,14 +291,6 @@ def _end_before(operation: Operation) -> int:
     if isinstance(operation, Enqueue | SubscriptionOpened):
         return operation.first
     return operation.first + operation.count if isinstance(operation, _ABOUT_ITEMS) else 0
-
-
-def _without_skipped(salvaged: Salvaged, operation: Operation) -> list[Operation]:
-    """Return the operation, in parts if it is about a run of items of which lost frames have enqueued some."""
-    if not isinstance(operation, _ABOUT_ITEMS) or not salvaged.skipped:
-        return [operation]
-    runs = salvaged.skipped.missing(operation.first, operation.first + operation.count)
-    return [operation._replace(first=first, count=count) for first, count in runs]
 
 
 def _salvage_segments(disk: Disk, places: Places, generation: int, path: str, log_bytes: int) -> Salvaged:
@@ -359,6 +354,9 @@ def _read_blocks(disk: Disk, places: Places, salvaged: Salvaged, meter: Meter) -
     claimed: dict[int, Intervals] = {}
     meter.expect(sum(extent.length_bytes for extent in state.extents))
     for extent in state.extents:
+        if extent.segment == _NOWHERE:
+            join_runs(salvaged.lost, gone.consume_rest(extent.first, extent.end))
+            continue
         path = places.path(join(DATA_DIRECTORY, segment_name(extent.segment)))
         its_claims = claimed.setdefault(extent.segment, Intervals())
         pieces = _intact_pieces(disk, places, salvaged.recovered, extent, its_claims, meter)
@@ -378,8 +376,12 @@ def _read_blocks(disk: Disk, places: Places, salvaged: Salvaged, meter: Meter) -
             if live:
                 live_bytes = length_bytes * live // count
                 rows.append(ExtentRow(first, count, extent.segment, offset, length_bytes, ordinal, live, live_bytes))
-    checkpoint = state.checkpoint(0, None, set(state.segments))._replace(
-        frontier=gone.frontier, consumed=gone.consumed.runs(), extents=rows
+    checkpoint = state.checkpoint(0, None, set(state.segments))
+    checkpoint = checkpoint._replace(
+        frontier=gone.frontier,
+        consumed=gone.consumed.runs(),
+        segments=[row for row in checkpoint.segments if row.number != _NOWHERE],
+        extents=rows,
     )
     salvaged.recovered.state = State.restore(checkpoint, state.supplement())
 

@@ -602,16 +602,22 @@ def test_random_programs(directory: Path, seed: int) -> None:
     queue.close()
 
 
+def _consume(state: State, count: int) -> None:
+    """Enqueue the next ``count`` sequences of a state with at most one consumer, and let them go."""
+    state.gone.consume(state.next_sequence, count)
+    state.next_sequence += count
+
+
 def test_what_a_checkpoint_says_comes_back() -> None:
     """Random states of subscriptions are equal after a checkpoint with its supplement is restored."""
     chance = random.Random(7)
     for _ in range(200):
         state = State()
-        state.skip(chance.randrange(5))
+        _consume(state, chance.randrange(5))
         state.apply(SubscriptionClosed(0)) if chance.random() < 0.3 else None
         for number in range(1, chance.randrange(4)):
             state.apply(SubscriptionOpened(number, chance.randrange(state.next_sequence + 1), f"s{number}"))
-        state.skip(30) if not state.subscriptions else None
+        _consume(state, 30) if not state.subscriptions else None
         restored = State.restore(state.checkpoint(0, None, ()), state.supplement())
         assert restored.supplement() == state.supplement()
         assert {n: (c.name, c.frontier, c.consumed.runs()) for n, c in restored.subscriptions.items()} == {
@@ -648,7 +654,7 @@ def test_operations_that_cannot_be() -> None:
         with pytest.raises(StateError):
             State.restore(empty, supplement)
     state = State()
-    state.skip(3)
+    _consume(state, 3)
     checkpoint = state.checkpoint(0, None, ())._replace(frontier=1, consumed=[(2, 1)])
     row = ExtentRow(1, 1, 1, 64, 100, 0, 1, 100)
     checkpoint = checkpoint._replace(segments=[SegmentRow(1, 1, 1000, 164, 1)], extents=[row])
@@ -731,7 +737,7 @@ def test_a_cursor_counts_what_it_passed() -> None:
 def test_ready_begins_where_the_cursor_is() -> None:
     """Ready items of a subscription begin at the first sequence that its cursor has not passed."""
     state = State()
-    state.skip(4)
+    _consume(state, 4)
     state.apply(SubscriptionOpened(1, 0, "a"))
     assert Availability(state, 1).position == 4
     assert Availability(state, 1).name == "a"

@@ -108,15 +108,6 @@ def test_frontier_moves_over_what_was_consumed_out_of_order() -> None:
     assert (state.gone.frontier, list(state.gone.consumed)) == (6, [(8, 1)])
 
 
-def test_sequences_that_are_skipped() -> None:
-    """Skipped sequences count as consumed; a gap up to 2**63 or more, which no queue can have, is refused."""
-    state = state_of(segment(1), enqueue(0, 2, 1, 64, 0))
-    state.skip(3)
-    assert (state.next_sequence, state.gone_count, list(state.gone.consumed)) == (5, 3, [(2, 3)])
-    with pytest.raises(StateError, match="fewer than"):
-        state.skip(2**63 - 5)
-
-
 def test_consumption_looks_at_few_subscriptions(monkeypatch: pytest.MonkeyPatch) -> None:
     """A subscription that consumes an item looks at the others only up to the first that still needs the item."""
     state = state_of(segment(1), enqueue(0, 4, 1, 64, 0))

@@ -37,6 +37,8 @@ from persistentqueue import (
 from persistentqueue.cli import main
 from persistentqueue.core.block import BLOCK_MAGIC
 from persistentqueue.core.operations import Adoption, SegmentCreated
+from persistentqueue.core.state import State, StateError
+from persistentqueue.recovery.salvage import _skip
 from persistentqueue.system.disk import DISK
 from tests.crash.disk import SimulatedDisk
 from tests.crash.explorer import DIRECTORY, content_of
@@ -299,7 +301,7 @@ def test_a_dequeue_of_lost_items_and_others_counts(tmp_path: Path) -> None:
     crash(queue)
     flip(log_file(path), replay_of(path).frames[2].offset + 50)
     report = repair(path)
-    assert (report.items, report.lost) == (2, ((5, 5),))
+    assert (report.items, report.lost) == (2, ())
     assert not [problem for problem in report.problems if "contradicts" in problem]
     assert taken_out(path) == ITEMS[18:20]
 
@@ -316,9 +318,38 @@ def test_a_dequeue_behind_the_last_frame_with_items_counts(tmp_path: Path) -> No
     crash(queue)
     flip(log_file(path), replay_of(path).frames[2].offset + 50)
     report = repair(path)
-    assert (report.items, report.lost) == (0, ((5, 3),))
+    assert (report.items, report.lost) == (0, ())
     assert not [problem for problem in report.problems if "contradicts" in problem]
     assert taken_out(path) == []
+
+
+def test_lost_items_that_each_subscription_has_consumed_are_not_lost(tmp_path: Path) -> None:
+    """The report names the items of a lost frame that some subscription still needs, and none that all have consumed.
+    It named those that were consumed later, too."""
+    path = tmp_path / "queue"
+    queue = PersistentQueue(path, **SETTINGS, fan_out=True)  # type: ignore[arg-type]
+    for name in ("a", "b"):
+        queue.subscribe(name)
+    for start in (0, 5, 10):
+        put(queue, *ITEMS[start : start + 5])
+    for name, most in (("a", 12), ("b", 7)):
+        with queue.subscribe(name).transaction() as session:
+            session.dequeue_many(most)
+    crash(queue)
+    flip(log_file(path), replay_of(path).frames[4].offset + 50)
+    report = repair(path)
+    assert (report.items, report.lost) == (5, ((7, 3),))
+    assert not [problem for problem in report.problems if "contradicts" in problem]
+    with PersistentQueue(path) as queue:
+        for name, first in (("a", 12), ("b", 10)):
+            with queue.subscribe(name).transaction() as session:
+                assert session.dequeue_many(99) == ITEMS[first:15]
+
+
+def test_a_gap_that_no_queue_can_have() -> None:
+    """A forged frame behind 2**63 lost sequences or more is refused: their numbers would not fit into a log."""
+    with pytest.raises(StateError, match=r"fewer than"):
+        _skip(State(), 2**63)
 
 
 @pytest.mark.parametrize("sync", [False, True])

@@ -535,6 +535,29 @@ def check_body(parts: Sequence[bytes], header: BlockHeader, salt: int, offset: i
         raise CorruptionError(file, offset, f"a body with checksum {header.body_checksum:#010x}", f"{found:#010x}")
 
 
+def find_equal_salt(header: bytes, offset: int) -> int:
+    """Return a salt under which this header of a block at ``offset`` checks out. All blocks of its segment then do.
+
+    A checksum depends on no more of a salt than on 32 bits, its CRC-32. Each bit of a salt below 2**32 changes certain
+    bits of the checksum, whatever the other bits are. So this solves 32 linear equations, and there is one solution.
+    """
+    fields, (checksum,) = header[: _FIELDS.size], _CHECKSUM.unpack_from(header, _FIELDS.size)
+    under_zero = crc32(fields, seed(0, offset))
+    solved: dict[int, tuple[int, int]] = {}  # by the highest bit of the change: the change, and the salt that makes it
+    for bit in range(32):
+        salt = 1 << bit
+        change = crc32(fields, seed(salt, offset)) ^ under_zero
+        while change.bit_length() in solved:
+            other_change, other_salt = solved[change.bit_length()]
+            change, salt = change ^ other_change, salt ^ other_salt
+        solved[change.bit_length()] = change, salt
+    change, salt = checksum ^ under_zero, 0
+    while change:
+        other_change, other_salt = solved[change.bit_length()]
+        change, salt = change ^ other_change, salt ^ other_salt
+    return salt
+
+
 def claimed_time_ns(data: bytes, position: int) -> int:
     """Return the time in the header at ``position``, unchecked; 0 if the header is cut."""
     return int(_FIELDS.unpack_from(data, position)[-1]) if len(data) - position >= _FIELDS.size else 0

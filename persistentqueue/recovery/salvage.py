@@ -12,7 +12,8 @@
    the plain consumer gets all items. Bytes that are in no intact block may have been items: they are reported, and a
    copy of their segment is kept. Zeros, the frame of an adopted file, and older blocks of a recycled one were none.
 3. The blocks that the log carries are written to the segments, as at any opening. Then every block that the log names
-   is read. The blocks that are not intact are lost, and nothing else. Damaged headers of segments are written again.
+   is read. The blocks that are not intact are lost, and nothing else. Damaged headers of segments are written again. If
+   the frame that has the salt is lost, too, an intact block tells one that is as good.
 
 Bytes that the device cannot read are damage, too. A file with such bytes is replaced by its copy, and kept.
 
@@ -27,6 +28,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from ..core.block import BLOCK_HEADER_BYTES, find_equal_salt
 from ..core.frame import SYNCED, Frame
 from ..core.header import HEADER_BYTES, Header
 from ..core.intervals import Intervals, Run, join_runs
@@ -52,9 +54,10 @@ from ..storage.log import log_name, parse_log_name
 from ..storage.log_reader import SALVAGE, Replay, decode_log, read_bytes
 from ..storage.segment import PUBLISHED, Intact, Segment, find_header, find_salt, parse_segment_name, segment_name
 from ..storage.segment_files import Segments
+from ..system.bad_pages import read_needed
 from ..system.disk import Disk, join
 from ..system.progress import SILENT, Meter
-from ..system.trust import need_regular
+from ..system.trust import need_regular, opened_plain
 from .in_doubt import Decide
 from .opening import finish_adoptions
 from .replay import Recovered, is_written, look_into_inbox, recover
@@ -217,10 +220,33 @@ def _has_blocks(
 
     A damaged header of a segment does not matter, since it is written again.
     """
-    for number in {each.segment for each in operations if isinstance(each, Enqueue)} - salts.keys():
-        with suppress(CorruptionError):
-            salts[number] = find_salt(disk, places.path(join(DATA_DIRECTORY, segment_name(number))), number)
+    for each in operations:
+        if isinstance(each, Enqueue) and each.segment not in salts:
+            with suppress(CorruptionError):
+                salts[each.segment] = _salt_for(disk, places, each)
     return is_written(disk, places, operations, salts, inbox, trusted=True)
+
+
+def _salt_for(disk: Disk, places: Places, operation: Enqueue) -> int:
+    """Return the salt of a segment whose creation was in a lost frame.
+
+    If its header is damaged, too, the first block of the operation tells a salt that is as good. The operation proves
+    that block: it carries it, or has its checksum. Raises ``CorruptionError``.
+    """
+    path = places.path(join(DATA_DIRECTORY, segment_name(operation.segment)))
+    try:
+        return find_salt(disk, path, operation.segment)
+    except CorruptionError:
+        block = operation.inline or b""
+        if operation.inline is None:
+            with suppress(FileNotFoundError), opened_plain(disk, path) as fd:
+                block = read_needed(disk, fd, BLOCK_HEADER_BYTES, operation.offset, path)
+        if len(block) < BLOCK_HEADER_BYTES:
+            raise
+        salt = find_equal_salt(block, operation.offset)
+        if not is_written(disk, places, [operation], {operation.segment: salt}, {}, trusted=True):
+            raise
+        return salt
 
 
 def _drop_frame(places: Places, salvaged: Salvaged, frame: Frame, operations: list[Operation]) -> None:
@@ -262,9 +288,7 @@ def _salvage_frame(
         try:
             _skip(state, _end_before(operation) - state.next_sequence)
             if isinstance(operation, Enqueue) and operation.segment not in state.segments:
-                path = places.path(join(DATA_DIRECTORY, segment_name(operation.segment)))
-                salt = find_salt(disk, path, operation.segment)
-                state.apply(SegmentCreated(operation.segment, salt, 0))
+                state.apply(SegmentCreated(operation.segment, _salt_for(disk, places, operation), 0))
             state.apply(operation)
             recovered.note(operation, inbox)
         except (StateError, CorruptionError) as damage:

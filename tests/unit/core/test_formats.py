@@ -30,6 +30,7 @@ from persistentqueue.core.block import (
     decode_holes,
     decode_items,
     encode_block,
+    find_equal_salt,
     split_columns,
     split_items,
     uniform_bytes,
@@ -163,6 +164,16 @@ def test_block_round_trip_of_anything(items: list[bytes], salt: int, offset: int
         decode(data, offset + 1, salt)
     with pytest.raises(CorruptionError):
         decode(data, offset, salt ^ 1)
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**63), st.integers(0, 2**63))
+def test_a_block_tells_a_salt_as_good_as_its_own(salt: int, offset: int, other_offset: int) -> None:
+    """The salt that is found in the header of one block opens every block that was written under the unknown salt."""
+    header = b"".join(encode_block([b"known"], salt, offset, 0, 0).buffers)[:BLOCK_HEADER_BYTES]
+    found = find_equal_salt(header, offset)
+    assert decode(b"".join(encode_block([b"other"], salt, other_offset, 7, 8).buffers), other_offset, found) == [
+        b"other"
+    ]
 
 
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=9)), min_size=1, max_size=70), st.integers(0, 2**63))

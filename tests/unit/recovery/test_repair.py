@@ -468,18 +468,41 @@ def test_lost_frame_that_made_a_segment(crashed: Path) -> None:
     assert taken_out(crashed) == ITEMS[5:at] + ITEMS[at + 1 :]
 
 
-def test_lost_frame_and_segment(crashed: Path) -> None:
-    """If the header of that segment is damaged as well, its blocks cannot be checked. The file is kept, and its items
-    are reported."""
+@pytest.mark.parametrize("sync", [False, True])
+@pytest.mark.parametrize("how", ["beside the log", "carried", "carried, no file"])
+def test_lost_frame_and_segment(tmp_path: Path, how: str, sync: bool) -> None:
+    """If the header of that segment is damaged as well, each block of an intact frame is kept: the blocks tell a salt
+    that is as good as the lost one. They were lost, although the log had them."""
+    path = tmp_path / "queue"
+    inline_bytes = 0 if how == "beside the log" else 65536
+    queue = PersistentQueue(path, sync=sync, **SETTINGS | {"inline_bytes": inline_bytes})  # type: ignore[arg-type]
+    put_each(queue, ITEMS)
+    crash(queue)
+    frames = replay_of(path).frames[1:]
+    made = [at for at, frame in enumerate(frames) if isinstance(frame.transactions[0][0], SegmentCreated)]
+    flip(log_file(path), frames[made[1]].offset + 40)
+    segment = segment_files(path)[1]
+    segment.unlink() if how == "carried, no file" else flip(segment, 20)
+    report = repair(path)
+    assert report.lost == ((made[1], 1),)
+    assert ("data/000000000002.seg.damaged" in report.kept) is (how == "beside the log" or (sync and how == "carried"))
+    assert taken_out(path) == ITEMS[: made[1]] + ITEMS[made[1] + 1 :]
+
+
+def test_lost_frame_and_segment_and_block(crashed: Path) -> None:
+    """A damaged block tells no salt: its items are lost, and the blocks behind it are kept."""
     frames = replay_of(crashed).frames[1:]
     made = [at for at, frame in enumerate(frames) if isinstance(frame.transactions[0][0], SegmentCreated)]
     flip(log_file(crashed), frames[made[1]].offset + 40)
-    flip(segment_files(crashed)[1], 20)
+    segment = segment_files(crashed)[1]
+    content = segment.read_bytes()
+    second = content.index(BLOCK_MAGIC, content.index(BLOCK_MAGIC) + 1)
+    flip(segment, 20)
+    flip(segment, second + 60)
     report = repair(crashed)
-    assert sum(count for _, count in report.lost) == made[2] - made[1]
-    assert any("contradicts" in problem for problem in report.problems)
-    assert "data/000000000002.seg.damaged" in report.kept
-    assert taken_out(crashed) == ITEMS[5 : made[1]] + ITEMS[made[2] :]
+    assert report.lost == ((made[1], 2),)
+    assert "contradicts the state" in report.problems[0]
+    assert taken_out(crashed) == ITEMS[5 : made[1]] + ITEMS[made[1] + 2 :]
 
 
 def test_neither_log_nor_header(path: Path) -> None:

@@ -44,7 +44,8 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
   ``transaction``, ``context``, ``reader``, ``subscriptions``, ``admission``, ``compaction``, ``segment_use``,
   ``commit``, ``trim``, ``inbox``, ``adoption``, ``store``, ``two_phase``.
 - ``recovery/`` Opening and repair: from a directory to an open store, and the salvage of data from a damaged queue.
-  ``mounts``, ``in_doubt``, ``location_repair``, ``catalog``, ``replay``, ``opening``, ``salvage``, ``check``.
+  ``mounts``, ``in_doubt``, ``location_repair``, ``catalog``, ``replay``, ``opening``, ``lost_adoptions``, ``salvage``,
+  ``check``.
 - ``runtime/`` Threads around one engine, or around several: group commit, waiting, maintenance, retries.
   ``background``, ``group_commit``, ``memory_budget``, ``waiting``, ``space``, ``inspection``, ``pipeline``,
   ``closing``, ``open_queue``, ``maintenance``, ``multi_queue``, ``retries``, ``session_state``.

@@ -448,7 +448,8 @@ def repair(
     """Make a damaged queue open again, with everything that is provably intact, in its order.
 
     A lost part of the log may have recorded that items were consumed. ``repair`` cannot know this, so these items are
-    delivered again.
+    delivered again. Nor does it always know which published files were adopted there. Those files are adopted again,
+    and the report says so.
 
     A wrong or damaged ``data.path``, and a lost or damaged ``queue.id``, are written anew under one condition: the
     segments that the log names are in the recorded location, or at ``data_path``. If the log names none, ``data_path``

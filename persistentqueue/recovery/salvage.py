@@ -1,10 +1,11 @@
 """Salvage, the first half of ``repair``: read what is intact of a queue that does not open, or that opens with damage.
 
 1. Every intact frame of the log counts, wherever it stands: the frames before the damage, and those behind it. The
-   items that a lost frame enqueued are lost: their sequences are missing between those of the neighbouring frames. The
-   items that a lost frame consumed are delivered again, since the consumption is unknown. Items that
-   were compacted behind the damage are read from their segments before the compaction. In a log that is not synced, a
-   frame counts as lost if the blocks that it names are not all there: another block may stand in the place of one.
+   items that a lost frame enqueued are lost: their sequences are missing between those of the neighbouring frames. Only
+   published files that it adopted are kept (see ``lost_adoptions``). The items that a lost frame consumed are delivered
+   again, since the consumption is unknown. Items that were compacted behind the damage are read from their segments
+   before the compaction. In a log that is not synced, a frame counts as lost if the blocks that it names are not all
+   there: another block may stand in the place of one.
 2. Without an intact header and checkpoint, nothing in a log can be believed. Then the blocks of all segments count, in
    their order. Items that were consumed since the oldest of these segments was made are delivered again. Items that
    were compacted are delivered twice while their source still exists. Items of large transactions that were rolled
@@ -26,13 +27,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from ..core.block import BLOCK_HEADER_BYTES, find_equal_salt
 from ..core.frame import SYNCED, Frame
 from ..core.header import HEADER_BYTES, Header
 from ..core.intervals import Intervals, Run, join_runs
 from ..core.operations import (
+    Adoption,
     Checkpoint,
     Compaction,
     Delayed,
@@ -49,9 +51,10 @@ from ..core.state import Extent, State, StateError, Unfolding
 from ..drawing.text import many
 from ..errors import CorruptionError, InDoubtError
 from ..storage.layout import find_copy, find_generations, keep_copy, names_in, set_aside
-from ..storage.locations import DATA_DIRECTORY, LOG_DIRECTORY, Places
+from ..storage.locations import DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, Places
 from ..storage.log import log_name, parse_log_name
 from ..storage.log_reader import SALVAGE, Replay, decode_log, read_bytes
+from ..storage.publication import is_published
 from ..storage.segment import PUBLISHED, Intact, Segment, find_header, find_salt, parse_segment_name, segment_name
 from ..storage.segment_files import Segments
 from ..system.bad_pages import read_needed
@@ -59,6 +62,7 @@ from ..system.disk import Disk, join
 from ..system.progress import SILENT, Meter
 from ..system.trust import need_regular, opened_plain
 from .in_doubt import Decide
+from .lost_adoptions import count_doubtful, find_adoptions, find_orphans
 from .opening import finish_adoptions
 from .replay import Recovered, is_written, look_into_inbox, recover
 
@@ -75,6 +79,8 @@ class Salvaged:
     recovered: Recovered
     lost: list[Run] = field(default_factory=list)
     """Sequences that are lost."""
+    skipped: int = 0
+    """Number of sequences that lost frames have enqueued."""
     problems: list[str] = field(default_factory=list)
     """Problems that were found, as texts."""
     damaged: set[str] = field(default_factory=set)
@@ -147,8 +153,16 @@ def salvage(disk: Disk, places: Places, decide: Decide, meter: Meter = SILENT) -
         replay = recovered.replay
         header = replay.header._replace(flags=replay.header.flags & SYNCED)
         recovered.replay = replay._replace(header=header, torn_bytes=max(replay.torn_bytes, 1))
+        recovered.orphans = {} if salvaged.without_log else find_orphans(disk, places, recovered)
         recovered.set_aside = _unknown_files(disk, places, recovered)
-        recovered.sweep, recovered.orphans = [], {}
+        recovered.sweep = []
+        doubtful = sum(map(is_published, recovered.orphans.values()))
+        doubtful += count_doubtful(disk, places, look_into_inbox(disk, places), salvaged.skipped)
+        if doubtful:
+            salvaged.problems.append(
+                f"{places.path(INBOX_DIRECTORY)}: {many(doubtful, 'published file')} may have been adopted by a lost "
+                "frame: the items come behind all others, also those that were consumed before"
+            )
     return salvaged
 
 
@@ -166,7 +180,7 @@ def _set_special_aside(disk: Disk, places: Places) -> Iterator[str]:
 
 
 def _unknown_files(disk: Disk, places: Places, recovered: Recovered) -> list[str]:
-    """Return the logs of other generations, and the segments that the state does not know."""
+    """Return the logs of other generations, and the segments that the state does not know and that are no orphans."""
     logs = [
         join(LOG_DIRECTORY, name)
         for name in names_in(disk, places.path(LOG_DIRECTORY))
@@ -175,7 +189,9 @@ def _unknown_files(disk: Disk, places: Places, recovered: Recovered) -> list[str
     return logs + [
         join(DATA_DIRECTORY, name)
         for name in names_in(disk, places.path(DATA_DIRECTORY))
-        if (number := parse_segment_name(name)) is not None and number not in recovered.state.segments
+        if (number := parse_segment_name(name)) is not None
+        and number not in recovered.state.segments
+        and number not in recovered.orphans
     ]
 
 
@@ -195,8 +211,11 @@ def _salvage_log(disk: Disk, places: Places, decide: Decide, meter: Meter) -> Sa
     salvaged = Salvaged(Recovered(state, intact))
     salts = {number: segment.salt for number, segment in state.segments.items()}
     doubted, inbox, unfolding = False, look_into_inbox(disk, places), Unfolding()
-    for before, frame in pairwise(intact.frames):
-        doubted = doubted or frame.offset > before.end
+    for at, (before, frame) in enumerate(pairwise(intact.frames), 1):
+        if frame.offset > before.end:
+            doubted = True
+            for adoption in find_adoptions(disk, places, data, before.end, frame.offset, inbox):
+                _salvage_adoption(salvaged, adoption, intact.frames[at:], inbox)
         operations = unfolding.counting_anyway(frame, state.next_sequence)
         if not intact.synced and not _has_blocks(disk, places, salts, operations, inbox):
             doubted = True
@@ -211,6 +230,28 @@ def _salvage_log(disk: Disk, places: Places, decide: Decide, meter: Meter) -> Sa
         except CorruptionError as damage:
             salvaged.problems.append(str(damage))
     return salvaged
+
+
+def _salvage_adoption(
+    salvaged: Salvaged, operations: list[Operation], behind: Iterable[Frame], inbox: Mapping[str, str]
+) -> None:
+    """Apply the proven adoption of a lost frame if its items fit before those of the intact frames ``behind``."""
+    recovered, state = salvaged.recovered, salvaged.recovered.state
+    enqueued = [each for each in operations if isinstance(each, Enqueue)]
+    first, end = enqueued[0].first, enqueued[-1].first + enqueued[-1].count
+    stop = max(end if first == state.next_sequence else 0, state.next_sequence)
+    for operation in chain.from_iterable(transaction for frame in behind for transaction in frame.transactions):
+        if isinstance(operation, Enqueue):
+            stop = operation.first
+            break
+        stop = max(stop, _end_before(operation))
+    is_new = all(each.segment not in state.segments for each in operations if isinstance(each, Adoption))
+    if is_new and state.next_sequence <= first and end <= stop:
+        _skip(salvaged, first - state.next_sequence)
+        for operation in operations:
+            state.apply(operation)
+            recovered.note(operation, inbox)
+        recovered.transactions += 1
 
 
 def _has_blocks(
@@ -259,7 +300,7 @@ def _drop_frame(places: Places, salvaged: Salvaged, frame: Frame, operations: li
         if isinstance(operation, SegmentCreated) and operation.number not in state.segments:
             state.apply(operation)  # later frames may name blocks in it
         elif isinstance(operation, Enqueue):
-            _skip(state, operation.first + operation.count - state.next_sequence)
+            _skip(salvaged, operation.first + operation.count - state.next_sequence)
             paths[places.path(join(DATA_DIRECTORY, segment_name(operation.segment)))] = None
     salvaged.damaged.update(paths)
     salvaged.problems.append(
@@ -286,7 +327,7 @@ def _salvage_frame(
             # generation of the log has retired them yet.
             continue
         try:
-            _skip(state, _end_before(operation) - state.next_sequence)
+            _skip(salvaged, _end_before(operation) - state.next_sequence)
             if isinstance(operation, Enqueue) and operation.segment not in state.segments:
                 state.apply(SegmentCreated(operation.segment, _salt_for(disk, places, operation), 0))
             state.apply(operation)
@@ -296,18 +337,20 @@ def _salvage_frame(
     recovered.transactions += len(frame.transactions)
 
 
-def _skip(state: State, count: int) -> None:
+def _skip(salvaged: Salvaged, count: int) -> None:
     """Enqueue the next ``count`` sequences, if it is above 0, without blocks.
 
     Intact frames may have consumed some of them. ``_read_blocks`` finds the others lost.
     """
     if count > 0:
+        state = salvaged.recovered.state
         first = state.next_sequence
         if first + count >= 2**63:
             raise StateError("fewer than 2**63 sequences", f"{first + count}")
         if _NOWHERE not in state.segments:
             state.apply(SegmentCreated(_NOWHERE, 0, 0))
         state.enqueue(first, count, _NOWHERE, HEADER_BYTES, 0, first)
+        salvaged.skipped += count
 
 
 def _end_before(operation: Operation) -> int:

@@ -73,7 +73,7 @@ TABLE = (
         "transaction context reader subscriptions admission compaction segment_use commit trim inbox "
         "adoption store two_phase",
     ),
-    _folder("recovery", "mounts in_doubt location_repair catalog replay opening salvage check"),
+    _folder("recovery", "mounts in_doubt location_repair catalog replay opening lost_adoptions salvage check"),
     _folder(
         "runtime",
         "background group_commit memory_budget waiting space inspection pipeline closing open_queue maintenance "

@@ -38,7 +38,9 @@ from persistentqueue.cli import main
 from persistentqueue.core.block import BLOCK_MAGIC
 from persistentqueue.core.operations import Adoption, SegmentCreated
 from persistentqueue.core.state import State, StateError
-from persistentqueue.recovery.salvage import _skip
+from persistentqueue.interprocess.multi_writer import PartWriter, publish_parts
+from persistentqueue.recovery.replay import Recovered
+from persistentqueue.recovery.salvage import Salvaged, _skip
 from persistentqueue.system.disk import DISK
 from tests.crash.disk import SimulatedDisk
 from tests.crash.explorer import DIRECTORY, content_of
@@ -346,10 +348,10 @@ def test_lost_items_that_each_subscription_has_consumed_are_not_lost(tmp_path: P
                 assert session.dequeue_many(99) == ITEMS[first:15]
 
 
-def test_a_gap_that_no_queue_can_have() -> None:
+def test_a_gap_that_no_queue_can_have(path: Path) -> None:
     """A forged frame behind 2**63 lost sequences or more is refused: their numbers would not fit into a log."""
     with pytest.raises(StateError, match=r"fewer than"):
-        _skip(State(), 2**63)
+        _skip(Salvaged(Recovered(State(), replay_of(path))), 2**63)
 
 
 @pytest.mark.parametrize("sync", [False, True])
@@ -809,6 +811,122 @@ def publish(path: Path, *items: bytes) -> list[Path]:
             producer.enqueue(item)
             producer.flush()
     return sorted((path / "inbox").iterdir())
+
+
+def adopted(tmp_path: Path, *, renames: bool, parts: bool = False, consumed: int = 2, behind: bool = True) -> Path:
+    """Make a queue whose owner was killed behind an adoption of ``p0`` and ``p1``, and return its path.
+
+    The owner has put ``own`` before and, if asked, ``later`` behind, and has consumed the first items. Without
+    ``renames`` there was no room for the new names of the published files.
+    """
+    path = tmp_path / "queue"
+
+    def rename(source: str, target: str) -> None:
+        if not renames and "/inbox/" in source and "/data/" in target:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        DISK.rename(source, target)
+
+    def work() -> None:
+        queue = PersistentQueue(path, **SETTINGS)  # type: ignore[arg-type]
+        put(queue, b"own")
+        if parts:
+            written = []
+            for item in (b"p0", b"p1"):
+                part = PartWriter(path)
+                part.write([item])
+                written.append(part.end())
+            publish_parts(path, None, [part for part in written if part is not None], ("marker", 7))
+        else:
+            with Producer(path) as producer:
+                producer.enqueue_many([b"p0", b"p1"])
+                producer.flush(("marker", 7))
+        with queue.session() as session:
+            for item in (b"own", b"p0", b"p1"):
+                assert session.dequeue(timeout=10.0) == item
+            session.rollback()
+        with queue.transaction() as session:
+            session.dequeue_many(consumed)
+        if behind:
+            put(queue, b"later")
+        crash(queue)
+
+    call_on(replace(DISK, rename=rename), work)
+    assert bool([*(path / "inbox").iterdir()]) is not renames
+    return path
+
+
+def adoption_of(path: Path) -> tuple[int, int]:
+    """Return the offsets of the frame that has adopted files, and of the last name in it."""
+    frame = next(frame for frame in replay_of(path).frames if "Adoption" in str(frame.transactions))
+    return frame.offset, log_file(path).read_bytes().index(b".seg", frame.offset)
+
+
+@pytest.mark.parametrize(("consumed", "behind"), [(0, True), (2, True), (3, True), (2, False), (3, False)])
+@pytest.mark.parametrize("parts", [False, True])
+@pytest.mark.parametrize("renames", [False, True])
+def test_a_lost_adoption_that_its_file_proves(
+    tmp_path: Path, renames: bool, parts: bool, consumed: int, behind: bool
+) -> None:
+    """The items of a published file stay in their place if its adoption stands in a damaged frame, and consumed ones do
+    not come again. They came twice, or were set aside with a renamed file."""
+    path = adopted(tmp_path, renames=renames, parts=parts, consumed=consumed, behind=behind)
+    flip(log_file(path), adoption_of(path)[0] + 12)
+    report = repair(path)
+    assert report.lost == () and not [problem for problem in report.problems if "adopted" in problem]
+    with PersistentQueue(path) as queue:
+        assert queue.marker("marker") == 7
+    assert taken_out(path) == [b"own", b"p0", b"p1", b"later"][consumed : 4 if behind else 3]
+
+
+@pytest.mark.parametrize("parts", [False, True])
+@pytest.mark.parametrize("renames", [False, True])
+@pytest.mark.parametrize("damage", ["name", "sequence", "page"])
+def test_a_lost_adoption_without_a_proof(tmp_path: Path, renames: bool, parts: bool, damage: str) -> None:
+    """A published file that a lost frame may have adopted is adopted again, and the report says so. No item is lost."""
+    path = adopted(tmp_path, renames=renames, parts=parts)
+    frame, name = adoption_of(path)
+    if damage == "page":
+        with log_file(path).open("r+b") as log:
+            log.seek(frame)
+            log.write(bytes(name + 4 - frame))
+    else:
+        flip(log_file(path), name if damage == "name" else name + 4 + 1, 64)
+    report = repair(path)
+    assert report.lost == ((2, 1),)
+    (problem,) = [problem for problem in report.problems if "adopted" in problem]
+    assert problem.startswith(
+        f"{path / 'inbox'}: 1 published file may have been adopted by a lost frame: the items come"
+    )
+    assert taken_out(path) == [b"later", b"p0", b"p1"]
+    assert repair(path).problems == ()
+
+
+def test_a_lost_adoption_of_parts_without_their_manifest(tmp_path: Path) -> None:
+    """If their manifest is damaged, the parts of a lost adoption stay among the segments, under other names: in the
+    inbox they would be swept when they are old."""
+    path = adopted(tmp_path, renames=True, parts=True)
+    flip(log_file(path), adoption_of(path)[1])
+    *parts, manifest = segment_files(path)[1:]
+    flip(manifest, 20)
+    report = repair(path)
+    assert {f"data/{file.name}.damaged" for file in (*parts, manifest)} <= {*report.kept}
+    assert [*(path / "inbox").iterdir()] == []
+    assert taken_out(path) == [b"later"]
+
+
+def test_a_file_that_a_lost_frame_did_not_adopt(tmp_path: Path) -> None:
+    """A file with more items than lost frames have enqueued was not adopted there: the report is silent about it."""
+    path = tmp_path / "queue"
+    queue = PersistentQueue(path, **SETTINGS)  # type: ignore[arg-type]
+    put_each(queue, ITEMS[:3])
+    crash(queue)
+    flip(log_file(path), replay_of(path).frames[2].offset + 50)
+    with Producer(path) as producer:
+        producer.enqueue_many([b"p0", b"p1"])
+        producer.flush()
+    report = repair(path)
+    assert report.lost == ((1, 1),) and not [problem for problem in report.problems if "adopted" in problem]
+    assert taken_out(path) == [ITEMS[0], ITEMS[2], b"p0", b"p1"]
 
 
 def test_damage_in_a_published_file(path: Path) -> None:

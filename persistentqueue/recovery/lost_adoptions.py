@@ -1,0 +1,102 @@
+"""Adoptions whose frames are damaged: the published files prove them, or are adopted again.
+
+The checksum of a frame covers all of its transactions, so one flipped bit takes all of them. But an adoption repeats
+what its published file says, except for the number of its segment and its first sequence. So a file proves its adoption
+if the same bytes stand in the damaged part of the log. The adoption then counts like that of an intact frame.
+
+Without a proof the file is adopted again, also one that was renamed already. Its items may come twice then, if a later
+frame has consumed them: no item of a file is lost for a doubt.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+
+from ..core.header import HEADER_BYTES
+from ..core.operations import (
+    Adoption,
+    Enqueue,
+    FieldError,
+    MarkerSet,
+    Operation,
+    decode_operation,
+    encode_operation,
+)
+from ..errors import PersistentQueueError
+from ..storage.layout import names_in
+from ..storage.locations import DATA_DIRECTORY, Places
+from ..storage.publication import Publication, is_published, read_publication
+from ..storage.segment import parse_segment_name, segment_name
+from ..system.disk import Disk, join
+from .replay import Recovered
+
+_NAME = re.compile(rb"[0-7][0-9a-f]{15}-[0-9a-f]{16}\.seg")
+_BEFORE_NAME = len(encode_operation(Adoption(0, 0, 0, "")))
+
+
+def find_adoptions(
+    disk: Disk, places: Places, data: bytes, start: int, end: int, inbox: Mapping[str, str]
+) -> Iterator[list[Operation]]:
+    """Yield the operations of each proven adoption between these offsets of a log, in their order.
+
+    ``inbox`` maps the names of the files in the inbox to their paths. A file that is not there is a segment already.
+    """
+    for match in _NAME.finditer(data, start, end):
+        with suppress(FieldError, FileNotFoundError, PersistentQueueError):
+            own, _ = decode_operation(data, match.start() - _BEFORE_NAME, end)
+            first, _ = decode_operation(data, match.end(), end)
+            if isinstance(own, Adoption) and isinstance(first, Enqueue):
+                path = inbox.get(own.name) or join(DATA_DIRECTORY, segment_name(own.segment))
+                publication = read_publication(disk, places.path(path))
+                adoptions, others = _adopt(publication, own.segment, first.first)
+                before, behind = (b"".join(map(encode_operation, each)) for each in (adoptions, others))
+                if publication.items and data[match.end() - len(before) :].startswith(before + behind):
+                    yield [*adoptions, *others]
+
+
+def _adopt(publication: Publication, last: int, sequence: int) -> tuple[list[Operation], list[Operation]]:
+    """Return the operations that adopt a publication: those of its files, up to segment ``last``, and the others."""
+    adoptions, others = list[Operation](), list[Operation]()
+    for number, file in enumerate(publication.files, last + 1 - len(publication.files)):
+        adoptions.append(Adoption(number, file.salt, file.capacity_bytes, file.name))
+        if file.count:
+            others.append(Enqueue(sequence, file.count, number, HEADER_BYTES, file.length_bytes, 0, file.checksum))
+            sequence += file.count
+    if publication.marker is not None:
+        others.append(MarkerSet(*publication.marker))
+    return adoptions, others
+
+
+def find_orphans(disk: Disk, places: Places, recovered: Recovered) -> dict[int, str]:
+    """Return the segments of lost adoptions, with the names under which their files were published.
+
+    A part without its manifest is left out: in the inbox, it would be swept when it is old.
+    """
+    found: dict[int, Publication] = {}
+    for name in names_in(disk, places.path(DATA_DIRECTORY)):
+        number = parse_segment_name(name)
+        is_known = number is None or number in recovered.state.segments
+        if number is not None and not is_known and number >= recovered.replay.checkpoint.next_segment:
+            with suppress(FileNotFoundError, PersistentQueueError):
+                found[number] = read_publication(disk, places.path(join(DATA_DIRECTORY, name)))
+    named = {part.name for publication in found.values() for part in publication.parts}
+    return {
+        number: publication.name
+        for number, publication in found.items()
+        if is_published(publication.name) or publication.name in named
+    }
+
+
+def count_doubtful(disk: Disk, places: Places, inbox: Mapping[str, str], most: int) -> int:
+    """Return the number of published files in the inbox that a lost frame may have adopted.
+
+    They have no more items than the ``most`` that lost frames have enqueued.
+    """
+    count = 0
+    for name, path in inbox.items() if most else ():
+        if is_published(name):
+            with suppress(FileNotFoundError, PermissionError, PersistentQueueError):
+                count += 0 < read_publication(disk, places.path(path)).items <= most
+    return count

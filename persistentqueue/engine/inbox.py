@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import islice
 from logging import ERROR, WARNING
 
@@ -30,7 +30,7 @@ from ..storage.publication import (
     Request,
     is_part,
     is_published,
-    open_dense,
+    opened_dense,
     parse_name,
     read_publication,
 )
@@ -114,14 +114,9 @@ class Inbox:
         self.is_gone = False
         """Whether the directory was missing at the last look."""
 
-    @contextmanager
-    def watched(self) -> Iterator[int]:
+    def watched(self) -> AbstractContextManager[int]:
         """Open the directory, and yield its descriptor, for the duration of the ``with`` block. Raises ``OSError``."""
-        fd = self._disk.open(self.directory, READ | DIRECTORY, 0)
-        try:
-            yield fd
-        finally:
-            self._disk.close(fd)
+        return self._disk.opened(self.directory, READ | DIRECTORY)
 
     def has_news(self, insists: bool = False) -> bool:
         """Return whether there may be anything to adopt. Usually this is one system call. Raises ``OSError``."""
@@ -361,13 +356,10 @@ class Inbox:
         # A new draft is not locked for a moment, so that it seems to be left behind. Therefore young files are spared.
         if self._disk.time_ns() - self._disk.lstat(path).st_mtime_ns < DRAFT_SECONDS_KEPT * 1e9:
             return
-        fd, _ = open_dense(self._disk, path)
-        try:
+        with opened_dense(self._disk, path) as (fd, _):
             age_ns = self._disk.time_ns() - self._disk.fstat(fd).st_mtime_ns
             if age_ns >= DRAFT_SECONDS_KEPT * 1e9 and self._disk.lock(fd):
                 self._disk.unlink(path)
-        finally:
-            self._disk.close(fd)
 
     def _list(self) -> None:
         """List the published files, and none without the files that must be adopted before it.
@@ -507,9 +499,8 @@ class Inbox:
         """Return the size of a part. Raises ``CorruptionError``, ``FileNotFoundError`` and ``PermissionError``."""
         path = self.path(part.name)
         need_regular(self._disk, path)
-        fd, size_bytes = open_dense(self._disk, path)
-        self._disk.close(fd)
-        return size_bytes
+        with opened_dense(self._disk, path) as (_, size_bytes):
+            return size_bytes
 
     def _transaction(self, publication: Publication) -> Transaction:
         """Return the transaction of a publication, with its ``error`` set if the quota has no room for its files."""

@@ -14,7 +14,7 @@ does. It writes nothing else. A repair that is cut short loses nothing: it can b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import chain
 
@@ -293,14 +293,12 @@ def _damage_in(
     stops = [(each.offset, each.ordinal, each.length_bytes, each.count) for each in within]
     offset, ordinal = extent.offset, extent.ordinal
     first = extent.first - extent.ordinal
-    try:
+    with closing(segment):
         for stop, stop_ordinal, length_bytes, count in [*stops, (end, extent.ordinal + extent.count, 0, 0)]:
             for problem, lost in segment.damage(offset, ordinal, stop, stop_ordinal, meter):
                 yield problem, recovered.state.gone.live_between(first + lost.start, first + lost.stop)
             meter.advance(length_bytes)
             offset, ordinal = stop + length_bytes, stop_ordinal + count
-    finally:
-        segment.close()
 
 
 def _check_doubt(disk: Disk, places: Places, recovered: Recovered, coordinator: str) -> Iterator[str]:
@@ -350,11 +348,8 @@ def _check_publication(disk: Disk, places: Places, files: Mapping[str, str], pat
 
 def _check_part(disk: Disk, path: str, part: Part, meter: Meter) -> None:
     if part.count:
-        segment = Segment.open_to_read(disk, [path], PUBLISHED, part.salt)
-        try:
+        with closing(Segment.open_to_read(disk, [path], PUBLISHED, part.salt)) as segment:
             found = segment.checksums(HEADER_BYTES, HEADER_BYTES + part.length_bytes, meter)
-        finally:
-            segment.close()
         if found != (part.checksum, part.count):
             expected = f"{part.count} items with checksum {part.checksum:#010x}"
             raise CorruptionError(path, HEADER_BYTES, expected, f"{found[1]} with {found[0]:#010x}")
@@ -534,14 +529,12 @@ def _repair(
         _change(taken.lock.disk, directory, salvaged.recovered.state, renew, fan_out)
         salvaged.problems += _check_log(salvaged.recovered)
         next_sequence = salvaged.recovered.state.next_sequence
-        store = begin(taken, salvaged.recovered, meter=meter)
-        try:  # with the lock still in the hands of ``take``: an interruption may come between these two steps
+        # With the lock still in the hands of ``take``: an interruption may come between the begin and the block.
+        with closing(begin(taken, salvaged.recovered, meter=meter)) as store:
             if renew or fan_out:
                 store.trim()  # writes what was changed to the log, also after a clean close
             inbox_problems = [str(problem) for problem in store.inbox.damage]
             adopted = store.state.next_sequence > next_sequence
-        finally:
-            store.close()
     report = _check(disk, directory, meter)  # without a key: checksums cover the encrypted bytes
     lasting = [str(problem) for problem in chain(check_schemas(disk, directory), check_limits(disk, directory))]
     if adopted and not set(report.problems).issubset(lasting):

@@ -16,7 +16,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from ..errors import NetworkDiskError
-from ..system.disk import READ, Disk, device_numbers, dirname, join
+from ..system.disk import Disk, device_numbers, dirname, join
 from ..system.files import read_all
 from ..system.path_errors import OUT_OF_REACH
 
@@ -59,11 +59,8 @@ def type_of(disk: Disk, device: int) -> str | None:
 
 def _mounts(disk: Disk) -> list[str]:
     """Return the lines of the mounts, such as ``36 35 0:52 / /mnt rw - fuse.sshfs host:/ rw``. Raises ``OSError``."""
-    fd = disk.open(_MOUNTS, READ, 0)
-    try:
+    with disk.opened(_MOUNTS) as fd:
         return read_all(disk, fd, _MOUNTS_BYTES_MAX, 0).decode(errors="replace").splitlines()
-    finally:
-        disk.close(fd)
 
 
 def need_local(disk: Disk, path: str) -> None:

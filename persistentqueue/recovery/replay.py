@@ -20,6 +20,7 @@ generation, beside the old one.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain
 from math import inf
@@ -37,9 +38,9 @@ from ..storage.log_reader import Replay, read_log
 from ..storage.publication import read_publication
 from ..storage.segment import PUBLISHED, Segment, parse_segment_name, segment_name
 from ..system.bad_pages import read_needed
-from ..system.disk import READ, Disk, join
+from ..system.disk import Disk, join
 from ..system.progress import SILENT, Meter
-from ..system.trust import open_plain
+from ..system.trust import opened_plain
 from .in_doubt import MayDecide
 
 
@@ -209,13 +210,10 @@ def is_written(
             number = operation.segment
             paths = [segment_path(places, number, names) for names in (adopted, {})]
             try:
-                segment = Segment.open_to_read(disk, paths, number, salts.get(number, 0), trusted)
-                try:
+                with closing(Segment.open_to_read(disk, paths, number, salts.get(number, 0), trusted)) as segment:
                     end = operation.offset + operation.length_bytes
                     if segment.checksums(operation.offset, end) != (operation.checksum, operation.count):
                         return False
-                finally:
-                    segment.close()
             except CorruptionError:
                 return False
     return True
@@ -238,13 +236,10 @@ def _header(disk: Disk, path: str) -> Header | None:
     Raises ``PersistentQueueError`` if the bytes are not a header.
     """
     try:
-        fd = open_plain(disk, path, READ)
+        with opened_plain(disk, path) as fd:
+            data = read_needed(disk, fd, HEADER_BYTES, 0, path)
     except FileNotFoundError:  # an owner that has just ended has deleted it in the meantime
         return None
-    try:
-        data = read_needed(disk, fd, HEADER_BYTES, 0, path)
-    finally:
-        disk.close(fd)
     return decode_header(data, SEGMENT_MAGIC, path) if any(data) else None
 
 

@@ -25,7 +25,7 @@ can know its outcome any more, the transaction is dropped, and the log that hold
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 
@@ -376,13 +376,10 @@ def _salvage_segments(disk: Disk, places: Places, generation: int, path: str, lo
         except CorruptionError as damage:
             problems.append(str(damage))  # without its salt nothing in it can be checked: the opening sets it aside
             continue
-        segment = Segment.open(disk, file, number, header.salt, 0)
-        try:
+        with closing(Segment.open(disk, file, number, header.salt, 0)) as segment:
             end = header.size_bytes if header.number == PUBLISHED else segment.file_bytes()  # a frame stands behind it
             blocks = list(segment.intact(HEADER_BYTES, end))
             unread = list(_unread_spans(segment, blocks, end))
-        finally:
-            segment.close()
         problems += [f"{file}: no block between {start} and {stop} is intact" for start, stop in unread]
         if unread and not blocks:
             continue
@@ -460,15 +457,12 @@ def _segments(disk: Disk, places: Places) -> Segments:
 
 def _write_carried(disk: Disk, places: Places, salvaged: Salvaged, meter: Meter) -> None:
     """Write the blocks that the log carries to the segments, durably: then the segments hold all items."""
-    segments = _segments(disk, places)
     recovered = salvaged.recovered
-    for number in dict.fromkeys(operation.segment for operation in recovered.redo):
-        _keep(disk, salvaged, segments.path(number))
-    try:
+    with closing(_segments(disk, places)) as segments:
+        for number in dict.fromkeys(operation.segment for operation in recovered.redo):
+            _keep(disk, salvaged, segments.path(number))
         segments.redo(recovered.state.segments, recovered.redo, not recovered.replay.synced, meter)
         segments.sync()
-    finally:
-        segments.close()
     recovered.redo = []
 
 
@@ -499,11 +493,9 @@ def _mend(disk: Disk, places: Places, salvaged: Salvaged) -> None:
     for path in sorted(salvaged.damaged - salvaged.copies.keys()):
         _keep(disk, salvaged, path)
     for number in headers:
-        try:
+        with closing(segments):
             segments.redo_header(salvaged.recovered.state.segments[number])
             segments.sync()
-        finally:
-            segments.close()
 
 
 def _intact_pieces(
@@ -521,7 +513,7 @@ def _intact_pieces(
         segment = Segment.open(disk, path, info.number, info.salt, info.capacity_bytes, trusted=True)
     except CorruptionError:
         return pieces
-    try:
+    with closing(segment):
         above = extent.first
         end = extent.offset + extent.length_bytes
         for offset, length_bytes, ordinal, count, *_ in segment.intact(extent.offset, end):
@@ -536,6 +528,4 @@ def _intact_pieces(
             else:
                 pieces.append((first, count, offset, length_bytes, ordinal))
             above = first + count
-    finally:
-        segment.close()
     return pieces

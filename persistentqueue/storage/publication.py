@@ -48,8 +48,8 @@ below ``count``, except those that a session holds.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from ..core.block import (
@@ -393,8 +393,7 @@ def read_publication(disk: Disk, path: str) -> Publication:
     size_bytes = need_regular(disk, path)  # to open a device may have any effect, and a pipe waits for a writer
     if size_bytes < HEADER_BYTES + FRAME_HEADER_BYTES:
         raise CorruptionError(path, 0, f"{HEADER_BYTES + FRAME_HEADER_BYTES} bytes at least", f"{size_bytes} bytes")
-    fd, size_bytes = open_dense(disk, path)
-    try:
+    with opened_dense(disk, path) as (fd, size_bytes):
         header = decode_header(read_needed(disk, fd, HEADER_BYTES, 0, path), SEGMENT_MAGIC, path)
         end = header.size_bytes
         room_bytes = size_bytes - end
@@ -407,16 +406,15 @@ def read_publication(disk: Disk, path: str) -> Publication:
             publication = _decode(operations, header.salt, length_bytes)
         except MemoryError:
             raise MemoryShortageError(path, end, room_bytes) from None
-    finally:
-        disk.close(fd)
     if publication is None or frame_bytes != room_bytes:
         found = f"another transaction, in {frame_bytes} bytes"
         raise CorruptionError(path, end, f"a frame that enqueues {length_bytes} bytes of blocks, or parts", found)
     return publication._replace(own=publication.own._replace(capacity_bytes=size_bytes - HEADER_BYTES))
 
 
-def open_dense(disk: Disk, path: str) -> tuple[int, int]:
-    """Open a file of another process to read it; return its descriptor and its size.
+@contextmanager
+def opened_dense(disk: Disk, path: str) -> Iterator[tuple[int, int]]:
+    """Open a file of another process to read it, for the length of the block; yield its descriptor and its size.
 
     Raises ``CorruptionError`` if it is not a regular file, or if it consists of holes: to read these would take for
     ever.
@@ -432,10 +430,9 @@ def open_dense(disk: Disk, path: str) -> tuple[int, int]:
         real_bytes = disk.real_bytes(fd)
         if size_bytes > _HOLES_FACTOR * real_bytes + _HOLES_BYTES:
             raise CorruptionError(path, 0, f"{size_bytes} bytes", f"{real_bytes} bytes, and holes")
-    except BaseException:
+        yield fd, size_bytes
+    finally:
         disk.close(fd)
-        raise
-    return fd, size_bytes
 
 
 def _operations(

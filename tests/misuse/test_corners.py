@@ -45,7 +45,7 @@ from persistentqueue.storage import inbox_limits, log_reader, publication
 from persistentqueue.storage.inbox_access import is_shared, make_readable, publication_mode
 from persistentqueue.storage.inbox_limits import Load
 from persistentqueue.storage.log import Log
-from persistentqueue.storage.publication import open_dense, read_publication
+from persistentqueue.storage.publication import opened_dense, read_publication
 from persistentqueue.storage.segment_files import Segments
 from persistentqueue.system.disk import DISK, Disk
 from tests.conftest import QueueFactory
@@ -273,11 +273,11 @@ def test_a_publication_that_the_memory_is_too_small_for(tmp_path: Path, monkeypa
 def test_a_file_that_cannot_be_opened_for_now(tmp_path: Path) -> None:
     """A file that cannot be opened for now raises the system's own error. A path that is no regular file any more is
     damage."""
-    with pytest.raises(PermissionError):
-        open_dense(replace(DISK, open=refuse), str(tmp_path / NAME))
+    with pytest.raises(PermissionError), opened_dense(replace(DISK, open=refuse), str(tmp_path / NAME)):
+        pass
     (tmp_path / NAME).symlink_to("elsewhere")
-    with pytest.raises(CorruptionError, match="a regular file"):
-        open_dense(DISK, str(tmp_path / NAME))
+    with pytest.raises(CorruptionError, match="a regular file"), opened_dense(DISK, str(tmp_path / NAME)):
+        pass
 
 
 # --- who may publish -------------------------------------------------------------------------------------------------

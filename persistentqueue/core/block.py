@@ -539,8 +539,10 @@ def find_equal_salt(header: bytes, offset: int) -> int:
     """Return a salt under which this header of a block at ``offset`` checks out. All blocks of its segment then do.
 
     A checksum depends on no more of a salt than on 32 bits, its CRC-32. Each bit of a salt below 2**32 changes certain
-    bits of the checksum, whatever the other bits are. So this solves 32 linear equations, and there is one solution.
+    bits of the checksum, whatever the other bits are. So this solves 32 linear equations. There is one
+    solution, also for bytes that are no header.
     """
+    header = header[:BLOCK_HEADER_BYTES].ljust(BLOCK_HEADER_BYTES, b"\0")
     fields, (checksum,) = header[: _FIELDS.size], _CHECKSUM.unpack_from(header, _FIELDS.size)
     under_zero = crc32(fields, seed(0, offset))
     solved: dict[int, tuple[int, int]] = {}  # by the highest bit of the change: the change, and the salt that makes it

@@ -7,11 +7,12 @@
    before the compaction. In a log that is not synced, a frame counts as lost if the blocks that it names are not all
    there: another block may stand in the place of one.
 2. Without an intact header and checkpoint, nothing in a log can be believed. Then the blocks of all segments count, in
-   their order. Items that were consumed since the oldest of these segments was made are delivered again. Items that
-   were compacted are delivered twice while their source still exists. Items of large transactions that were rolled
-   back, or cut short by a crash, are delivered as well: their blocks are like all others. The subscriptions are lost:
-   the plain consumer gets all items. Bytes that are in no intact block may have been items: they are reported, and a
-   copy of their segment is kept. Zeros, the frame of an adopted file, and older blocks of a recycled one were none.
+   their order, also behind a damaged header of a segment. Items that were consumed since the oldest of these segments
+   was made are delivered again. Items that were compacted are delivered twice while their source still exists. Items of
+   large transactions that were rolled back, or cut short by a crash, are delivered as well: their blocks are like all
+   others. The subscriptions are lost: the plain consumer gets all items. Bytes that are in no intact block may have
+   been items: they are reported, and a copy of their segment is kept. Zeros, the frame of an adopted file, and older
+   blocks of a recycled one were none.
 3. The blocks that the log carries are written to the segments, as at any opening. Then every block that the log names
    is read. The blocks that are not intact are lost, and nothing else. Damaged headers of segments are written again. If
    the frame that has the salt is lost, too, an intact block tells one that is as good.
@@ -214,7 +215,9 @@ def _salvage_log(disk: Disk, places: Places, decide: Decide, meter: Meter) -> Sa
     for at, (before, frame) in enumerate(pairwise(intact.frames), 1):
         if frame.offset > before.end:
             doubted = True
-            for adoption in find_adoptions(disk, places, data, before.end, frame.offset, inbox):
+            proven = find_adoptions(disk, places, data, before.end, frame.offset, inbox)
+            # Behind a prepare, the numbers of the next frame must tell first whether the prepared items are there.
+            for adoption in proven if unfolding.prepared is None else ():
                 _salvage_adoption(salvaged, adoption, intact.frames[at:], inbox)
         operations = unfolding.counting_anyway(frame, state.next_sequence)
         if not intact.synced and not _has_blocks(disk, places, salts, operations, inbox):
@@ -278,12 +281,7 @@ def _salt_for(disk: Disk, places: Places, operation: Enqueue) -> int:
     try:
         return find_salt(disk, path, operation.segment)
     except CorruptionError:
-        block = operation.inline or b""
-        if operation.inline is None:
-            with suppress(FileNotFoundError), opened_plain(disk, path) as fd:
-                block = read_needed(disk, fd, BLOCK_HEADER_BYTES, operation.offset, path)
-        if len(block) < BLOCK_HEADER_BYTES:
-            raise
+        block = operation.inline if operation.inline is not None else _read_head(disk, path, operation.offset)
         salt = find_equal_salt(block, operation.offset)
         if not is_written(disk, places, [operation], {operation.segment: salt}, {}, trusted=True):
             raise
@@ -360,6 +358,13 @@ def _end_before(operation: Operation) -> int:
     return operation.first + operation.count if isinstance(operation, _ABOUT_ITEMS) else 0
 
 
+def _read_head(disk: Disk, path: str, offset: int = HEADER_BYTES) -> bytes:
+    """Return the bytes of a block header at ``offset`` of a file; fewer if they are not there or cannot be read."""
+    with suppress(FileNotFoundError, CorruptionError), opened_plain(disk, path) as fd:
+        return read_needed(disk, fd, BLOCK_HEADER_BYTES, offset, path)
+    return b""
+
+
 def _salvage_segments(disk: Disk, places: Places, generation: int, path: str, log_bytes: int) -> Salvaged:
     """Make a state of every intact block, in the order of the segments.
 
@@ -371,17 +376,18 @@ def _salvage_segments(disk: Disk, places: Places, generation: int, path: str, lo
         if number is None:
             continue
         file = places.path(join(DATA_DIRECTORY, name))
+        header, is_known = Header(0, number, 0, 0, 0), True
         try:
             header = find_header(disk, file, number)
         except CorruptionError as damage:
-            problems.append(str(damage))  # without its salt nothing in it can be checked: the opening sets it aside
-            continue
-        with closing(Segment.open(disk, file, number, header.salt, 0)) as segment:
+            problems.append(str(damage))
+            header, is_known = header._replace(salt=find_equal_salt(_read_head(disk, file), HEADER_BYTES)), False
+        with closing(Segment.open(disk, file, number, header.salt, 0, trusted=True)) as segment:
             end = header.size_bytes if header.number == PUBLISHED else segment.file_bytes()  # a frame stands behind it
             blocks = list(segment.intact(HEADER_BYTES, end))
             unread = list(_unread_spans(segment, blocks, end))
         problems += [f"{file}: no block between {start} and {stop} is intact" for start, stop in unread]
-        if unread and not blocks:
+        if not blocks and (unread or not is_known):
             continue
         if unread:
             damaged.add(file)

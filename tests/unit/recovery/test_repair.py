@@ -508,11 +508,26 @@ def test_lost_frame_and_segment_and_block(crashed: Path) -> None:
 
 
 def test_neither_log_nor_header(path: Path) -> None:
-    """Without a log, a segment with a damaged header is set aside, and the items of the other segments are kept."""
+    """Without a log, a segment with a damaged header keeps its items: its first block tells a salt that is as good.
+
+    The items were set aside with the segment.
+    """
     log_file(path).unlink()
     segments = segment_files(path)
     flip(segments[0], 20)
     (path / "data" / "notes.txt").write_text("not the queue's")
+    report = repair(path)
+    assert str(segments[0]) in report.problems[0]
+    assert f"data/{segments[0].name}.damaged" in report.kept
+    assert taken_out(path) == ITEMS
+
+
+@pytest.mark.parametrize("content", [b"", b"damaged", bytes(5000)])
+def test_neither_log_nor_header_nor_block(path: Path, content: bytes) -> None:
+    """A segment whose first block is damaged, too, is set aside. The items of the other segments are kept."""
+    log_file(path).unlink()
+    segments = segment_files(path)
+    segments[0].write_bytes(content)
     report = repair(path)
     assert str(segments[0]) in report.problems[0]
     assert f"data/{segments[0].name}.damaged" in report.kept

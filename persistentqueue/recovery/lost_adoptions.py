@@ -11,8 +11,9 @@ frame has consumed them: no item of a file is lost for a doubt.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import chain
 
 from ..core.header import HEADER_BYTES
 from ..core.operations import (
@@ -69,7 +70,7 @@ def _adopt(publication: Publication, last: int, sequence: int) -> tuple[list[Ope
     return adoptions, others
 
 
-def find_orphans(disk: Disk, places: Places, recovered: Recovered) -> dict[int, str]:
+def find_orphans(disk: Disk, places: Places, recovered: Recovered, inbox: Mapping[str, str]) -> dict[int, str]:
     """Return the segments of lost adoptions, with the names under which their files were published.
 
     A part without its manifest is left out: in the inbox, it would be swept when it is old.
@@ -79,14 +80,10 @@ def find_orphans(disk: Disk, places: Places, recovered: Recovered) -> dict[int, 
         number = parse_segment_name(name)
         is_known = number is None or number in recovered.state.segments
         if number is not None and not is_known and number >= recovered.replay.checkpoint.next_segment:
-            with suppress(FileNotFoundError, PersistentQueueError):
-                found[number] = read_publication(disk, places.path(join(DATA_DIRECTORY, name)))
-    named = {part.name for publication in found.values() for part in publication.parts}
-    return {
-        number: publication.name
-        for number, publication in found.items()
-        if is_published(publication.name) or publication.name in named
-    }
+            found.update((number, each) for each in _read(disk, places, [join(DATA_DIRECTORY, name)]))
+    waiting = _read_published(disk, places, inbox) if found else ()
+    named = {part.name for each in chain(found.values(), waiting) for part in each.parts}
+    return {number: each.name for number, each in found.items() if is_published(each.name) or each.name in named}
 
 
 def count_doubtful(disk: Disk, places: Places, inbox: Mapping[str, str], most: int) -> int:
@@ -94,9 +91,16 @@ def count_doubtful(disk: Disk, places: Places, inbox: Mapping[str, str], most: i
 
     They have no more items than the ``most`` that lost frames have enqueued.
     """
-    count = 0
-    for name, path in inbox.items() if most else ():
-        if is_published(name):
-            with suppress(FileNotFoundError, PermissionError, PersistentQueueError):
-                count += 0 < read_publication(disk, places.path(path)).items <= most
-    return count
+    return sum(0 < each.items <= most for each in _read_published(disk, places, inbox)) if most else 0
+
+
+def _read_published(disk: Disk, places: Places, inbox: Mapping[str, str]) -> list[Publication]:
+    """Return what waits in the inbox, as far as it can be read."""
+    return list(_read(disk, places, [path for name, path in inbox.items() if is_published(name)]))
+
+
+def _read(disk: Disk, places: Places, paths: Iterable[str]) -> Iterator[Publication]:
+    """Yield what these files publish, without those that cannot be read."""
+    for path in paths:
+        with suppress(FileNotFoundError, PermissionError, PersistentQueueError):
+            yield read_publication(disk, places.path(path))

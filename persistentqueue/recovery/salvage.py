@@ -154,11 +154,12 @@ def salvage(disk: Disk, places: Places, decide: Decide, meter: Meter = SILENT) -
         replay = recovered.replay
         header = replay.header._replace(flags=replay.header.flags & SYNCED)
         recovered.replay = replay._replace(header=header, torn_bytes=max(replay.torn_bytes, 1))
-        recovered.orphans = {} if salvaged.without_log else find_orphans(disk, places, recovered)
+        inbox = look_into_inbox(disk, places)
+        recovered.orphans = {} if salvaged.without_log else find_orphans(disk, places, recovered, inbox)
         recovered.set_aside = _unknown_files(disk, places, recovered)
         recovered.sweep = []
         doubtful = sum(map(is_published, recovered.orphans.values()))
-        doubtful += count_doubtful(disk, places, look_into_inbox(disk, places), salvaged.skipped)
+        doubtful += count_doubtful(disk, places, inbox, salvaged.skipped)
         if doubtful:
             salvaged.problems.append(
                 f"{places.path(INBOX_DIRECTORY)}: {many(doubtful, 'published file')} may have been adopted by a lost "

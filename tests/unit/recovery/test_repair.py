@@ -41,6 +41,7 @@ from persistentqueue.core.state import State, StateError
 from persistentqueue.interprocess.multi_writer import PartWriter, publish_parts
 from persistentqueue.recovery.replay import Recovered
 from persistentqueue.recovery.salvage import Salvaged, _skip
+from persistentqueue.storage.publication import read_publication
 from persistentqueue.system.disk import DISK
 from tests.crash.disk import SimulatedDisk
 from tests.crash.explorer import DIRECTORY, content_of
@@ -927,6 +928,17 @@ def test_a_lost_adoption_of_parts_without_their_manifest(tmp_path: Path) -> None
     assert {f"data/{file.name}.damaged" for file in (*parts, manifest)} <= {*report.kept}
     assert [*(path / "inbox").iterdir()] == []
     assert taken_out(path) == [b"later"]
+
+
+def test_a_lost_adoption_whose_manifest_was_not_renamed(tmp_path: Path) -> None:
+    """The parts of a lost adoption go back to the inbox if their manifest is still there."""
+    path = adopted(tmp_path, renames=True, parts=True)
+    flip(log_file(path), adoption_of(path)[1])
+    manifest = segment_files(path)[-1]
+    manifest.rename(path / "inbox" / read_publication(DISK, str(manifest)).name)
+    (problem,) = [problem for problem in repair(path).problems if "adopted" in problem]
+    assert "1 published file" in problem
+    assert taken_out(path) == [b"later", b"p0", b"p1"]
 
 
 def test_a_file_that_a_lost_frame_did_not_adopt(tmp_path: Path) -> None:

@@ -591,11 +591,13 @@ class DataPathError(PersistentQueueError):
         path: The directory of the queue.
         expected: The kind of file that must be at the path, as text.
         found: The kind of file that is there, as text.
+        problem: The text without the advice at its end.
     """
 
     def __init__(self, path: str, expected: str, found: str, advice: str) -> None:
         self.path, self.expected, self.found = path, expected, found
-        super().__init__(f"{path}: expected {expected}, found {found}: {advice}")
+        self.problem = f"{path}: expected {expected}, found {found}"
+        super().__init__(f"{self.problem}: {advice}")
 
 
 class DataMissingError(PersistentQueueError):
@@ -610,11 +612,12 @@ class DataMissingError(PersistentQueueError):
         place: The recorded location of its segments; ``path`` if there is no record.
         expected: The id that the location must have; empty if there is no record.
         found: The id that was found there; None if there is none.
+        problem: The text without the advice at its end.
     """
 
-    def __init__(self, path: str, place: str, expected: str, found: str | None, why: str) -> None:
-        self.path, self.place, self.expected, self.found = path, place, expected, found
-        super().__init__(f"{path}: {why}")
+    def __init__(self, path: str, place: str, expected: str, found: str | None, why: str, advice: str) -> None:
+        self.path, self.place, self.expected, self.found, self.problem = path, place, expected, found, f"{path}: {why}"
+        super().__init__(f"{self.problem}: {advice}")
 
 
 class InDoubtError(PersistentQueueError):

@@ -106,7 +106,7 @@ def mend_places(disk: Disk, directory: str, data_path: str | None) -> Mended:
 def _need_none_there(disk: Disk, places: Places, data_path: str) -> None:
     """Raise ``DataPathError`` if the segments of the queue are at ``data_path``, and none at the recorded location.
 
-    If the log names no segment, and nothing is recorded, raise it if the location names this queue, which has no files
+    If no log names a segment, and nothing is recorded, raise it if the location names this queue, which has no files
     elsewhere: its record is lost.
     """
     directory = places.directory
@@ -116,12 +116,10 @@ def _need_none_there(disk: Disk, places: Places, data_path: str) -> None:
         raise DataPathError(
             directory, f"segments of this queue in {places.data_root}", f"them in {root}", NAME_DIRECTORY
         )
-    if (
-        named == []
-        and places == Places(directory)
-        and is_empty(disk, directory)
-        and _is_named_at(disk, root, directory)
-    ):
+    has_none = (
+        not named and places == Places(directory) and bool(names_in(disk, directory)) and is_empty(disk, directory)
+    )
+    if has_none and _is_named_at(disk, root, directory):
         raise DataPathError(directory, f"{PATH_NAME} to lead to {root}, which names this queue", "none", NAME_DIRECTORY)
 
 
@@ -133,7 +131,7 @@ def _mend(
     lock: Lock,
 ) -> Mended:
     """Tie the queue to its location."""
-    what = problem.damage if isinstance(problem, CorruptionError) else str(problem)
+    what = problem.damage if isinstance(problem, CorruptionError) else problem.problem
     record: Places | None = None
     with suppress(CorruptionError):
         record = read_record(disk, directory)
@@ -146,9 +144,8 @@ def _mend(
     elif not (is_held or (data_path is not None and _may_hold(disk, directory, root))) or (
         record is None and data_path is None and DATA_DIRECTORY not in names_in(disk, directory)
     ):
-        found = f"none ({what})" if isinstance(problem, CorruptionError) else "none"  # other problems have advice
         advice = f"{NAME_DIRECTORY}; {LOST_FOR_GOOD}"
-        raise DataPathError(directory, f"segments of this queue in {root}", found, advice)
+        raise DataPathError(directory, f"segments of this queue in {root}", f"none ({what})", advice)
     copies: list[str | None] = []
     place = OWN
     if path != OWN.path:

@@ -466,9 +466,10 @@ def need_data(disk: Disk, places: Places, replay: Replay | None = None) -> None:
             "",
             None,
             f"no location of its segments is recorded: expected {PATH_NAME} or a directory {DATA_DIRECTORY}, since the "
-            f"log names segments, found neither: restore {PATH_NAME}, or run repair with the data_path= that the queue "
-            f"had (persistentqueue repair --data-path DIR); if the segments are lost for good, make the directory "
-            f"{DATA_DIRECTORY}, then run repair",
+            "log names segments, found neither",
+            f"restore {PATH_NAME}, or run repair with the data_path= that the queue had (persistentqueue repair "
+            f"--data-path DIR); if the segments are lost for good, make the directory {DATA_DIRECTORY}, then run "
+            "repair",
         )
 
 
@@ -750,7 +751,10 @@ def _need_free(disk: Disk, places: Places, path: str) -> None:
         if found[1] == abspath(places.directory):
             if is_empty(disk, path):
                 return
-            advice += ", or first move what is in its inbox to the inbox of this queue"
+            if holds_queue(disk, places.directory):
+                advice += ", or first move what is in its inbox to the inbox of this queue"
+            else:
+                advice += f"; to bring back what is there, remove {ID_NAME} there, then run repair there"
         what = f"the location of the segments of {found[1]}"
     elif LOCK_NAME in (names := names_in(disk, path)) or {LOG_DIRECTORY, DELETED_DIRECTORY, PATH_NAME} & set(names):
         what = "a queue's own directory"

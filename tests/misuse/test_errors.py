@@ -154,7 +154,7 @@ def _samples() -> dict[str, BaseException]:
         PrecedingFlushError("q", ValueError("no")),
         DataPathError("q", "a", "b", "name it"),
         NetworkDiskError("q", "nfs4"),
-        DataMissingError("q", "place", "id", "other", "why"),
+        DataMissingError("q", "place", "id", "other", "why", "advice"),
         InDoubtError("q", b"\x01" * 16, "a", "it is not there", True),
         WrongKeyError("key", "not given", "data/1.seg", 64),
         damage,

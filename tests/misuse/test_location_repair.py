@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 from persistentqueue import PersistentQueue, Producer, View, check, delete_queue, move_data, repair
-from persistentqueue.errors import CorruptionError, DataMissingError, DataPathError, QueueLockedError
+from persistentqueue.errors import (
+    CorruptionError,
+    DataMissingError,
+    DataPathError,
+    QueueLockedError,
+    QueueNotFoundError,
+)
 from persistentqueue.storage.locations import read_places, read_record, renew_id
 from persistentqueue.storage.relocation import need_own_location
 from persistentqueue.system.disk import DISK
@@ -303,6 +309,35 @@ def test_row_23_a_location_that_is_gone_for_good(
     assert report.items == 0 and (lost == "location and log" or report.lost == ((0, 3),))
     with open_queue() as queue:
         assert drain(queue) == []
+
+
+@pytest.mark.damages
+def test_row_23_neither_log_nor_record(tmp_path: Path, directory: Path, open_queue: QueueFactory, place: Path) -> None:
+    """If both the log and ``data.path`` are lost, ``repair`` believes a location that names the queue. It found no
+    queue."""
+    shutil.rmtree(directory / "log")
+    (directory / "data.path").unlink()
+    with pytest.raises(DataPathError, match=r"bring back what is there, remove queue\.id there, then run repair there"):
+        open_queue(data_path=tmp_path / "place")
+    with pytest.raises(QueueNotFoundError):
+        repair(directory.parent, "gone", data_path=tmp_path / "place")
+    report = repair(directory.parent, "orders", data_path=tmp_path / "place")
+    assert (report.items, report.without_log) == (3, True)
+    with open_queue() as queue:
+        assert Path(queue.data_path) == place
+        assert drain(queue) == ITEMS
+
+
+@pytest.mark.damages
+def test_row_23_a_report_gives_no_advice(
+    tmp_path: Path, directory: Path, open_queue: QueueFactory, place: Path
+) -> None:
+    """The report of a repair that has found the segments does not advise to mount the disk, or to go on without."""
+    shutil.move(place.parent, tmp_path / "mounted")
+    (tmp_path / "mounted" / "orders" / "queue.id").unlink()
+    (problem,) = repair(directory.parent, "orders", data_path=tmp_path / "mounted").problems
+    assert problem.endswith("found none") and "its segments are at" in problem
+    assert drain(open_queue()) == ITEMS
 
 
 @pytest.mark.damages

@@ -11,9 +11,8 @@ frame has consumed them: no item of a file is lost for a doubt.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from itertools import chain
 
 from ..core.header import HEADER_BYTES
 from ..core.operations import (
@@ -26,12 +25,11 @@ from ..core.operations import (
     encode_operation,
 )
 from ..errors import PersistentQueueError
-from ..storage.layout import names_in
 from ..storage.locations import DATA_DIRECTORY, Places
-from ..storage.publication import Publication, is_published, read_publication
-from ..storage.segment import parse_segment_name, segment_name
+from ..storage.publication import Publication, read_publication
+from ..storage.segment import segment_name
 from ..system.disk import Disk, join
-from .replay import Recovered
+from .replay import read_waiting
 
 _NAME = re.compile(rb"[0-7][0-9a-f]{15}-[0-9a-f]{16}\.seg")
 _BEFORE_NAME = len(encode_operation(Adoption(0, 0, 0, "")))
@@ -70,37 +68,9 @@ def _adopt(publication: Publication, last: int, sequence: int) -> tuple[list[Ope
     return adoptions, others
 
 
-def find_orphans(disk: Disk, places: Places, recovered: Recovered, inbox: Mapping[str, str]) -> dict[int, str]:
-    """Return the segments of lost adoptions, with the names under which their files were published.
-
-    A part without its manifest is left out: in the inbox, it would be swept when it is old.
-    """
-    found: dict[int, Publication] = {}
-    for name in names_in(disk, places.path(DATA_DIRECTORY)):
-        number = parse_segment_name(name)
-        is_known = number is None or number in recovered.state.segments
-        if number is not None and not is_known and number >= recovered.replay.checkpoint.next_segment:
-            found.update((number, each) for each in _read(disk, places, [join(DATA_DIRECTORY, name)]))
-    waiting = _read_published(disk, places, inbox) if found else ()
-    named = {part.name for each in chain(found.values(), waiting) for part in each.parts}
-    return {number: each.name for number, each in found.items() if is_published(each.name) or each.name in named}
-
-
 def count_doubtful(disk: Disk, places: Places, inbox: Mapping[str, str], most: int) -> int:
     """Return the number of published files in the inbox that a lost frame may have adopted.
 
     They have no more items than the ``most`` that lost frames have enqueued.
     """
-    return sum(0 < each.items <= most for each in _read_published(disk, places, inbox)) if most else 0
-
-
-def _read_published(disk: Disk, places: Places, inbox: Mapping[str, str]) -> list[Publication]:
-    """Return what waits in the inbox, as far as it can be read."""
-    return list(_read(disk, places, [path for name, path in inbox.items() if is_published(name)]))
-
-
-def _read(disk: Disk, places: Places, paths: Iterable[str]) -> Iterator[Publication]:
-    """Yield what these files publish, without those that cannot be read."""
-    for path in paths:
-        with suppress(FileNotFoundError, PermissionError, PersistentQueueError):
-            yield read_publication(disk, places.path(path))
+    return sum(0 < each.items <= most for each in read_waiting(disk, places, inbox)) if most else 0

@@ -20,7 +20,7 @@ generation, beside the old one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from math import inf
@@ -30,12 +30,12 @@ from ..core.frame import DOUBTED
 from ..core.header import HEADER_BYTES, Header, decode_header
 from ..core.operations import Adoption, Enqueue, Operation, SegmentCreated
 from ..core.state import Prepared, State, StateError, Unfolding
-from ..errors import CorruptionError, UnsupportedFormatError
+from ..errors import CorruptionError, PersistentQueueError, UnsupportedFormatError
 from ..storage.layout import find_generations, names_in
 from ..storage.locations import CLOSED_DIRECTORY, DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, Places
 from ..storage.log import log_name
 from ..storage.log_reader import Replay, read_log
-from ..storage.publication import read_publication
+from ..storage.publication import Publication, is_published, read_publication
 from ..storage.segment import PUBLISHED, Segment, parse_segment_name, segment_name
 from ..system.bad_pages import read_needed
 from ..system.disk import Disk, join
@@ -151,7 +151,7 @@ def recover(disk: Disk, places: Places, decide: MayDecide | None = None, meter: 
         committed = decide(recovered.prepared.prepare)
         if committed is not None:
             recovered.resolve(committed)
-    _inspect(disk, places, recovered, generations)
+    sort_files(disk, places, recovered, generations)
     return recovered
 
 
@@ -243,9 +243,11 @@ def _header(disk: Disk, path: str) -> Header | None:
     return decode_header(data, SEGMENT_MAGIC, path) if any(data) else None
 
 
-def _inspect(disk: Disk, places: Places, recovered: Recovered, generations: list[int]) -> None:
+def sort_files(disk: Disk, places: Places, recovered: Recovered, generations: list[int]) -> None:
     """Sort the files that the state does not refer to into those to sweep, to set aside and to adopt again."""
     replay, state = recovered.replay, recovered.state
+    recovered.sweep, recovered.set_aside, recovered.orphans = [], [], {}
+    orphans: dict[int, Publication] = {}
     # A torn, missing or lost part of the log may hold flushes that were acknowledged: a bit may have flipped in the
     # last frame, or the device may have confirmed a sync that it did not make. A segment that the state does not know
     # is then no leftover, but may hold items, if it is younger than the checkpoint. An older one was retired by it.
@@ -271,10 +273,27 @@ def _inspect(disk: Disk, places: Places, recovered: Recovered, generations: list
                     is_older = header.time_ns < replay.header.time_ns
                     recovered.is_strange |= replay.sealed if header.number == PUBLISHED else is_older
                 if header is not None and header.number == PUBLISHED and not retired and not replay.sealed:
-                    recovered.orphans[number] = read_publication(disk, places.path(path)).name
+                    orphans[number] = read_publication(disk, places.path(path))
                     continue
             except (CorruptionError, UnsupportedFormatError):
                 recovered.set_aside.append(path)
             else:
                 (recovered.sweep if retired or not doubtful else recovered.set_aside).append(path)
     recovered.is_strange |= first not in {inf, state.next_segment}
+    waiting = read_waiting(disk, places, look_into_inbox(disk, places)) if orphans else ()
+    named = {part.name for each in chain(orphans.values(), waiting) for part in each.parts}
+    for number, publication in orphans.items():
+        if is_published(publication.name) or publication.name in named:
+            recovered.orphans[number] = publication.name
+        else:  # in the inbox, a part without its manifest would be swept when it is old
+            recovered.set_aside.append(join(DATA_DIRECTORY, segment_name(number)))
+
+
+def read_waiting(disk: Disk, places: Places, inbox: Mapping[str, str]) -> list[Publication]:
+    """Return what waits in the inbox, as far as it can be read."""
+    waiting = []
+    for name, path in inbox.items():
+        if is_published(name):
+            with suppress(FileNotFoundError, PermissionError, PersistentQueueError):
+                waiting.append(read_publication(disk, places.path(path)))
+    return waiting

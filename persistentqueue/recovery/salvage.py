@@ -53,7 +53,7 @@ from ..drawing.text import many
 from ..errors import CorruptionError, InDoubtError
 from ..storage.layout import find_copy, find_generations, keep_copy, names_in, set_aside
 from ..storage.locations import DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, Places
-from ..storage.log import log_name, parse_log_name
+from ..storage.log import generations_of, log_name, parse_log_name
 from ..storage.log_reader import SALVAGE, Replay, decode_log, read_bytes
 from ..storage.publication import is_published
 from ..storage.segment import PUBLISHED, Intact, Segment, find_header, find_salt, parse_segment_name, segment_name
@@ -63,9 +63,9 @@ from ..system.disk import Disk, join
 from ..system.progress import SILENT, Meter
 from ..system.trust import need_regular, opened_plain
 from .in_doubt import Decide
-from .lost_adoptions import count_doubtful, find_adoptions, find_orphans
+from .lost_adoptions import count_doubtful, find_adoptions
 from .opening import finish_adoptions
-from .replay import Recovered, is_written, look_into_inbox, recover
+from .replay import Recovered, is_written, look_into_inbox, recover, sort_files
 
 _ABOUT_ITEMS = Dequeue | Delivered | Delayed
 """Operations about items that earlier ones have enqueued."""
@@ -148,24 +148,30 @@ def salvage(disk: Disk, places: Places, decide: Decide, meter: Meter = SILENT) -
         if copy is not None and path not in salvaged.damaged and copy not in salvaged.reused:
             disk.unlink(copy)
     if salvaged.problems:
-        # The log, even if it is sealed, and the files that nothing refers to must not be deleted: they may hold items
-        # that are missing. So the log is marked as torn, and these files are set aside.
-        recovered = salvaged.recovered
-        replay = recovered.replay
-        header = replay.header._replace(flags=replay.header.flags & SYNCED)
-        recovered.replay = replay._replace(header=header, torn_bytes=max(replay.torn_bytes, 1))
-        inbox = look_into_inbox(disk, places)
-        recovered.orphans = {} if salvaged.without_log else find_orphans(disk, places, recovered, inbox)
-        recovered.set_aside = _unknown_files(disk, places, recovered)
-        recovered.sweep = []
-        doubtful = sum(map(is_published, recovered.orphans.values()))
-        doubtful += count_doubtful(disk, places, inbox, salvaged.skipped)
-        if doubtful:
-            salvaged.problems.append(
-                f"{places.path(INBOX_DIRECTORY)}: {many(doubtful, 'published file')} may have been adopted by a lost "
-                "frame: the items come behind all others, also those that were consumed before"
-            )
+        _set_rest_aside(disk, places, salvaged)
     return salvaged
+
+
+def _set_rest_aside(disk: Disk, places: Places, salvaged: Salvaged) -> None:
+    """Have all files set aside that nothing refers to, except files that were published: those are adopted again."""
+    # The log, even if it is sealed, and the files that nothing refers to must not be deleted: they may hold items
+    # that are missing. So the log is marked as torn, and these files are set aside.
+    recovered = salvaged.recovered
+    replay = recovered.replay
+    header = replay.header._replace(flags=replay.header.flags & SYNCED)
+    recovered.replay = replay._replace(header=header, torn_bytes=max(replay.torn_bytes, 1))
+    sort_files(disk, places, recovered, generations_of(names_in(disk, places.path(LOG_DIRECTORY))))
+    if salvaged.without_log:
+        recovered.keep_segments()
+    recovered.sweep, recovered.set_aside = [], recovered.sweep + recovered.set_aside
+    inbox = look_into_inbox(disk, places)
+    doubtful = sum(map(is_published, recovered.orphans.values()))
+    doubtful += count_doubtful(disk, places, inbox, salvaged.skipped)
+    if doubtful:
+        salvaged.problems.append(
+            f"{places.path(INBOX_DIRECTORY)}: {many(doubtful, 'published file')} may have been adopted by a lost "
+            "frame: the items come behind all others, also those that were consumed before"
+        )
 
 
 def _set_special_aside(disk: Disk, places: Places) -> Iterator[str]:
@@ -179,22 +185,6 @@ def _set_special_aside(disk: Disk, places: Places) -> Iterator[str]:
                 except CorruptionError as damage:
                     yield str(damage)
                     set_aside(disk, path)
-
-
-def _unknown_files(disk: Disk, places: Places, recovered: Recovered) -> list[str]:
-    """Return the logs of other generations, and the segments that the state does not know and that are no orphans."""
-    logs = [
-        join(LOG_DIRECTORY, name)
-        for name in names_in(disk, places.path(LOG_DIRECTORY))
-        if (number := parse_log_name(name)) is not None and number != recovered.replay.header.number
-    ]
-    return logs + [
-        join(DATA_DIRECTORY, name)
-        for name in names_in(disk, places.path(DATA_DIRECTORY))
-        if (number := parse_segment_name(name)) is not None
-        and number not in recovered.state.segments
-        and number not in recovered.orphans
-    ]
 
 
 def _salvage_log(disk: Disk, places: Places, decide: Decide, meter: Meter) -> Salvaged:

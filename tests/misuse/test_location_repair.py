@@ -240,8 +240,8 @@ def test_row_23_lost_segments(directory: Path, open_queue: QueueFactory) -> None
 def test_row_23_a_lost_data_path_of_a_queue_without_segments(
     tmp_path: Path, directory: Path, open_queue: QueueFactory, is_opened: bool
 ) -> None:
-    """If ``data.path`` is lost, and the log names no segment, ``repair`` ties the queue to the location that names it,
-    also after an opening without that location. A move there would delete what is published there, so it is refused."""
+    """``repair`` ties a queue with a lost ``data.path`` and no segments to the location that names it, also after an
+    opening without it. A move there would delete what is published there, so it is refused."""
     open_queue(data_path=tmp_path / "place").close()
     publish(directory.parent, "orders", b"published")
     (directory / "data.path").unlink()

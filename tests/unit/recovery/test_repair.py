@@ -930,6 +930,19 @@ def test_a_lost_adoption_of_parts_without_their_manifest(tmp_path: Path) -> None
     assert taken_out(path) == [b"later"]
 
 
+def test_an_opening_keeps_the_parts_of_a_damaged_manifest(tmp_path: Path) -> None:
+    """An opening that drops an adoption as a torn tail sets its parts aside if their manifest is damaged. They went
+    back to the inbox, where they were swept when they were old."""
+    path = adopted(tmp_path, renames=True, parts=True, consumed=0, behind=False)
+    flip(log_file(path), adoption_of(path)[0] + 12)
+    *parts, manifest = segment_files(path)[1:]
+    flip(manifest, 20)
+    with PersistentQueue(path) as queue:
+        assert drain(queue) == [b"own"]
+    assert [*(path / "inbox").iterdir()] == []
+    assert all(file.with_name(f"{file.name}.damaged").exists() for file in (*parts, manifest))
+
+
 def test_a_lost_adoption_whose_manifest_was_not_renamed(tmp_path: Path) -> None:
     """The parts of a lost adoption go back to the inbox if their manifest is still there."""
     path = adopted(tmp_path, renames=True, parts=True)

@@ -8,7 +8,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from math import inf
 from operator import itemgetter
 
@@ -515,15 +516,17 @@ class InspectedQueue(SpaceKeeper):
         pooled, sizes = self._sizes()
         data = sizes[store.places.path(DATA_DIRECTORY)]
 
-        def gather() -> tuple[Stats, Callable[[], int]]:
-            """Look at the counts, and at the sessions. Also return a function that counts the items in memory."""
+        def gather() -> Callable[[], Stats]:
+            """Look at the counts, and at the sessions. Return what counts the items in memory, without the mutex."""
             numbers = {*store.state.segments, *(created.number for created in store.segments.unlogged)}
             reader = store.subscriptions.plain or store.subscriptions.of_all()
             log_bytes, log_capacity_bytes = store.generations.log_bytes
             counts, meters, seconds, connected = self.counts, self.meters, held_seconds(), self.counts.connected()
             history = up_to(self._present(), self._history.samples())
-            return Stats(
-                ready=len(reader.ready),
+            ready, in_memory = len(reader.ready), reader.in_memory()
+            stats = partial(
+                Stats,
+                ready=ready,
                 held=reader.ready.held,
                 damaged=len(reader.ready.damaged),
                 enqueued=store.state.next_sequence,
@@ -541,8 +544,6 @@ class InspectedQueue(SpaceKeeper):
                 generation=store.generations.number,
                 memory_bytes=store.pages.memory_bytes,
                 cached_bytes=store.pages.cost_bytes,
-                cached=0,
-                flowed=False,
                 pages=len(store.pages),
                 page_hits=store.subscriptions.page_hits,
                 page_reads=store.subscriptions.page_reads,
@@ -576,10 +577,10 @@ class InspectedQueue(SpaceKeeper):
                 shares=tuple(_shares(store.state, data)),
                 connections=connected[0],
                 connections_waiting=connected[1],
-            ), reader.in_memory()
+            )
+            return lambda: stats(cached=(cached := in_memory()), flowed=cached < ready)
 
-        stats, in_memory = self.look(gather)  # it counts without the mutex, as ``explain`` does
-        return replace(stats, cached=(cached := in_memory()), flowed=cached < stats.ready)
+        return self.look(gather)()
 
 
 def _shares(state: State, sizes: Mapping[str, int]) -> Iterator[SegmentShare]:

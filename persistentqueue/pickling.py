@@ -4,13 +4,10 @@ a copy would close the files of the original."""
 from __future__ import annotations
 
 import pickle
-from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import _AsyncGeneratorContextManager, _GeneratorContextManager
-from functools import wraps
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeVar
 
 E = TypeVar("E", bound=Exception)
-P = ParamSpec("P")
 R = TypeVar("R")
 
 _PLAIN: Final = frozenset({str, bytes, int, float, bool, type(None)})
@@ -81,23 +78,3 @@ class UncopyableAsyncBlock(_Block, _AsyncGeneratorContextManager[R]):
     """An ``async with`` block that an asynchronous generator makes, and that refuses to be copied."""
 
     _with = "async with"
-
-
-def uncopyable_block(make: Callable[P, Iterator[R]]) -> Callable[P, UncopyableBlock[R]]:
-    """Decorate a generator like ``contextlib.contextmanager``; the block that it makes refuses to be copied."""
-
-    @wraps(make)
-    def block(*arguments: P.args, **named: P.kwargs) -> UncopyableBlock[R]:
-        return UncopyableBlock(make, arguments, named)  # type: ignore[arg-type]  # as contextmanager itself does
-
-    return block
-
-
-def uncopyable_async_block(make: Callable[P, AsyncIterator[R]]) -> Callable[P, UncopyableAsyncBlock[R]]:
-    """Decorate an asynchronous generator like ``contextlib.asynccontextmanager``; the block refuses to be copied."""
-
-    @wraps(make)
-    def block(*arguments: P.args, **named: P.kwargs) -> UncopyableAsyncBlock[R]:
-        return UncopyableAsyncBlock(make, arguments, named)  # type: ignore[arg-type]  # as the original itself does
-
-    return block

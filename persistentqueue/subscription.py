@@ -4,13 +4,14 @@ queue, each of which gets every item."""
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager
 from typing import Any, Generic, TypeVar
 
 from .codecs import Codec, T, decode_each
 from .core.items import checked_timeout
 from .engine.reader import Reader
-from .pickling import Uncopyable, uncopyable_block
+from .pickling import Uncopyable, UncopyableBlock
 from .runtime.open_queue import OpenQueue
 from .session import Session
 from .system.progress import Progress
@@ -27,8 +28,7 @@ class Consumer(Generic[S]):
     def session(self, name: str | None = None) -> S:
         """Return a new session."""
 
-    @uncopyable_block
-    def transaction(self, name: str | None = None) -> Iterator[S]:
+    def transaction(self, name: str | None = None) -> AbstractContextManager[S]:
         """Return a ``with`` block that is one transaction: flushed if the block ends well, rolled back if it raises.
 
         Args:
@@ -45,10 +45,13 @@ class Consumer(Generic[S]):
 
         For one thread at a time.
         """
-        session: Any = self.session(name)
-        with session:
-            yield session
-            session.flush()
+        return UncopyableBlock(_transaction, (self.session, name), {})
+
+
+def _transaction(make_session: Callable[[str | None], Any], name: str | None) -> Generator[Any, None, None]:
+    with make_session(name) as session:
+        yield session
+        session.flush()
 
 
 class Subscription(Uncopyable, Consumer[Session[T]], Generic[T]):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, TypeVar, overload
 
-from .pickling import uncopyable_block
+from .pickling import UncopyableBlock
 from .runtime.session_state import flush_together
 from .session import Session
 from .subscription import Consumer
@@ -36,7 +36,7 @@ def transaction(
 def transaction(*queues: Consumer[A], name: str | None = None) -> AbstractContextManager[tuple[A, ...]]: ...
 
 
-def transaction(*queues: Any, name: str | None = None) -> Any:
+def transaction(*queues: Any, name: str | None = None) -> AbstractContextManager[tuple[Any, ...]]:
     """Make a session of each queue, for a ``with`` block that flushes all of them as one transaction.
 
     The sessions are flushed together at the end of the block, and rolled back if the block raises::
@@ -102,7 +102,7 @@ def transaction(*queues: Any, name: str | None = None) -> Any:
     for queue in queues:
         if not isinstance(queue, Consumer):
             raise TypeError(f"a transaction takes open queues and subscriptions, not {queue!r}")
-    return _transaction(queues, name)
+    return UncopyableBlock(_transaction, (queues, name), {})
 
 
 def _join(sessions: Sequence[Any]) -> None:
@@ -122,8 +122,7 @@ def _join(sessions: Sequence[Any]) -> None:
     worker_state.flush_together(sessions)
 
 
-@uncopyable_block
-def _transaction(queues: Sequence[Any], name: str | None) -> Iterator[tuple[Any, ...]]:
+def _transaction(queues: Sequence[Any], name: str | None) -> Generator[tuple[Any, ...], None, None]:
     with ExitStack() as stack:
         sessions = tuple(stack.enter_context(queue.session(name)) for queue in queues)
         if len(sessions) > 1:

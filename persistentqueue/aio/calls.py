@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, TypeVar
 
 from persistentqueue import Compacted, Maintained, MemoryBudget, SegmentUse, Stats
 from persistentqueue.codecs import T
-from persistentqueue.pickling import uncopyable_async_block
+from persistentqueue.pickling import UncopyableAsyncBlock
 
 from .futures import read_some
 from .session import Session
@@ -18,15 +19,14 @@ R = TypeVar("R")
 S = TypeVar("S", bound=Session[Any] | ConnectedSession[Any])
 
 
-class Consumer(ABC, Generic[S]):
+class Consumer(Generic[S]):
     """A queue or a subscription, which makes sessions."""
 
     @abstractmethod
     def session(self, name: str | None = None) -> S:
         """Return a new session."""
 
-    @uncopyable_async_block
-    async def transaction(self, name: str | None = None) -> AsyncIterator[S]:
+    def transaction(self, name: str | None = None) -> AbstractAsyncContextManager[S]:
         """Return an ``async with`` block that is one transaction: flushed if it ends well, rolled back if it raises.
 
         Args:
@@ -35,10 +35,14 @@ class Consumer(ABC, Generic[S]):
         Yields:
             A new session. Its work is durable when the block has ended. It is also rolled back if its flush raises.
         """
-        session = self.session(name)
-        async with session:
-            yield session
-            await session.flush()
+        return UncopyableAsyncBlock(_transaction, (self.session, name), {})
+
+
+async def _transaction(make_session: Callable[[str | None], S], name: str | None) -> AsyncGenerator[S, None]:
+    session = make_session(name)
+    async with session:
+        yield session
+        await session.flush()
 
 
 class QueueCalls(Consumer[S], Generic[S, T]):

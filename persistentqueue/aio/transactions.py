@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
 from functools import partial
 from typing import Any, TypeVar, overload
 
 import persistentqueue
-from persistentqueue.pickling import uncopyable_async_block
+from persistentqueue.pickling import UncopyableAsyncBlock
 
 from .calls import Consumer
 from .futures import Job, launch, over, session_name
@@ -43,7 +43,7 @@ def transaction(
 def transaction(*queues: Consumer[A], name: str | None = None) -> AbstractAsyncContextManager[tuple[A, ...]]: ...
 
 
-def transaction(*queues: Any, name: str | None = None) -> Any:
+def transaction(*queues: Any, name: str | None = None) -> AbstractAsyncContextManager[tuple[Any, ...]]:
     """Make a session of each queue, for an ``async with`` block that flushes all of them as one transaction.
 
     The sessions are flushed together at the end of the block, and rolled back if the block raises::
@@ -96,20 +96,18 @@ def transaction(*queues: Any, name: str | None = None) -> Any:
             f"{len(connected)}: open all of them by aio.connect, or all by aio.PersistentQueue"
         )
     if len(queues) == 1:
-        return _alone(queues[0], name)
-    return _connected(queues, name) if all(connected) else _together(queues, name)
+        return UncopyableAsyncBlock(_alone, (queues[0], name), {})
+    return UncopyableAsyncBlock(_connected if all(connected) else _together, (queues, name), {})
 
 
-@uncopyable_async_block
-async def _alone(queue: Any, name: str | None) -> AsyncIterator[tuple[Any]]:
+async def _alone(queue: Any, name: str | None) -> AsyncGenerator[tuple[Any], None]:
     async with queue.transaction(name) as session:
         yield (session,)
 
 
-@uncopyable_async_block
 async def _together(
     queues: Sequence[PersistentQueue[Any] | Subscription[Any]], name: str | None
-) -> AsyncIterator[tuple[Session[Any], ...]]:
+) -> AsyncGenerator[tuple[Session[Any], ...], None]:
     parts = [queue.part() for queue in queues]
     block = persistentqueue.transaction(*(part.core for part in parts), name=session_name(name))
     cores = block.__enter__()
@@ -124,10 +122,9 @@ async def _together(
     await _end(parts, block, None)
 
 
-@uncopyable_async_block
 async def _connected(
     queues: Sequence[ConnectedQueue[Any] | ConnectedSubscription[Any]], name: str | None
-) -> AsyncIterator[tuple[ConnectedSession[Any], ...]]:
+) -> AsyncGenerator[tuple[ConnectedSession[Any], ...], None]:
     block = persistentqueue.transaction(*(queue.core for queue in queues), name=session_name(name))
     cores = block.__enter__()
     sessions = tuple(queue.session_of(core) for queue, core in zip(queues, cores, strict=True))

@@ -70,6 +70,21 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "queues"
 
 
+def test_a_class_of_a_program_can_derive_from_it() -> None:
+    """A class can derive from a queue of ``aio`` and from a class with a metaclass: the queue has none of its own."""
+
+    class Meta(type):
+        """The metaclass of a framework."""
+
+    class Base(metaclass=Meta):
+        """A class of a framework."""
+
+    class Both(Base, aio.PersistentQueue[bytes]):
+        """A class of a program."""
+
+    assert {type(aio.PersistentQueue), type(aio.Subscription), type(aio.ConnectedQueue)} == {type}
+
+
 def test_it_is_used_like_the_other_one(place: Path) -> None:
     """The awaited calls do what the core's calls do: transactions, rollbacks, markers, browsing, statistics and
     maintenance."""

@@ -17,7 +17,7 @@ from persistentqueue.spark import Pipeline, StageHandoff
 CALLABLES = [getattr(persistentqueue, name) for name in persistentqueue.__all__]
 FUNCTIONS = [each for each in CALLABLES if inspect.isfunction(each)]
 CLASSES = [PersistentQueue, Session, Producer, View, persistentqueue.Subscription, persistentqueue.MemoryBudget]
-CLASSES += [aio.PersistentQueue, aio.Queue, compat.Queue, StageHandoff, Pipeline]
+CLASSES += [aio.PersistentQueue, aio.Subscription, aio.ConnectedQueue, aio.Queue, compat.Queue, StageHandoff, Pipeline]
 
 
 def methods() -> list[tuple[str, Callable[..., Any]]]:
@@ -74,6 +74,14 @@ def test_help_of_flush_says_all() -> None:
 def test_help_shows_no_address(name: str) -> None:
     """No default is shown by its address in memory."""
     assert not re.search(r"0x[0-9a-f]{6,}", pydoc.plain(pydoc.render_doc(getattr(persistentqueue, name))))
+
+
+def test_the_signature_of_a_block_says_so() -> None:
+    """The signature of each ``transaction`` has the block that it returns, and no iterator that makes the block."""
+    found = [method for name, method in methods() if name.rpartition(".")[2] == "transaction"]
+    assert len(found) >= 5
+    for method in found:
+        assert re.match(r"Abstract(Async)?ContextManager\[", inspect.signature(method).return_annotation), method
 
 
 @pytest.mark.parametrize(("name", "method"), methods(), ids=[name for name, _ in methods()])

@@ -26,8 +26,8 @@ from persistentqueue.system.disk import StrPath, abspath
 from persistentqueue.workers import SharedQueue, SharedSubscription, WorkerSession, connect_options
 
 from .calls import Consumer, QueueCalls
-from .futures import Closing, Worker, apart, launch, over, session_name
-from .shared_session import THREAD_NAME, ConnectedSession
+from .futures import Closing, Worker, apart, launch, patiently, session_name
+from .shared_session import THREAD_NAME, ConnectedSession, stoppable
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -120,8 +120,8 @@ def connect(
         NotServedError, RefusedError: On the conditions that ``persistentqueue.connect`` names.
         TypeError, ValueError: A setting has the wrong type or range, or ``prefetch`` and ``hold_seconds`` are both set.
 
-    Everything that was committed before is durable on return. A cancelled call waits for its thread, and then closes
-    the queue.
+    Everything that was committed before is durable on return. A cancellation ends the look for an owner. The cancelled
+    call waits for its thread, and then closes the queue.
     """
     return Connecting(_connect(path, name, codec, serve, hold_seconds, prefetch, options, arguments))
 
@@ -159,7 +159,8 @@ class ConnectedQueue(MisplacedCalls, Uncopyable, QueueCalls[ConnectedSession[T],
     owner. A call that finds none in ``lock_timeout`` seconds raises ``NotServedError``. If the owner ends during
     ``clear`` or ``requeue``, the call raises ``OutcomeUnknownError``.
 
-    A cancelled call waits until its thread has finished, and has its effect. Only ``wait`` ends at once.
+    A cancellation ends ``wait``, and the look for an owner of each call. A call that has reached the owner, or is
+    behind an earlier call of the queue, waits until its thread has finished, and has its effect.
 
     Args:
         core: The synchronous queue.
@@ -209,13 +210,13 @@ class ConnectedQueue(MisplacedCalls, Uncopyable, QueueCalls[ConnectedSession[T],
 
     async def _ask(self, call: Callable[..., R], *arguments: Any, **named: Any) -> R:  # behind the earlier calls
         self._check()
-        job = partial(call, *arguments, **named)
-        return await over(launch(asyncio.get_running_loop(), self._calls.submit, job))
+        job, give_up = stoppable(partial(call, *arguments, **named))
+        return await patiently(launch(asyncio.get_running_loop(), self._calls.submit, job), give_up)
 
     async def _do(self, method: str, *arguments: Any, **named: Any) -> Any:
         call = getattr(self.core, method)
         if method in _LONG:
-            return await apart(THREAD_NAME, partial(call, *arguments, **named))
+            return await apart(THREAD_NAME, *stoppable(partial(call, *arguments, **named)))
         return await self._ask(call, *arguments, **named)
 
     def _check(self) -> None:

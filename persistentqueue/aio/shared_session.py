@@ -25,7 +25,7 @@ from persistentqueue import (
 from persistentqueue.codecs import T
 from persistentqueue.core.items import chunks
 from persistentqueue.pickling import Uncopyable
-from persistentqueue.workers import WorkerSession
+from persistentqueue.workers import STOP, WorkerSession
 
 from .futures import Landing, Worker, impatiently, launch, over, patiently
 
@@ -116,8 +116,9 @@ class ConnectedSession(Uncopyable, Generic[T]):
         return launch(asyncio.get_running_loop(), self._thread.submit, call)
 
     async def _call(self, call: Callable[[], R]) -> R:
+        job, give_up = stoppable(call)
         with self._using():
-            return await over(self.in_thread(call))
+            return await patiently(self.in_thread(job), give_up)
 
     async def enqueue(self, item: T) -> None:
         """Buffer an item, also if the call is cancelled. Nothing is durable before ``flush``.
@@ -144,7 +145,8 @@ class ConnectedSession(Uncopyable, Generic[T]):
         """
         with self._using():
             for chunk in chunks(items):
-                await over(self.in_thread(partial(self._core.enqueue_many, chunk)))
+                job, give_up = stoppable(partial(self._core.enqueue_many, chunk))
+                await patiently(self.in_thread(job), give_up)
 
     async def dequeue(self, timeout: float | None = 0.0) -> T | None:
         """Return the first ready item, and hold it; return None if there is none in time.
@@ -320,3 +322,15 @@ class ConnectedSession(Uncopyable, Generic[T]):
     def _end_wait(self) -> None:
         if self._is_busy:
             self._core.wait_no_more()
+
+
+def stoppable(call: Callable[[], R]) -> tuple[Callable[[], R], Callable[[], None]]:
+    """Return the call for a thread, in a context of its own, and a function that ends its looks for an owner."""
+    given_up: list[bool] = []
+
+    def with_stop() -> R:
+        """Make the call."""
+        STOP.set(lambda: bool(given_up))
+        return call()
+
+    return with_stop, partial(given_up.append, True)

@@ -2,10 +2,12 @@
 
 from ..serving.server import leave_together
 from .connecting import connect, connect_options
+from .owner import STOP
 from .shared_queue import SharedQueue, SharedSubscription, Sizes
 from .worker_session import WorkerSession
 
 __all__ = [
+    "STOP",
     "SharedQueue",
     "SharedSubscription",
     "Sizes",

@@ -676,7 +676,7 @@ def test_a_wait_ends_with_its_task(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("call", ["wait", "dequeue", "flush"])
+@pytest.mark.parametrize("call", ["wait", "dequeue", "flush", "extend", "spill"])
 def test_a_cancellation_ends_the_look_for_an_owner(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cancellation ends a call that looks for an owner long before ``lock_timeout``, also beside other tasks that
     look."""
@@ -701,6 +701,8 @@ def test_a_cancellation_ends_the_look_for_an_owner(call: str, tmp_path: Path, mo
                 "wait": queue.wait,
                 "dequeue": partial(session.dequeue, None),
                 "flush": session.flush,
+                "extend": session.extend,
+                "spill": partial(session.enqueue_many, [bytes(2**20)] * 30),
             }
             tasks = [asyncio.create_task(other.dequeue(None)), asyncio.create_task(calls[call]())]
             await until(lambda: looks == {"other", "wait" if call == "wait" else "session"})
@@ -711,6 +713,49 @@ def test_a_cancellation_ends_the_look_for_an_owner(call: str, tmp_path: Path, mo
                     await task
             assert time.monotonic() - begun < SECONDS / 2
             await session.rollback()
+
+    asyncio.run(main())
+
+
+CALLS: dict[str, Callable[[aio.ConnectedQueue[bytes]], Coroutine[Any, Any, object]]] = {
+    "size": lambda queue: queue.size(),
+    "peek": lambda queue: queue.peek(),
+    "browse": lambda queue: anext(queue.browse()),  # type: ignore[arg-type]
+    "stats": lambda queue: queue.stats(),
+    "compact": lambda queue: queue.compact(),
+    "dead letters": lambda queue: queue.dead_letters.size(),
+}
+"""Calls of a connected queue that look for its owner."""
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_timeout_ends_a_call_that_looks_for_an_owner(call: str, tmp_path: Path) -> None:
+    """A timeout ends a call of a queue without an owner long before ``lock_timeout``, and the queue goes on."""
+
+    async def main() -> None:
+        with connect(tmp_path, "q", dead_letter="dead") as served:
+            queue = await aio.connect(tmp_path, "q", serve="never", dead_letter="dead", lock_timeout=SECONDS)
+            served.close()
+            begun = time.monotonic()
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(CALLS[call](queue), 0.05)
+            assert time.monotonic() - begun < SECONDS / 2
+        with connect(tmp_path, "q", dead_letter="dead"):
+            assert await queue.size() == 0
+            await queue.close()
+
+    asyncio.run(main())
+
+
+def test_a_timeout_ends_connect(tmp_path: Path) -> None:
+    """A timeout ends ``connect`` to a queue without an owner long before ``lock_timeout``."""
+
+    async def main() -> None:
+        PersistentQueue(tmp_path, "q").close()
+        begun = time.monotonic()
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(aio.connect(tmp_path, "q", serve="never", lock_timeout=SECONDS), 0.05)
+        assert time.monotonic() - begun < SECONDS / 2
 
     asyncio.run(main())
 

@@ -15,23 +15,14 @@ from __future__ import annotations
 
 from ..core.block import most_block_bytes
 from ..core.header import HEADER_BYTES
-from ..core.operations import MarkerSet, encode_marker
-from ..drawing.text import many
 from ..errors import QueueFullError, ResourceError
-from ..storage.inbox_limits import empty_bytes, reserve_bytes
+from ..storage.inbox_limits import Unfreed, marker_bytes, reserve_bytes
 from ..storage.layout import DAMAGED_SUFFIX
 from ..system.quota import OverLimitError
 from .context import Context
 from .subscriptions import Subscriptions
 from .transaction import Transaction
 
-CHECKPOINTS_PER_LOG = 4
-"""Least length of a log, in lengths of its checkpoint. It keeps the cost of checkpoints small."""
-ENQUEUES_PER_LOG = 0.7
-"""Part of a log that frames with enqueues may fill.
-
-A new segment with an extent takes 78 bytes in a frame and 104 in the next checkpoint. Behind that checkpoint there must
-be room for a frame that dequeues."""
 _LOGS_PER_LIMIT = 16
 """Divisor of ``max_disk_bytes``: a log that grows with the rate of commits, or a frame with blocks, stays below this
 part."""
@@ -149,42 +140,13 @@ class Limits:
         return self._quota.used_bytes + self._quota.reserve_bytes
 
     def _lasting_bytes(self, asked: int, most: int, has_failed: bool) -> tuple[int, str]:
-        """Return the bytes that stay if all items are consumed, with one segment that has no block yet.
-
-        Also return the advice, if markers or files that were set aside leave no room for ``asked`` bytes; else an empty
-        text.
-        """
-        markers, aside_bytes = self.state.markers, self._quota.bytes_of(DAMAGED_SUFFIX)
-        is_empty = self.state.next_sequence == self.state.gone_count
-        log_bytes = self._marked_log_bytes(is_wanted=has_failed and is_empty)
-        empty, marked = (
-            empty_bytes(each, most) + HEADER_BYTES + aside_bytes for each in (self._settings.log_bytes, log_bytes)
-        )
-        advice = ""
-        if asked + empty <= most < asked + marked:
-            empty = marked
-            advice = (
-                f"the queue's {many(len(markers), 'marker')} leave no room for items, and no dequeue frees them: raise "
-                "the limit, then flush again, and use fewer names of markers"
-            )
-        elif asked + empty - aside_bytes <= most < asked + empty:
-            advice = (
-                f"files that were set aside ({DAMAGED_SUFFIX}) take {aside_bytes} bytes: move them away, and open the "
-                "queue again, or raise the limit"
-            )
-        return empty, advice
-
-    def _marked_log_bytes(self, is_wanted: bool) -> int:
-        """Return the least length of a log with the markers, or the length that it gets if it ``is_wanted``.
-
-        A log can be shorter than it should be. So a queue with items may still take more. In an empty queue, only
-        its markers can be what has left no room.
-        """
-        count, markers = len(self.state.markers), self.state.markers
-        if self._markers[0] != count:  # no marker is ever removed
-            self._markers = count, sum(len(encode_marker(MarkerSet(*each))) for each in markers.items())
-        parts = CHECKPOINTS_PER_LOG if is_wanted else 1 / ENQUEUES_PER_LOG
-        return max(self._settings.log_bytes, int(parts * self._markers[1]))
+        """Return what ``Unfreed.beside`` does for a segment without a block yet."""
+        markers, is_empty = self.state.markers, self.state.next_sequence == self.state.gone_count
+        if self._markers[0] != len(markers):  # no marker is ever removed
+            self._markers = len(markers), marker_bytes(markers)
+        unfreed = Unfreed(self._settings.log_bytes, *self._markers, self._quota.bytes_of(DAMAGED_SUFFIX))
+        least, advice = unfreed.beside(asked + HEADER_BYTES, most, is_wanted=has_failed and is_empty)
+        return least + HEADER_BYTES, advice
 
 
 class Tally:

@@ -34,6 +34,7 @@ from ..core.header import Header
 from ..core.operations import Operation, Resolution, SegmentRow, encode_transaction
 from ..errors import BrokenQueueError, ClosedError
 from ..measuring.stalls import stalled
+from ..storage.inbox_limits import CHECKPOINTS_PER_LOG, ENQUEUES_PER_LOG
 from ..storage.layout import delete_file, set_aside
 from ..storage.locations import DATA_DIRECTORY, LOG_DIRECTORY
 from ..storage.log import OVERHEAD_BYTES, Log, log_name
@@ -43,7 +44,7 @@ from ..storage.segment_files import Segments
 from ..system.disk import NO_SPACE, join
 from ..system.files import sync_directory
 from ..system.path_errors import lacking
-from .admission import CHECKPOINTS_PER_LOG, ENQUEUES_PER_LOG, Limits
+from .admission import Limits
 from .context import Context
 from .subscriptions import Subscriptions
 

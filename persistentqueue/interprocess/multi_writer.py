@@ -81,7 +81,7 @@ class PartWriter:
         self._inbox = find_inbox(disk, self._directory)
         if encryption is not None:
             need_same_key(disk, self._directory, envelopes, encryption.key_id)
-        self._bounds = Bounds(disk, self._directory)
+        self._bounds = Bounds(disk, self._directory, Versions(disk, self._directory).state)
         self._draft: Draft | None = None
         self._batch = Batch(SPILL_BYTES)
         self._columns = ColumnBatch(SPILL_BYTES)
@@ -259,7 +259,8 @@ def publish_parts(
         raise
     count, length_bytes = sum(part.count for part in parts), sum(part.length_bytes for part in parts)
     # The files already exist, so they add no bytes.
-    Bounds(disk, directory).check(inbox, Load(count, length_bytes, 0), length_bytes + HEADER_BYTES * len(parts))
+    bounds = Bounds(disk, directory, Versions(disk, directory).state)
+    bounds.check(inbox, Load(count, length_bytes, 0), length_bytes + HEADER_BYTES * len(parts))
     draft: Draft | None = None
     try:
         draft, time_ns = _begin_manifest(disk, inbox, producer)

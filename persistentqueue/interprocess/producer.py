@@ -13,6 +13,7 @@ from typing import Any, Generic, overload
 from ..codecs import BYTES, Codec, T, checked_codec, encode
 from ..core.encryption import Compression, Encryption, Envelopes
 from ..core.items import Batch, Buffer, are_bytes, as_bytes, checked_marker, chunks
+from ..core.state import State
 from ..drawing.text import many
 from ..engine.context import Settings
 from ..engine.transaction import SPILL_BYTES
@@ -177,7 +178,7 @@ class Producer(Exclusive, Generic[T]):
             if encryption is not None:
                 need_same_key(disk, self._directory, envelopes, encryption.key_id)
         self._versions = Versions(disk, self._directory)
-        self._bounds = Bounds(disk, self._directory)
+        self._bounds = Bounds(disk, self._directory, self._versions.state)
 
     def __repr__(self) -> str:
         return f"Producer({getattr(self, '_directory', '?')!r})"  # a debugger may ask before the constructor ends
@@ -689,6 +690,10 @@ class Versions:
         behind it, also if the clock of its producer was ahead: otherwise the owner would adopt the later version first,
         and drop the earlier one."""
 
+    def state(self) -> State:
+        """Return the state of the queue by its log. Raises the errors of ``Onlooker.look``."""
+        return self._onlooker.look()[1].state
+
     def is_reached(self, inbox: str, name: str, version: int) -> bool:
         """Return whether a marker of this name has surely reached the version, by the files in the inbox or by the log.
 
@@ -714,7 +719,7 @@ class Versions:
         The answer is durable, as that of ``is_reached``. Raises what the look at the log raises, and ``OSError``.
         """
         known = self._known(inbox, name)
-        version = max([self._onlooker.look()[1].state.markers.get(name, -1), *known.values()])
+        version = max([self.state().markers.get(name, -1), *known.values()])
         if version < 0:
             return None
         self.is_reached(inbox, name, version)  # makes it durable

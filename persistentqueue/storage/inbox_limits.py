@@ -21,22 +21,32 @@ once may exceed a limit by what each of them publishes at that moment. A part, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ..core.block import most_block_bytes
 from ..core.header import HEADER_BYTES
+from ..core.operations import MarkerSet, encode_marker
+from ..core.state import State
+from ..drawing.text import many
 from ..errors import CorruptionError, PersistentQueueError, QueueFullError, UnsupportedFormatError
 from ..system.disk import Disk, dirname, join
 from ..system.path_errors import unless_lacking
-from .layout import names_in, sizes_in
+from .layout import DAMAGED_SUFFIX, names_in, sizes_in
 from .locations import LIMITS_NAME, Place, Places, read_fields, remove_file, write_fields
 from .publication import is_published, read_publication
 
 LIMITS = ("max_items", "max_bytes", "max_disk_bytes")
 LOGS_LEAST = 5
 """Least ratio of ``max_disk_bytes`` to ``log_bytes``: for the log, its spare, the reserve for both, and items."""
+CHECKPOINTS_PER_LOG = 4
+"""Least length of a log, in lengths of its checkpoint. It keeps the cost of checkpoints small."""
+ENQUEUES_PER_LOG = 0.7
+"""Part of a log that frames with enqueues may fill.
+
+A new segment with an extent takes 78 bytes in a frame and 104 in the next checkpoint. Behind that checkpoint there must
+be room for a frame that dequeues."""
 _RESERVED = 8
 """Divisor of ``max_disk_bytes``: this part is reserved for the log and its spare to grow."""
 _LOG_BYTES = "log_bytes"
@@ -68,6 +78,49 @@ def reserve_bytes(log_bytes: int, max_disk_bytes: int | None) -> int:
 def empty_bytes(log_bytes: int, max_disk_bytes: int | None) -> int:
     """Return the bytes of ``max_disk_bytes`` that an empty queue takes, without a segment."""
     return 2 * log_bytes + reserve_bytes(log_bytes, max_disk_bytes)
+
+
+def marker_bytes(markers: Mapping[str, int]) -> int:
+    """Return the bytes of these markers in a checkpoint."""
+    return sum(len(encode_marker(MarkerSet(*each))) for each in markers.items())
+
+
+class Unfreed(NamedTuple):
+    """The part of a queue that no dequeue frees."""
+
+    log_bytes: int
+    """Initial length of a log."""
+    markers: int
+    """Number of markers."""
+    marker_bytes: int
+    """Their bytes in a checkpoint."""
+    aside_bytes: int
+    """Bytes of files that were set aside."""
+
+    def beside(self, asked: int, most: int, is_wanted: bool = False) -> tuple[int, str]:
+        """Return the bytes that stay if all items are consumed, beside ``asked`` bytes of a segment with its header.
+
+        Also return the advice, if markers or files that were set aside leave no room for the segment in ``most`` bytes;
+        else an empty text. The log has the least length with the markers, or the length that it gets if it
+        ``is_wanted``. A log can be shorter than it should be, so a queue with items may still take more. In an empty
+        queue, only its markers can be what has left no room.
+        """
+        parts = CHECKPOINTS_PER_LOG if is_wanted else 1 / ENQUEUES_PER_LOG
+        log_bytes = max(self.log_bytes, int(parts * self.marker_bytes))
+        empty, marked = (empty_bytes(each, most) + self.aside_bytes for each in (self.log_bytes, log_bytes))
+        advice = ""
+        if asked + empty <= most < asked + marked:
+            empty = marked
+            advice = (
+                f"the queue's {many(self.markers, 'marker')} leave no room for items, and no dequeue frees them: raise "
+                "the limit, then flush again, and use fewer names of markers"
+            )
+        elif asked + empty - self.aside_bytes <= most < asked + empty:
+            advice = (
+                f"files that were set aside ({DAMAGED_SUFFIX}) take {self.aside_bytes} bytes: move them away, and open "
+                "the queue again, or raise the limit"
+            )
+        return empty, advice
 
 
 def record_limits(disk: Disk, directory: str, settings: Mapping[str, Any]) -> None:
@@ -135,14 +188,18 @@ def kept_limits(disk: Disk, directory: str) -> dict[str, Any]:
 class Bounds:
     """The room of a queue, as one producer knows it. For one thread at a time."""
 
-    def __init__(self, disk: Disk, directory: str) -> None:
+    def __init__(self, disk: Disk, directory: str, look: Callable[[], State]) -> None:
         self._disk = disk
         self._directory = directory
+        self._look_at_log = look
+        """Returns the state of the queue by its log."""
         self._known: dict[str, Load] = {}
         self._limits: dict[str, int] = {}
         """Limits of the last look."""
         self._room = Load(0, 0, 0)
         """Load that may be published before the next look."""
+        self._aside_bytes = 0
+        """Bytes of files that were set aside, by the last look."""
 
     def check(self, inbox: str, asked: Load, written_bytes: int = 0) -> None:
         """Count the load that is about to be published, beside files of ``written_bytes`` that it belongs to.
@@ -171,9 +228,22 @@ class Bounds:
                 room.append(2**63)
                 continue
             if holds + more > most or least > most:
-                raise QueueFullError(self._directory, name, most, holds, more, least > most)
+                full = QueueFullError(self._directory, name, most, holds, more, least > most)
+                raise self._unfreed(full, asked.size_bytes + written_bytes, limits.get(_LOG_BYTES, 0))
             room.append((most - holds - more) // _PART)
         self._limits, self._room = limits, Load(*room)
+
+    def _unfreed(self, full: QueueFullError, asked: int, log_bytes: int) -> QueueFullError:
+        """Return the error, for ``asked`` bytes: lasting if markers or files that were set aside are the cause."""
+        if full.limit == "max_disk_bytes" and not full.lasting:
+            with suppress(PersistentQueueError, OSError):  # the log of another user, or one that is damaged
+                markers = self._look_at_log().markers
+                unfreed = Unfreed(log_bytes, len(markers), marker_bytes(markers), self._aside_bytes)
+                least, advice = unfreed.beside(asked, full.most)
+                return QueueFullError(
+                    full.path, full.limit, full.most, full.holds, full.asked, asked + least > full.most, advice
+                )
+        return full
 
     def check_ahead(self, inbox: str, asked: Load, written_bytes: int) -> None:
         """Count a load that is about to be written before its publication, and raise what ``check`` raises.
@@ -193,7 +263,9 @@ class Bounds:
         size_bytes = 0
         if counts_files:
             parts = Places(self._directory, Place(dirname(inbox), "")).parts()  # the inbox is beside the segments
-            size_bytes = sum(sum(sizes_in(self._disk, part).values()) for part in dict.fromkeys(parts))
+            sizes = [file for part in dict.fromkeys(parts) for file in sizes_in(self._disk, part).items()]
+            size_bytes = sum(size for _, size in sizes)
+            self._aside_bytes = sum(size for name, size in sizes if name.endswith(DAMAGED_SUFFIX))
         return Load(
             sum(load.items for load in self._known.values()),
             sum(load.length_bytes for load in self._known.values()),

@@ -31,6 +31,7 @@ from persistentqueue.storage.publication import Part
 from persistentqueue.system.disk import DISK, Disk
 from tests.conftest import QueueFactory
 from tests.support.disks import call_on
+from tests.support.limits import KIB, MIB
 from tests.support.queues import bytes_of, drain
 
 PUBLISHED = 2 * LOOK_NAMES + STEP_NAMES
@@ -333,6 +334,42 @@ def test_what_is_spilled_is_on_the_disk(open_queue: QueueFactory, directory: Pat
         producer.enqueue(b"small")
         assert producer.flush()
     assert drain(queue) == [b"small"]
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_producer_knows_the_markers(open_queue: QueueFactory, directory: Path, is_open: bool) -> None:
+    """If markers leave no room in ``max_disk_bytes``, the error of a producer says so, and is lasting. If items and
+    markers do, a dequeue may help."""
+    queue = open_queue(max_disk_bytes=400 * KIB, log_bytes=16 * KIB, sync=False)
+    with queue.session() as session, Producer(directory) as producer:
+        session.enqueue(bytes(160 * KIB))
+        session.flush()
+        producer.enqueue(bytes(160 * KIB))
+        with pytest.raises(QueueFullError, match=r"max_disk_bytes=.*: dequeue, then flush again") as caught:
+            producer.flush()
+        assert not caught.value.lasting
+        for number in range(700):
+            session.flush(marker=(f"{number:0100}", 1))
+        if not is_open:
+            queue.close()
+        with pytest.raises(QueueFullError, match="the queue's 700 markers leave no room for items") as caught:
+            producer.flush()
+        assert caught.value.lasting
+        producer.rollback()
+
+
+@pytest.mark.damages
+def test_a_producer_knows_the_files_that_were_set_aside(open_queue: QueueFactory, directory: Path) -> None:
+    """A producer's error names files that were set aside if only they leave no room."""
+    open_queue(max_disk_bytes=8 * MIB).close()
+    (directory / "data" / "9.damaged").write_bytes(bytes(6 * MIB))
+    with Producer(directory) as producer:
+        producer.enqueue(bytes(MIB))
+        with pytest.raises(QueueFullError, match=r"files that were set aside \(.damaged\) take .* move them") as caught:
+            producer.flush()
+        assert caught.value.lasting
+
+        producer.rollback()
 
 
 def test_row_24_the_inbox_is_on_the_disk(open_queue: QueueFactory, directory: Path) -> None:

@@ -66,7 +66,7 @@ class RowCodec(BoundCodec):
     The queue may be deleted and made anew while a codec is in use. An opening with the codec compares its schema with
     the one that the queue has under this number, and raises ``SchemaMismatchError`` if they differ. If the queue has
     none, the first row that is written registers the schema again. The codec of another queue is refused if this queue
-    has other schemas, or if that queue was moved or deleted. Example::
+    has other schemas or none, or if that queue was moved or deleted. Example::
 
         codec = RowCodec("queues", "orders", format="json", schema={"id": "long", "name": "string"})
         with PersistentQueue("queues", "orders", codec=codec) as queue, queue.session() as session:
@@ -111,8 +111,9 @@ class RowCodec(BoundCodec):
         """Raise ``SchemaMismatchError`` if the queue has another schema with the number of this one, since it was made
         anew. Each opening calls this.
 
-        ``directory`` is that of the opened queue. If it is another one, its schemas must be those of the codec; it may
-        have none. The queue of the codec must still have the schema: registered anew, it could get another number.
+        ``directory`` is that of the opened queue. If it is another one, its schemas must be those of the codec: an
+        item names its schema only by a number. The queue of the codec must still have the schema: registered anew, it
+        could get another number.
         """
         registry, number = self._registry, self._registered.number
         known = _all_of(registry)
@@ -127,12 +128,12 @@ class RowCodec(BoundCodec):
             _need_equal(registry.directory, known[number - 1], self._registered, _STALE)
             self._begin(registry, self._registered)  # of other schemas, it may have what the queue had before
         if other is not None:
-            others = _all_of(Registry(other)) or ()
+            others = _all_of(Registry(other))
             advice = f"it is the RowCodec of {registry.directory}: make one for this queue"
-            if others and number > len(others):
+            if others is not None and number > len(others):
                 raise SchemaMismatchError(other, None, many(len(others), "schema"), f"schema {number}", advice)
             own = {each.number: each for each in (*(known or ()), self._registered)}  # a file may be unreadable
-            for found in others:
+            for found in others or ():
                 _need_equal(other, found, own.get(found.number, found), advice)
 
     def __reduce__(self) -> tuple[Any, ...]:

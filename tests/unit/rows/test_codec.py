@@ -705,11 +705,14 @@ def test_a_codec_of_a_queue_with_another_format(tmp_path: Path) -> None:
 def test_a_codec_of_another_queue(format_name: str, tmp_path: Path) -> None:
     """A codec opens no queue with other schemas than those of its own queue: the rows would be read with wrong values.
 
-    A queue without schemas may have it, and so may one with equal schemas.
+    It opens one with equal schemas, and none without schemas: codecs of several queues might meet there.
     """
     mine = RowCodec(tmp_path, "mine", format=format_name, schema={"price": "long"})
-    with PersistentQueue(tmp_path, "plain", codec=mine) as queue, queue.transaction() as session:
-        session.enqueue(one(mine, price=1))
+    PersistentQueue(tmp_path, "plain").close()
+    for name in ("plain", "new"):
+        with pytest.raises(SchemaMismatchError, match=rf"{name}: .* has 0 schemas, .* schema 1: it is .*mine: make"):
+            PersistentQueue(tmp_path, name, codec=mine)
+    assert not (tmp_path / "new").exists()
     RowCodec(tmp_path, "equal", format=format_name, schema={"price": "long"})
     PersistentQueue(tmp_path, "equal", codec=mine).close()
     theirs = RowCodec(tmp_path, "theirs", format=format_name, schema={"pieces": "long"})

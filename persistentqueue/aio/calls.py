@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, TypeVar
 
-from persistentqueue import Compacted, Maintained, MemoryBudget, SegmentUse, Stats
+from persistentqueue import Maintained, MemoryBudget, SegmentUse, Stats
 from persistentqueue.codecs import T
 from persistentqueue.pickling import UncopyableAsyncBlock
 
@@ -16,17 +16,17 @@ from .session import Session
 from .shared_session import ConnectedSession
 
 R = TypeVar("R")
-S = TypeVar("S", bound=Session[Any] | ConnectedSession[Any])
+SessionT = TypeVar("SessionT", bound=Session[Any] | ConnectedSession[Any])
 
 
-class Consumer(Generic[S]):
+class Consumer(Generic[SessionT]):
     """A queue or a subscription, which makes sessions."""
 
     @abstractmethod
-    def session(self, name: str | None = None) -> S:
+    def session(self, name: str | None = None) -> SessionT:
         """Return a new session."""
 
-    def transaction(self, name: str | None = None) -> AbstractAsyncContextManager[S]:
+    def transaction(self, name: str | None = None) -> AbstractAsyncContextManager[SessionT]:
         """Return an ``async with`` block that is one transaction: flushed if it ends well, rolled back if it raises.
 
         Args:
@@ -38,14 +38,16 @@ class Consumer(Generic[S]):
         return UncopyableAsyncBlock(_transaction, (self.session, name), {})
 
 
-async def _transaction(make_session: Callable[[str | None], S], name: str | None) -> AsyncGenerator[S, None]:
+async def _transaction(
+    make_session: Callable[[str | None], SessionT], name: str | None
+) -> AsyncGenerator[SessionT, None]:
     session = make_session(name)
     async with session:
         yield session
         await session.flush()
 
 
-class QueueCalls(Consumer[S], Generic[S, T]):
+class QueueCalls(Consumer[SessionT], Generic[SessionT, T]):
     """Calls of a queue, each of which a thread makes."""
 
     @abstractmethod
@@ -111,23 +113,6 @@ class QueueCalls(Consumer[S], Generic[S, T]):
             ResourceError, BrokenQueueError: On the conditions that ``persistentqueue.PersistentQueue.trim`` names.
         """
         await self._do("trim")
-
-    async def compact(self, **how: Any) -> Compacted:
-        """Copy the live items of sparse segments to new segments, and delete the old ones.
-
-        Args:
-            **how: ``below``, ``bytes_per_second`` and, unless the queue is connected, ``progress`` of
-                ``persistentqueue.PersistentQueue.compact``. A thread calls ``progress``.
-
-        Returns:
-            The number of segments that were emptied, and the bytes copied.
-
-        Raises:
-            ValueError: An argument is out of range.
-            ResourceError, BrokenQueueError, OSError: On the conditions that the synchronous method names.
-        """
-        compacted: Compacted = await self._do("compact", **how)
-        return compacted
 
     async def maintain(self) -> Maintained:
         """Run now what maintenance does by itself, and return what it did.

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from functools import partial
+from math import inf
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
@@ -374,6 +375,28 @@ class PersistentQueue(MisplacedCalls, Uncopyable, QueueCalls[Session[T], T]):
         self._pool = ThreadPoolExecutor(_THREADS, "persistentqueue-aio")
         self._core = core
         self._begin()
+
+    async def compact(
+        self, *, below: float = Options.compact_below, progress: Progress = None, bytes_per_second: float = inf
+    ) -> Compacted:
+        """Copy the live items of sparse segments to new segments, and delete the old ones.
+
+        Args:
+            below: Share of live bytes below which a segment is sparse, 0 to 1. Default 0.3.
+            progress: How to report the bytes that were copied. Default None: not at all. A thread calls it.
+            bytes_per_second: Upper bound for the average rate of copying; more than 0. Default ``inf``.
+
+        Returns:
+            The number of segments that were emptied, and the bytes copied.
+
+        Raises:
+            ValueError: An argument is out of range.
+            ResourceError, BrokenQueueError, OSError: On the conditions that the synchronous method names.
+        """
+        compacted: Compacted = await self._do(
+            "compact", below=below, progress=progress, bytes_per_second=bytes_per_second
+        )
+        return compacted
 
     def in_thread(self, call: Callable[..., R], *arguments: Any, **named: Any) -> Landing[R]:
         """Make a call in a thread, and return its result as a future. For the sessions of this queue.

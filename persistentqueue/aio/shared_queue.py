@@ -12,10 +12,11 @@ import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from contextlib import AsyncExitStack
 from functools import partial
+from math import inf
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from persistentqueue import ClosedError, Session, UnflushedWarning
+from persistentqueue import ClosedError, Compacted, Session, UnflushedWarning
 from persistentqueue.codecs import BYTES, Codec, T
 from persistentqueue.interrupts.members import Members
 from persistentqueue.misplaced_calls import MisplacedCalls
@@ -159,8 +160,8 @@ class ConnectedQueue(MisplacedCalls, Uncopyable, QueueCalls[ConnectedSession[T],
     owner. A call that finds none in ``lock_timeout`` seconds raises ``NotServedError``. If the owner ends during
     ``clear`` or ``requeue``, the call raises ``OutcomeUnknownError``.
 
-    A cancellation ends ``wait``, and the look for an owner of each call. A call that has reached the owner, or is
-    behind an earlier call of the queue, waits until its thread has finished, and has its effect.
+    A cancellation ends ``wait``, and the look for an owner of each call. A cancelled call that has reached the owner
+    waits until its thread has finished, and has its effect. Calls of one queue end in their order.
 
     Args:
         core: The synchronous queue.
@@ -342,6 +343,23 @@ class ConnectedQueue(MisplacedCalls, Uncopyable, QueueCalls[ConnectedSession[T],
             BrokenQueueError: The sync failed.
         """
         await self._ask(self.core.sync)
+
+    async def compact(self, *, below: float = Options.compact_below, bytes_per_second: float = inf) -> Compacted:
+        """Copy the live items of sparse segments to new segments, and delete the old ones.
+
+        Args:
+            below: Share of live bytes below which a segment is sparse, 0 to 1. Default 0.3.
+            bytes_per_second: Upper bound for the average rate of copying; more than 0. Default ``inf``.
+
+        Returns:
+            The number of segments that were emptied, and the bytes copied.
+
+        Raises:
+            ValueError: An argument is out of range.
+            ResourceError, BrokenQueueError, OSError: As ``persistentqueue.PersistentQueue.compact`` describes.
+        """
+        compacted: Compacted = await self._do("compact", below=below, bytes_per_second=bytes_per_second)
+        return compacted
 
     async def close(self) -> None:
         """Roll back the sessions of this queue. If this process owns the queue, close it: another one takes over.

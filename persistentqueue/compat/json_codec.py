@@ -10,6 +10,9 @@ from persistentqueue import codecs
 class _Json:
     """The JSON codec, with error messages that name the other codecs."""
 
+    def __repr__(self) -> str:
+        return repr(codecs.JSON)
+
     def decode(self, data: bytes) -> Any:
         """Return the item that these bytes are in JSON. Raises ``ValueError``, which names the other codecs."""
         try:

@@ -206,7 +206,12 @@ class SharedQueue(MisplacedCalls, Consumer[Session[T] | WorkerSession[T]], Gener
         return Attached(link, bool(facts.get("counts")), int(facts.get("kept", 0)))
 
     def subscribe(self, name: str, start: Start = "earliest") -> SharedSubscription[T]:
-        """Return the subscription of this name; make it if it does not exist. See ``PersistentQueue.subscribe``."""
+        """Return the subscription of this name; make it if it does not exist. See ``PersistentQueue.subscribe``.
+
+        Args:
+            name: Name of the subscription, 1 to 65,535 bytes in UTF-8.
+            start: Where a new subscription begins: ``"earliest"`` (default) or ``"latest"``.
+        """
         self._owner.call("subscribe", name=checked_name(name), start=start)
         return SharedSubscription(self, name)
 
@@ -235,11 +240,19 @@ class SharedQueue(MisplacedCalls, Consumer[Session[T] | WorkerSession[T]], Gener
         return list(self._owner.call("subscriptions"))
 
     def unsubscribe(self, name: str) -> None:
-        """Remove a subscription; see ``PersistentQueue.unsubscribe``."""
+        """Remove a subscription; see ``PersistentQueue.unsubscribe``.
+
+        Args:
+            name: Name of the subscription.
+        """
         self._owner.call("unsubscribe", name=checked_text("a subscription's name", name))
 
     def marker(self, name: str) -> int | None:
-        """Return the version that a marker has reached; None if it was never set."""
+        """Return the version that a marker has reached; None if it was never set.
+
+        Args:
+            name: Name of the marker.
+        """
         return cast("int | None", self._owner.call("marker", name=checked_text("a marker's name", name)))
 
     def clear(self) -> int:
@@ -247,7 +260,11 @@ class SharedQueue(MisplacedCalls, Consumer[Session[T] | WorkerSession[T]], Gener
         return int(self._owner.call("clear"))
 
     def requeue(self, max_items: int | None = None) -> int:
-        """Move dead letters back to this queue, durable on return; see ``PersistentQueue.requeue``."""
+        """Move dead letters back to this queue, durable on return; see ``PersistentQueue.requeue``.
+
+        Args:
+            max_items: Upper bound for the number of moved items; at least 0. Default None: no limit.
+        """
         most = None if max_items is None else checked_count("max_items", max_items)
         return int(self._owner.call("requeue", max_items=most))
 
@@ -260,7 +277,12 @@ class SharedQueue(MisplacedCalls, Consumer[Session[T] | WorkerSession[T]], Gener
         self._owner.call("trim")
 
     def compact(self, *, below: float = Settings.compact_below, bytes_per_second: float = inf) -> Compacted:
-        """Copy the live items of sparse segments to new segments; see ``PersistentQueue.compact``."""
+        """Copy the live items of sparse segments to new segments; see ``PersistentQueue.compact``.
+
+        Args:
+            below: Share of live bytes below which a segment is sparse, 0 to 1. Default 0.3.
+            bytes_per_second: Upper bound for the average rate of copying; more than 0. Default ``inf``.
+        """
         share, rate = checked_compaction(below, bytes_per_second)
         return cast(Compacted, self._owner.call("compact", below=share, bytes_per_second=rate))
 
@@ -270,6 +292,10 @@ class SharedQueue(MisplacedCalls, Consumer[Session[T] | WorkerSession[T]], Gener
 
     def resize(self, *, memory_bytes: int | None = None, segment_bytes: int | None = None) -> None:
         """Change settings of the open queue at its owner; see ``PersistentQueue.resize``.
+
+        Args:
+            memory_bytes: Upper bound in bytes for the items in memory; at least 0. Default None: no change.
+            segment_bytes: Size in bytes of data files, from the next one on; at least 1. Default None: no change.
 
         Raises:
             TypeError, ValueError: A setting has the wrong type or range. A queue can join a ``MemoryBudget`` only in
@@ -335,7 +361,11 @@ class SharedQueue(MisplacedCalls, Consumer[Session[T] | WorkerSession[T]], Gener
             link.close()
 
     def peek(self, n: int = 1) -> list[T]:
-        """Return the first ready items, in order, without holding or consuming them; see ``PersistentQueue.peek``."""
+        """Return the first ready items, in order, without holding or consuming them; see ``PersistentQueue.peek``.
+
+        Args:
+            n: Upper bound for the number of items; at least 0. Default 1.
+        """
         most = checked_count("n", n)
         if not most:
             self.sizes()  # an iterator of which nothing is taken asks no owner, which may refuse the call
@@ -521,6 +551,9 @@ class SharedSubscription(Consumer[Session[T] | WorkerSession[T]], Generic[T]):
     def session(self, name: str | None = None) -> Session[T] | WorkerSession[T]:
         """Return a new session that dequeues for this subscription; see ``Subscription.session``.
 
+        Args:
+            name: Name of the session in ``explain``. Default None: the name of the calling thread.
+
         If the subscription was removed, this call or the first call of the session raises
         ``SubscriptionNotFoundError``.
         """
@@ -531,7 +564,13 @@ class SharedSubscription(Consumer[Session[T] | WorkerSession[T]], Generic[T]):
         return self._queue._sizes(self.name)
 
     def wait(self, timeout: float | None = None, *, stop: Callable[[], bool] = bool) -> bool:
-        """Wait until there is something to dequeue, without taking it; see ``Subscription.wait``."""
+        """Wait until there is something to dequeue, without taking it; see ``Subscription.wait``.
+
+        Args:
+            timeout: Seconds to wait; at least 0. Default None: no limit.
+            stop: Called before each sleep and after each ``wake`` of the queue; the wait ends when it returns True.
+                Default ``bool``: never stop.
+        """
         try:
             return self._queue._wait(self.name, checked_timeout(timeout), stop)
         except SubscriptionNotFoundError:  # the next dequeue raises it

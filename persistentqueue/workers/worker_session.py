@@ -91,11 +91,19 @@ class WorkerSession(WorkerState[T]):
     # --- enqueue -----------------------------------------------------------------------------------------------------
 
     def enqueue(self, item: Any) -> None:
-        """Buffer an item until the next flush, as ``Session.enqueue`` does. Raises its errors."""
+        """Buffer an item until the next flush, as ``Session.enqueue`` does. Raises its errors.
+
+        Args:
+            item: Up to 64 MiB - 1 KiB, or an object that the codec of the queue can encode.
+        """
         self._enqueue([item if type(item) is bytes and self._codec is BYTES else self._encoded(item)])
 
     def enqueue_many(self, items: Iterable[Any]) -> None:
-        """Buffer several items, in order, until the next flush, as ``Session.enqueue_many`` does. Raises its errors."""
+        """Buffer several items, in order, until the next flush, as ``Session.enqueue_many`` does. Raises its errors.
+
+        Args:
+            items: Items, as for ``enqueue``; no mapping.
+        """
         for chunk in chunks(items):
             plain = self._codec is BYTES and are_bytes(chunk)
             self._enqueue(chunk if plain else list(map(self._encoded, chunk)))
@@ -119,7 +127,11 @@ class WorkerSession(WorkerState[T]):
     # --- dequeue -----------------------------------------------------------------------------------------------------
 
     def dequeue(self, timeout: float | None = 0.0) -> T | None:
-        """Hold the first ready item and return it; None if there is none in time. As ``Session.dequeue``."""
+        """Hold the first ready item and return it; None if there is none in time. As ``Session.dequeue``.
+
+        Args:
+            timeout: Seconds to wait for an item; at least 0. Default 0.0: no wait. None: no limit.
+        """
         timeout = checked_timeout(timeout)
         if self._busy:
             self._begin()
@@ -143,7 +155,12 @@ class WorkerSession(WorkerState[T]):
         return items[0] if items else None
 
     def dequeue_many(self, max_items: int, timeout: float | None = 0.0) -> list[T]:
-        """Hold up to ``max_items`` ready items and return them, in order. As ``Session.dequeue_many``."""
+        """Hold up to ``max_items`` ready items and return them, in order. As ``Session.dequeue_many``.
+
+        Args:
+            max_items: Upper bound for the number of items; at least 0.
+            timeout: Seconds to wait for the first item; at least 0. Default 0.0: no wait. None: no limit.
+        """
         max_items, timeout = checked_count("max_items", max_items), checked_timeout(timeout)
         if self._busy:
             self._begin()
@@ -168,7 +185,11 @@ class WorkerSession(WorkerState[T]):
             return items
 
     def dequeue_cached(self, max_items: int) -> list[T]:
-        """Hold up to ``max_items`` ready items and return them, without a wait."""
+        """Hold up to ``max_items`` ready items and return them, without a wait.
+
+        Args:
+            max_items: Upper bound for the number of items; at least 0.
+        """
         return self.dequeue_many(max_items)
 
     def _decoded(self, data: list[bytes]) -> list[T]:
@@ -194,7 +215,11 @@ class WorkerSession(WorkerState[T]):
         return CodecError("decode", codec, data, reason, self._path, advice=advice_on_hold(reason))
 
     def put_back(self, count: int = 1) -> None:
-        """Release the items that were dequeued last, as ``Session.put_back`` does."""
+        """Release the items that were dequeued last, as ``Session.put_back`` does.
+
+        Args:
+            count: Number of items, from 0 to that of the held ones. Default 1.
+        """
         self._make(lambda: self._release(checked_held(count, self._held)))
 
     # --- the end of a transaction ------------------------------------------------------------------------------------
@@ -246,6 +271,13 @@ class WorkerSession(WorkerState[T]):
 
     def reject(self, item: Any, reason: str = "", *, retry: bool = True, delay_seconds: float | None = None) -> None:
         """Mark a held item as failed, as ``Session.reject`` does. Raises its errors.
+
+        Args:
+            item: The item as ``dequeue`` returned it. For an item that the codec could not decode, its ``CodecError``.
+            reason: Why the item failed, for its dead letter. Default: empty, or the ``CodecError`` without its advice.
+            retry: True (the default) to deliver the item again if it has attempts left. False to make it a dead letter.
+            delay_seconds: Seconds until the item is ready again, from 0 to ten years. Default None:
+                ``retry_delay_seconds`` of the queue.
 
         Raises ``ItemTooLargeError`` if the item and the reason together exceed 64 MiB - 100 bytes.
         """

@@ -22,9 +22,9 @@ One process owns a queue at a time, with any number of threads. Items are bytes,
 
 The modules, from the ground up (made by ``python -m tests.project.modules``):
 
-- ``persistentqueue/`` Errors: public, and imported by all others. ``pickling``, ``errors``.
 - ``drawing/`` Numbers as text, charts and tables, for terminals and HTML pages. Pure functions: no files, threads or
   clock. ``text``, ``charts``, ``style``, ``svg``, ``graph``.
+- ``persistentqueue/`` Errors: public, and imported by all others. ``pickling``, ``errors``.
 - ``measuring/`` Measurements of a queue at work: histograms, samples over time, causes of stalls. No files, threads or
   clock. ``stalls``, ``metrics``.
 - ``core/`` Pure data and formats: bytes, sets of sequences, and the state that they add up to. No files, threads or

@@ -77,23 +77,11 @@ A call can also raise:
 from __future__ import annotations
 
 import errno as _errno
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any
 
+from .drawing.text import ADVICE, printable
 from .pickling import portable, rebuilt
-
-_ADVICE: Final = {
-    _errno.ENOTDIR: "give the path of a directory, not of a file or of a link to a directory",
-    _errno.EISDIR: "move the directory away: a file belongs there",
-    _errno.EACCES: "change its owner or its mode, or those of its directory, or run as its owner",
-    _errno.EPERM: "change its owner or its mode, or those of its directory, or run as its owner",
-    _errno.EROFS: "mount the file system for writing, or read the queue with a View",
-    _errno.ENAMETOOLONG: "give a shorter path",
-    _errno.ELOOP: "remove the symbolic links that lead to each other",
-    _errno.ENOENT: "correct the path, or make the directories that it names",
-}
-"""Advice for each error number that the operating system reports about the path of a queue."""
 
 
 class PersistentQueueError(Exception):
@@ -119,11 +107,6 @@ class PersistentQueueError(Exception):
         return copied
 
 
-def printable(text: str) -> str:
-    """Return the text with each character escaped that a terminal obeys or cannot show."""
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
-
-
 class QueueLockedError(PersistentQueueError):
     """Another owner, in this or another process, has the queue open.
 
@@ -141,7 +124,10 @@ class QueueLockedError(PersistentQueueError):
     """
 
     def __init__(self, path: str, pid: int | None, host: str | None, since: str | None, advice: str = "") -> None:
-        self.path, self.pid, self.host, self.since = path, pid, host, since
+        self.path: str = path
+        self.pid: int | None = pid
+        self.host: str | None = host
+        self.since: str | None = since
         owner = "an owner that has not named itself"
         if pid is not None:
             owner = f"process {pid} on {printable(str(host))} since {printable(str(since))}"
@@ -164,7 +150,10 @@ class UntrustedError(PersistentQueueError):
     """
 
     def __init__(self, path: str, expected: str, found: str, advice: str) -> None:
-        self.path, self.expected, self.found, self.advice = path, expected, found, advice
+        self.path: str = path
+        self.expected: str = expected
+        self.found: str = found
+        self.advice: str = advice
         super().__init__(f"{path}: expected {expected}, found {found}: {advice}")
 
 
@@ -180,7 +169,8 @@ class NetworkDiskError(PersistentQueueError):
     """
 
     def __init__(self, path: str, found: str) -> None:
-        self.path, self.found = path, found
+        self.path: str = path
+        self.found: str = found
         super().__init__(
             f"{path}: expected a local file system, found {found}, whose locks can end while their owner lives: use a "
             "directory on a local disk, or accept the risk of two owners with network_disk=True"
@@ -199,7 +189,8 @@ class CopiedQueueError(PersistentQueueError):
     """
 
     def __init__(self, path: str, other: str) -> None:
-        self.path, self.other = path, other
+        self.path: str = path
+        self.other: str = other
         super().__init__(
             f"{path}: expected a queue with its own identity, found the identity of {other}: one is a copy of the "
             "other: move one of them to another parent directory, or run repair --renew on the copy"
@@ -219,7 +210,9 @@ class ForeignQueueError(PersistentQueueError):
     """
 
     def __init__(self, path: str, origin: str, found: str) -> None:
-        self.path, self.origin, self.found = path, origin, found
+        self.path: str = path
+        self.origin: str = origin
+        self.found: str = found
         super().__init__(
             f"{path}: expected an empty directory or one of persistentqueue, found {printable(found)} of {origin}; "
             "nothing was written: choose another directory, and copy the items with "
@@ -231,8 +224,7 @@ class QueueNotFoundError(PersistentQueueError, FileNotFoundError):
     """There is no queue at the path.
 
     Raised by opening a queue with ``create=False``. Also raised by calls that need an existing queue: check, repair,
-    move, delete, a ``View``, a ``Producer``, and a queue whose directory was renamed. Check the path, or make the queue
-    first.
+    move, delete, ``View``, ``Producer``, and a queue whose directory was renamed. Check the path, or make the queue.
     """
 
 
@@ -250,7 +242,7 @@ class UnusablePathError(PersistentQueueError, OSError):
 
     def __str__(self) -> str:
         """Return the path, the reason of the operating system, and what to do."""
-        return f"{self.filename}: {self.strerror}: {_ADVICE.get(self.errno or 0, 'make the path usable')}"
+        return f"{self.filename}: {self.strerror}: {ADVICE.get(self.errno or 0, 'make the path usable')}"
 
     @property
     def path(self) -> str:
@@ -304,7 +296,8 @@ class SubscriptionNotFoundError(PersistentQueueError, LookupError):
             what = f"the subscription {subscription!r} was removed; another has its name: call {owner}.subscribe(name)"
         plain = f"only subscriptions read it{f' ({there})' if others else ''}: call {owner}.subscribe(name)"
         super().__init__(f"{path}: {what if subscription else f'the queue was made with fan_out, so {plain}'}")
-        self.path, self.subscription = path, subscription
+        self.path: str = path
+        self.subscription: str = subscription
 
 
 class DeadLetterError(PersistentQueueError, ValueError):
@@ -318,7 +311,8 @@ class DeadLetterError(PersistentQueueError, ValueError):
     """
 
     def __init__(self, expected: str, found: str) -> None:
-        self.expected, self.found = expected, found
+        self.expected: str = expected
+        self.found: str = found
         super().__init__(
             f"not a dead letter: expected {expected}, found {found}: leave the item in its queue, or consume it to "
             "drop it"
@@ -330,8 +324,7 @@ class InvalidNameError(PersistentQueueError, ValueError):
 
     A name has 1 to 64 characters of ``A-Z a-z 0-9 . _ -`` and does not begin with a dot. A queue without a name keeps
     its parts, such as ``log``, in its directory. The error is also raised when a queue name equals the name of such a
-    part. Another cause is a directory of named queues for which no name was passed. Choose another name, or another
-    path.
+    part. Another cause is a directory of named queues for which no name was passed. Choose another name, or path.
     """
 
 
@@ -375,11 +368,13 @@ class CodecError(PersistentQueueError, ValueError):
         sequence: int | None = None,
         advice: str = "",
     ) -> None:
-        self.item, self.path, self.sequence, name = item, path, sequence, type(codec).__name__.lstrip("_")
+        self.item: object = item
+        self.path: str | None = path
+        self.sequence: int | None = sequence
         what = f"{len(item)} byte{'s' * (len(item) != 1)}" if isinstance(item, bytes) else f"a {type(item).__name__}"
         where = (f"{path}: " if path is not None else "") + (f"item {sequence}: " if sequence is not None else "")
         why = f"{type(reason).__name__}: {reason}" if str(reason) else type(reason).__name__  # as of a MemoryError
-        self.problem = f"{where}{name} cannot {action} {what}: {why}"
+        self.problem: str = f"{where}{type(codec).__name__.lstrip('_')} cannot {action} {what}: {why}"
         super().__init__(f"{self.problem}: {advice}" if advice else self.problem)
 
 
@@ -430,7 +425,9 @@ class InvalidTransactionError(PersistentQueueError):
     """
 
     def __init__(self, path: str, expected: str, found: str) -> None:
-        self.path, self.expected, self.found = path, expected, found
+        self.path: str = path
+        self.expected: str = expected
+        self.found: str = found
         super().__init__(
             f"{path}: the transaction contradicts the queue: expected {expected}, found {found}; nothing of it was "
             "committed: roll the session back"
@@ -459,17 +456,15 @@ class ResourceError(PersistentQueueError):
         errnos: The error numbers that a class stands for.
     """
 
-    lacks = "nothing left"
-    """The missing resource, for the message."""
-    remedy = "free some of it"
-    """The action that the caller can take, for the message."""
+    lacks: str = "nothing left"
+    remedy: str = "free some of it"
     errnos: frozenset[int] = frozenset()
-    """Error numbers of the operating system that this class stands for."""
 
     def __init__(
         self, path: str, errno: int, reason: str, advice: str = "then flush again", remedy: str | None = None
     ) -> None:
-        self.path, self.errno = path, errno
+        self.path: str = path
+        self.errno: int = errno
         if remedy is not None:
             self.remedy = remedy
         super().__init__(f"{path}: {reason}; nothing was committed: {self.remedy}, {advice}")
@@ -484,7 +479,7 @@ class DiskFullError(ResourceError):
 
     lacks = "no room"
     remedy = "free some space"
-    errnos = frozenset({_errno.ENOSPC, _errno.EDQUOT, _errno.EFBIG})
+    errnos: frozenset[int] = frozenset({_errno.ENOSPC, _errno.EDQUOT, _errno.EFBIG})
 
 
 class TooManyFilesError(ResourceError):
@@ -497,20 +492,19 @@ class TooManyFilesError(ResourceError):
 
     lacks = "too many files are open"
     remedy = "close files, or raise the limit (ulimit -n)"
-    errnos = frozenset({_errno.EMFILE, _errno.ENFILE})
+    errnos: frozenset[int] = frozenset({_errno.EMFILE, _errno.ENFILE})
 
 
 class OutOfMemoryError(ResourceError, MemoryError):
     """The operating system has no memory for a call that wrote nothing.
 
     Nothing was committed. The session keeps its operations: free some memory, then flush it again. ``errno`` is
-    ``ENOMEM``. The attributes are those of ``ResourceError``. A ``MemoryError`` that Python itself raises is not of
-    this class.
+    ``ENOMEM``. The attributes are those of ``ResourceError``. A ``MemoryError`` of Python itself is another class.
     """
 
     lacks = "no memory"
     remedy = "free some memory"
-    errnos = frozenset({_errno.ENOMEM})
+    errnos: frozenset[int] = frozenset({_errno.ENOMEM})
 
 
 class NoThreadError(ResourceError, RuntimeError):
@@ -522,7 +516,7 @@ class NoThreadError(ResourceError, RuntimeError):
 
     lacks = "no further thread"
     remedy = "end some threads, or raise the limit (ulimit -u)"
-    errnos = frozenset({_errno.EAGAIN})
+    errnos: frozenset[int] = frozenset({_errno.EAGAIN})
 
 
 class QueueFullError(PersistentQueueError):
@@ -544,8 +538,12 @@ class QueueFullError(PersistentQueueError):
     def __init__(
         self, path: str, limit: str, most: int, holds: int, asked: int, lasting: bool, advice: str = ""
     ) -> None:
-        self.path, self.limit, self.most = path, limit, most
-        self.holds, self.asked, self.lasting = holds, asked, lasting
+        self.path: str = path
+        self.limit: str = limit
+        self.most: int = most
+        self.holds: int = holds
+        self.asked: int = asked
+        self.lasting: bool = lasting
         found = f"the queue holds {holds}"
         if limit == "min_free_bytes":
             found, advice = f"the file system has {holds} free", "free space there, then flush again"
@@ -573,7 +571,8 @@ class PrecedingFlushError(PersistentQueueError):
     """
 
     def __init__(self, path: str, failure: BaseException) -> None:
-        self.path, self.failure = path, failure
+        self.path: str = path
+        self.failure: BaseException = failure
         super().__init__(
             f"{path}: an earlier flush of this session failed ({type(failure).__name__}: {failure}), and nothing since "
             "was committed: call rollback(), then do the work from that flush on again"
@@ -595,8 +594,10 @@ class DataPathError(PersistentQueueError):
     """
 
     def __init__(self, path: str, expected: str, found: str, advice: str) -> None:
-        self.path, self.expected, self.found = path, expected, found
-        self.problem = f"{path}: expected {expected}, found {found}"
+        self.path: str = path
+        self.expected: str = expected
+        self.found: str = found
+        self.problem: str = f"{path}: expected {expected}, found {found}"
         super().__init__(f"{self.problem}: {advice}")
 
 
@@ -616,7 +617,11 @@ class DataMissingError(PersistentQueueError):
     """
 
     def __init__(self, path: str, place: str, expected: str, found: str | None, why: str, advice: str) -> None:
-        self.path, self.place, self.expected, self.found, self.problem = path, place, expected, found, f"{path}: {why}"
+        self.path: str = path
+        self.place: str = place
+        self.expected: str = expected
+        self.found: str | None = found
+        self.problem: str = f"{path}: {why}"
         super().__init__(f"{self.problem}: {advice}")
 
 
@@ -636,7 +641,10 @@ class InDoubtError(PersistentQueueError):
     """
 
     def __init__(self, path: str, transaction: bytes, coordinator: str, reason: str, lost: bool = False) -> None:
-        self.path, self.transaction, self.coordinator, self.lost = path, transaction, coordinator, lost
+        self.path: str = path
+        self.transaction: bytes = transaction
+        self.coordinator: str = coordinator
+        self.lost: bool = lost
         super().__init__(
             f"{path}: the outcome of the transaction {transaction.hex()} over several queues is in the log of "
             f"{coordinator}: {reason}"
@@ -665,13 +673,10 @@ class QueueDeletedError(BrokenQueueError):
     """
 
     def __init__(self, directory: str) -> None:
-        super().__init__(directory)
-        self.directory = directory
-
-    def __str__(self) -> str:
-        return (
-            f"{self.directory}: the queue's directory was deleted while the queue was open, and its items with it: "
-            "close the queue, and open it again to make a new one"
+        self.directory: str = directory
+        super().__init__(
+            f"{directory}: the queue's directory was deleted while the queue was open, and its items with it: close "
+            "the queue, and open it again to make a new one"
         )
 
 
@@ -688,7 +693,9 @@ class WrongKeyError(PersistentQueueError):
     """
 
     def __init__(self, key_id: str, problem: str, file: str | None = None, offset: int | None = None) -> None:
-        self.key_id, self.file, self.offset = key_id, file, offset
+        self.key_id: str = key_id
+        self.file: str | None = file
+        self.offset: int | None = offset
         where = f"{file}: the block at offset {offset} is encrypted with the key" if file is not None else "the key"
         super().__init__(
             f"{where} {key_id!r}: {problem}; nothing is lost or set aside: pass an encryption=Encryption(key_id, key) "
@@ -711,8 +718,11 @@ class CorruptionError(PersistentQueueError):
     """
 
     def __init__(self, file: str, offset: int, expected: str, found: str, consequence: str = "") -> None:
-        self.file, self.offset, self.expected, self.found = file, offset, expected, found
-        self.damage = f"{file}: damaged at offset {offset}: expected {expected}, found {found}"
+        self.file: str = file
+        self.offset: int = offset
+        self.expected: str = expected
+        self.found: str = found
+        self.damage: str = f"{file}: damaged at offset {offset}: expected {expected}, found {found}"
         super().__init__(f"{self.damage}; {consequence}" if consequence else self.damage)
 
 
@@ -748,7 +758,9 @@ class MemoryShortageError(PersistentQueueError, MemoryError):
     """
 
     def __init__(self, file: str, offset: int, needed_bytes: int) -> None:
-        self.file, self.offset, self.needed_bytes = file, offset, needed_bytes
+        self.file: str = file
+        self.offset: int = offset
+        self.needed_bytes: int = needed_bytes
         super().__init__(
             f"{file}: the data at offset {offset} needs at least {needed_bytes} bytes of memory, and this process has "
             "less; nothing is lost: open the queue in a process with more memory"
@@ -767,7 +779,9 @@ class UnsupportedFormatError(PersistentQueueError):
     """
 
     def __init__(self, file: str, found: int, supported: int) -> None:
-        self.file, self.found, self.supported = file, found, supported
+        self.file: str = file
+        self.found: int = found
+        self.supported: int = supported
         super().__init__(
             f"{file}: written in format version {found}, this release reads up to version {supported}: "
             "upgrade persistentqueue"
@@ -783,17 +797,3 @@ class UnflushedWarning(RuntimeWarning):
 
     Python shows it once for each place in a program. To raise it, call ``simplefilter("error", UnflushedWarning)``.
     """
-
-
-@contextmanager
-def naming_paths(path: str = "the queue's directory") -> Iterator[None]:
-    """Raise ``UnusablePathError`` for an ``OSError`` with a known meaning; ``path`` replaces a missing file name."""
-    try:
-        yield
-    except PersistentQueueError:
-        raise
-    except OSError as error:
-        if error.errno not in _ADVICE:
-            raise
-        kind = next((kind for kind in UnusablePathError.__subclasses__() if isinstance(error, kind.__bases__[1])), None)
-        raise (kind or UnusablePathError)(error.errno, error.strerror, error.filename or path) from error

@@ -18,7 +18,7 @@ from .engine.context import Settings
 from .engine.reader import Reader
 from .engine.segment_use import SegmentUse
 from .engine.store import RecoveryReport
-from .errors import UnflushedWarning, naming_paths
+from .errors import UnflushedWarning
 from .interprocess.snapshot_view import View, view_of
 from .interrupts.members import Members
 from .misplaced_calls import MisplacedCalls
@@ -46,6 +46,7 @@ from .session import Session
 from .storage.layout import place_path, queue_directory
 from .subscription import Consumer, Subscription
 from .system.disk import StrPath, abspath, after_fork_in_child, basename, current_disk, dirname, fspath
+from .system.path_errors import naming_paths
 from .system.progress import Progress, metering
 from .typed import TypedSession
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 import persistentqueue
 from persistentqueue import (
+    Compacted,
     Progress,
     RecoveryReport,
     UnflushedWarning,

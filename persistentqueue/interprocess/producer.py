@@ -32,7 +32,6 @@ from ..errors import (
     UnflushedWarning,
     UnsupportedFormatError,
     WrongKeyError,
-    naming_paths,
 )
 from ..interrupts.call_guard import BUSY, FREE, Exclusive
 from ..interrupts.signal_shield import shielded
@@ -48,7 +47,7 @@ from ..storage.publication import Draft, is_published, read_publication, time_be
 from ..storage.relocation import need_data, need_own_location
 from ..system.disk import LACKING, Disk, StrPath, abspath, current_disk, dirname, join
 from ..system.files import sync_directory
-from ..system.path_errors import OUT_OF_REACH, lacking, unless_lacking
+from ..system.path_errors import OUT_OF_REACH, lacking, naming_paths, unless_lacking
 from ..system.trust import need_trusted
 from .snapshot_view import view_of
 from .splits import Onlooker

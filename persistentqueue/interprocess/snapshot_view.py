@@ -21,7 +21,7 @@ from ..core.encryption import Encryption, Envelopes
 from ..core.intervals import Cursor, Intervals, Run, within
 from ..core.items import checked_count, checked_text, checked_timeout
 from ..engine.segment_use import left_in_segments
-from ..errors import CorruptionError, QueueNotFoundError, SubscriptionNotFoundError, naming_paths
+from ..errors import CorruptionError, QueueNotFoundError, SubscriptionNotFoundError
 from ..measuring.metrics import Sample, decode_samples, up_to
 from ..pickling import Uncopyable
 from ..recovery.replay import Recovered
@@ -33,6 +33,7 @@ from ..storage.pool import SPARE_NAME, Pool
 from ..storage.publication import is_published
 from ..storage.segment import segment_name
 from ..system.disk import Disk, StrPath, abspath, basename, current_disk, join
+from ..system.path_errors import naming_paths
 from ..system.progress import Progress, watched
 from .splits import Found, Onlooker, Split, find_behind, is_same, plan, read, rest_of
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from contextlib import suppress
 
 from ..core.items import checked_lock_timeout
-from ..errors import naming_paths
 from ..interrupts.signal_shield import shielded
 from ..storage.layout import (
     DELETED_DIRECTORY,
@@ -29,7 +28,7 @@ from ..storage.log import parse_log_name
 from ..storage.relocation import own_location
 from ..system.disk import Disk, StrPath, abspath, current_disk, dirname, join
 from ..system.files import sync_directory
-from ..system.path_errors import unless_lacking
+from ..system.path_errors import naming_paths, unless_lacking
 from ..system.trust import need_trusted
 from .in_doubt import refuse_unsettled
 

@@ -31,7 +31,6 @@ from ..errors import (
     QueueLockedError,
     UnsupportedFormatError,
     UntrustedError,
-    naming_paths,
 )
 from ..storage.inbox_limits import check_limits
 from ..storage.layout import (
@@ -69,7 +68,7 @@ from ..storage.relocation import need_data, need_own_location
 from ..storage.schema_files import check_schemas, parse_schema_name
 from ..storage.segment import PUBLISHED, Segment, parse_segment_name, segment_name
 from ..system.disk import Disk, StrPath, abspath, basename, current_disk, dirname, join
-from ..system.path_errors import unless_call_lacks
+from ..system.path_errors import naming_paths, unless_call_lacks
 from ..system.progress import SILENT, Meter, Progress, metering
 from ..system.trust import distrusted, need_trusted
 from .in_doubt import refuse_unsettled

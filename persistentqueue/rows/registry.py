@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from ..drawing.text import many
-from ..errors import CorruptionError, InvalidNameError, UnsupportedFormatError, naming_paths
+from ..errors import CorruptionError, InvalidNameError, UnsupportedFormatError
 from ..interprocess.producer import Producer
 from ..interprocess.splits import look
 from ..storage.layout import find_generations, is_queue, names_in, no_queue, queue_directory
@@ -18,7 +18,7 @@ from ..storage.locations import INBOX_DIRECTORY, SCHEMAS_DIRECTORY, read_places
 from ..storage.publication import is_published, read_publication
 from ..storage.schema_files import SchemaFile, read_schemas, schema_name, sync_schemas, write_schema
 from ..system.disk import StrPath, abspath, current_disk, join
-from ..system.path_errors import unless_lacking
+from ..system.path_errors import naming_paths, unless_lacking
 from .errors import SchemaMismatchError, SchemaNotFoundError
 from .schema import Column, Schema, evolved, nested, schema_from_json
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from heapq import nsmallest
 from typing import Final, NamedTuple
 
-from ..errors import printable
+from ..drawing.text import printable
 from ..runtime.open_queue import OpenQueue
 from ..runtime.session_state import hold_of
 from .client import Client

@@ -8,7 +8,8 @@ from contextlib import suppress
 from typing import Any
 
 from .. import errors
-from ..errors import PersistentQueueError, printable
+from ..drawing.text import printable
+from ..errors import PersistentQueueError
 
 _PLAIN = (str, int, float, bool, type(None))
 _BUILTIN = frozenset({"TypeError", "ValueError", "OSError", "MemoryError", "OverflowError"})

@@ -53,12 +53,11 @@ from ..errors import (
     ForeignQueueError,
     InvalidNameError,
     QueueNotFoundError,
-    naming_paths,
 )
 from ..system.bad_pages import copy_around, is_copy
 from ..system.disk import Disk, StrPath, abspath, basename, current_disk, dirname, fspath, join, relpath
 from ..system.files import make_directory, read_all, sync_directory, wipe_file
-from ..system.path_errors import ABSENT, is_out_of_reach
+from ..system.path_errors import ABSENT, is_out_of_reach, naming_paths
 from .locations import (
     CLOSED_DIRECTORY,
     DATA_DIRECTORY,

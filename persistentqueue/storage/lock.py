@@ -45,7 +45,8 @@ from stat import S_ISREG, filemode
 from typing import Any, NamedTuple, TypeVar
 
 from ..core.checksum import crc32
-from ..errors import QueueLockedError, UntrustedError, printable
+from ..drawing.text import printable
+from ..errors import QueueLockedError, UntrustedError
 from ..system.bad_pages import read_around
 from ..system.directory_handles import Roots
 from ..system.disk import CREATE, DIRECTORY, NO_LINK, READ, Disk, StatResult, device_numbers, dirname, join, samestat

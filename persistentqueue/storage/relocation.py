@@ -43,13 +43,12 @@ from ..errors import (
     DataPathError,
     InvalidNameError,
     PersistentQueueError,
-    naming_paths,
 )
 from ..interrupts.signal_shield import shielded
 from ..system.bad_pages import copy_file
 from ..system.disk import LACKING, Disk, StrPath, abspath, basename, current_disk, dirname, join, samestat
 from ..system.files import make_directory, sync_directory, sync_names
-from ..system.path_errors import OUT_OF_REACH, lacking
+from ..system.path_errors import OUT_OF_REACH, lacking, naming_paths
 from ..system.progress import Meter, Progress, StoppedError, metering
 from ..system.trust import need_regular, need_trusted
 from .layout import (

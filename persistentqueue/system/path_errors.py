@@ -12,6 +12,7 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ..drawing.text import ADVICE
 from ..errors import (
     DiskFullError,
     MemoryShortageError,
@@ -20,6 +21,7 @@ from ..errors import (
     PersistentQueueError,
     ResourceError,
     TooManyFilesError,
+    UnusablePathError,
 )
 
 ABSENT = (FileNotFoundError, NotADirectoryError)
@@ -100,3 +102,17 @@ def unless_call_lacks(path: str, purpose: str, advice: str) -> Iterator[None]:
             yield
     except ResourceError as error:
         raise type(error)(error.path, error.errno, f"{error.lacks} {purpose}", advice) from error
+
+
+@contextmanager
+def naming_paths(path: str = "the queue's directory") -> Iterator[None]:
+    """Raise ``UnusablePathError`` for an ``OSError`` with a known meaning; ``path`` replaces a missing file name."""
+    try:
+        yield
+    except PersistentQueueError:
+        raise
+    except OSError as error:
+        if error.errno not in ADVICE:
+            raise
+        kind = next((kind for kind in UnusablePathError.__subclasses__() if isinstance(error, kind.__bases__[1])), None)
+        raise (kind or UnusablePathError)(error.errno, error.strerror, error.filename or path) from error

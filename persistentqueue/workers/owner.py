@@ -22,7 +22,6 @@ from ..errors import (
     QueueNotFoundError,
     ResourceError,
     SubscriptionNotFoundError,
-    naming_paths,
 )
 from ..interprocess.snapshot_view import View
 from ..interrupts.call_guard import CallGuard
@@ -41,7 +40,7 @@ from ..serving.values import decode_value
 from ..storage.layout import SOCKET_NAME, holds_queue, queue_directory
 from ..subscription import Subscription
 from ..system.disk import CURRENT_DISK, StrPath, abspath, current_disk
-from ..system.path_errors import unless_lacking
+from ..system.path_errors import naming_paths, unless_lacking
 from .link import Link, LinkLostError
 
 Serving = Literal["auto", "never"]

@@ -48,8 +48,8 @@ def _folder(name: str, modules: str, purpose: str = "") -> Folder:
 
 
 TABLE = (
-    _folder("bottom", "pickling errors", "Errors: public, and imported by all others."),
     _folder("drawing", "text charts style svg graph"),
+    _folder("bottom", "pickling errors", "Errors: public, and imported by all others."),
     _folder("measuring", "stalls metrics"),
     _folder(
         "core",

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from persistentqueue import MissingExtraError
-from persistentqueue.errors import naming_paths
+from persistentqueue.system.path_errors import naming_paths
 from persistentqueue.system.progress import SILENT, STEP_BYTES, StoppedError, metering, watched
 
 Told = list[tuple[int, int | None]]

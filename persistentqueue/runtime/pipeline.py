@@ -447,8 +447,11 @@ class Pipeline:
 
     def left(self) -> list[Transaction]:
         """Return the transactions that were handed over and are not settled."""
-        found = [*self._failed, *(each.transaction for each in (*self._under_way, *self.waiting))]
-        return [each for each in {id(each): each for each in found}.values() if not each.settled]
+        # In the order in which they move, so that none is missed that moves meanwhile. Some may be found twice.
+        found = [each.transaction for each in self.waiting.copy()]
+        found += [each.transaction for each in self._under_way]
+        found += self._failed.copy()
+        return [each for each in {id(each): each for each in found}.values() if not each.committed]
 
     def give_up(self) -> None:
         """End the wait for room of the flush that is under way."""
@@ -519,7 +522,8 @@ class Pipeline:
     def run_once(self) -> None:
         """Commit everything that was handed over until now, then tell those that wait for it."""
         waiters = _take(self._waiters)  # first, so that nothing before them is left out
-        self._under_way = batch = _take(self.waiting)
+        self._under_way = batch = self.waiting.copy()  # before they leave ``waiting``: see ``left``
+        del self.waiting[: len(batch)]
         self._taken_bytes += sum(each.transaction.cost_bytes for each in batch)
         room, self._room = self._room, None
         if room is not None:
@@ -551,7 +555,7 @@ class Pipeline:
     def _commit_merged(self, lot: Sequence[Handed]) -> bool:
         """Commit these flushes as one transaction. Return False if it was refused: then nothing was committed."""
         try:
-            merged = _merged(lot)
+            merged = _Merged(lot)
         except MemoryError:
             return False
         error = self._commit(merged, 0.0)
@@ -562,8 +566,6 @@ class Pipeline:
             for each in lot:
                 self._fail(each, error)
             return True
-        for each in lot:
-            each.transaction.settled = True
         for each in lot:
             _succeed(each.ticket, True)
         return True
@@ -607,14 +609,29 @@ class Pipeline:
         return error
 
 
-def _merged(lot: Sequence[Handed]) -> Transaction:
-    """Return one transaction with everything that these transactions enqueue and consume."""
-    merged = Transaction(lot[0].transaction.ready)
-    for each in lot:
-        merged.items += each.transaction.items
-        merged.cost_bytes += each.transaction.cost_bytes
-        join_runs(merged.runs, each.transaction.runs)
-    return merged
+class _Merged(Transaction):
+    """One transaction with everything that some flushes enqueue and consume. They are settled in the step in which it
+    is settled, with the mutex held: another thread finds their items either held or consumed."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, lot: Sequence[Handed]) -> None:
+        self._parts = [each.transaction for each in lot]
+        super().__init__(self._parts[0].ready)
+        for each in self._parts:
+            self.items += each.items
+            self.cost_bytes += each.cost_bytes
+            join_runs(self.runs, each.runs)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the transaction, and with it each flush, was committed."""
+        return self._parts[0].settled
+
+    @settled.setter
+    def settled(self, is_settled: bool) -> None:
+        for each in self._parts:
+            each.settled = is_settled
 
 
 def _take(entries: list[T]) -> list[T]:

@@ -756,11 +756,11 @@ def hold_of(session: SessionState[Any]) -> Hold | None:
     """Return what the session has dequeued or spilled since its last flush; None if that is nothing. For any thread."""
     transaction, pipeline = session._transaction, session._pipeline
     taken = [sequence for sequence, _ in session._taken.copy()]
-    runs = transaction.runs.copy() if transaction is not None else []  # second: see ``_runs_of``
-    pieces = list(transaction.pieces) if transaction is not None else []
-    for each in pipeline.left() if pipeline is not None else ():
-        runs += each.runs
-        pieces += each.pieces
+    keeping = [transaction] if transaction is not None and not transaction.committed else []
+    # Another thread may hand the transaction over meanwhile: it counts once.
+    keeping += [each for each in (pipeline.left() if pipeline is not None else ()) if each is not transaction]
+    runs = [run for each in keeping for run in each.runs.copy()]  # behind what was taken: see ``_runs_of``
+    pieces = [piece for each in keeping for piece in each.pieces]
     if not (taken or runs or pieces):
         return None
     return Hold(session.name, held_seconds(session), runs, taken, pieces)

@@ -296,7 +296,7 @@ MUTANTS = (
     Mutant("a ticket whose lock is made behind its end is waited for", "runtime/pipeline", "        parts[\"_state\"] = \"FINISHED\"  # the other", "        pass  # the other", f"{FUTURES}::test_a_ticket_that_nobody_waited_for_has_ended"),
     Mutant("the end of a flush takes the place of a lock", "runtime/pipeline", "    parts[kind] = outcome  # before the end: a thread that finds the end reads it\n", "    parts[kind], parts[\"_lock\"] = outcome, _END\n", f"{FUTURES}::test_a_ticket_that_has_not_ended"),
     Mutant("what a failed flush holds is released before the rollback", "runtime/pipeline", "        self._failed.append(handed.transaction)\n", "        self._committing.discard(handed.transaction)\n", PIPELINES, 11),
-    Mutant("merged flushes consume what the first of them has taken", "runtime/pipeline", "        join_runs(merged.runs, each.transaction.runs)\n", "        join_runs(merged.runs, each.transaction.runs if each is lot[0] else ())\n", PIPELINES, 8),
+    Mutant("merged flushes consume what the first of them has taken", "runtime/pipeline", "            join_runs(self.runs, each.runs)\n", "            join_runs(self.runs, each.runs if each is self._parts[0] else ())\n", PIPELINES, 8),
     Mutant("merged flushes come in with the last one first", "runtime/pipeline", "        merged.items += each.transaction.items\n", "        merged.items[:0] = each.transaction.items\n", PIPELINES),
     # --- large groups
     Mutant("a large group drops bytes that its frame needs", "storage/segment_files", "            if total_bytes > kept_bytes and self._staged", "            if self._staged", "tests/unit/engine/test_commit.py::test_large_groups_are_written_in_parts"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,14 @@ from persistentqueue import CorruptionError, Holder, PersistentQueue, Session
 from persistentqueue.core.header import HEADER_BYTES
 from persistentqueue.core.intervals import Intervals, Run
 from persistentqueue.engine import segment_use
+from persistentqueue.engine.transaction import Transaction
+from persistentqueue.runtime import pipeline as pipeline_module
 from persistentqueue.runtime.open_queue import OpenQueue
+from persistentqueue.runtime.pipeline import Pipeline, Ticket
 from persistentqueue.runtime.session_state import hold_of
 from tests.conftest import QueueFactory
 from tests.support.disks import call_on
-from tests.support.queues import IN_CACHE, drain, flip, put, put_each, segment_files
+from tests.support.queues import IN_CACHE, drain, flip, put, put_each, segment_files, wait_for
 
 TEN: dict[str, Any] = {"segment_bytes": 1500 + HEADER_BYTES, "memory_bytes": 0, "disk": IN_CACHE}
 """Settings whose segments are full after ten items of 100 bytes, each put by itself."""
@@ -117,6 +121,48 @@ def test_a_new_subscription_takes_no_step_for_each_gap(
         left = [*range(0, 160, 2), *range(160, 200)]
         assert session.dequeue_many(200) == [b"%d" % number for number in left]
         session.flush()
+
+
+def test_a_flush_that_is_handed_over_meanwhile_counts_once(
+    open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Items of a flush are held by its session once, also while the flush moves into the pipeline, and while it is
+    committed together with others."""
+    queue, found = open_queue(), list[tuple[int, list[int]]]()
+    put(queue, *[b"%d" % number for number in range(30)])
+
+    def look(pipeline: Pipeline) -> list[Transaction]:
+        monkeypatch.setattr(Pipeline, "left", left)
+        hand_over = threading.Thread(target=partial(session.flush, wait=False))
+        hand_over.start()
+        hand_over.join()
+        return left(pipeline)
+
+    def committed(ticket: Ticket, outcome: bool) -> None:
+        explain()
+        succeed(ticket, outcome)
+
+    def explain() -> None:
+        (use,) = queue.explain()
+        found.append((use.held, [holder.items for holder in use.holders]))
+
+    left, succeed = Pipeline.left, pipeline_module._succeed
+    with queue.session() as session:
+        with queue._open().writing:
+            session.enqueue(b"the next flushes wait for this one")
+            session.flush(wait=False)
+            pipeline = session._pipeline
+            assert pipeline is not None
+            wait_for(lambda: not pipeline.waiting)
+            session.dequeue_many(10)
+            monkeypatch.setattr(Pipeline, "left", look)
+            explain()
+            session.dequeue_many(5), session.flush(wait=False)
+            session.dequeue_many(1)
+            explain()
+            monkeypatch.setattr(pipeline_module, "_succeed", committed)
+        session.rollback()  # waits for its flushes
+    assert found == [(10, [10]), (16, [16]), (16, [16]), (1, [1]), (1, [1])]
 
 
 def test_sizes_are_those_of_the_files(open_queue: QueueFactory, directory: Path) -> None:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 
-from .intervals import Cursor, Intervals, Run, append_run, within
+from .intervals import Cursor, Intervals, Run, append_run, last_of
 from .state import State
 
 Taken = tuple[int, bytes]
@@ -44,7 +44,8 @@ class Availability:
         self.name = cursor.name
         self.is_closed = False
         """True if the subscription was removed."""
-        self.returned = cursor.consumed.gaps(cursor.frontier)
+        consumed = cursor.consumed
+        self.returned = consumed.rest(cursor.frontier, consumed.end) if consumed.size else Intervals()
         self.damaged = Intervals()
         self.delayed = Intervals()
         self.lane: deque[Taken] = deque()
@@ -141,18 +142,17 @@ class Availability:
     def release(self, runs: Sequence[Run]) -> None:
         """Take back what was handed out: it comes out again, in its old order."""
         self.recall()
-        for first, count in reversed(runs):  # each of them comes below the ready ones, as a rule
-            self.returned.add(first, count)
+        self.returned.add_all(runs)
 
     def give_back(self, runs: list[Run], count: int) -> None:
         """Take back the last ``count`` sequences of ``runs``, and remove them from it."""
         self.recall()
-        while count:
-            first, held = runs[-1]
-            part = min(count, held)
-            self.returned.add(first + held - part, part)
-            runs[-1:] = [(first, held - part)] if part < held else []
-            count -= part
+        last = last_of(runs, count)
+        if last:
+            at = len(runs) - len(last)
+            (first, _), (behind, _) = runs[at], last[-1]
+            self.returned.add_all(last)
+            runs[at:] = [(first, behind - first)] if first < behind else []
 
     def set_aside(self, first: int, end: int) -> None:
         """Remove the ready sequences of ``first … end - 1`` until the next opening: their block cannot be read."""
@@ -201,9 +201,9 @@ class Availability:
                 self.returned.add(self._behind, start - self._behind)
             self._behind = end
             into.add(start, end - start)
-        for run in within(self.returned.between(first, end), first, end):
-            self.returned.remove(*run)
-            into.add(*run)
+        runs = self.returned.within(first, end)
+        self.returned.remove_all(runs)
+        into.add_all(runs)
 
     def next_run(self, sequence: int) -> Run | None:
         """Return the first run of ready sequences from ``sequence`` on; None if there is none, or after ``close``."""

@@ -1,15 +1,29 @@
 """Sets of sequences as disjoint runs, and cursors: sequences that a subscription has consumed, in any order. Pure data.
 
 Memory follows the number of gaps, never the number of members.
+
+Many runs are added, removed or compared in a few calls of C code, since other threads wait meanwhile. A set is its
+*bounds*: where its runs begin, and where they end, each in order. Two sets are merged by two sorts of their bounds:
+
+- As many runs have a number as begin at it or before, without those that end there or before.
+- So a number is in both sets if it is between the next beginning and the end at the same place (see ``_common``).
+- A run of the union ends at the end before a later beginning (see ``_union``).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, compress, islice, starmap
+from operator import add, gt, itemgetter, le, lt, sub
 
 Run = tuple[int, int]
 """``(first, count)``: the sequences ``first … first + count - 1``."""
+Bounds = tuple[list[int], list[int]]
+"""Where the runs of a set begin, and where they end, each in order."""
+_FIRST, _COUNT = itemgetter(0), itemgetter(1)
+_RUN_COSTS = 256
+"""Runs that a merge passes in about the time that one run takes by itself."""
 
 
 class Intervals:
@@ -28,13 +42,13 @@ class Intervals:
     __slots__ = ("_ends", "_firsts", "_start", "size")
 
     def __init__(self, runs: Iterable[Run] = ()) -> None:
-        self._firsts: list[int] = []
-        self._ends: list[int] = []
+        """Begin with these runs, in any order. No number is in two of them."""
+        firsts, ends = _bounds_of(list(runs))
+        assert _are_apart(firsts, ends), "two runs overlap"
+        self._firsts, self._ends = _union(firsts, ends)
         self._start = 0
-        self.size = 0
+        self.size = sum(ends) - sum(firsts)
         """Number of members, for callers that have no time for ``len``. Other classes only read it."""
-        for first, count in runs:
-            self.add(first, count)
 
     def __len__(self) -> int:
         return self.size
@@ -47,21 +61,23 @@ class Intervals:
         """The lowest member. The set must not be empty."""
         return self._firsts[self._start]
 
+    @property
+    def end(self) -> int:
+        """The number behind the highest member. The set must not be empty."""
+        return self._ends[-1]
+
+    @property
+    def run_count(self) -> int:
+        """Number of runs."""
+        return len(self._firsts) - self._start
+
     def runs(self) -> list[Run]:
         """Return the runs, in order. (``list`` of the set would first allocate space for ``len`` runs.)"""
-        places = slice(self._start, None)
-        return [(first, end - first) for first, end in zip(self._firsts[places], self._ends[places], strict=True)]
+        return self._runs(self._start, None)
 
     def copy(self) -> Intervals:
         """Return a copy. It costs the copies of two arrays, without a step for each run."""
-        return _with(self._firsts[self._start :], self._ends[self._start :], self.size)
-
-    def gaps(self, first: int) -> Intervals:
-        """Return the numbers from ``first`` on, which is below all members, that are missing below the highest one."""
-        if not self.size:
-            return Intervals()
-        size = self._ends[-1] - first - self.size
-        return _with([first, *self._ends[self._start : -1]], self._firsts[self._start :], size)
+        return _with(self._firsts[self._start :], self._ends[self._start :])
 
     def add(self, first: int, count: int) -> None:
         """Add a run. None of its members is in the set."""
@@ -85,6 +101,61 @@ class Intervals:
             ends.insert(at, end)
         self.size += count
 
+    def add_all(self, runs: Sequence[Run]) -> None:
+        """Add runs, in any order. None of their members is in the set, nor in two of them."""
+        if self._are_many(runs):
+            self.unite(Intervals(runs))
+        else:
+            for first, count in reversed(runs):  # each of them comes below the others, as a rule
+                self.add(first, count)
+
+    def remove_all(self, runs: Sequence[Run]) -> None:
+        """Remove runs, in any order. All of their members are in the set, and none is in two of them."""
+        if self._are_many(runs):
+            self.subtract(Intervals(runs))
+        else:
+            for first, count in runs:
+                self.remove(first, count)
+
+    def unite(self, other: Intervals) -> None:
+        """Add all members of another set. None of them is in this one."""
+        if not other.size:
+            return
+        at = bisect_left(self._ends, other.lowest, self._start)
+        span = slice(at, bisect_right(self._firsts, other.end, at))
+        firsts, ends = _merged((self._firsts[span], self._ends[span]), other._bounds())
+        assert _are_apart(firsts, ends), "a run overlaps another one"
+        self._firsts[span], self._ends[span] = _union(firsts, ends)
+        self.size += other.size
+
+    def subtract(self, other: Intervals) -> None:
+        """Remove all members of another set. All of them are in this one."""
+        if not other.size:
+            return
+        span = slice(*self._places(other.lowest, other.end))
+        firsts, ends = other._bounds()
+        # What stays is what the set has in common with the numbers that are not in the other one.
+        rest = [0, *ends], [*firsts, 2**64]
+        kept = _common(_merged((self._firsts[span], self._ends[span]), rest))
+        self._firsts[span], self._ends[span] = kept
+        self.size -= other.size
+        assert sum(self._ends[self._start :]) - sum(self._firsts[self._start :]) == self.size, "a run is not in the set"
+
+    def common(self, other: Intervals) -> Intervals:
+        """Return the set of the members that are also in another set."""
+        if not self.size or not other.size:
+            return Intervals()
+        first, end = max(self.lowest, other.lowest), min(self.end, other.end)
+        return _with(*_common(_merged(self.bounds_between(first, end), other.bounds_between(first, end))))
+
+    def below(self, end: int) -> Intervals:
+        """Return the set of the members below ``end``."""
+        places = slice(self._start, bisect_left(self._firsts, end, self._start))
+        firsts, ends = self._firsts[places], self._ends[places]
+        if ends:
+            ends[-1] = min(ends[-1], end)
+        return _with(firsts, ends)
+
     def remove(self, first: int, count: int) -> None:
         """Remove a run. All of its members are in the set."""
         end, firsts, ends = first + count, self._firsts, self._ends
@@ -105,15 +176,14 @@ class Intervals:
         self.size -= count
 
     def move_lowest(self, count: int, runs: list[Run]) -> int:
-        """Move the lowest run, or its first ``count`` members, to the end of ``runs``, and return the number of
-        members.
+        """Move the lowest runs of up to ``count`` members, or the first members of the lowest one, to the end of
+        ``runs``, and return the number of members.
 
-        The run is joined to the last one of ``runs`` if they touch. The set must not be empty. An interruption, by a
-        signal handler for instance, finds the members in exactly one of both places.
+        The lowest run is joined to the last one of ``runs`` if they touch. The set must not be empty. An interruption,
+        by a signal handler for instance, finds the members in exactly one of both places.
         """
         firsts, ends, place = self._firsts, self._ends, self._start
         first, end = firsts[place], ends[place]
-        count = min(count, end - first)
         at, start = _place_behind(runs, first)
         if count < end - first:
             # No calls from here on, so no signal handler runs between these steps.
@@ -121,13 +191,21 @@ class Intervals:
             self.size -= count
             runs[at:] = ((start, first + count - start),)
             return count
-        drops, free = self._without_lowest()
+        moved, places, lowest = end - first, 1, [(start, end - start)]
+        if moved < count and moved < self.size:
+            lows, highs = firsts[place : place + count], ends[place : place + count]
+            counts = list(map(sub, highs, lows))
+            totals = list(accumulate(counts))
+            places = bisect_right(totals, count)
+            moved = totals[places - 1]
+            lowest += zip(lows[1:places], counts[1:places], strict=True)
+        drops, free = self._without_lowest(places)
         # No calls from here on, so no signal handler runs between these steps.
         del firsts[:drops], ends[:drops]
         self._start = free
-        self.size -= count
-        runs[at:] = ((start, end - start),)
-        return count
+        self.size -= moved
+        runs[at:] = lowest
+        return moved
 
     def drop_below(self, end: int) -> None:
         """Remove all members below ``end``."""
@@ -157,22 +235,59 @@ class Intervals:
 
     def between(self, first: int, end: int) -> list[Run]:
         """Return the whole runs that have members in ``first … end - 1``, in order."""
-        at, stop = self._places(first, end) if first < end else (0, 0)
-        return [(start, self._ends[i] - start) for i, start in enumerate(self._firsts[at:stop], at)]
+        return self._runs(*self._places(first, end)) if first < end else []
+
+    def within(self, first: int, end: int) -> list[Run]:
+        """Return the runs of the members in ``first … end - 1``, in order."""
+        runs = self.between(first, end)
+        if runs:
+            (start, count), least = runs[0], max(runs[0][0], first)
+            runs[0] = least, start + count - least
+            start, count = runs[-1]
+            runs[-1] = start, min(start + count, end) - start
+        return runs
+
+    def rest(self, first: int, end: int) -> Intervals:
+        """Return the set of the numbers ``first … end - 1`` that are not in this one."""
+        if first >= end:
+            return Intervals()
+        firsts, ends = self.bounds_between(first, end)
+        lows, highs = [first, *ends], [*firsts, end]
+        # Only the first and the last one can be empty: the set may have the numbers at both ends.
+        if lows[-1] >= highs[-1]:
+            del lows[-1], highs[-1]
+        if lows and lows[0] >= highs[0]:
+            del lows[0], highs[0]
+        return _with(lows, highs)
 
     def missing(self, first: int, end: int) -> list[Run]:
         """Return the runs of the numbers ``first … end - 1`` that are not in the set, in order."""
-        runs: list[Run] = []
-        for start, count in [*self.between(first, end), (end, 0)]:
-            if first < start:
-                runs.append((first, start - first))
-            first = start + count
-        return runs
+        return self.rest(first, end).runs()
+
+    def bounds_between(self, first: int, end: int) -> Bounds:
+        """Return the bounds of the whole runs that have members in ``first … end - 1``."""
+        at, stop = self._places(first, end)
+        return self._firsts[at:stop], self._ends[at:stop]
 
     def overlap(self, first: int, end: int) -> int:
         """Return the number of members in ``first … end - 1``."""
         at, stop = self._places(first, end)
-        return sum(min(self._ends[i], end) - max(self._firsts[i], first) for i in range(at, stop))
+        if at >= stop:
+            return 0
+        firsts, ends = self._firsts[at:stop], self._ends[at:stop]
+        return sum(ends) - sum(firsts) - max(first - firsts[0], 0) - max(ends[-1] - end, 0)
+
+    def _runs(self, at: int, stop: int | None) -> list[Run]:
+        """Return the runs at the places ``at … stop - 1``."""
+        firsts = self._firsts[at:stop]
+        return list(zip(firsts, map(sub, self._ends[at:stop], firsts), strict=True))
+
+    def _bounds(self) -> Bounds:
+        return self._firsts[self._start :], self._ends[self._start :]
+
+    def _are_many(self, runs: Sequence[Run]) -> bool:
+        """Return whether a merge with these runs takes less time than each of them by itself."""
+        return len(runs) > 1 + self.run_count // _RUN_COSTS
 
     def _places(self, first: int, end: int) -> tuple[int, int]:
         """Return the first place of the runs that have members in ``first … end - 1``, and the place behind them."""
@@ -186,9 +301,9 @@ class Intervals:
             drops, self._start = self._without_lowest()
             del self._firsts[:drops], self._ends[:drops]
 
-    def _without_lowest(self) -> tuple[int, int]:
-        """Return how many places to drop when the lowest run goes, and ``_start`` behind that."""
-        free = self._start + 1
+    def _without_lowest(self, places: int = 1) -> tuple[int, int]:
+        """Return how many places to drop when the lowest runs go, and ``_start`` behind that."""
+        free = self._start + places
         return (free, 0) if 2 * free > len(self._firsts) else (0, free)
 
     def _take_free_place(self, first: int, end: int) -> None:
@@ -201,11 +316,40 @@ class Intervals:
         self._firsts[self._start], self._ends[self._start] = first, end
 
 
-def _with(firsts: list[int], ends: list[int], size: int) -> Intervals:
-    """Return the set of these runs, with ``size`` members."""
+def _with(firsts: list[int], ends: list[int]) -> Intervals:
+    """Return the set with these bounds. Its runs do not touch."""
     intervals = Intervals()
-    intervals._firsts, intervals._ends, intervals.size = firsts, ends, size
+    intervals._firsts, intervals._ends, intervals.size = firsts, ends, sum(ends) - sum(firsts)
     return intervals
+
+
+def _bounds_of(runs: Sequence[Run]) -> Bounds:
+    """Return the bounds of runs, which are in any order."""
+    return sorted(map(_FIRST, runs)), sorted(starmap(add, runs))
+
+
+def _merged(one: Bounds, other: Bounds) -> Bounds:
+    """Return the bounds of two sets together."""
+    return sorted(one[0] + other[0]), sorted(one[1] + other[1])
+
+
+def _are_apart(firsts: list[int], ends: list[int]) -> bool:
+    """Return whether no number is in two of the runs that these merged bounds are of."""
+    return all(map(le, ends, islice(firsts, 1, None)))
+
+
+def _union(firsts: list[int], ends: list[int]) -> Bounds:
+    """Return the bounds of the numbers in any of the runs that these merged bounds are of."""
+    later = firsts[1:]
+    parted = list(map(gt, later, ends))
+    return [*firsts[:1], *compress(later, parted)], [*compress(ends, parted), *ends[-1:]]
+
+
+def _common(merged: Bounds) -> Bounds:
+    """Return the bounds of the numbers in both of the sets that these merged bounds are of."""
+    later, ends = merged[0][1:], merged[1]
+    in_both = list(map(lt, later, ends))
+    return list(compress(later, in_both)), list(compress(ends, in_both))
 
 
 def append_run(runs: list[Run], first: int, count: int) -> tuple[int, tuple[Run]]:
@@ -215,6 +359,11 @@ def append_run(runs: list[Run], first: int, count: int) -> tuple[int, tuple[Run]
     """
     at, start = _place_behind(runs, first)
     return at, ((start, first + count - start),)
+
+
+def count_of(runs: Iterable[Run]) -> int:
+    """Return the number of sequences in these runs."""
+    return sum(map(_COUNT, runs))
 
 
 def last_of(runs: list[Run], count: int) -> list[Run]:
@@ -245,18 +394,10 @@ def join_runs(runs: list[Run], more: Iterable[Run]) -> None:
             runs.append((first, count))
 
 
-def joined(runs: Iterable[Run]) -> list[Run]:
-    """Return the runs in order, each joined to the one before it if they touch. The runs must not overlap."""
-    result: list[Run] = []
-    join_runs(result, sorted(runs))
-    return result
-
-
 def without(runs: Iterable[Run], others: Iterable[Run]) -> list[Run]:
     """Return the runs, in order, without these parts of them."""
     left = Intervals(runs)
-    for run in others:
-        left.remove(*run)
+    left.remove_all(list(others))
     return left.runs()
 
 
@@ -267,8 +408,7 @@ def united(runs: Iterable[Run], members: Sequence[int]) -> list[Run]:
         return result
     rest, low, high = Intervals((member, 1) for member in members), min(members), max(members)
     for first, count in [run for run in result if run[0] <= high and sum(run) > low]:
-        for each in within(rest.between(first, first + count), first, first + count):
-            rest.remove(*each)
+        rest.remove_all(rest.within(first, first + count))
     return [*result, *rest]
 
 
@@ -312,12 +452,17 @@ class Cursor:
         if self.consumed.size and self.consumed.lowest == self.frontier:
             self.frontier += self.consumed.pop_lowest(2**63)[1]
 
+    def consume_all(self, runs: Intervals) -> None:
+        """Consume all of these sequences. None of them is consumed yet."""
+        self.consumed.unite(runs)
+        if self.consumed.size and self.consumed.lowest == self.frontier:
+            self.frontier += self.consumed.pop_lowest(2**63)[1]
+
     def consume_rest(self, first: int, end: int) -> list[Run]:
         """Consume those of the sequences ``first … end - 1`` that are not consumed, and return their runs."""
         runs = self.unconsumed(first, end)
         if first > self.frontier:
-            for run in runs:
-                self.consume(*run)
+            self.consumed.add_all(runs)
         elif end > self.frontier:
             self.consumed.drop_below(end)
             self.consume(self.frontier, end - self.frontier)
@@ -327,6 +472,17 @@ class Cursor:
         """Return whether any of the sequences ``first … end - 1`` is consumed."""
         return first < self.frontier or (self.consumed.size > 0 and self.consumed.overlap(first, end) > 0)
 
+    def lacks(self, runs: Sequence[Run], end: int) -> bool:
+        """Return whether these runs have sequences below ``end`` that are not consumed, each of them in one run."""
+        if len(runs) == 1:
+            first, count = runs[0]
+            return count > 0 and first + count <= end and not self.overlaps(first, first + count)
+        firsts, ends = _bounds_of(runs)
+        if firsts[0] < self.frontier or ends[-1] > end or min(map(_COUNT, runs)) <= 0:
+            return False
+        consumed = self.consumed.bounds_between(firsts[0], ends[-1])
+        return _are_apart(*_merged((firsts, ends), consumed))
+
     def live_between(self, first: int, end: int) -> int:
         """Return the number of the sequences ``first … end - 1`` that are not consumed."""
         start = max(first, self.frontier)
@@ -335,6 +491,10 @@ class Cursor:
     def unconsumed(self, first: int, end: int) -> list[Run]:
         """Return the runs of the sequences ``first … end - 1`` that are not consumed."""
         return self.consumed.missing(max(first, self.frontier), end)
+
+    def rest(self, first: int, end: int) -> Intervals:
+        """Return the set of the sequences ``first … end - 1`` that are not consumed."""
+        return self.consumed.rest(max(first, self.frontier), end)
 
     def next_unconsumed(self, sequence: int, end: int) -> Run | None:
         """Return the first run that is not consumed, from ``sequence`` on and below ``end``; None if there is none."""
@@ -352,14 +512,9 @@ class Cursor:
             yield run
             sequence = sum(run)
 
-    def done_of(self, runs: Iterable[Run]) -> list[Run]:
-        """Return the consumed parts of these runs."""
-        done: list[Run] = []
-        for first, count in runs:
-            end = first + count
-            if first < self.frontier:
-                done.append((first, min(end, self.frontier) - first))
-            for start, length in self.consumed.between(max(first, self.frontier), end):
-                low, high = max(start, first), min(start + length, end)
-                done.append((low, high - low))
+    def done_of(self, runs: Intervals) -> Intervals:
+        """Return the set of these sequences that are consumed."""
+        done = self.consumed.common(runs)
+        if runs.size and runs.lowest < self.frontier:
+            done.unite(runs.below(self.frontier))
         return done

@@ -98,7 +98,8 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from functools import partial
+from itertools import chain, groupby, repeat, starmap
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
@@ -334,6 +335,7 @@ _UNSUBSCRIPTION = struct.Struct("<BI")
 _KIND_ENQUEUE, _KIND_INLINE, _KIND_DEQUEUE, _KIND_SEGMENT, _KIND_MARKER, _KIND_CHECKPOINT = range(1, 7)
 _KIND_COMPACTION, _KIND_ADOPTION, _KIND_SUBSCRIPTION, _KIND_UNSUBSCRIPTION = range(7, 11)
 assert _LONE_ENQUEUE.size == LONE_ENQUEUE_BYTES
+_pack_dequeue = partial(_DEQUEUE.pack, _KIND_DEQUEUE)
 
 
 class Enqueue(NamedTuple):
@@ -357,6 +359,12 @@ class Dequeue(NamedTuple):
     subscription: int
     first: int
     count: int  # type: ignore[assignment]
+
+
+def dequeues(subscription: int, runs: Sequence[Run]) -> list[Dequeue]:
+    """Return the operations of a subscription that has consumed these runs."""
+    fields = zip(repeat(subscription), map(itemgetter(0), runs), map(itemgetter(1), runs))
+    return list(map(partial(tuple.__new__, Dequeue), fields))  # a call of ``Dequeue`` takes a step of Python for each
 
 
 class SegmentCreated(NamedTuple):
@@ -481,7 +489,11 @@ def encode_operation(operation: Operation) -> bytes:
 
 def encode_transaction(operations: Sequence[Operation]) -> bytes:
     """Return the bytes of one transaction: the count of its operations, then the operations."""
-    return _U32.pack(len(operations)) + b"".join(map(encode_operation, operations))
+    parts = [_U32.pack(len(operations))]
+    for kind, alike in groupby(operations, type):
+        encode_all = partial(starmap, _pack_dequeue) if kind is Dequeue else partial(map, _ENCODERS[kind])
+        parts += encode_all(alike)
+    return b"".join(parts)
 
 
 def encode_lone_enqueue(
@@ -523,11 +535,10 @@ def encode_dequeues(
 ) -> bytes:
     """Return the bytes of transactions that consume these ``runs`` each, and have a ``Flushed`` if theirs is not
     None."""
-    parts = []
+    parts, pack = [], partial(_pack_dequeue, subscription)
     for its_runs, flush in zip(runs, flushes, strict=True):
         parts.append(_U32.pack(len(its_runs) + (flush is not None)))
-        for first, count in its_runs:
-            parts.append(_DEQUEUE.pack(_KIND_DEQUEUE, subscription, first, count))
+        parts += starmap(pack, its_runs)
         if flush is not None:
             parts.append(_FLUSHED.pack(_KIND_FLUSHED, *flush))
     return b"".join(parts)
@@ -667,7 +678,7 @@ def _run(row: tuple[int, ...]) -> Run:
 
 _ENCODERS: dict[type, Callable[[Any], bytes]] = {
     Enqueue: _encode_enqueue,
-    Dequeue: lambda operation: _DEQUEUE.pack(_KIND_DEQUEUE, *operation),
+    Dequeue: lambda operation: _pack_dequeue(*operation),
     SegmentCreated: lambda operation: _SEGMENT.pack(_KIND_SEGMENT, *operation),
     MarkerSet: encode_marker,
     Checkpoint: _encode_checkpoint,

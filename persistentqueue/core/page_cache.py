@@ -41,7 +41,8 @@ class Page:
         self.cost_bytes = cost_bytes
 
 
-_NONE = Page(0, [], 0)
+NO_PAGE = Page(0, [], 0)
+"""A page that holds no item."""
 
 
 def cost(items: Sequence[bytes]) -> int:
@@ -63,7 +64,7 @@ class Pages:
         self._front = front
         self._firsts: list[int] = []
         self._pages: list[Page] = []
-        self.latest = _NONE
+        self.latest = NO_PAGE
         """Page in which the reader found the latest item. The reader sets it, and dropping pages resets it."""
 
     def __len__(self) -> int:
@@ -146,7 +147,7 @@ class Pages:
             self.cost_bytes -= page.cost_bytes
             count += 1
         if count:
-            self.latest = _NONE
+            self.latest = NO_PAGE
             del self._pages[:count], self._firsts[:count]
 
     def resize(self, memory_bytes: int) -> None:
@@ -162,7 +163,7 @@ class Pages:
 
     def clear(self) -> None:
         """Drop all pages. A finalizer may call it between any two steps of another call."""
-        self._firsts, self._pages, self.latest = [], [], _NONE
+        self._firsts, self._pages, self.latest = [], [], NO_PAGE
         self.cost_bytes = 0
 
     def _make_room(self, cost_bytes: int, first: int | None) -> None:
@@ -178,7 +179,7 @@ class Pages:
                 at = count - 1 if firsts[-1] > first else count
             if at == count:
                 break
-            self.latest = _NONE
+            self.latest = NO_PAGE
             self.cost_bytes -= pages[at].cost_bytes
             del pages[at], firsts[at]
 

@@ -20,17 +20,17 @@ Memory follows the number of extents and gaps, never the number of items. Invari
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from operator import attrgetter
+from itertools import groupby, pairwise
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from .delivery_counts import Attempts
 from .frame import Frame
 from .header import HEADER_BYTES
-from .intervals import Cursor, Run
+from .intervals import Cursor, Intervals, Run
 from .operations import (
     Adoption,
     Checkpoint,
@@ -53,7 +53,11 @@ from .operations import (
     SegmentRow,
     SubscriptionClosed,
     SubscriptionOpened,
+    dequeues,
 )
+
+_RUN = itemgetter(slice(1, None))
+"""Returns the run of a ``Dequeue``."""
 
 
 class StateError(ValueError):
@@ -169,6 +173,17 @@ class State:
         else:
             raise StateError("an operation of a transaction", f"a {type(operation).__name__.lower()}")
 
+    def apply_all(self, operations: Sequence[Operation]) -> None:
+        """Apply the operations, in order, and all runs that a subscription consumes in a row at once. Raises
+        ``StateError`` as ``apply`` does."""
+        for kind, alike in groupby(operations, type):
+            if kind is Dequeue:
+                for subscription, its in groupby(alike, itemgetter(0)):
+                    self._dequeue_all(subscription, list(map(_RUN, its)))
+            else:
+                for operation in alike:
+                    self.apply(operation)
+
     def note_flush(self, connection: bytes, number: int) -> None:
         """Apply the fields of a ``Flushed``."""
         self.flushes.pop(connection, None)  # the connection that flushed last is the last one
@@ -249,10 +264,22 @@ class State:
                 f"{count} from {first} of subscription {subscription}",
             )
 
+    def are_unconsumed(self, subscription: int, runs: Sequence[Run]) -> bool:
+        """Return whether ``check_unconsumed`` passes each of these runs, and no sequence is in two of them."""
+        cursor = self.subscriptions.get(subscription)
+        return cursor is not None and cursor.lacks(runs, self.next_sequence)
+
     def dequeue(self, subscription: int, first: int, count: int) -> None:
         """Apply the fields of a ``Dequeue``."""
         self.check_unconsumed(subscription, first, count)
         self.consume(subscription, first, count)
+
+    def _dequeue_all(self, subscription: int, runs: list[Run]) -> None:
+        if len(runs) > 1 and self.are_unconsumed(subscription, runs):
+            self.consume_all(subscription, Intervals(runs))
+        else:
+            for first, count in runs:  # of many runs, the first one that is wrong tells it
+                self.dequeue(subscription, first, count)
 
     def consume(self, subscription: int, first: int, count: int) -> None:
         """Apply the fields of a ``Dequeue`` that ``check_unconsumed`` has passed."""
@@ -263,12 +290,24 @@ class State:
         if cursor is self.gone:
             self._release(first, end)
         else:
-            self._let_go(self._done_by_all([(first, count)]))
+            self._let_go(self._done_by_all(Intervals([(first, count)])))
 
-    def would_free(self, subscription: int, runs: Iterable[Run]) -> Iterable[Run]:
+    def consume_all(self, subscription: int, sequences: Intervals) -> None:
+        """Apply the fields of a ``Dequeue`` for each run of these sequences, which ``are_unconsumed`` has passed."""
+        cursor = self.subscriptions[subscription]
+        cursor.consume_all(sequences)
+        if self.attempts:
+            for run in sequences:
+                self._uncount(subscription, *run)
+        if cursor is self.gone:
+            self._release_all(sequences)
+        else:
+            self._let_go(self._done_by_all(sequences))
+
+    def would_free(self, subscription: int, runs: Sequence[Run]) -> Iterable[Run]:
         """Return the runs that would be gone if the subscription consumed these runs now."""
         cursor = self.subscriptions.get(subscription)
-        return runs if cursor is self.gone else self._done_by_all(runs, cursor)
+        return runs if cursor is self.gone else self._done_by_all(Intervals(runs), cursor)
 
     def compact(self, sources: Sequence[int], moves: Sequence[Move]) -> None:
         """Apply the fields of a ``Compaction``. Items that were consumed since they were copied do not move."""
@@ -421,8 +460,9 @@ class State:
             SubscriptionOpened(number, cursor.frontier, cursor.name) for number, cursor in self.subscriptions.items()
         ]
         for number, cursor in self.subscriptions.items():
-            for first, count in cursor.consumed:
-                operations += [Dequeue(number, *run) for run in self.gone.unconsumed(first, first + count)]
+            own = cursor.consumed.copy()
+            own.subtract(self.gone.done_of(own))
+            operations += dequeues(number, own.runs())
         return operations + rest
 
     def retire(self, number: int) -> None:
@@ -506,7 +546,7 @@ class State:
         if others == 1:
             self.gone = self.gone.copy()
         elif others == 0:
-            self._let_go(skipped)
+            self._let_go(Intervals(skipped))
             self.gone = cursor
 
     def _check_new(self, number: int, first: int, name: str) -> None:
@@ -524,7 +564,7 @@ class State:
         if cursor is self.gone:
             self.gone = cursor.copy()
         else:
-            self._let_go(self._done_by_all(cursor.unconsumed(self.gone.frontier, self.next_sequence)))
+            self._let_go(self._done_by_all(cursor.rest(self.gone.frontier, self.next_sequence)))
             self._share_alone()
 
     def _restore_subscriptions(self, supplement: Sequence[Operation]) -> None:
@@ -540,11 +580,11 @@ class State:
             elif operation != SubscriptionClosed(0):
                 raise StateError("an operation that may supplement a checkpoint", f"{operation}")
         frontier = self.gone.frontier
-        remaining = [(frontier, self.next_sequence - frontier)] if self.subscriptions else []
+        remaining = Intervals().rest(frontier, self.next_sequence if self.subscriptions else 0)
         for cursor in self._cursors():
             if cursor.count > self.next_sequence or len(cursor.consumed.between(self.next_sequence, 2**64)):
                 raise StateError(f"subscriptions up to {self.next_sequence}", f"{cursor.name!r} beyond it")
-        if self._done_by_all(remaining) != (self.gone.consumed.runs() if remaining else []):
+        if self._done_by_all(remaining).runs() != (self.gone.consumed.runs() if remaining else []):
             raise StateError("subscriptions whose consumed items have in common exactly the gone ones", f"{supplement}")
         self._share_alone()
 
@@ -557,21 +597,20 @@ class State:
         """Return all cursors, each once."""
         return [self.gone, *(cursor for cursor in self.subscriptions.values() if cursor is not self.gone)]
 
-    def _done_by_all(self, runs: Iterable[Run], but: Cursor | None = None) -> list[Run]:
-        """Return the parts of these runs that all subscriptions, except that of the cursor ``but``, have consumed."""
-        done = list(runs)
+    def _done_by_all(self, sequences: Intervals, but: Cursor | None = None) -> Intervals:
+        """Return those of these sequences that all subscriptions, except that of the cursor ``but``, have consumed."""
+        done = sequences
         for cursor in self.subscriptions.values():
-            if not done:
+            if not done.size:
                 break  # as a rule: the first of many subscriptions still needs the items
             if cursor is not but:
                 done = cursor.done_of(done)
         return done
 
-    def _let_go(self, runs: Iterable[Run]) -> None:
-        """Make these runs gone: no subscription needs them any more."""
-        for first, count in runs:
-            self.gone.consume(first, count)
-            self._release(first, first + count)
+    def _let_go(self, sequences: Intervals) -> None:
+        """Make these sequences gone: no subscription needs them any more."""
+        self.gone.consume_all(sequences)
+        self._release_all(sequences)
 
     # --- deliveries --------------------------------------------------------------------------------------------------
 
@@ -617,17 +656,9 @@ class State:
         while first < end:
             extent = self.extents[at]
             count = min(end, extent.end) - first
-            share_bytes = extent.live_bytes * count // extent.live
-            extent.live -= count
-            extent.live_bytes -= share_bytes
-            segment = self.segments[extent.segment]
-            segment.live -= count
-            segment.live_bytes -= share_bytes
-            self.live_bytes -= share_bytes
+            self._shrink(extent, count)
             if extent.live == 0:
                 emptied.append(at)
-            if segment.live == 0:
-                self.drained.add(extent.segment)
             first += count
             at += 1
         if len(emptied) == at - start:
@@ -635,6 +666,36 @@ class State:
         else:
             for at in reversed(emptied):
                 del self.extents[at], self._firsts[at]
+
+    def _release_all(self, sequences: Intervals) -> None:
+        """Do what ``_release`` does for each of these runs, in a step for each extent or for each run."""
+        if not sequences.size:
+            return
+        at, stop = bisect_right(self._firsts, sequences.lowest) - 1, bisect_left(self._firsts, sequences.end)
+        if sequences.run_count < stop - at:
+            for first, count in sequences:
+                self._release(first, first + count)
+            return
+        extents = self.extents[at:stop]
+        for extent in extents:
+            count = sequences.overlap(extent.first, extent.end)
+            if count:
+                self._shrink(extent, count)
+        kept = [extent for extent in extents if extent.live]
+        if len(kept) < len(extents):
+            self.extents[at:stop], self._firsts[at:stop] = kept, [extent.first for extent in kept]
+
+    def _shrink(self, extent: Extent, count: int) -> None:
+        """Subtract so many gone sequences from the extent and its segment."""
+        share_bytes = extent.live_bytes * count // extent.live
+        extent.live -= count
+        extent.live_bytes -= share_bytes
+        segment = self.segments[extent.segment]
+        segment.live -= count
+        segment.live_bytes -= share_bytes
+        self.live_bytes -= share_bytes
+        if segment.live == 0:
+            self.drained.add(extent.segment)
 
 
 def _decision(transaction: bytes, asking: Iterable[Participant]) -> Decision:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from ..core.block import most_block_bytes
 from ..core.header import HEADER_BYTES
+from ..core.intervals import count_of
 from ..errors import QueueFullError, ResourceError
 from ..storage.inbox_limits import Unfreed, marker_bytes, reserve_bytes
 from ..storage.layout import DAMAGED_SUFFIX
@@ -162,7 +163,7 @@ class Tally:
         limits, count = self._limits, transaction.count
         ready, runs = transaction.ready, transaction.runs
         freed = list(limits.state.would_free(ready.number, runs)) if runs and ready is not None else []
-        more_items = count - sum(run[1] for run in freed)
+        more_items = count - count_of(freed)
         more_bytes = (measure_bytes(transaction, limits.envelope_bytes) if count else 0) - (
             limits.state.share_bytes(freed) if limits.max_bytes is not None else 0
         )

@@ -36,12 +36,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
 from ..core.block import BLOCK_BYTES, BLOCK_HEADER_BYTES, LENGTH_BYTES, MIXED, combine_checksums
-from ..core.intervals import Intervals, Run, joined
+from ..core.intervals import Intervals, Run
 from ..core.operations import (
     COUNT_BYTES,
     LONE_ENQUEUE_BYTES,
@@ -51,6 +50,7 @@ from ..core.operations import (
     MarkerSet,
     Operation,
     SegmentCreated,
+    dequeues,
     encode_dequeues,
     encode_lone_dequeue,
     encode_lone_enqueue,
@@ -132,14 +132,12 @@ def _encode_runs(
     group: Sequence[Transaction], subscription: int, runs: Sequence[Run]
 ) -> tuple[bytes, int, Sequence[tuple[bytes, int]]]:
     """Return the body of the frame of a group that consumes these runs, its number of operations, and its flushes of
-    workers. The body is empty if two of the runs, which are in order, have a sequence in common."""
+    workers."""
     origins = list(map(_ORIGIN, group))
     flushes = [origin for origin in origins if origin is not None]
     if len(runs) == 1 and not flushes:
         return encode_lone_dequeue(subscription, *runs[0], len(group)), 1, _NO_FLUSHES
-    if any(sum(run) > after for run, (after, _) in pairwise(runs)):
-        return b"", 0, flushes
-    theirs = _runs_of(group)
+    theirs = _runs_of(group) if len(group) > 1 else [group[0].runs]
     return encode_dequeues(subscription, theirs, origins), sum(map(len, theirs)) + len(flushes), flushes
 
 
@@ -245,14 +243,16 @@ class Committer:
                 content = b"".join(blocks) if inline else None
                 operations.append(Enqueue(sequence, count, number, offset, length_bytes, ordinal, checksum, content))
                 sequence += count
-            for first, count in transaction.runs:
+            if transaction.runs:
                 subscription = transaction.ready.number if transaction.ready is not None else 0
-                last = runs[-1] if runs else None
+                consumed, last = dequeues(subscription, transaction.runs), runs[-1] if runs else None
+                first, count = transaction.runs[0]
                 if isinstance(last, Dequeue) and (last.subscription, last.first + last.count) == (subscription, first):
                     runs[-1] = last._replace(count=last.count + count)
-                else:
+                    del consumed[0]
+                if consumed:
                     runs = operations
-                    runs.append(Dequeue(subscription, first, count))
+                    runs += consumed
             if transaction.marker is not None:
                 operations.append(MarkerSet(*transaction.marker))
             if transaction.origin is not None:
@@ -311,8 +311,7 @@ class Committer:
     def _apply(self, group: Sequence[Transaction], operations: list[list[Operation]]) -> None:
         sequence = self._state.next_sequence
         for transaction, its_operations in zip(group, operations, strict=True):
-            for operation in its_operations:
-                self._state.apply(operation)
+            self._state.apply_all(its_operations)
             self.enqueued_bytes += sum(map(_LENGTH_BYTES, (*transaction.pieces, *transaction.staged)))
             if transaction.pieces:
                 sequence += sum(piece.count for piece in transaction.pieces)
@@ -430,14 +429,12 @@ class Committer:
         ready = group[0].ready
         if ready is None or ready.is_closed:
             return False
-        if len(runs) > 1:  # the transactions of several threads come in any order
-            runs = joined(runs)
         disk, state, subscription = self._disk, self._state, ready.number
-        try:
-            for first, count in runs:
-                state.check_unconsumed(subscription, first, count)
-        except StateError:
+        if not state.are_unconsumed(subscription, runs):
             return False  # the long way finds which transaction is invalid
+        sequences = Intervals(runs) if len(runs) > 1 else None
+        if sequences is not None and sequences.run_count == 1:  # the transactions of several threads come in any order
+            runs, sequences = sequences.runs(), None
         if is_alone and len(runs) == 1:
             body, operations, flushes = encode_lone_dequeue(subscription, *runs[0], 1), 1, _NO_FLUSHES
         else:
@@ -454,8 +451,10 @@ class Committer:
             disk.failpoint("commit.4 apply")
             with self._mutex:
                 try:
-                    for first, count in runs:
-                        state.consume(subscription, first, count)
+                    if sequences is None:
+                        state.consume(subscription, *runs[0])
+                    else:
+                        state.consume_all(subscription, sequences)
                     self._pages.drop_below(state.gone.frontier)
                     for connection, flush in flushes:
                         state.note_flush(connection, flush)
@@ -505,27 +504,31 @@ class Committer:
         """
         number = transaction.ready.number if transaction.ready is not None else 0
         taken = consumed.setdefault(number, Intervals())
-        noted = 0
         try:
-            for first, count in transaction.runs:
-                self._state.check_unconsumed(number, first, count)
-                if taken.size and taken.overlap(first, first + count):
-                    raise StateError(
-                        "sequences that no other transaction of the group consumes", f"{count} from {first} again"
-                    )
-                taken.add(first, count)
-                noted += 1
+            self._check_runs(number, transaction.runs, taken)
             if transaction.operations:
                 created = {each.number for each in transaction.operations if isinstance(each, SegmentCreated)}
                 for operation in transaction.operations:
                     self._state.check(operation, created)
         except StateError as error:
-            for run in transaction.runs[:noted]:
-                taken.remove(*run)
             transaction.is_invalid = True
             transaction.error = InvalidTransactionError(self._limits.directory, *error.args)
             return False
+        taken.add_all(transaction.runs)
         return True
+
+    def _check_runs(self, number: int, runs: Sequence[Run], taken: Intervals) -> None:
+        """Raise ``StateError`` unless this subscription can consume these runs, and none of them is ``taken``."""
+        if not runs or (self._state.are_unconsumed(number, runs) and not taken.common(Intervals(runs)).size):
+            return
+        seen = taken.copy()
+        for first, count in runs:
+            self._state.check_unconsumed(number, first, count)
+            if seen.overlap(first, first + count):
+                raise StateError(
+                    "sequences that no other transaction of the group consumes", f"{count} from {first} again"
+                )
+            seen.add(first, count)
 
     def _write_blocks(
         self, group: Sequence[Transaction], time_ns: int, may_defer: bool, is_first: bool = True

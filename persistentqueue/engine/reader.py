@@ -25,9 +25,9 @@ from heapq import heappop, heappush
 
 from ..core.availability import Availability
 from ..core.encryption import UNOPENED
-from ..core.intervals import Intervals, Run
+from ..core.intervals import Intervals, Run, count_of
 from ..core.operations import ExtentRow
-from ..core.page_cache import Page, Pages
+from ..core.page_cache import NO_PAGE, Page, Pages
 from ..core.state import StateError
 from ..errors import ClosedError, CorruptionError, MemoryShortageError
 from ..interrupts.signal_shield import Shielded, call_once
@@ -95,32 +95,29 @@ class Reader:
         return runs, shielded(partial(self._read_runs, taken, runs)) if items is None else items
 
     def _find_all(self, taken: list[Run]) -> list[bytes] | None:
-        """Return the items of these runs, or None if not all of them are in memory. The caller holds the mutex."""
-        if len(taken) == 1:  # the usual case: one run, of one page
-            first, count = taken[0]
-            latest = self._pages.latest
-            page = latest if latest.first <= first < latest.end else self._pages.find(first)
-            if page is not None and first + count <= page.end:
-                self._pages.latest = page
-                self._hits += 1
-                at = first - page.first
-                return page.items[at : at + count]
+        """Return the items of these runs, or None if there are several runs, or if not all items are in memory. The
+        caller holds the mutex, and many runs would take long."""
+        if len(taken) != 1:
+            return None if taken else []
+        at, count = taken[0]
+        latest, end = self._pages.latest, at + count
+        page = latest if latest.first <= at < latest.end else self._pages.find(at)
+        if page is not None and end <= page.end:  # the usual case: one run, of one page
+            self._pages.latest = page
+            self._hits += 1
+            at -= page.first
+            return page.items[at : at + count]
         items: list[bytes] = []
         hits = 0
-        for first, count in taken:
-            at, end = first, first + count
-            while at < end:
-                page = self._pages.find(at)
-                if page is None:
-                    return None
-                self._pages.latest = page
-                part = page.items[at - page.first : end - page.first]
-                if items:
-                    items += part
-                else:
-                    items = part
-                at += len(part)
-                hits += 1
+        while at < end:
+            page = self._pages.find(at)
+            if page is None:
+                return None
+            self._pages.latest = page
+            part = page.items[at - page.first : end - page.first]
+            items += part
+            at += len(part)
+            hits += 1
         self._hits += hits
         return items
 
@@ -211,12 +208,13 @@ class Reader:
         Sequences whose items are not returned are removed from ``runs`` and given back.
         """
         items: list[bytes] = []
-        total = sum(count for _, count in taken)
+        total, page = count_of(taken), NO_PAGE
         try:
             for first, count in taken:
                 at, end = first, first + count
                 while at < end:
-                    page = self._page(at, end - at)
+                    if not page.first <= at < page.end:
+                        page = self._page(at, end - at)
                     part = page.items[at - page.first : end - page.first]
                     items += part
                     at += len(part)

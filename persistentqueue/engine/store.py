@@ -627,8 +627,7 @@ class Store:
             raise self.break_off(error) from error
         state, unfolding = State.restore(replay.checkpoint, replay.supplement), Unfolding()
         for group in replay.frames[1:]:
-            for operation in unfolding.counting(group):
-                state.apply(operation)
+            state.apply_all(unfolding.counting(group))
         self.state.become(state)
 
     def fail(self, error: BaseException) -> None:

@@ -86,13 +86,13 @@ class Subscriptions:
             return 0
         if len(readies) == 1:
             return len(readies[0].damaged)
-        lost = self._state.gone.unconsumed(0, self._state.next_sequence)
+        lost = self._state.gone.rest(0, self._state.next_sequence)
         for ready in readies:
             passed = self._state.subscriptions[ready.number].copy()
             for first, count in ready.damaged:
                 passed.consume_rest(first, first + count)
             lost = passed.done_of(lost)
-        return sum(count for _, count in lost)
+        return lost.size
 
     @property
     def page_hits(self) -> int:

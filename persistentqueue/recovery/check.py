@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from ..core.header import HEADER_BYTES
+from ..core.intervals import Intervals
 from ..core.operations import SubscriptionClosed
 from ..core.state import Extent, State
 from ..engine.context import Settings
@@ -385,11 +386,12 @@ def _check_state(state: State) -> Iterator[str]:
                     f"deliveries of {count} items from sequence {first} on are counted for subscription {number}, "
                     "which does not have all of them left"
                 )
-    common = [(0, state.next_sequence)] if state.subscriptions else []
+    common = Intervals().rest(0, state.next_sequence)
     for cursor in state.subscriptions.values():
         common = cursor.done_of(common)
-    if state.subscriptions and sum(count for _, count in common) != state.gone_count:
-        yield f"{state.gone_count} items are gone, but the runs that every subscription has consumed are {common}"
+    if state.subscriptions and common.size != state.gone_count:
+        runs = common.runs()
+        yield f"{state.gone_count} items are gone, but the runs that every subscription has consumed are {runs}"
 
 
 def _leftovers(disk: Disk, places: Places, recovered: Recovered) -> Iterator[str]:

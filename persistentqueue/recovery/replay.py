@@ -111,8 +111,7 @@ class Recovered:
         operations = self.prepared.operations if committed else ()
         self.prepared, self.resolved = None, committed
         try:
-            for operation in operations:
-                self.state.apply(operation)
+            self.state.apply_all(operations)
         except StateError as error:
             raise CorruptionError(self.replay.file, self.replay.frames[-1].offset, *error.args) from None
         for operation in operations:
@@ -173,8 +172,7 @@ def _apply(disk: Disk, places: Places, replay: Replay, meter: Meter) -> Recovere
             break
         try:
             operations = unfolding.counting(group)
-            for operation in operations:
-                recovered.state.apply(operation)
+            recovered.state.apply_all(operations)
         except StateError as error:
             raise CorruptionError(replay.file, group.offset, *error.args) from None
         for operation in operations:

@@ -39,7 +39,7 @@ from operator import attrgetter
 from typing import TypeVar
 
 from ..core.availability import Availability
-from ..core.intervals import Run, last_of, without
+from ..core.intervals import Run, count_of, last_of, without
 from ..core.state import StateError
 from ..engine.context import Guards
 from ..engine.inbox import LOOK_NAMES, STEP_NAMES
@@ -621,7 +621,7 @@ class OpenQueue(ClosableQueue):
         transaction = Transaction(ready)
         try:
             self.look(lambda: ready.hold(len(ready), transaction.runs))
-            count = sum(run[1] for run in transaction.runs)
+            count = count_of(transaction.runs)
             if count:
                 self.commit(transaction)
         except BaseException:
@@ -651,7 +651,7 @@ class OpenQueue(ClosableQueue):
 
     def _discard(self, transaction: Transaction) -> None:
         """Release what the transaction holds, unless it was committed, and wake threads that wait for an item."""
-        count = 0 if transaction.committed else sum(run[1] for run in transaction.runs)
+        count = 0 if transaction.committed else count_of(transaction.runs)
         self._store.discard(transaction)
         if count:
             with self.mutex:

@@ -37,7 +37,7 @@ from itertools import chain, islice
 from ..codecs.held_items import first_meant
 from ..core.block import ITEM_BYTES_MAX
 from ..core.dead_letter import DeadLetter
-from ..core.intervals import Run, join_runs, last_of, without
+from ..core.intervals import Run, count_of, join_runs, last_of, without
 from ..core.items import NotHeldError
 from ..core.operations import Delayed, Delivered
 from ..core.state import StateError
@@ -403,7 +403,7 @@ class Trial:
         pieces = retries.pieces(reader.counted, transaction.runs)
         work.runs = [(first, count) for first, count, times in pieces if retries.is_used_up(times)]
         if work.runs:
-            kept, given = without(transaction.runs, work.runs), transaction.given - sum(run[1] for run in work.runs)
+            kept, given = without(transaction.runs, work.runs), transaction.given - count_of(work.runs)
             # First: consumed items are never released. No call until the ``try``, so no interruption in between.
             transaction.runs, transaction.given = kept, given
             try:

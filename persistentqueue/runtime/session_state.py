@@ -17,7 +17,7 @@ from ..codecs import Codec, T, advice_on_hold
 from ..codecs.held_items import ALIKE, OTHER, decode_held
 from ..core.availability import Taken
 from ..core.block import MIXED
-from ..core.intervals import Run, append_run, united
+from ..core.intervals import Run, append_run, count_of, united
 from ..core.items import Alike, checked_held, checked_marker, checked_timeout, checked_truth
 from ..core.page_cache import ITEM_OVERHEAD_BYTES
 from ..drawing.text import many
@@ -109,7 +109,7 @@ class SessionState(SessionCalls, Generic[T]):
         transaction = getattr(self, "_transaction", None)
         if transaction is None:
             return f"<closed session {getattr(self, 'name', '?')!r}>"
-        held = sum(count for _, count in self._runs_of(transaction))
+        held = count_of(self._runs_of(transaction))
         buffered = f"{transaction.count} enqueued, {held} dequeued"
         return f"<session {self.name!r} of {self._open_queue.directory!r}: {buffered}, not flushed>"
 
@@ -156,7 +156,7 @@ class SessionState(SessionCalls, Generic[T]):
         """Return the text of an ``UnflushedWarning``: the session has ended in this way, and its work is lost."""
         transaction = self._transaction
         assert transaction is not None
-        dequeued = sum(count for _, count in self._runs_of(transaction))
+        dequeued = count_of(self._runs_of(transaction))
         parts = []
         if transaction.count or not dequeued:
             parts.append(many(transaction.count, "enqueued item is", "enqueued items are") + " dropped")
@@ -181,7 +181,7 @@ class SessionState(SessionCalls, Generic[T]):
                 if self._taken:
                     self._note(transaction)
                 if transaction.runs:
-                    self._release(transaction, sum(run[1] for run in transaction.runs) - transaction.given)
+                    self._release(transaction, count_of(transaction.runs) - transaction.given)
 
     def _roll_back(self, following: Transaction | None) -> None:
         """Discard the transaction of the session and put ``following`` in its place."""
@@ -701,7 +701,7 @@ def hold_again(session: SessionState[Any], runs: Sequence[Run]) -> bool:
         """Hold the items, which only this session then gives back."""
         if not ready.hold_again(runs):
             return False
-        work.runs, work.given = list(runs), sum(count for _, count in runs)
+        work.runs, work.given = list(runs), count_of(runs)
         work.since_seconds = open_queue.now()
         return True
 
@@ -722,7 +722,7 @@ def uncount(session: SessionState[Any], count: int) -> None:
     if transaction is None or session._trial is None:
         return
     session._note(transaction)
-    if checked_held(count, sum(length for _, length in transaction.runs)):
+    if checked_held(count, count_of(transaction.runs)):
         session._trial.uncount(transaction, count)
 
 

@@ -27,7 +27,7 @@ from persistentqueue import (
 from persistentqueue.cli import main
 from persistentqueue.core.availability import Availability
 from persistentqueue.core.frame import decode_frame, encode_frame
-from persistentqueue.core.intervals import Cursor
+from persistentqueue.core.intervals import Cursor, Intervals
 from persistentqueue.core.operations import (
     Dequeue,
     ExtentRow,
@@ -723,7 +723,7 @@ def test_a_cursor_counts_what_it_passed() -> None:
             cursor.consume(n, 1)
         assert cursor.count == len(members)
         first, end = sorted([chance.randrange(41), chance.randrange(41)])
-        done = [n for start, count in cursor.done_of([(first, end - first)]) for n in range(start, start + count)]
+        done = [n for start, count in cursor.done_of(Intervals().rest(first, end)) for n in range(start, start + count)]
         left = [n for start, count in cursor.unconsumed(first, end) for n in range(start, start + count)]
         assert done == [n for n in range(first, end) if n in members]
         assert left == [n for n in range(first, end) if n not in members]

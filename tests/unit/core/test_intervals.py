@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import SupportsIndex
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persistentqueue.core.intervals import Cursor, Intervals, united
+from persistentqueue.core.intervals import Cursor, Intervals, Run, united
 
 MEMBERS = st.sets(st.integers(0, 40))
 
@@ -25,6 +26,12 @@ def make(members: set[int]) -> Intervals:
 def members_of(intervals: Intervals) -> list[int]:
     """Return the members, in the order of the runs."""
     return [member for first, count in intervals for member in range(first, first + count)]
+
+
+def check(intervals: Intervals, members: set[int]) -> None:
+    """Check that the set has exactly these members, in runs that do not touch."""
+    assert (members_of(intervals), len(intervals)) == (sorted(members), len(members))
+    assert all(sum(run) < behind for run, (behind, _) in pairwise(intervals.runs()))
 
 
 @given(MEMBERS)
@@ -112,13 +119,76 @@ def test_a_copy_is_another_set(members: set[int], removed: set[int]) -> None:
     assert (members_of(other), len(other)) == ([*sorted(members - removed), 50], len(members - removed) + 1)
 
 
-@given(MEMBERS, st.integers(1, 5))
-def test_gaps_of_a_set(members: set[int], below: int) -> None:
-    """The gaps are the numbers that are missing below the highest member, from a number below all members on."""
-    intervals = make({member + below for member in members})
-    gaps = intervals.gaps(0)
-    expected = set(range(max(members, default=0) + below)) - {member + below for member in members} if members else []
-    assert (members_of(gaps), len(gaps)) == (sorted(expected), len(expected))
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 6), st.booleans()), max_size=30), st.integers(1, 6))
+def test_many_runs_at_once(changes: list[tuple[int, int, bool]], count: int) -> None:
+    """``add_all`` and ``remove_all`` take runs in any order, and ``move_lowest`` moves whole runs as long as they
+    fit."""
+    intervals, members = Intervals(), set[int]()
+    for adds in (True, False, True):
+        runs, seen = list[Run](), set[int]()
+        for first, length, is_meant in changes:
+            run = set(range(first, first + length))
+            if is_meant is adds and not run & seen and (not run & members if adds else run <= members):
+                runs.append((first, length))
+                seen |= run
+        if adds:
+            intervals.add_all(runs)
+            members |= seen
+        else:
+            intervals.remove_all(runs)
+            members -= seen
+        check(intervals, members)
+    moved: list[Run] = []
+    while members and (left := count - len(members_of(Intervals(moved)))):
+        intervals.move_lowest(left, moved)
+        members -= set(members_of(Intervals(moved)))
+    assert sum(length for _, length in moved) <= count
+    check(intervals, members)
+    assert all(sum(run) < behind for run, (behind, _) in pairwise(moved))
+
+
+@given(MEMBERS, MEMBERS, st.integers(0, 41), st.integers(0, 41))
+def test_sets_of_sets(members: set[int], others: set[int], first: int, end: int) -> None:
+    """``common``, ``below``, ``rest``, ``within``, ``unite`` and ``subtract`` are those of sets, and join runs that
+    touch."""
+    intervals, other, numbers = make(members), make(others), set(range(first, end))
+    check(intervals.common(other), members & others)
+    check(intervals.below(end), {member for member in members if member < end})
+    check(intervals.rest(first, end), numbers - members)
+    check(Intervals(intervals.within(first, end)), members & numbers)
+    union = intervals.copy()
+    union.unite(make(others - members))
+    check(union, members | others)
+    union.subtract(other)
+    check(union, members - others)
+    check(intervals, members)
+
+
+@pytest.mark.parametrize("change", [Intervals.unite, Intervals.subtract])
+def test_a_change_that_does_not_fit_is_refused(change: Callable[[Intervals, Intervals], None]) -> None:
+    """A set that has a part of another one can neither take it nor give it up."""
+    with pytest.raises(AssertionError):
+        change(Intervals([(0, 2), (5, 2)]), Intervals([(6, 2), (9, 1)]))
+    with pytest.raises(AssertionError):
+        Intervals([(0, 2), (1, 2)])
+
+
+@given(MEMBERS, MEMBERS)
+def test_runs_that_a_cursor_lacks(members: set[int], others: set[int]) -> None:
+    """``lacks`` tells whether none of the sequences is consumed, or in two runs; ``consume_all`` consumes them."""
+    cursor = Cursor("", 3, Intervals((member + 4, 1) for member in sorted(members)))
+    consumed = {0, 1, 2} | {member + 4 for member in members}
+    runs = [(number, 1) for number in others]
+    is_lacking = bool(others) and not others & consumed
+    assert not runs or cursor.lacks(runs, 41) is is_lacking
+    assert not runs or not cursor.lacks(runs, max(others))
+    assert not runs or not cursor.lacks([*runs, runs[0]], 41)
+    assert not runs or not cursor.lacks([*runs, (50, 0)], 60)
+    if is_lacking:
+        cursor.consume_all(Intervals(runs))
+        assert cursor.count == len(consumed | others)
+        assert members_of(Intervals(cursor.unconsumed(0, 60))) == sorted(set(range(60)) - consumed - others)
+        assert not cursor.consumed or cursor.consumed.lowest > cursor.frontier
 
 
 @given(st.lists(st.integers(0, 40), unique=True), st.lists(st.integers(0, 40), unique=True))
@@ -219,7 +289,7 @@ def test_any_order_of_changes(changes: list[tuple[int, int]]) -> None:
         elif kind == 1 and members:
             moved: list[tuple[int, int]] = []
             intervals.move_lowest(2, moved)
-            members -= set(range(moved[0][0], sum(moved[0])))
+            members -= set(members_of(Intervals(moved)))
         elif kind == 2 and number in members:
             intervals.remove(number, 1)
             members.remove(number)

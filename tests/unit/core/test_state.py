@@ -3,14 +3,12 @@ dequeued."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from persistentqueue.core.availability import Availability
-from persistentqueue.core.intervals import Cursor, Run
+from persistentqueue.core.intervals import Cursor, Intervals
 from persistentqueue.core.operations import (
     Checkpoint,
     Dequeue,
@@ -116,7 +114,7 @@ def test_consumption_looks_at_few_subscriptions(monkeypatch: pytest.MonkeyPatch)
     looked: list[Cursor] = []
     done_of = Cursor.done_of
 
-    def counted(cursor: Cursor, runs: Iterable[Run]) -> list[Run]:
+    def counted(cursor: Cursor, runs: Intervals) -> Intervals:
         looked.append(cursor)
         return done_of(cursor, runs)
 

@@ -78,7 +78,9 @@ BODY_BYTES_MAX = 2**32 - 1
 _FRAME = struct.Struct("<4sIQIIII")
 _U32 = struct.Struct("<I")
 
-assert _FRAME.size + _U32.size == FRAME_HEADER_BYTES
+CHECKSUM_BYTES = _U32.size
+"""Bytes of the checksum, with which the header of a frame ends."""
+assert _FRAME.size + CHECKSUM_BYTES == FRAME_HEADER_BYTES
 
 
 class Frame(NamedTuple):
@@ -102,7 +104,7 @@ def encode_frame(
 
 
 class _Opened(NamedTuple):
-    """The header of a frame with a valid checksum, and the position of its body."""
+    """The header of a frame with a valid checksum, and the position of its body in the data."""
 
     number: int
     previous: int
@@ -113,13 +115,13 @@ class _Opened(NamedTuple):
     end: int
 
 
-def decode_frame(data: bytes, offset: int, salt: int, file: str) -> Frame:
-    """Check and decode the frame at ``offset`` of the log ``data``.
+def decode_frame(data: bytes, offset: int, salt: int, file: str, base: int = 0) -> Frame:
+    """Check and decode the frame at ``offset`` of the log, of which ``data`` are the bytes from ``base`` on.
 
     Raises ``CorruptionError``. The caller decides whether the frame is damaged or the log ends there (see
     ``find_frame``). Lengths and counts are compared with the available bytes before anything is allocated for them.
     """
-    number, previous, checksum, transactions, operations, body_at, end = _open(data, offset, salt, file)
+    number, previous, checksum, transactions, operations, body_at, end = _open(data, offset, salt, file, base)
     try:
         decoded = list(decode_transactions(data, body_at, end))
         counts = (len(decoded), sum(map(len, decoded)))
@@ -127,7 +129,7 @@ def decode_frame(data: bytes, offset: int, salt: int, file: str) -> Frame:
             raise FieldError(f"{transactions} transactions with {operations} operations", "{} with {}".format(*counts))
     except FieldError as damage:
         raise CorruptionError(file, offset, *damage.args) from None
-    return Frame(offset, end, number, previous, checksum, decoded)
+    return Frame(offset, end + base, number, previous, checksum, decoded)
 
 
 def decode_lone_transaction(data: bytes, offset: int, salt: int, file: str) -> tuple[int, Iterator[Operation]]:
@@ -158,23 +160,33 @@ def _decode_lone(data: bytes, opened: _Opened, file: str, offset: int) -> Iterat
         raise CorruptionError(file, offset, *damage.args) from None
 
 
-def _open(data: bytes, offset: int, salt: int, file: str) -> _Opened:
+def _open(data: bytes, offset: int, salt: int, file: str, base: int = 0) -> _Opened:
     """Check the frame at ``offset``, but not the content of its body. Raises ``CorruptionError``."""
-    body_at = offset + FRAME_HEADER_BYTES
+    at = offset - base
+    body_at = at + FRAME_HEADER_BYTES
     if len(data) < body_at:
-        raise CorruptionError(file, offset, "a frame", f"the end of the file, {len(data) - offset} bytes on")
-    magic, low_salt, number, body_bytes, transactions, operations, previous = _FRAME.unpack_from(data, offset)
+        raise CorruptionError(file, offset, "a frame", f"the end of the file, {len(data) - at} bytes on")
+    magic, low_salt, number, body_bytes, transactions, operations, previous = _FRAME.unpack_from(data, at)
     if magic != FRAME_MAGIC or low_salt != salt & 0xFFFFFFFF:
-        raise CorruptionError(file, offset, "a frame of this log", f"{data[offset : offset + 8]!r}")
+        raise CorruptionError(file, offset, "a frame of this log", f"{data[at : at + 8]!r}")
     end = body_at + body_bytes
     if end > len(data):
         raise CorruptionError(file, offset, f"a frame of {body_bytes} bytes", f"{len(data) - body_at} bytes")
     (checksum,) = _U32.unpack_from(data, body_at - _U32.size)
-    fields = crc32(data[offset : body_at - _U32.size], seed(salt, offset))
+    fields = crc32(data[at : body_at - _U32.size], seed(salt, offset))
     found = crc32(memoryview(data)[body_at:end], fields)
     if found != checksum:
         raise CorruptionError(file, offset, f"a frame with checksum {checksum:#010x}", f"{found:#010x}")
     return _Opened(number, previous, checksum, transactions, operations, body_at, end)
+
+
+def claimed_bytes(data: bytes, salt: int) -> int:
+    """Return the length of the frame that seems to begin the data, or that of a header if there are fewer bytes. Return
+    0 if no frame of this log begins there."""
+    if len(data) < FRAME_HEADER_BYTES:
+        return FRAME_HEADER_BYTES
+    magic, low_salt, _, body_bytes, *_ = _FRAME.unpack_from(data)
+    return FRAME_HEADER_BYTES + body_bytes if (magic, low_salt) == (FRAME_MAGIC, salt & 0xFFFFFFFF) else 0
 
 
 def find_frame(data: bytes, start: int, salt: int, file: str) -> Frame | None:

@@ -20,6 +20,7 @@ Memory follows the number of extents and gaps, never the number of items. Invari
 
 from __future__ import annotations
 
+import pickle
 from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -249,6 +250,11 @@ class State:
             self._check_new(*operation)
         elif isinstance(operation, SubscriptionClosed):
             self._check_known(operation.number)
+
+    def copy(self) -> State:
+        """Return a copy. It takes a fraction of the time of ``copy.deepcopy``, which copies each number by itself."""
+        copied: State = pickle.loads(pickle.dumps(self, pickle.HIGHEST_PROTOCOL))
+        return copied
 
     def become(self, other: State) -> None:
         """Take over another state, which the caller gives up, in one step that nothing interrupts."""

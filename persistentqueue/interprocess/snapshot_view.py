@@ -206,8 +206,8 @@ class View(Uncopyable):
     returned. An item that is consumed while it is being read is left out. An item that is compacted or moved is read
     in its new place.
 
-    If nothing has changed, a look costs a few system calls, and one for each file. Otherwise it reads the log, a few
-    MiB at most.
+    If nothing has changed, a look costs a few system calls, and one for each file. Otherwise it also reads what was
+    appended to the log since the last look. The first look, and one behind a trim, read the log, a few MiB at most.
 
     Args:
         path: The directory that holds the queue.

@@ -31,10 +31,10 @@ from ..core.state import Extent, State
 from ..drawing.text import many
 from ..errors import CorruptionError, PersistentQueueError
 from ..recovery.in_doubt import MayDecide, is_decided
-from ..recovery.replay import Recovered, recover
+from ..recovery.replay import Recovered, advance, recover
 from ..storage.layout import MAKE_FIRST, find_generations, no_queue
 from ..storage.locations import DATA_DIRECTORY, Places, read_places
-from ..storage.log_reader import SNAPSHOT, Replay, is_unchanged, read_steadily
+from ..storage.log_reader import SNAPSHOT, Last, Replay, last_of, read_further, read_steadily
 from ..storage.relocation import need_data, need_own_location
 from ..storage.segment import NO_BOUND, FoundBlock, Segment, segment_name
 from ..system.bad_pages import read_around
@@ -186,7 +186,8 @@ def _make_durable(disk: Disk, replay: Replay) -> None:
 class Onlooker:
     """A reader that looks at one queue again and again, for a caller that waits for new items.
 
-    If nothing has changed, a look costs a few system calls and no sync. A pickled copy has not looked yet.
+    A further look reads only what was appended to the log meanwhile. If that is nothing, it costs a few system calls
+    and no sync. A pickled copy has not looked yet.
 
     Args:
         disk: The access to the file system.
@@ -202,6 +203,8 @@ class Onlooker:
         self._directory = abspath(directory)
         self._decide = partial(is_decided, disk, self._directory) if asks else None
         self._last: tuple[Places, Recovered] | None = None
+        self._end = Last(0, 0, 0)
+        """The last frame of the log that the last look has found."""
         self._is_durable = False
 
     def __reduce__(self) -> tuple[type[Onlooker], tuple[Disk, str, bool]]:
@@ -226,32 +229,48 @@ class Onlooker:
         With ``durably``, the state is durable on return. An onlooker is for one thread at a time.
         """
         try:
-            if self._last is not None and self._is_unchanged(*self._last):
+            found = self._look_further()
+            if found is not None:
                 if durably and not self._is_durable:
-                    _make_durable(self._disk, self._last[1].replay)
+                    _make_durable(self._disk, found[1].replay)
                     self._is_durable = True
-                return self._last
+                return found
         except (CorruptionError, FileNotFoundError):  # a newer generation has just replaced this log
             pass
-        self._last, self._is_durable = None, durably
+        self._last = None
         places, recovered = look(self._disk, self._directory, durably, self._decide)
-        recovered.replay = recovered.replay._replace(frames=[])  # the state has their content, in less memory
-        self._last = places, recovered
-        return self._last
+        return self._keep(places, recovered, durably)
 
-    def _is_unchanged(self, places: Places, recovered: Recovered) -> bool:
-        """Return whether the log is still this file, with nothing behind its last frame, and is still the newest one.
+    def _look_further(self) -> tuple[Places, Recovered] | None:
+        """Return the last result with what the log has got since, and read no more than that. Return None if the whole
+        log must be read.
 
         An adopted file may have its usual name by now: a split holds both names.
         """
-        disk, replay = self._disk, recovered.replay
-        if replay.torn_bytes or recovered.lost_transactions:  # more of it may be there by now
-            return False
-        if recovered.prepared is not None and self._decide is not None:  # so may the decision
-            return False
-        is_same = is_unchanged(disk, replay)
+        if self._last is None:
+            return None
+        disk, (places, recovered) = self._disk, self._last
+        may_be_decided = recovered.prepared is not None and self._decide is not None
+        if recovered.replay.torn_bytes or recovered.lost_transactions or may_be_decided:  # more may be there by now
+            return None
+        further = read_further(disk, recovered.replay, self._end)
+        # Behind the reading: a log that was superseded may have been overwritten meanwhile.
         newest = find_generations(disk, self._directory)[-1:]
-        return is_same and newest == [replay.header.number] and read_places(disk, self._directory) == places
+        if further is None or newest != [further.header.number] or read_places(disk, self._directory) != places:
+            return None
+        if not further.frames:
+            return self._last
+        following = advance(disk, places, recovered, further)
+        if following is not None and following.state.extents:
+            need_data(disk, places)
+        return self._keep(places, following, False) if following is not None else None
+
+    def _keep(self, places: Places, recovered: Recovered, is_durable: bool) -> tuple[Places, Recovered]:
+        """Keep the result, without its frames: the state has their content, in less memory."""
+        self._end, self._is_durable = last_of(recovered.replay.frames), is_durable
+        recovered.replay = recovered.replay._replace(frames=[])
+        self._last = places, recovered
+        return self._last
 
 
 def plan(disk: Disk, places: Places, recovered: Recovered, runs: Iterable[Run]) -> list[Split]:

@@ -19,14 +19,14 @@ generation, beside the old one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import inf
 
 from ..core.block import SEGMENT_MAGIC
-from ..core.frame import DOUBTED
+from ..core.frame import DOUBTED, Frame
 from ..core.header import HEADER_BYTES, Header, decode_header
 from ..core.operations import Adoption, Enqueue, Operation, SegmentCreated
 from ..core.state import Prepared, State, StateError, Unfolding
@@ -154,14 +154,34 @@ def recover(disk: Disk, places: Places, decide: MayDecide | None = None, meter: 
     return recovered
 
 
+def advance(disk: Disk, places: Places, recovered: Recovered, further: Replay) -> Recovered | None:
+    """Return what was ``recovered``, with the frames of ``further``, which have followed since. Nothing else is read.
+
+    Return None if the whole log must be read: a transaction over several queues is about to be decided, or frames are
+    lost. The files to clean up are those of the earlier look. Raises ``CorruptionError``.
+    """
+    if recovered.prepared is not None or recovered.resolved is not None:
+        return None
+    lists = {name: getattr(recovered, name).copy() for name in ("redo", "unsynced", "adopted", "adoptions")}
+    following = replace(recovered, state=recovered.state.copy(), replay=further, lost_at=further.end, **lists)
+    _apply_groups(disk, places, following, further.frames, SILENT)
+    return None if following.prepared is not None or following.lost_transactions else following
+
+
 def _apply(disk: Disk, places: Places, replay: Replay, meter: Meter) -> Recovered:
     try:
         recovered = Recovered(State.restore(replay.checkpoint, replay.supplement), replay)
     except StateError as error:
         raise CorruptionError(replay.file, replay.frames[0].offset, *error.args) from None
-    salts = {number: segment.salt for number, segment in recovered.state.segments.items()}
-    groups, unfolding = replay.frames[1:], Unfolding()
     recovered.lost_at, recovered.lost_transactions = replay.end, replay.behind
+    _apply_groups(disk, places, recovered, replay.frames[1:], meter)
+    return recovered
+
+
+def _apply_groups(disk: Disk, places: Places, recovered: Recovered, groups: Sequence[Frame], meter: Meter) -> None:
+    """Apply the frames behind a checkpoint, or behind those that were applied, up to the first one that is lost."""
+    replay, unfolding = recovered.replay, Unfolding()
+    salts = {number: segment.salt for number, segment in recovered.state.segments.items()}
     inbox = look_into_inbox(disk, places) if groups else {}
     for at, group in enumerate(groups):
         operations = list(chain.from_iterable(group.transactions))
@@ -181,7 +201,6 @@ def _apply(disk: Disk, places: Places, replay: Replay, meter: Meter) -> Recovere
         meter.advance(group.end - group.offset)
     recovered.prepared = unfolding.prepared
     recovered.transactions -= unfolding.aborted
-    return recovered
 
 
 def is_written(

@@ -45,7 +45,18 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from ..core.frame import END, LOG_MAGIC, SEALED, SYNCED, Frame, decode_frame, find_frame
+from ..core.frame import (
+    CHECKSUM_BYTES,
+    END,
+    FRAME_HEADER_BYTES,
+    LOG_MAGIC,
+    SEALED,
+    SYNCED,
+    Frame,
+    claimed_bytes,
+    decode_frame,
+    find_frame,
+)
 from ..core.header import HEADER_BYTES, Header, decode_header
 from ..core.operations import Adoption, Checkpoint, Operation, SegmentCreated
 from ..errors import CorruptionError, MemoryShortageError
@@ -64,6 +75,8 @@ LISTINGS_MAX = 10
 """Most listings that show no log, while other signs say that there is a queue, until they are believed."""
 _TRIES = 100
 _ZEROS = bytes(64 * 1024)
+_STEP_BYTES = 64 * 1024
+"""Bytes that are read at once of the frames behind those that were read before, unless one is longer."""
 _REPAIR = "nothing was changed: run repair, which keeps what can be read"
 
 
@@ -127,6 +140,20 @@ class Replay(NamedTuple):
     def last_number(self) -> int:
         """The number of the last valid frame."""
         return self.frames[-1].number
+
+
+class Last(NamedTuple):
+    """The last frame of a log that was read, which others may follow."""
+
+    offset: int
+    number: int
+    checksum: int
+
+
+def last_of(frames: Sequence[Frame]) -> Last:
+    """Return the last one of these frames, without its content."""
+    frame = frames[-1]
+    return Last(frame.offset, frame.number, frame.checksum)
 
 
 def list_generations(disk: Disk, directory: str) -> list[int]:
@@ -347,12 +374,45 @@ def named_segments(replay: Replay) -> list[tuple[int, int, str]]:
     return named
 
 
-def is_unchanged(disk: Disk, read: Replay) -> bool:
-    """Return whether the log is still the file that was read, with nothing behind its last frame.
+def read_further(disk: Disk, read: Replay, last: Last) -> Replay | None:
+    """Return a log that was ``read`` up to the frame ``last``, with the frames that follow alone.
 
-    Raises ``CorruptionError``, ``UnsupportedFormatError`` and ``OSError``.
+    Return None if the whole log must be read: it is not the file that was read, or it does not end clearly. A change of
+    what was read is not noticed if it leaves the header and the last frame as they were.
+
+    Raises ``CorruptionError``, ``UnsupportedFormatError``, ``MemoryShortageError`` and ``OSError``.
     """
     with opened_plain(disk, read.file) as fd:
-        header = read_all(disk, fd, HEADER_BYTES, 0)
-        behind = read_all(disk, fd, len(END), read.end)
-    return decode_header(header, LOG_MAGIC, read.file) == read.header and behind == END[: len(behind)]
+        header = decode_header(read_all(disk, fd, HEADER_BYTES, 0), LOG_MAGIC, read.file)
+        checksum = read_all(disk, fd, CHECKSUM_BYTES, last.offset + FRAME_HEADER_BYTES - CHECKSUM_BYTES)
+        if header != read.header or checksum != last.checksum.to_bytes(CHECKSUM_BYTES, "little"):
+            return None
+        frames, end, needed_bytes = list[Frame](), read.end, len(END)
+        while True:
+            rest = read_needed(disk, fd, needed_bytes, end, read.file, _REPAIR)
+            found = _frames_behind(rest, end, header.salt, read.file, last)
+            if found:
+                rest, end, last = rest[found[-1].end - end :], found[-1].end, last_of(found)
+                frames += found
+            size_bytes = disk.fstat(fd).st_size
+            if rest[: len(END)] == END[: size_bytes - end]:
+                break
+            needed_bytes = claimed_bytes(rest, header.salt) + len(END)
+            if needed_bytes <= len(rest) or end + needed_bytes > size_bytes + len(END) or header.flags & SEALED:
+                return None
+            needed_bytes = max(needed_bytes, _STEP_BYTES)
+    return read._replace(frames=frames, end=end)
+
+
+def _frames_behind(data: bytes, offset: int, salt: int, file: str, last: Last) -> list[Frame]:
+    """Return the frames that follow the frame ``last`` in a log of which ``data`` are the bytes from ``offset`` on."""
+    frames: list[Frame] = []
+    at = offset
+    with suppress(CorruptionError):  # the end of the log, or of the bytes that were read
+        while True:
+            frame = decode_frame(data, at, salt, file, offset)
+            if (frame.number, frame.previous) != (last.number + 1, last.checksum):
+                break
+            frames.append(frame)
+            at, last = frame.end, last_of(frames)
+    return frames

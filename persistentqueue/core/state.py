@@ -57,6 +57,8 @@ from .operations import (
     dequeues,
 )
 
+_FEW = 8
+"""Operations that are applied as quickly one by one as in groups."""
 _RUN = itemgetter(slice(1, None))
 """Returns the run of a ``Dequeue``."""
 
@@ -177,6 +179,10 @@ class State:
     def apply_all(self, operations: Sequence[Operation]) -> None:
         """Apply the operations, in order, and all runs that a subscription consumes in a row at once. Raises
         ``StateError`` as ``apply`` does."""
+        if len(operations) <= _FEW:
+            for operation in operations:
+                self.apply(operation)
+            return
         for kind, alike in groupby(operations, type):
             if kind is Dequeue:
                 for subscription, its in groupby(alike, itemgetter(0)):

@@ -128,15 +128,18 @@ class Availability:
     def hold_again(self, runs: Sequence[Run]) -> bool:
         """Hand out exactly these runs. Return False, and hand out nothing, unless all of them are ready."""
         self.recall()
-        held: list[Run] = []
-        for first, count in runs:
-            end = first + count
-            ready = self.returned.overlap(first, end) + max(end - max(first, self._behind), 0)
-            if ready != count or end > self._state.next_sequence:
-                self.release(held)
-                return False
-            self._take_out(first, end, Intervals())
-            held.append((first, count))
+        if not runs:
+            return True
+        # A cursor that has consumed nothing tells whether the runs are apart, and there.
+        if not Cursor().lacks(runs, self._state.next_sequence):
+            return False
+        wanted = Intervals(runs)
+        if self.members().common(wanted).size < wanted.size:
+            return False
+        self.returned.subtract(wanted.below(self._behind))
+        if wanted.end > self._behind:
+            self.returned.unite(wanted.rest(self._behind, wanted.end))
+            self._behind = wanted.end
         return True
 
     def release(self, runs: Sequence[Run]) -> None:

@@ -319,14 +319,15 @@ class CountedAvailability(Availability):
         super().__init__(state, number)
         self._disk = disk
         self._shielded = context.guards.shielded
-        self._due: list[tuple[float, int, int]] = []
-        """Heap of the delayed runs: when each is due, by the monotonic clock, its first sequence, and its count."""
+        self._due: list[tuple[float, int, list[Run]]] = []
+        """Heap of the delayed runs: when some are due, by the monotonic clock, the first sequence of the first one, and
+        the runs."""
         attempts, now_ns = state.attempts.get(number), disk.time_ns()
         for first, count, (due_ns, delay_ns) in attempts.delays if attempts is not None else ():
             left_ns = min(due_ns - now_ns, delay_ns)
             if left_ns > 0:
                 self._take_out(first, first + count, self.delayed)
-                heappush(self._due, (disk.monotonic() + left_ns / _NS, first, count))
+                heappush(self._due, (disk.monotonic() + left_ns / _NS, first, [(first, count)]))
 
     def __len__(self) -> int:
         self._see_what_is_due()
@@ -356,12 +357,11 @@ class CountedAvailability(Availability):
             count = min(count, max(self.returned.overlap(0, suspect) + ahead, 1))
         return self.hold(count, runs)
 
-    def postpone(self, runs: Iterable[Run], seconds: float) -> None:
+    def postpone(self, runs: list[Run], seconds: float) -> None:
         """Take back runs that were handed out; they are ready again after ``seconds``."""
         due_seconds = self._disk.monotonic() + seconds  # first: an error of the sum finds nothing done
-        for first, count in runs:
-            self.delayed.add(first, count)
-            heappush(self._due, (due_seconds, first, count))
+        self.delayed.add_all(runs)
+        heappush(self._due, (due_seconds, runs[0][0], runs))
 
     def seconds_until_due(self) -> float | None:
         """Return the seconds until the next delayed run is due, 0.0 if one is due; None if nothing is delayed."""
@@ -374,9 +374,9 @@ class CountedAvailability(Availability):
     def _return_due(self) -> None:
         """Make the delayed runs ready that are due. An interruption would lose a run that is out of the heap."""
         while self._due and self._due[0][0] <= self._disk.monotonic():
-            _, first, count = heappop(self._due)
-            self.delayed.remove(first, count)
-            self.returned.add(first, count)
+            _, _, runs = heappop(self._due)
+            self.delayed.remove_all(runs)
+            self.returned.add_all(runs)
 
 
 class CountedReader(Reader):

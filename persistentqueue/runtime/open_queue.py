@@ -34,6 +34,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from itertools import chain
 from math import inf
 from operator import attrgetter
 from typing import TypeVar
@@ -673,15 +674,18 @@ class OpenQueue(ClosableQueue):
     def _release_later(
         self, ready: CountedAvailability, later: list[tuple[int, int, float]], transaction: Transaction | None
     ) -> None:
+        by_seconds: dict[float, list[Run]] = {}
+        for first, count, seconds in later:
+            by_seconds.setdefault(seconds, []).append((first, count))
         if transaction is not None:
-            transaction.runs = without(transaction.runs, [(first, count) for first, count, _ in later])
+            transaction.runs = without(transaction.runs, chain.from_iterable(by_seconds.values()))
         with self.mutex:
-            for first, count, seconds in later:
+            for seconds, runs in by_seconds.items():
                 if seconds:
-                    ready.postpone([(first, count)], seconds)
+                    ready.postpone(runs, seconds)
                 else:
-                    ready.release([(first, count)])
-                self.counts.given_back += count
+                    ready.release(runs)
+                self.counts.given_back += count_of(runs)
             later.clear()
             self._waiters.wake_all()
 

@@ -57,6 +57,8 @@ DELAY_SECONDS_MAX = 10 * 366 * 86_400.0
 """Ten years, in seconds. The log counts nanoseconds and has room for more."""
 _BATCH_ITEMS = 256
 """Number of items that are read, or of dead letters that are moved back, at a time."""
+_STEP_RUNS = 1024
+"""Most runs whose delays are logged by one commit."""
 _NS = 10**9
 _NEVER_FLUSHED = "delivered {}, never flushed: each time the process ended, or the session was rolled back"
 
@@ -421,13 +423,13 @@ class Trial:
             for first, count, times in retries.pieces(ready, transaction.runs)
             if not retries.is_used_up(times) and (seconds := retries.delay_seconds(times))
         ]
-        if not later:
-            return
-        note = Transaction(ready)
-        note.operations = [retries.delayed(ready, *each) for each in later]
-        with suppress(PersistentQueueError, OSError):  # then the delay is in memory only, until the queue is closed
-            retries.open_queue.commit(note)
-        retries.open_queue.release_later(ready, later, transaction)
+        # In steps: each operation takes its time, and the flushes of other threads come in between.
+        for part in (later[at : at + _STEP_RUNS] for at in range(0, len(later), _STEP_RUNS)):
+            note = Transaction(ready)
+            note.operations = [retries.delayed(ready, *each) for each in part]
+            with suppress(PersistentQueueError, OSError):  # then the delay is in memory only, until the queue is closed
+                retries.open_queue.commit(note)
+            retries.open_queue.release_later(ready, part, transaction)
 
 
 def commit_tried(works: Sequence[tuple[OpenQueue, Transaction, Trial | None]], timeout_seconds: float | None) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from types import FrameType
 
 import pytest
 
 from persistentqueue import PersistentQueue, Session, Subscription
+from persistentqueue.engine.transaction import Transaction
+from persistentqueue.runtime.open_queue import OpenQueue
+from persistentqueue.runtime.session_state import hold_again
 from tests.conftest import QueueFactory
 from tests.support.queues import crash, drain, put
 
@@ -121,3 +125,26 @@ def test_trims(queue: PersistentQueue, open_queue: QueueFactory) -> None:
             session.flush()
         assert len(items) == left
         assert set(items) >= set(EVEN)
+
+
+def test_delays(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rollback logs the delays of many runs in several commits, and the items are ready again at once."""
+    queue = open_queue(retry_delay_seconds=100)
+    put(queue, *(item(number) for number in range(2 * GAPS)))
+    ready = queue._open().need_plain().ready
+    commit, sizes = OpenQueue.commit, list[int]()
+
+    def noted(open_queue: OpenQueue, transaction: Transaction, timeout_seconds: float | None = None) -> None:
+        sizes.append(len(transaction.operations))
+        commit(open_queue, transaction, timeout_seconds)
+
+    with queue.session() as kept:
+        runs = [(number, 1) for number in range(0, 2 * GAPS, 2)]
+        assert calls_in(lambda: hold_again(kept, runs)) < MANY
+        monkeypatch.setattr(OpenQueue, "commit", noted)
+        kept.rollback()
+        assert (sum(sizes), len(sizes)) == (GAPS, 2)
+        assert (len(ready.delayed), len(ready)) == (GAPS, GAPS)
+        monkeypatch.setattr(ready, "_disk", replace(queue._open().disk, monotonic=lambda: 1e9))
+        assert calls_in(lambda: len(ready)) < MANY
+        assert (len(ready.delayed), len(ready)) == (0, 2 * GAPS)

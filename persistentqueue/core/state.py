@@ -471,10 +471,9 @@ class State:
         operations: list[Operation] = [
             SubscriptionOpened(number, cursor.frontier, cursor.name) for number, cursor in self.subscriptions.items()
         ]
+        needed = self.gone.rest(self.gone.frontier, self.next_sequence)
         for number, cursor in self.subscriptions.items():
-            own = cursor.consumed.copy()
-            own.subtract(self.gone.done_of(own))
-            operations += dequeues(number, own.runs())
+            operations += dequeues(number, cursor.consumed.common(needed).runs())
         return operations + rest
 
     def retire(self, number: int) -> None:

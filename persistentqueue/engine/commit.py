@@ -519,7 +519,9 @@ class Committer:
 
     def _check_runs(self, number: int, runs: Sequence[Run], taken: Intervals) -> None:
         """Raise ``StateError`` unless this subscription can consume these runs, and none of them is ``taken``."""
-        if not runs or (self._state.are_unconsumed(number, runs) and not taken.common(Intervals(runs)).size):
+        if not runs:
+            return
+        if self._state.are_unconsumed(number, runs) and not (taken.size and taken.common(Intervals(runs)).size):
             return
         seen = taken.copy()
         for first, count in runs:

@@ -201,7 +201,7 @@ MUTANTS = (
     Mutant("what was skipped is adopted", "engine/adoption", "        group = [each for each in group if not each.skipped]\n", "", "publishes"),
     Mutant("adopted in the order of the directory", "engine/inbox", "            name for name in sorted(found)", "            name for name in reversed(list(found))", "publishes"),
     Mutant("gone when the first one has it", "core/state", "            self._let_go(self._done_by_all(Intervals([(first, count)])))\n", "            self._let_go(Intervals([(first, count)]))\n", "subscribes"),
-    Mutant("a checkpoint forgets what only some have consumed", "core/state", "            operations += dequeues(number, own.runs())\n", "            pass\n", "subscribes", 54),
+    Mutant("a checkpoint forgets what only some have consumed", "core/state", "            operations += dequeues(number, cursor.consumed.common(needed).runs())\n", "            pass\n", "subscribes", 54),
     Mutant("a checkpoint forgets how far a subscription is", "core/state", "SubscriptionOpened(number, cursor.frontier, cursor.name) for", "SubscriptionOpened(number, self.gone.frontier, cursor.name) for", "subscribes"),
     Mutant("a checkpoint forgets that there is no plain queue", "core/state", "            return [SubscriptionClosed(0), *rest]\n", "            return rest\n", "subscribes", 6),
     Mutant("what only a removed one kept stays", "core/state", "            self._let_go(self._done_by_all(cursor.rest(self.gone.frontier, self.next_sequence)))\n", "            pass\n", "subscribes", 8),

@@ -474,9 +474,6 @@ class Cursor:
 
     def lacks(self, runs: Sequence[Run], end: int) -> bool:
         """Return whether these runs have sequences below ``end`` that are not consumed, each of them in one run."""
-        if len(runs) == 1:
-            first, count = runs[0]
-            return count > 0 and first + count <= end and not self.overlaps(first, first + count)
         firsts, ends = _bounds_of(runs)
         if firsts[0] < self.frontier or ends[-1] > end or min(map(_COUNT, runs)) <= 0:
             return False

@@ -279,7 +279,11 @@ class State:
     def are_unconsumed(self, subscription: int, runs: Sequence[Run]) -> bool:
         """Return whether ``check_unconsumed`` passes each of these runs, and no sequence is in two of them."""
         cursor = self.subscriptions.get(subscription)
-        return cursor is not None and cursor.lacks(runs, self.next_sequence)
+        if cursor is None or len(runs) != 1:
+            return cursor is not None and cursor.lacks(runs, self.next_sequence)
+        first, count = runs[0]  # the usual case
+        end = first + count
+        return count > 0 and end <= self.next_sequence and not cursor.overlaps(first, end)
 
     def dequeue(self, subscription: int, first: int, count: int) -> None:
         """Apply the fields of a ``Dequeue``."""
@@ -667,9 +671,17 @@ class State:
         while first < end:
             extent = self.extents[at]
             count = min(end, extent.end) - first
-            self._shrink(extent, count)
+            share_bytes = extent.live_bytes * count // extent.live
+            extent.live -= count
+            extent.live_bytes -= share_bytes
+            segment = self.segments[extent.segment]
+            segment.live -= count
+            segment.live_bytes -= share_bytes
+            self.live_bytes -= share_bytes
             if extent.live == 0:
                 emptied.append(at)
+            if segment.live == 0:
+                self.drained.add(extent.segment)
             first += count
             at += 1
         if len(emptied) == at - start:
@@ -687,26 +699,10 @@ class State:
             for first, count in sequences:
                 self._release(first, first + count)
             return
-        extents = self.extents[at:stop]
-        for extent in extents:
+        for extent in self.extents[at:stop]:
             count = sequences.overlap(extent.first, extent.end)
-            if count:
-                self._shrink(extent, count)
-        kept = [extent for extent in extents if extent.live]
-        if len(kept) < len(extents):
-            self.extents[at:stop], self._firsts[at:stop] = kept, [extent.first for extent in kept]
-
-    def _shrink(self, extent: Extent, count: int) -> None:
-        """Subtract so many gone sequences from the extent and its segment."""
-        share_bytes = extent.live_bytes * count // extent.live
-        extent.live -= count
-        extent.live_bytes -= share_bytes
-        segment = self.segments[extent.segment]
-        segment.live -= count
-        segment.live_bytes -= share_bytes
-        self.live_bytes -= share_bytes
-        if segment.live == 0:
-            self.drained.add(extent.segment)
+            if count:  # of an extent, only the number matters
+                self._release(extent.first, extent.first + count)
 
 
 def _decision(transaction: bytes, asking: Iterable[Participant]) -> Decision:

@@ -147,7 +147,7 @@ MUTANTS = (
     Mutant("the segments of open sessions are retired", "engine/trim", "            kept = self._segments.pinned\n", "            kept: set[int] = set()\n", "compacts", 13),
     Mutant("spilled segments are not held", "engine/store", "            self.segments.pin_pieces(transaction.staged)\n", "            pass\n", "compacts", 13),
     Mutant("the segment that is written on is retired", "engine/trim", "if n not in kept and (current is None or n != current.number)]", "if n not in self._segments._pins]", "drains", 16),
-    Mutant("a segment drains one item early", "core/state", "        if segment.live == 0:\n            self.drained.add", "        if segment.live <= 1:\n            self.drained.add"),
+    Mutant("a segment drains one item early", "core/state", "            if segment.live == 0:\n                self.drained.add", "            if segment.live <= 1:\n                self.drained.add"),
     Mutant("the oldest generation is read", "recovery/replay", "log_name(generations[-1])", "log_name(generations[0])"),
     Mutant("live segments are swept", "recovery/replay", "number not in known:", "number in known:"),
     Mutant("segments that sessions wrote ahead go on a full disk", "storage/segment_files", "if created.number not in pinned]\n        for created", "]\n        for created", "tests/unit/engine/test_admission.py::test_what_was_spilled_is_no_room"),

@@ -134,7 +134,7 @@ class Intervals:
             return
         span = slice(*self._places(other.lowest, other.end))
         firsts, ends = other._bounds()
-        # What stays is what the set has in common with the numbers that are not in the other one.
+        # The numbers that are not in the other set are a set as well. The common members stay.
         rest = [0, *ends], [*firsts, 2**64]
         kept = _common(_merged((self._firsts[span], self._ends[span]), rest))
         self._firsts[span], self._ends[span] = kept
@@ -176,8 +176,9 @@ class Intervals:
         self.size -= count
 
     def move_lowest(self, count: int, runs: list[Run]) -> int:
-        """Move the lowest runs of up to ``count`` members, or the first members of the lowest one, to the end of
-        ``runs``, and return the number of members.
+        """Move runs of up to ``count`` members, the lowest ones, to the end of ``runs``. Return the number of members.
+
+        If the lowest run has more members, its first ones are moved.
 
         The lowest run is joined to the last one of ``runs`` if they touch. The set must not be empty. An interruption,
         by a signal handler for instance, finds the members in exactly one of both places.

@@ -394,8 +394,10 @@ def read_further(disk: Disk, read: Replay, last: Last) -> Replay | None:
             if found:
                 rest, end, last = rest[found[-1].end - end :], found[-1].end, last_of(found)
                 frames += found
+            if rest[: len(END)] == END:
+                break
             size_bytes = disk.fstat(fd).st_size
-            if rest[: len(END)] == END[: size_bytes - end]:
+            if rest == END[: size_bytes - end]:  # the file ends here
                 break
             needed_bytes = claimed_bytes(rest, header.salt) + len(END)
             if needed_bytes <= len(rest) or end + needed_bytes > size_bytes + len(END) or header.flags & SEALED:

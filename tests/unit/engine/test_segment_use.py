@@ -126,8 +126,7 @@ def test_a_new_subscription_takes_no_step_for_each_gap(
 def test_a_flush_that_is_handed_over_meanwhile_counts_once(
     open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Items of a flush are held by its session once, also while the flush moves into the pipeline, and while it is
-    committed together with others."""
+    """The items of a flush count once while it moves into the pipeline, and while it is committed with others."""
     queue, found = open_queue(), list[tuple[int, list[int]]]()
     put(queue, *[b"%d" % number for number in range(30)])
 

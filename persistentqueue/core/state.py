@@ -700,9 +700,8 @@ class State:
                 self._release(first, first + count)
             return
         for extent in self.extents[at:stop]:
-            count = sequences.overlap(extent.first, extent.end)
-            if count:  # of an extent, only the number matters
-                self._release(extent.first, extent.first + count)
+            # Of the sequences of an extent, only the number matters.
+            self._release(extent.first, extent.first + sequences.overlap(extent.first, extent.end))
 
 
 def _decision(transaction: bytes, asking: Iterable[Participant]) -> Decision:

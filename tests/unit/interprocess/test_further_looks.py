@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import PersistentQueue, Session, Subscription, View, move_data
-from persistentqueue.core.frame import END, FRAME_HEADER_BYTES
+from persistentqueue import CorruptionError, PersistentQueue, Session, Subscription, View, move_data
+from persistentqueue.core.frame import END, FRAME_HEADER_BYTES, encode_frame
+from persistentqueue.core.operations import encode_transaction
 from persistentqueue.interprocess import splits as splits_module
 from persistentqueue.interprocess.splits import Onlooker, look
 from persistentqueue.recovery.check import _check_state
@@ -229,6 +230,24 @@ def test_a_log_that_is_not_what_was_read(directory: Path, monkeypatch: pytest.Mo
         state = onlooker.look()[1].state
     assert state.next_sequence == (1 if harm == "older" else 2)
     assert bool(whole) == (harm != "end")
+
+
+@pytest.mark.damages
+def test_a_frame_that_follows_another_one(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A valid frame that does not follow the last one is damage, for a further look, too."""
+    queue = PersistentQueue(directory)
+    put(queue, b"a")
+    onlooker = Onlooker(DISK, str(directory))
+    replay = onlooker.look()[1].replay
+    crash(queue)
+    body = encode_transaction([])
+    header, _ = encode_frame(body, replay.header.salt, replay.end, 99, 0, 1, 0)
+    with log_file(directory).open("r+b") as log:
+        log.seek(replay.end)
+        log.write(header + body + END)
+    with whole_looks(monkeypatch) as whole, pytest.raises(CorruptionError):
+        onlooker.look()
+    assert whole
 
 
 @pytest.mark.damages

@@ -33,6 +33,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
@@ -44,6 +45,8 @@ T = TypeVar("T")
 THREAD_NAME = "persistentqueue-shield"
 _IDLE_SECONDS = 0.05
 """Idle time after which the helper thread ends, in seconds."""
+_BEGIN_SECONDS = 5.0
+"""Time in which the helper thread must take a call, in seconds. Without memory a new thread ends before it does."""
 
 
 def _is_main_interpreter() -> bool:
@@ -56,31 +59,28 @@ def _is_main_interpreter() -> bool:
 
 
 class _Job(Generic[T]):
-    """A call and its outcome. ``ended`` is released after the call."""
+    """A call and its outcome. ``taken`` is locked by the thread that makes it; ``ended`` is released after the call."""
 
-    __slots__ = ("call", "ended", "error", "is_over", "result")
+    __slots__ = ("call", "ended", "error", "is_over", "result", "taken")
 
     def __init__(self, call: Callable[[], T]) -> None:
         self.call = call
         self.result: T | None = None
         self.error: BaseException | None = None
         self.is_over = False
-        self.ended = threading.Lock()
+        self.taken, self.ended = threading.Lock(), threading.Lock()
         self.ended.acquire()
 
     def run(self) -> None:
-        """Make the call, and wake the thread that waits for it."""
+        """Make the call, unless a thread has taken it, and wake the thread that waits for it."""
+        if not self.taken.acquire(blocking=False):
+            return
         try:
             self.result = self.call()
         except BaseException as error:
             self.error = error
         self.is_over = True
         self.ended.release()
-
-    def wait(self) -> None:
-        """Wait until the call is over. If interrupted, call it again: it returns at once if the call is over."""
-        while not self.is_over:
-            self.ended.acquire()
 
 
 class _Helper:
@@ -99,23 +99,27 @@ class _Helper:
         """Have the job done, and wait for its end even if interrupted several times. Raises the first interruption."""
         try:
             self._jobs.put(job)  # one call of C: the job is submitted when an interruption comes after it
-            self._start()
-            job.wait()
+            self._see_to(job)
         except BaseException:
             # Between an interruption and the next ``try`` no instruction checks for another interruption.
             try:
-                self._start()
-                job.wait()
+                self._see_to(job)
             except BaseException:
                 try:
-                    self._start()
-                    job.wait()
+                    self._see_to(job)
                 except BaseException:
-                    self._start()
-                    job.wait()
+                    self._see_to(job)
                     raise
                 raise
             raise
+
+    def _see_to(self, job: _Job[Any]) -> None:
+        """Wait until the submitted job is done. If interrupted, call it again."""
+        self._start()
+        while not job.is_over:
+            if not self._is_running or not job.ended.acquire(timeout=_BEGIN_SECONDS):
+                self._do_jobs()
+                job.run()  # a thread has ended between the look into the queue and the call
 
     def end(self) -> None:
         """End the helper thread as soon as it has nothing to do."""
@@ -123,7 +127,7 @@ class _Helper:
             self._jobs.put(None)
 
     def _start(self) -> None:
-        """Make sure that a thread takes the submitted job; without a new thread, make the call here."""
+        """Make sure that a thread takes the submitted job, if the system has one."""
         with self._starting:
             if self._is_running:
                 return
@@ -133,9 +137,13 @@ class _Helper:
                 _thread.start_new_thread(self._begin, ())  # one call of C; Thread.start() can be interrupted
             except RuntimeError:  # too many threads, or the interpreter is about to end
                 self._is_running = False
-        if not self._is_running:
-            while not self._jobs.empty():
-                job = self._jobs.get()
+
+    def _do_jobs(self) -> None:
+        """Make the submitted calls in this thread, which handlers can interrupt: there is no helper thread."""
+        self._is_running = False
+        with suppress(Empty):
+            while True:
+                job = self._jobs.get_nowait()
                 if job is not None:
                     job.run()
 
@@ -143,7 +151,7 @@ class _Helper:
         """Start the helper thread, from a thread that no handler interrupts."""
         try:
             threading.Thread(target=self._work, name=THREAD_NAME, daemon=True).start()
-        except RuntimeError:
+        except (RuntimeError, MemoryError):
             self._work()
 
     def _work(self) -> None:

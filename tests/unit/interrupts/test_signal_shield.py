@@ -189,6 +189,61 @@ def test_without_threads_the_call_is_made_all_the_same(monkeypatch: pytest.Monke
         assert shielded(threading.get_ident) == MAIN
 
 
+def test_a_thread_that_ends_at_its_start_keeps_no_call_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If memory is so short that the new thread ends before it takes the call, the main thread makes the call."""
+    end_helper()
+    wait_for(lambda: not signal_shield._HELPER._is_running)
+    monkeypatch.setattr(signal_shield, "_BEGIN_SECONDS", 0.01)
+    monkeypatch.setattr("_thread.start_new_thread", lambda *_: 0)
+    with handling(signal.SIGALRM, interrupt):
+        assert shielded(threading.get_ident) == MAIN
+
+
+def test_a_thread_that_ends_with_the_call_keeps_no_call_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If memory is so short that the thread ends with the call in its hands, the main thread makes the call."""
+    end_helper()
+    wait_for(lambda: not signal_shield._HELPER._is_running)
+    monkeypatch.setattr(signal_shield, "_BEGIN_SECONDS", 0.01)
+    monkeypatch.setattr(signal_shield._HELPER, "_begin", signal_shield._HELPER._jobs.get)
+    with handling(signal.SIGALRM, interrupt):
+        assert shielded(threading.get_ident) == MAIN
+
+
+def test_without_memory_for_a_named_thread_the_call_is_made_in_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If memory lacks for the helper thread, the thread that was to start it makes the call."""
+    end_helper()
+    wait_for(lambda: not signal_shield._HELPER._is_running)
+
+    def refuse(**_: object) -> threading.Thread:
+        raise MemoryError
+
+    monkeypatch.setattr("threading.Thread", refuse)
+    with handling(signal.SIGALRM, interrupt):
+        assert shielded(threading.get_ident) != MAIN
+
+
+def test_a_slow_call_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that takes longer than a thread may take to begin it is made once, by the helper thread."""
+    monkeypatch.setattr(signal_shield, "_BEGIN_SECONDS", 0.01)
+    made: list[int] = []
+    looked, look = threading.Event(), signal_shield._HELPER._do_jobs
+
+    def note() -> None:
+        look()
+        looked.set()
+
+    monkeypatch.setattr(signal_shield._HELPER, "_do_jobs", note)
+
+    def call() -> bool:
+        made.append(threading.get_ident())
+        return looked.wait(SECONDS)
+
+    with handling(signal.SIGALRM, interrupt):
+        assert shielded(call)
+    assert len(made) == 1
+    assert made != [MAIN]
+
+
 def test_a_handler_makes_a_shielded_call_while_the_helper_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal handler may use one queue while a call of another one has just started the helper thread."""
     end_helper()

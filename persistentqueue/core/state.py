@@ -746,15 +746,17 @@ class Unfolding:
                 counting += operations
         return counting
 
-    def counting_anyway(self, frame: Frame, next_sequence: int) -> list[Operation]:
+    def counting_anyway(self, frame: Frame) -> list[Operation]:
         """Return the operations that count, in a log that lacks frames.
 
-        If the outcome of a prepared transaction is lost, it counts if the next items are numbered as if it counted.
+        If the outcome of a prepared transaction is lost, it counts if the next items are numbered from behind its own.
         """
         try:
             return self.counting(frame)
         except StateError:
             prepared, self.prepared = self.prepared, None
         rest = [each for transaction in frame.transactions for each in transaction if not isinstance(each, Resolution)]
-        first = next((each.first for each in rest if isinstance(each, Enqueue)), next_sequence)
-        return (prepared.operations if prepared is not None and first > next_sequence else []) + rest
+        held = prepared.operations if prepared is not None else []
+        ends = [each.first + each.count for each in held if isinstance(each, Enqueue)]
+        first = next((each.first for each in rest if isinstance(each, Enqueue)), 0)
+        return (held if ends and first >= ends[-1] else []) + rest

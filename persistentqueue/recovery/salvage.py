@@ -210,7 +210,7 @@ def _salvage_log(disk: Disk, places: Places, decide: Decide, meter: Meter) -> Sa
             # Behind a prepare, the numbers of the next frame must tell first whether the prepared items are there.
             for adoption in proven if unfolding.prepared is None else ():
                 _salvage_adoption(salvaged, adoption, intact.frames[at:], inbox)
-        operations = unfolding.counting_anyway(frame, state.next_sequence)
+        operations = unfolding.counting_anyway(frame)
         if not intact.synced and not _has_blocks(disk, places, salts, operations, inbox):
             doubted = True
             _drop_frame(places, salvaged, frame, operations)
@@ -219,9 +219,11 @@ def _salvage_log(disk: Disk, places: Places, decide: Decide, meter: Meter) -> Sa
         meter.advance(frame.end - frame.offset)
     salvaged.recovered.prepared = unfolding.prepared
     if unfolding.prepared is not None:
+        prepare, held = unfolding.prepared
         try:
-            salvaged.recovered.resolve(decide(unfolding.prepared.prepare))
-        except CorruptionError as damage:
+            _skip(salvaged, _end_before_all(held) - state.next_sequence)
+            salvaged.recovered.resolve(decide(prepare))
+        except (StateError, CorruptionError) as damage:
             salvaged.problems.append(str(damage))
     return salvaged
 
@@ -233,12 +235,8 @@ def _salvage_adoption(
     recovered, state = salvaged.recovered, salvaged.recovered.state
     enqueued = [each for each in operations if isinstance(each, Enqueue)]
     first, end = enqueued[0].first, enqueued[-1].first + enqueued[-1].count
-    stop = max(end if first == state.next_sequence else 0, state.next_sequence)
-    for operation in chain.from_iterable(transaction for frame in behind for transaction in frame.transactions):
-        if isinstance(operation, Enqueue):
-            stop = operation.first
-            break
-        stop = max(stop, _end_before(operation))
+    later = chain.from_iterable(transaction for frame in behind for transaction in frame.transactions)
+    stop = _end_before_all(later, max(end if first == state.next_sequence else 0, state.next_sequence))
     is_new = all(each.segment not in state.segments for each in operations if isinstance(each, Adoption))
     if is_new and state.next_sequence <= first and end <= stop:
         _skip(salvaged, first - state.next_sequence)
@@ -347,6 +345,16 @@ def _end_before(operation: Operation) -> int:
     if isinstance(operation, Enqueue | SubscriptionOpened):
         return operation.first
     return operation.first + operation.count if isinstance(operation, _ABOUT_ITEMS) else 0
+
+
+def _end_before_all(operations: Iterable[Operation], end: int = 0) -> int:
+    """Return the first sequence that these operations enqueue; if there is none, the highest ``_end_before`` of them,
+    and at least ``end``."""
+    for operation in operations:
+        if isinstance(operation, Enqueue):
+            return operation.first
+        end = max(end, _end_before(operation))
+    return end
 
 
 def _read_head(disk: Disk, path: str, offset: int = HEADER_BYTES) -> bytes:

@@ -224,18 +224,19 @@ def test_log_that_goes_on_without_saying(transactions: list[list[Operation]]) ->
         unfolding.counting(frame(*transactions))
 
 
-@pytest.mark.parametrize(("first", "counts"), [(0, False), (1, True)])
-def test_what_counts_where_frames_are_lost(first: int, counts: bool) -> None:
+@pytest.mark.parametrize(("held", "first", "counts"), [(0, 0, False), (0, 1, True), (3, 3, False), (3, 4, True)])
+def test_what_counts_where_frames_are_lost(held: int, first: int, counts: bool) -> None:
     """If the resolution of a transaction is lost, the sequence of the next item tells whether the transaction
-    counts."""
-    unfolding = Unfolding()
-    unfolding.counting_anyway(frame([Prepare(NAME, 1, "a"), ENQUEUE]), 0)
-    following = ENQUEUE._replace(first=first)
-    assert unfolding.counting_anyway(frame([following]), 0) == ([ENQUEUE, following] if counts else [following])
+    counts. Frames before it may be lost, too."""
+    unfolding, prepared, following = Unfolding(), ENQUEUE._replace(first=held), ENQUEUE._replace(first=first)
+    unfolding.counting_anyway(frame([Prepare(NAME, 1, "a"), prepared]))
+    assert unfolding.counting_anyway(frame([following])) == ([prepared, following] if counts else [following])
+    unfolding.counting_anyway(frame([Prepare(NAME, 1, "a"), Dequeue(0, 0, 1)]))
+    assert unfolding.counting_anyway(frame([following])) == [following]  # what it has consumed comes again
     stray: list[Operation] = [Resolution(NAME, True), Dequeue(0, 0, 1)]
-    assert Unfolding().counting_anyway(frame(stray), 0) == stray
-    unfolding.counting_anyway(frame([Prepare(NAME, 1, "a"), ENQUEUE]), 0)
-    assert unfolding.counting_anyway(frame([Resolution(OTHER, True), Dequeue(0, 0, 1)]), 0) == [Dequeue(0, 0, 1)]
+    assert Unfolding().counting_anyway(frame(stray)) == stray
+    unfolding.counting_anyway(frame([Prepare(NAME, 1, "a"), ENQUEUE]))
+    assert unfolding.counting_anyway(frame([Resolution(OTHER, True), Dequeue(0, 0, 1)])) == [Dequeue(0, 0, 1)]
 
 
 def append(path: Path, *operations: Operation) -> int:

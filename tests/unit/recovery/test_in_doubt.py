@@ -36,7 +36,7 @@ from persistentqueue.interprocess.splits import look
 from persistentqueue.recovery import in_doubt as in_doubt_module
 from persistentqueue.recovery.in_doubt import find_unsettled
 from persistentqueue.recovery.opening import open_store
-from persistentqueue.storage.log_reader import NEIGHBOUR, Policy, Replay, read_newest
+from persistentqueue.storage.log_reader import NEIGHBOUR, Policy, Replay, read_log, read_newest
 from persistentqueue.system.disk import DISK, Disk
 from tests.conftest import QueueFactory
 from tests.support.disks import call_on
@@ -432,6 +432,28 @@ def test_repair_asks(open_queue: QueueFactory, path: Path) -> None:
     crash(in_doubt(open_queue, True)[0])
     assert repair(path, "b").problems == ()
     assert contents(open_queue("b")) == [[b"1"]]
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize("decided", [False, True])
+def test_repair_asks_behind_a_lost_frame(open_queue: QueueFactory, path: Path, decided: bool) -> None:
+    """The items of a transaction in doubt stay in their place behind those of a lost frame, which are lost. They were
+    lost from both queues."""
+    a, b = open_queue("a", disk=DISK if decided else failing("several.3 decide", RuntimeError())), open_queue("b")
+    put(a, b"moved")
+    put_each(b, [b"first", b"second"])
+    if decided:
+        move(a, b)
+    else:
+        with pytest.raises(RuntimeError):
+            move(a, b)
+    crash(b)
+    crash(a)
+    flip(log_file(path / "b"), read_log(DISK, str(log_file(path / "b"))).frames[2].offset + 60)
+    report = repair(path, "b")
+    assert report.lost == ((1, 1),) and not [problem for problem in report.problems if "sequence" in problem]
+    assert contents(open_queue("b")) == [[b"first", b"moved"] if decided else [b"first"]]
+    assert contents(open_queue("a")) == [[] if decided else [b"moved"]]
 
 
 @pytest.mark.damages

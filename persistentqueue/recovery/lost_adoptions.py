@@ -49,9 +49,11 @@ def find_adoptions(
             if isinstance(own, Adoption) and isinstance(first, Enqueue):
                 path = inbox.get(own.name) or join(DATA_DIRECTORY, segment_name(own.segment))
                 publication = read_publication(disk, places.path(path))
+                if own.segment < len(publication.files) or first.first >= 2**63:
+                    continue  # damaged numbers, which no queue can have
                 adoptions, others = _adopt(publication, own.segment, first.first)
                 before, behind = (b"".join(map(encode_operation, each)) for each in (adoptions, others))
-                if publication.items and data[match.end() - len(before) :].startswith(before + behind):
+                if publication.items and data.startswith(before + behind, match.end() - len(before)):
                     yield [*adoptions, *others]
 
 

@@ -232,7 +232,7 @@ def test_what_counts_where_frames_are_lost(held: int, first: int, counts: bool) 
     unfolding.counting_anyway(frame([Prepare(NAME, 1, "a"), prepared]))
     assert unfolding.counting_anyway(frame([following])) == ([prepared, following] if counts else [following])
     unfolding.counting_anyway(frame([Prepare(NAME, 1, "a"), Dequeue(0, 0, 1)]))
-    assert unfolding.counting_anyway(frame([following])) == [following]  # what it has consumed comes again
+    assert unfolding.counting_anyway(frame([following])) == [following]  # without items, nothing tells it
     stray: list[Operation] = [Resolution(NAME, True), Dequeue(0, 0, 1)]
     assert Unfolding().counting_anyway(frame(stray)) == stray
     unfolding.counting_anyway(frame([Prepare(NAME, 1, "a"), ENQUEUE]))

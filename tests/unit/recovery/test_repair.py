@@ -922,6 +922,19 @@ def test_a_lost_adoption_without_a_proof(tmp_path: Path, renames: bool, parts: b
     assert repair(path).problems == ()
 
 
+@pytest.mark.parametrize("damage", ["segment", "sequence"])
+def test_a_lost_adoption_with_numbers_that_no_queue_can_have(tmp_path: Path, damage: str) -> None:
+    """Numbers of a damaged frame that cannot be encoded prove nothing. The repair raised an error of ``struct``."""
+    path = adopted(tmp_path, renames=False, parts=True)
+    _, name = adoption_of(path)
+    with log_file(path).open("r+b") as log:
+        # Before the name stand the segment, the salt, the capacity, and the length of the name. Behind it, the kind.
+        log.seek(name + 5 if damage == "sequence" else name - 33 - 2 - 24)
+        log.write(bytes([0 if damage == "segment" else 255]) * 8)
+    assert any("1 published file may have been adopted" in problem for problem in repair(path).problems)
+    assert taken_out(path) == [b"later", b"p0", b"p1"]
+
+
 def test_a_lost_adoption_of_parts_without_their_manifest(tmp_path: Path) -> None:
     """If their manifest is damaged, the parts of a lost adoption stay among the segments, under other names: in the
     inbox they would be swept when they are old."""

@@ -6,6 +6,9 @@ if the same bytes stand in the damaged part of the log. The adoption then counts
 
 Without a proof the file is adopted again, also one that was renamed already. Its items may come twice then, if a later
 frame has consumed them: no item of a file is lost for a doubt.
+
+In the inbox, a file counts as repeated if its marker is not above the recorded one, and is deleted. So a renamed file
+does not go back there if a later frame has recorded a higher version of its marker. It is adopted where it is.
 """
 
 from __future__ import annotations
@@ -24,10 +27,12 @@ from ..core.operations import (
     decode_operation,
     encode_operation,
 )
+from ..core.state import State
 from ..errors import PersistentQueueError
+from ..storage.layout import names_in
 from ..storage.locations import DATA_DIRECTORY, Places
-from ..storage.publication import Publication, read_publication
-from ..storage.segment import segment_name
+from ..storage.publication import Publication, is_published, read_publication
+from ..storage.segment import PUBLISHED, find_header, parse_segment_name, segment_name
 from ..system.disk import Disk, join
 from .replay import read_waiting
 
@@ -55,6 +60,29 @@ def find_adoptions(
                 before, behind = (b"".join(map(encode_operation, each)) for each in (adoptions, others))
                 if publication.items and data.startswith(before + behind, match.end() - len(before)):
                     yield [*adoptions, *others]
+
+
+def find_outdated(disk: Disk, places: Places, state: State, first_number: int) -> Iterator[list[Operation]]:
+    """Yield the operations that adopt each renamed file again whose marker is not above the recorded one.
+
+    A lost frame has adopted these files: their numbers are from ``first_number`` on, and the ``state`` does not know
+    them. The caller applies the operations to it before it asks for the next ones.
+    """
+    for name in sorted(names_in(disk, places.path(DATA_DIRECTORY))):
+        number = parse_segment_name(name)
+        if number is None or number < first_number or number in state.segments:
+            continue
+        path = places.path(join(DATA_DIRECTORY, name))
+        with suppress(FileNotFoundError, PersistentQueueError):
+            if find_header(disk, path, number).number != PUBLISHED:
+                continue
+            publication = read_publication(disk, path)
+            if publication.marker is None or not is_published(publication.name) or not publication.items:
+                continue
+            marker, version = publication.marker
+            if version <= state.markers.get(marker, -1):
+                adoptions, others = _adopt(publication, number, state.next_sequence)
+                yield [*adoptions, *(each for each in others if isinstance(each, Enqueue))]
 
 
 def _adopt(publication: Publication, last: int, sequence: int) -> tuple[list[Operation], list[Operation]]:

@@ -63,7 +63,7 @@ from ..system.disk import Disk, join
 from ..system.progress import SILENT, Meter
 from ..system.trust import need_regular, opened_plain
 from .in_doubt import Decide
-from .lost_adoptions import count_doubtful, find_adoptions
+from .lost_adoptions import count_doubtful, find_adoptions, find_outdated
 from .opening import finish_adoptions
 from .replay import Recovered, is_written, look_into_inbox, recover, sort_files
 
@@ -82,6 +82,8 @@ class Salvaged:
     """Sequences that are lost."""
     skipped: int = 0
     """Number of sequences that lost frames have enqueued."""
+    again: int = 0
+    """Number of published files that are adopted again without a way through the inbox."""
     problems: list[str] = field(default_factory=list)
     """Problems that were found, as texts."""
     damaged: set[str] = field(default_factory=set)
@@ -165,7 +167,7 @@ def _set_rest_aside(disk: Disk, places: Places, salvaged: Salvaged) -> None:
         recovered.keep_segments()
     recovered.sweep, recovered.set_aside = [], recovered.sweep + recovered.set_aside
     inbox = look_into_inbox(disk, places)
-    doubtful = sum(map(is_published, recovered.orphans.values()))
+    doubtful = salvaged.again + sum(map(is_published, recovered.orphans.values()))
     doubtful += count_doubtful(disk, places, inbox, salvaged.skipped)
     if doubtful:
         salvaged.problems.append(
@@ -225,13 +227,16 @@ def _salvage_log(disk: Disk, places: Places, decide: Decide, meter: Meter) -> Sa
             salvaged.recovered.resolve(decide(prepare))
         except (StateError, CorruptionError) as damage:
             salvaged.problems.append(str(damage))
+    for adoption in find_outdated(disk, places, state, intact.checkpoint.next_segment):
+        salvaged.again += _salvage_adoption(salvaged, adoption, (), inbox)
     return salvaged
 
 
 def _salvage_adoption(
     salvaged: Salvaged, operations: list[Operation], behind: Iterable[Frame], inbox: Mapping[str, str]
-) -> None:
-    """Apply the proven adoption of a lost frame if its items fit before those of the intact frames ``behind``."""
+) -> bool:
+    """Apply the adoption of a lost frame if its items fit before those of the intact frames ``behind``; return whether
+    they do."""
     recovered, state = salvaged.recovered, salvaged.recovered.state
     enqueued = [each for each in operations if isinstance(each, Enqueue)]
     first, end = enqueued[0].first, enqueued[-1].first + enqueued[-1].count
@@ -244,6 +249,8 @@ def _salvage_adoption(
             state.apply(operation)
             recovered.note(operation, inbox)
         recovered.transactions += 1
+        return True
+    return False
 
 
 def _has_blocks(

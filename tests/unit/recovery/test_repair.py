@@ -832,11 +832,20 @@ def publish(path: Path, *items: bytes) -> list[Path]:
     return sorted((path / "inbox").iterdir())
 
 
-def adopted(tmp_path: Path, *, renames: bool, parts: bool = False, consumed: int = 2, behind: bool = True) -> Path:
+def adopted(
+    tmp_path: Path,
+    *,
+    renames: bool,
+    parts: bool = False,
+    consumed: int = 2,
+    behind: bool = True,
+    outrun: bool = False,
+) -> Path:
     """Make a queue whose owner was killed behind an adoption of ``p0`` and ``p1``, and return its path.
 
-    The owner has put ``own`` before and, if asked, ``later`` behind, and has consumed the first items. Without
-    ``renames`` there was no room for the new names of the published files.
+    The owner has put ``own`` before and, if asked, ``later`` behind, and has consumed the first items. If asked, the
+    marker of the published files was ``outrun`` by that of ``later``. Without ``renames`` there was no room for the new
+    names of the published files.
     """
     path = tmp_path / "queue"
 
@@ -867,7 +876,9 @@ def adopted(tmp_path: Path, *, renames: bool, parts: bool = False, consumed: int
         with queue.transaction() as session:
             session.dequeue_many(consumed)
         if behind:
-            put(queue, b"later")
+            with queue.session() as session:
+                session.enqueue(b"later")
+                session.flush(("marker", 8) if outrun else None)
         crash(queue)
 
     call_on(replace(DISK, rename=rename), work)
@@ -933,6 +944,22 @@ def test_a_lost_adoption_with_numbers_that_no_queue_can_have(tmp_path: Path, dam
         log.write(bytes([0 if damage == "segment" else 255]) * 8)
     assert any("1 published file may have been adopted" in problem for problem in repair(path).problems)
     assert taken_out(path) == [b"later", b"p0", b"p1"]
+
+
+@pytest.mark.parametrize("parts", [False, True])
+@pytest.mark.parametrize("consumed", [1, 2])
+def test_a_lost_adoption_whose_marker_was_outrun(tmp_path: Path, parts: bool, consumed: int) -> None:
+    """A renamed file of a lost adoption is kept if a later frame has recorded a higher version of its marker. It
+    counted as repeated, and was deleted."""
+    path = adopted(tmp_path, renames=True, parts=parts, consumed=consumed, outrun=True)
+    flip(log_file(path), adoption_of(path)[1])
+    report = repair(path)
+    assert report.lost == (((1, 2),) if consumed == 1 else ((2, 1),))
+    assert any("1 published file may have been adopted by a lost frame" in problem for problem in report.problems)
+    with PersistentQueue(path) as queue:
+        assert queue.marker("marker") == 8
+    assert taken_out(path) == [b"later", b"p0", b"p1"]
+    assert repair(path).problems == ()
 
 
 def test_a_lost_adoption_of_parts_without_their_manifest(tmp_path: Path) -> None:

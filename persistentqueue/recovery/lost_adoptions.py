@@ -32,7 +32,7 @@ from ..errors import PersistentQueueError
 from ..storage.layout import names_in
 from ..storage.locations import DATA_DIRECTORY, Places
 from ..storage.publication import Publication, is_published, read_publication
-from ..storage.segment import PUBLISHED, find_header, parse_segment_name, segment_name
+from ..storage.segment import parse_segment_name, segment_name, was_published
 from ..system.disk import Disk, join
 from .replay import read_waiting
 
@@ -70,17 +70,14 @@ def find_outdated(disk: Disk, places: Places, state: State, first_number: int) -
     """
     for name in sorted(names_in(disk, places.path(DATA_DIRECTORY))):
         number = parse_segment_name(name)
-        if number is None or number < first_number or number in state.segments:
-            continue
         path = places.path(join(DATA_DIRECTORY, name))
+        if number is None or number < first_number or number in state.segments or not was_published(disk, path):
+            continue
         with suppress(FileNotFoundError, PersistentQueueError):
-            if find_header(disk, path, number).number != PUBLISHED:
-                continue
             publication = read_publication(disk, path)
-            if publication.marker is None or not is_published(publication.name) or not publication.items:
-                continue
-            marker, version = publication.marker
-            if version <= state.markers.get(marker, -1):
+            marker, version = publication.marker or ("", 0)
+            is_outdated = version <= state.markers.get(marker, -1)
+            if is_outdated and is_published(publication.name) and publication.items:
                 adoptions, others = _adopt(publication, number, state.next_sequence)
                 yield [*adoptions, *(each for each in others if isinstance(each, Enqueue))]
 

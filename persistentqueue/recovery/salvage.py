@@ -223,9 +223,10 @@ def _salvage_log(disk: Disk, places: Places, decide: Decide, meter: Meter) -> Sa
     if unfolding.prepared is not None:
         prepare, held = unfolding.prepared
         try:
-            _skip(salvaged, _end_before_all(held) - state.next_sequence)
+            _skip(salvaged, _end_before_all(held) - state.next_sequence if doubted else 0)
             salvaged.recovered.resolve(decide(prepare))
         except (StateError, CorruptionError) as damage:
+            salvaged.recovered.prepared = None
             salvaged.problems.append(str(damage))
     for adoption in find_outdated(disk, places, state, intact.checkpoint.next_segment):
         salvaged.again += _salvage_adoption(salvaged, adoption, (), inbox)
@@ -294,7 +295,8 @@ def _drop_frame(places: Places, salvaged: Salvaged, frame: Frame, operations: li
         if isinstance(operation, SegmentCreated) and operation.number not in state.segments:
             state.apply(operation)  # later frames may name blocks in it
         elif isinstance(operation, Enqueue):
-            _skip(salvaged, operation.first + operation.count - state.next_sequence)
+            with suppress(StateError):  # a number that no queue can have
+                _skip(salvaged, operation.first + operation.count - state.next_sequence)
             paths[places.path(join(DATA_DIRECTORY, segment_name(operation.segment)))] = None
     salvaged.damaged.update(paths)
     salvaged.problems.append(
@@ -322,6 +324,8 @@ def _salvage_frame(
             continue
         try:
             _skip(salvaged, _end_before(operation) - state.next_sequence)
+            if isinstance(operation, Enqueue):
+                _need_possible(operation.first + operation.count)
             if isinstance(operation, Enqueue) and operation.segment not in state.segments:
                 state.apply(SegmentCreated(operation.segment, _salt_for(disk, places, operation), 0))
             state.apply(operation)
@@ -339,12 +343,17 @@ def _skip(salvaged: Salvaged, count: int) -> None:
     if count > 0:
         state = salvaged.recovered.state
         first = state.next_sequence
-        if first + count >= 2**63:
-            raise StateError("fewer than 2**63 sequences", f"{first + count}")
+        _need_possible(first + count)
         if _NOWHERE not in state.segments:
             state.apply(SegmentCreated(_NOWHERE, 0, 0))
         state.enqueue(first, count, _NOWHERE, HEADER_BYTES, 0, first)
         salvaged.skipped += count
+
+
+def _need_possible(end: int) -> None:
+    """Raise ``StateError`` if no queue can have so many sequences."""
+    if end >= 2**63:
+        raise StateError("fewer than 2**63 sequences", f"{end}")
 
 
 def _end_before(operation: Operation) -> int:

@@ -21,6 +21,7 @@ from persistentqueue.core.operations import (
     Checkpoint,
     Decision,
     Dequeue,
+    Enqueue,
     Identity,
     Operation,
     Participant,
@@ -239,9 +240,9 @@ def test_what_counts_where_frames_are_lost(held: int, first: int, counts: bool) 
     assert unfolding.counting_anyway(frame([Resolution(OTHER, True), Dequeue(0, 0, 1)])) == [Dequeue(0, 0, 1)]
 
 
-def append(path: Path, *operations: Operation) -> int:
+def append(path: Path, *operations: Operation, sync: bool = True) -> int:
     """Append a frame that no owner would write, and kill the owner. Return the number of the frame."""
-    queue = PersistentQueue(path)
+    queue = PersistentQueue(path, sync=sync)
     queue.trim()
     log = queue._open()._store.generations.log
     assert log is not None
@@ -275,6 +276,19 @@ def test_prepare_that_contradicts_the_queue(open_queue: QueueFactory, path: Path
         open_queue("b")
     assert any("sequences of 0 to 0" in problem for problem in repair(path, "b").problems)
     put(open_queue("b"), b"2")
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize("sync", [False, True])
+@pytest.mark.parametrize("first", [2**63 - 3, 2**63, 2**64 - 4])
+def test_sequences_that_no_queue_can_have(open_queue: QueueFactory, path: Path, sync: bool, first: int) -> None:
+    """A repair refuses a forged frame with sequences of 2**63 or more. It raised an internal error."""
+    queue = open_queue("q")
+    put(queue, b"1")
+    queue.close()
+    append(path / "q", Enqueue(first, 3, 1, 64, 49, 0, 0), sync=sync)
+    assert any("was dropped" in problem or "fewer than" in problem for problem in repair(path, "q").problems)
+    assert contents(open_queue("q")) == [[b"1"]]
 
 
 @pytest.mark.damages

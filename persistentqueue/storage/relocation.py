@@ -750,10 +750,12 @@ def _need_free(disk: Disk, places: Places, path: str) -> None:
         if found[1] == abspath(places.directory):
             if is_empty(disk, path):
                 return
-            if holds_queue(disk, places.directory):
+            has_segments = any(map(part_of_segment, names_in(disk, path, DATA_DIRECTORY)))
+            if not holds_queue(disk, places.directory):  # a repair needs a segment
+                then = "run repair there" if has_segments else "open that directory as a queue"
+                advice += f"; to bring back what is there, remove {ID_NAME} there, then {then}"
+            elif not has_segments:
                 advice += ", or first move what is in its inbox to the inbox of this queue"
-            else:
-                advice += f"; to bring back what is there, remove {ID_NAME} there, then run repair there"
         what = f"the location of the segments of {found[1]}"
     elif LOCK_NAME in (names := names_in(disk, path)) or {LOG_DIRECTORY, DELETED_DIRECTORY, PATH_NAME} & set(names):
         what = "a queue's own directory"

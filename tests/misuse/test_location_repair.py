@@ -274,6 +274,30 @@ def test_row_23_a_location_with_published_files_is_not_free(
 
 
 @pytest.mark.damages
+@pytest.mark.parametrize("items", [[], ITEMS])
+def test_row_23_a_location_whose_queue_is_gone(
+    tmp_path: Path, directory: Path, open_queue: QueueFactory, items: list[bytes]
+) -> None:
+    """The advice about a location whose queue is gone brings back what is there. A repair finds no queue without a
+    segment, and a move stays refused while segments are there."""
+    with open_queue(data_path=tmp_path / "place") as queue:
+        put(queue, *items)
+    publish(directory.parent, "orders", b"published")
+    shutil.rmtree(directory)
+    place, advice = tmp_path / "place" / "orders", "run repair there" if items else "open that directory as a queue"
+    with pytest.raises(DataPathError, match=f"remove queue.id there, then {advice}$"):
+        open_queue(data_path=tmp_path / "place")
+    open_queue().close()
+    with pytest.raises(DataPathError, match="choose another data_path$" if items else "to the inbox of this queue$"):
+        move_data(directory.parent, "orders", data_path=tmp_path / "place")
+    (place / "queue.id").unlink()
+    if items:
+        assert repair(place).items == len(items) + 1
+    with PersistentQueue(place) as queue:
+        assert drain(queue) == [*items, b"published"]
+
+
+@pytest.mark.damages
 @pytest.mark.parametrize("lost", ["location", "record and location", "damaged record", "location and log", "id"])
 def test_row_23_a_location_that_is_gone_for_good(
     tmp_path: Path, directory: Path, open_queue: QueueFactory, place: Path, lost: str

@@ -25,11 +25,12 @@ sys.path.insert(0, str(ROOT))
 
 import persistentqueue  # noqa: E402 - found by the line above
 from docs import generate  # noqa: E402
-from persistentqueue import workers  # noqa: E402
+from persistentqueue import transactions, workers  # noqa: E402
 from persistentqueue.cli.display import report  # noqa: E402
 
 # Names of annotations that the modules import for type checkers only.
 report.SharedQueue = workers.SharedQueue  # type: ignore[attr-defined]
+transactions.WorkerSession = workers.WorkerSession  # type: ignore[attr-defined]
 
 project = "persistentqueue"
 author = "the persistentqueue authors"

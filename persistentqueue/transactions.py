@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from .pickling import UncopyableBlock
 from .runtime.session_state import flush_together
 from .session import Session
 from .subscription import Consumer
+
+if TYPE_CHECKING:
+    from .workers.worker_session import WorkerSession
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -34,6 +37,18 @@ def transaction(
 
 @overload
 def transaction(*queues: Consumer[A], name: str | None = None) -> AbstractContextManager[tuple[A, ...]]: ...
+
+
+@overload  # of several types of items
+def transaction(
+    *queues: Consumer[Session[Any]], name: str | None = None
+) -> AbstractContextManager[tuple[Session[Any], ...]]: ...
+
+
+@overload
+def transaction(
+    *queues: Consumer[Session[Any] | WorkerSession[Any]], name: str | None = None
+) -> AbstractContextManager[tuple[Session[Any] | WorkerSession[Any], ...]]: ...
 
 
 def transaction(*queues: Any, name: str | None = None) -> AbstractContextManager[tuple[Any, ...]]:

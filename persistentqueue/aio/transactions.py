@@ -43,6 +43,18 @@ def transaction(
 def transaction(*queues: Consumer[A], name: str | None = None) -> AbstractAsyncContextManager[tuple[A, ...]]: ...
 
 
+@overload  # of several types of items
+def transaction(
+    *queues: Consumer[Session[Any]], name: str | None = None
+) -> AbstractAsyncContextManager[tuple[Session[Any], ...]]: ...
+
+
+@overload
+def transaction(
+    *queues: Consumer[ConnectedSession[Any]], name: str | None = None
+) -> AbstractAsyncContextManager[tuple[ConnectedSession[Any], ...]]: ...
+
+
 def transaction(*queues: Any, name: str | None = None) -> AbstractAsyncContextManager[tuple[Any, ...]]:
     """Make a session of each queue, for an ``async with`` block that flushes all of them as one transaction.
 

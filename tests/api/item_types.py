@@ -88,6 +88,32 @@ def use_several_queues() -> None:
         assert_type(several, tuple[Session[str], ...])
 
 
+def use_many_queues(
+    texts: PersistentQueue[str], raw: PersistentQueue, shared: SharedQueue[str], shared_raw: SharedQueue
+) -> None:
+    """Take more than three queues of several types of items, or as many as a list has."""
+    with transaction(texts, raw, texts, raw) as sessions:
+        assert_type(sessions, tuple[Session[Any], ...])
+    either: list[PersistentQueue[str] | PersistentQueue] = [texts, raw]
+    with transaction(*either) as sessions:
+        sessions[0].dequeue()
+    with transaction(shared, shared_raw, shared, shared_raw) as others:
+        others[0].dequeue()
+
+
+async def use_many_queues_of_asyncio(
+    texts: aio.PersistentQueue[str],
+    raw: aio.PersistentQueue,
+    shared: aio.ConnectedQueue[str],
+    shared_raw: aio.ConnectedQueue,
+) -> None:
+    """Take more than three queues of several types of items in asyncio."""
+    async with aio.transaction(texts, raw, texts, raw) as sessions:
+        assert_type(sessions, tuple[aio.Session[Any], ...])
+    async with aio.transaction(shared, shared_raw, shared, shared_raw) as others:
+        await others[0].dequeue()
+
+
 def write_a_report() -> None:
     """Show queues of any items, also connected ones."""
     with PersistentQueue("a", codec=codecs.TEXT) as a, connect("b") as b, connect("c", codec=codecs.TEXT) as c:

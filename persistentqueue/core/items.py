@@ -27,6 +27,8 @@ _CHUNK_ITEMS = 8192
 _VERSION_MAX = 2**64 - 1
 _MARKER_FIELDS = 2
 _NAME_BYTES_MAX = 2**16 - 1
+_SHOWN_CHARACTERS_MAX = 200
+"""Characters of a marker in an error."""
 _OBJECTS = ("O", "<O", ">O")
 """Formats of buffers that have references to objects."""
 _LONGEST_SECONDS = 1e9
@@ -347,9 +349,10 @@ def checked_name(name: str) -> str:
 
 def _shown(marker: object) -> str:
     try:
-        return repr(marker)
+        shown = repr(marker)
     except ValueError:  # Python refuses to print a number of very many digits
         return f"this {type(marker).__name__}, with a number too long to be shown"
+    return shown if len(shown) <= _SHOWN_CHARACTERS_MAX else f"{shown[:_SHOWN_CHARACTERS_MAX]} ..."
 
 
 def _length_bytes(name: str) -> int:

@@ -12,7 +12,6 @@ from typing import Any, TypedDict
 
 from persistentqueue import (
     CorruptionError,
-    DataMissingError,
     Encryption,
     NetworkDiskError,
     PersistentQueue,
@@ -49,7 +48,6 @@ _NOT_THERE = ": no queue here "
 """
 _HINTS: Mapping[type[Exception], str] = {
     CorruptionError: "persistentqueue repair keeps what is intact",
-    DataMissingError: "persistentqueue repair --data-path DIR",
     UntrustedError: "on the command line: --trust",
     NetworkDiskError: "on the command line: --network-disk",
     QueueFullError: "persistentqueue get takes items out; the limit is that of the program that opens the queue",

@@ -138,7 +138,7 @@ def read_places(disk: Disk, directory: str) -> Places:
                 found[0] if found is not None else None,
                 f"its segments are at {path}: expected a {ID_NAME} there with {expected}, found {what}",
                 "mount the disk that belongs there, or open the queue with data_path= set to where that disk is "
-                f"mounted now; {LOST_FOR_GOOD}",
+                f"mounted now (persistentqueue repair --data-path DIR); {LOST_FOR_GOOD}",
             )
     return places
 

@@ -911,6 +911,7 @@ def test_what_is_put_into_a_queue_that_does_not_open_is_durable(path: Path) -> N
 
 def test_a_queue_is_emptied_and_deleted(open_queue: QueueFactory, path: Path) -> None:
     """``clear`` consumes what is ready, also without a key; ``delete`` deletes a queue that is empty."""
+    pytest.importorskip("cryptography", reason="cryptography is not installed")
     with open_queue("q", encryption=Encryption("k", lambda _: bytes(32))) as queue:
         put(queue, b"a", b"b")
     assert cli("clear", path, "q").text == "consumed: 2 items\n"

@@ -222,26 +222,20 @@ def test_without_memory_for_a_named_thread_the_call_is_made_in_another_one(monke
         assert shielded(threading.get_ident) != MAIN
 
 
-def test_a_slow_call_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call that takes longer than a thread may take to begin it is made once, by the helper thread."""
-    monkeypatch.setattr(signal_shield, "_BEGIN_SECONDS", 0.01)
+def test_a_call_is_made_by_one_thread_alone() -> None:
+    """If a second thread takes a call for lost that the helper thread still makes, the call is not made again."""
     made: list[int] = []
-    looked, look = threading.Event(), signal_shield._HELPER._do_jobs
 
-    def note() -> None:
-        look()
-        looked.set()
+    def call() -> None:
+        made.append(len(made))
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(job.run).result(SECONDS)
+        assert not job.is_over
 
-    monkeypatch.setattr(signal_shield._HELPER, "_do_jobs", note)
-
-    def call() -> bool:
-        made.append(threading.get_ident())
-        return looked.wait(SECONDS)
-
-    with handling(signal.SIGALRM, interrupt):
-        assert shielded(call)
-    assert len(made) == 1
-    assert made != [MAIN]
+    job = signal_shield._Job(call)
+    job.run()
+    assert job.is_over and job.error is None
+    assert made == [0]
 
 
 def test_a_handler_makes_a_shielded_call_while_the_helper_starts(monkeypatch: pytest.MonkeyPatch) -> None:

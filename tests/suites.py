@@ -69,11 +69,12 @@ class Suite(NamedTuple):
     options: tuple[str, ...] = ()
 
 
-_SPARK = (
-    "spark/batches spark/damaged_manifests spark/handoff spark/java spark/pipeline spark/pipeline_excuses "
+_CONNECTED = (
+    "spark/batches spark/damaged_manifests spark/handoff spark/pipeline spark/pipeline_excuses "
     "spark/pipeline_failures spark/pipeline_on_spark spark/processes spark/rows spark/several_machines spark/source "
     "spark/stream spark/typed_rows spark/workers"
 )
+_SPARK = f"spark/java {_CONNECTED}"
 APART = {
     "long": Suite(
         # First, since some take a minute: streams of Spark, the code of the documentation, rehearsals of make perf.
@@ -133,8 +134,8 @@ ELSEWHERE = {
     # The connector's own tests, with each version of Spark.
     "sparks": Suite(_SPARK),
     # Sessions of Spark Connect run the same tests: on each version; with the kills; the kills of each commit.
-    "sparks-connect": Suite(f"spark/connect {_SPARK}", options=("-k", "not java")),
-    "connect": Suite(f"spark/connect spark/killed {_SPARK}"),
+    "sparks-connect": Suite(f"spark/connect {_CONNECTED}"),
+    "connect": Suite(f"spark/connect spark/killed {_CONNECTED}"),
     "kills-connect": Suite("spark/killed spark/connect::test_a_query_is_found_by_its_name"),
     # In classic sessions: make flights has other hand-offs.
     "hand-offs": Suite("spark/killed", options=("-k", "hand-offs")),

@@ -134,9 +134,10 @@ class Availability:
         if not Cursor().lacks(runs, self._state.next_sequence):
             return False
         wanted = Intervals(runs)
-        if self.members().common(wanted).size < wanted.size:
+        again = wanted.below(self._behind)
+        if self.returned.common(again).size < again.size:
             return False
-        self.returned.subtract(wanted.below(self._behind))
+        self.returned.remove_all(again.runs())
         if wanted.end > self._behind:
             self.returned.unite(wanted.rest(self._behind, wanted.end))
             self._behind = wanted.end

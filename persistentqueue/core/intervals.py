@@ -44,8 +44,10 @@ class Intervals:
     def __init__(self, runs: Iterable[Run] = ()) -> None:
         """Begin with these runs, in any order. No number is in two of them."""
         firsts, ends = _bounds_of(list(runs))
-        assert _are_apart(firsts, ends), "two runs overlap"
-        self._firsts, self._ends = _union(firsts, ends)
+        if len(firsts) > 1:
+            assert _are_apart(firsts, ends), "two runs overlap"
+            firsts, ends = _union(firsts, ends)
+        self._firsts, self._ends = firsts, ends
         self._start = 0
         self.size = sum(ends) - sum(firsts)
         """Number of members, for callers that have no time for ``len``. Other classes only read it."""
@@ -70,6 +72,10 @@ class Intervals:
     def run_count(self) -> int:
         """Number of runs."""
         return len(self._firsts) - self._start
+
+    def may_merge(self, run_count: int) -> bool:
+        """Return whether a merge with so many runs takes less time than each of them by itself."""
+        return run_count > 1 + (len(self._firsts) - self._start) // _RUN_COSTS
 
     def runs(self) -> list[Run]:
         """Return the runs, in order. (``list`` of the set would first allocate space for ``len`` runs.)"""
@@ -103,7 +109,7 @@ class Intervals:
 
     def add_all(self, runs: Sequence[Run]) -> None:
         """Add runs, in any order. None of their members is in the set, nor in two of them."""
-        if self._are_many(runs):
+        if self.may_merge(len(runs)):
             self.unite(Intervals(runs))
         else:
             for first, count in reversed(runs):  # each of them comes below the others, as a rule
@@ -111,7 +117,7 @@ class Intervals:
 
     def remove_all(self, runs: Sequence[Run]) -> None:
         """Remove runs, in any order. All of their members are in the set, and none is in two of them."""
-        if self._are_many(runs):
+        if self.may_merge(len(runs)):
             self.subtract(Intervals(runs))
         else:
             for first, count in runs:
@@ -119,7 +125,9 @@ class Intervals:
 
     def unite(self, other: Intervals) -> None:
         """Add all members of another set. None of them is in this one."""
-        if not other.size:
+        if not self.may_merge(other.run_count):
+            for first, count in reversed(other.runs()):
+                self.add(first, count)
             return
         at = bisect_left(self._ends, other.lowest, self._start)
         span = slice(at, bisect_right(self._firsts, other.end, at))
@@ -133,18 +141,19 @@ class Intervals:
         if not other.size:
             return
         span = slice(*self._places(other.lowest, other.end))
-        firsts, ends = other._bounds()
+        ours, (firsts, ends) = (self._firsts[span], self._ends[span]), other._bounds()
         # The numbers that are not in the other set are a set as well. The common members stay.
-        rest = [0, *ends], [*firsts, 2**64]
-        kept = _common(_merged((self._firsts[span], self._ends[span]), rest))
+        kept = _common(_merged(ours, ([0, *ends], [*firsts, 2**64])))
+        assert _size_of(ours) - _size_of(kept) == other.size, "a run is not in the set"
         self._firsts[span], self._ends[span] = kept
         self.size -= other.size
-        assert sum(self._ends[self._start :]) - sum(self._firsts[self._start :]) == self.size, "a run is not in the set"
 
     def common(self, other: Intervals) -> Intervals:
         """Return the set of the members that are also in another set."""
         if not self.size or not other.size:
             return Intervals()
+        if not self.may_merge(other.run_count):
+            return Intervals([run for first, count in other for run in self.within(first, first + count)])
         first, end = max(self.lowest, other.lowest), min(self.end, other.end)
         return _with(*_common(_merged(self.bounds_between(first, end), other.bounds_between(first, end))))
 
@@ -286,10 +295,6 @@ class Intervals:
     def _bounds(self) -> Bounds:
         return self._firsts[self._start :], self._ends[self._start :]
 
-    def _are_many(self, runs: Sequence[Run]) -> bool:
-        """Return whether a merge with these runs takes less time than each of them by itself."""
-        return len(runs) > 1 + self.run_count // _RUN_COSTS
-
     def _places(self, first: int, end: int) -> tuple[int, int]:
         """Return the first place of the runs that have members in ``first … end - 1``, and the place behind them."""
         return bisect_right(self._ends, first, self._start), bisect_left(self._firsts, end, self._start)
@@ -317,9 +322,15 @@ class Intervals:
         self._firsts[self._start], self._ends[self._start] = first, end
 
 
+def _size_of(bounds: Bounds) -> int:
+    """Return the number of members of the set with these bounds."""
+    return sum(bounds[1]) - sum(bounds[0])
+
+
 def _with(firsts: list[int], ends: list[int]) -> Intervals:
     """Return the set with these bounds. Its runs do not touch."""
-    intervals = Intervals()
+    intervals = Intervals.__new__(Intervals)
+    intervals._start = 0
     intervals._firsts, intervals._ends, intervals.size = firsts, ends, sum(ends) - sum(firsts)
     return intervals
 
@@ -478,8 +489,10 @@ class Cursor:
         firsts, ends = _bounds_of(runs)
         if firsts[0] < self.frontier or ends[-1] > end or min(map(_COUNT, runs)) <= 0:
             return False
-        consumed = self.consumed.bounds_between(firsts[0], ends[-1])
-        return _are_apart(*_merged((firsts, ends), consumed))
+        consumed = self.consumed
+        if consumed.may_merge(len(runs)):
+            return _are_apart(*_merged((firsts, ends), consumed.bounds_between(firsts[0], ends[-1])))
+        return _are_apart(firsts, ends) and not any(map(consumed.overlap, firsts, ends))
 
     def live_between(self, first: int, end: int) -> int:
         """Return the number of the sequences ``first … end - 1`` that are not consumed."""

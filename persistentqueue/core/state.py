@@ -305,7 +305,7 @@ class State:
             self._uncount(subscription, first, count)
         if cursor is self.gone:
             self._release(first, end)
-        else:
+        elif all(each.overlaps(first, end) for each in self.subscriptions.values()):
             self._let_go(self._done_by_all(Intervals([(first, count)])))
 
     def consume_all(self, subscription: int, sequences: Intervals) -> None:

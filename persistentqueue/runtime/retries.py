@@ -57,8 +57,8 @@ DELAY_SECONDS_MAX = 10 * 366 * 86_400.0
 """Ten years, in seconds. The log counts nanoseconds and has room for more."""
 _BATCH_ITEMS = 256
 """Number of items that are read, or of dead letters that are moved back, at a time."""
-_STEP_RUNS = 1024
-"""Most runs whose delays are logged by one commit."""
+_STEP_RUNS, _STEPS = 1024, 32
+"""Runs whose delays are logged by one commit: so many, or more if that takes more than so many commits."""
 _NS = 10**9
 _NEVER_FLUSHED = "delivered {}, never flushed: each time the process ended, or the session was rolled back"
 
@@ -423,8 +423,10 @@ class Trial:
             for first, count, times in retries.pieces(ready, transaction.runs)
             if not retries.is_used_up(times) and (seconds := retries.delay_seconds(times))
         ]
-        # In steps: each operation takes its time, and the flushes of other threads come in between.
-        for part in (later[at : at + _STEP_RUNS] for at in range(0, len(later), _STEP_RUNS)):
+        # In steps: each operation takes its time, and the flushes of other threads come in between. But each step
+        # passes all runs of the transaction, so there are few steps.
+        step = max(_STEP_RUNS, len(later) // _STEPS)
+        for part in (later[at : at + step] for at in range(0, len(later), step)):
             note = Transaction(ready)
             note.operations = [retries.delayed(ready, *each) for each in part]
             with suppress(PersistentQueueError, OSError):  # then the delay is in memory only, until the queue is closed

@@ -378,7 +378,7 @@ def read_further(disk: Disk, read: Replay, last: Last) -> Replay | None:
     """Return a log that was ``read`` up to the frame ``last``, with the frames that follow alone.
 
     Return None if the whole log must be read: it is not the file that was read, or it does not end clearly. A change of
-    what was read is not noticed if it leaves the header and the last frame as they were.
+    what was read is not noticed if it leaves the header, and the checksum in the last frame, as they were.
 
     Raises ``CorruptionError``, ``UnsupportedFormatError``, ``MemoryShortageError`` and ``OSError``.
     """

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persistentqueue.core.intervals import Cursor, Intervals, Run, united
+from persistentqueue.core.intervals import Bounds, Cursor, Intervals, Run, united
 
 MEMBERS = st.sets(st.integers(0, 40))
 
@@ -167,10 +167,33 @@ def test_sets_of_sets(members: set[int], others: set[int], first: int, end: int)
 @pytest.mark.parametrize("change", [Intervals.unite, Intervals.subtract])
 def test_a_change_that_does_not_fit_is_refused(change: Callable[[Intervals, Intervals], None]) -> None:
     """A set that has a part of another one can neither take it nor give it up."""
+    intervals = Intervals([(0, 2), (5, 2)])
     with pytest.raises(AssertionError):
-        change(Intervals([(0, 2), (5, 2)]), Intervals([(6, 2), (9, 1)]))
+        change(intervals, Intervals([(6, 2), (9, 1)]))
+    check(intervals, {0, 1, 5, 6})
     with pytest.raises(AssertionError):
         Intervals([(0, 2), (1, 2)])
+
+
+def test_few_runs_far_apart_do_not_pass_all_gaps_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs at both ends of many gaps are looked for, and consumed, without a merge with these gaps."""
+    gaps = 1000
+    cursor = Cursor("", 0, ((2 * number + 1, 1) for number in range(gaps)))
+    runs, merges = [(0, 1), (2 * gaps, 1)], [0]
+
+    def merged(one: Bounds, other: Bounds) -> Bounds:
+        """Note the number of runs that are merged."""
+        merges.append(len(one[0]) + len(other[0]))
+        return sorted(one[0] + other[0]), sorted(one[1] + other[1])
+
+    monkeypatch.setattr("persistentqueue.core.intervals._merged", merged)
+    assert cursor.lacks(runs, 2 * gaps + 1)
+    assert not cursor.lacks([(0, 1), (2 * gaps - 1, 2)], 2 * gaps + 1)
+    assert not cursor.done_of(Intervals(runs))
+    assert cursor.done_of(Intervals([(0, 2), (2 * gaps - 2, 2)])).runs() == [(1, 1), (2 * gaps - 1, 1)]
+    cursor.consume_all(Intervals(runs))
+    assert (cursor.frontier, cursor.count) == (2, gaps + 2)
+    assert max(merges) < gaps
 
 
 @given(MEMBERS, MEMBERS)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from persistentqueue.core.availability import Availability
-from persistentqueue.core.intervals import Cursor, Intervals
+from persistentqueue.core.intervals import Cursor
 from persistentqueue.core.operations import (
     Checkpoint,
     Dequeue,
@@ -106,21 +106,35 @@ def test_frontier_moves_over_what_was_consumed_out_of_order() -> None:
     assert (state.gone.frontier, list(state.gone.consumed)) == (6, [(8, 1)])
 
 
+def test_consumption_of_what_others_need_in_part() -> None:
+    """Of a run, the items are gone that all other subscriptions have consumed."""
+    state = state_of(segment(1), enqueue(0, 10, 1, 64, 0), SubscriptionOpened(1, 0, "a"), SubscriptionOpened(2, 0, "b"))
+    for operation in (Dequeue(0, 2, 3), Dequeue(0, 6, 2), Dequeue(1, 3, 5)):
+        state.apply(operation)
+        assert state.gone_count == 0
+    state.apply(Dequeue(2, 0, 10))
+    assert (state.gone.frontier, state.gone.consumed.runs()) == (0, [(3, 2), (6, 2)])
+    assert [extent.live for extent in state.extents] == [6]
+
+
 def test_consumption_looks_at_few_subscriptions(monkeypatch: pytest.MonkeyPatch) -> None:
     """A subscription that consumes an item looks at the others only up to the first that still needs the item."""
     state = state_of(segment(1), enqueue(0, 4, 1, 64, 0))
     for number in range(1, 101):
         state.apply(SubscriptionOpened(number, 0, f"s{number}"))
     looked: list[Cursor] = []
-    done_of = Cursor.done_of
+    overlaps = Cursor.overlaps
 
-    def counted(cursor: Cursor, runs: Intervals) -> Intervals:
+    def counted(cursor: Cursor, first: int, end: int) -> bool:
+        """Note which cursor is asked."""
         looked.append(cursor)
-        return done_of(cursor, runs)
+        return overlaps(cursor, first, end)
 
-    monkeypatch.setattr(Cursor, "done_of", counted)
+    monkeypatch.setattr(Cursor, "overlaps", counted)
+    monkeypatch.setattr(Cursor, "done_of", None)
     state.apply(Dequeue(50, 0, 4))
-    assert len(looked) == 1
+    assert looked == [state.subscriptions[50], state.subscriptions[0]]
+    monkeypatch.undo()
     for number in set(state.subscriptions) - {50}:
         assert state.gone_count == 0
         state.apply(Dequeue(number, 0, 4))

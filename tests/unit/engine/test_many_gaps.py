@@ -11,6 +11,7 @@ import pytest
 
 from persistentqueue import PersistentQueue, Session, Subscription
 from persistentqueue.engine.transaction import Transaction
+from persistentqueue.runtime import retries
 from persistentqueue.runtime.open_queue import OpenQueue
 from persistentqueue.runtime.session_state import hold_again
 from tests.conftest import QueueFactory
@@ -127,8 +128,12 @@ def test_trims(queue: PersistentQueue, open_queue: QueueFactory) -> None:
         assert set(items) >= set(EVEN)
 
 
-def test_delays(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rollback logs the delays of many runs in several commits, and the items are ready again at once."""
+@pytest.mark.parametrize(("step_runs", "commits"), [(1024, 2), (1, 4)])
+def test_delays(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch, step_runs: int, commits: int) -> None:
+    """A rollback logs the delays of many runs in several commits, but not in many, and the items are ready again at
+    once."""
+    monkeypatch.setattr(retries, "_STEP_RUNS", step_runs)
+    monkeypatch.setattr(retries, "_STEPS", 4)
     queue = open_queue(retry_delay_seconds=100)
     put(queue, *(item(number) for number in range(2 * GAPS)))
     ready = queue._open().need_plain().ready
@@ -143,7 +148,7 @@ def test_delays(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> No
         assert calls_in(lambda: hold_again(kept, runs)) < MANY
         monkeypatch.setattr(OpenQueue, "commit", noted)
         kept.rollback()
-        assert (sum(sizes), len(sizes)) == (GAPS, 2)
+        assert (sum(sizes), len(sizes)) == (GAPS, commits)
         assert (len(ready.delayed), len(ready)) == (GAPS, GAPS)
         monkeypatch.setattr(ready, "_disk", replace(queue._open().disk, monotonic=lambda: 1e9))
         assert calls_in(lambda: len(ready)) < MANY

@@ -524,8 +524,10 @@ class Cursor:
             sequence = sum(run)
 
     def done_of(self, runs: Intervals) -> Intervals:
-        """Return the set of these sequences that are consumed."""
+        """Return the set of these sequences that are consumed: ``runs`` itself if the frontier has passed them."""
+        if not runs.size or runs.end <= self.frontier:
+            return runs
         done = self.consumed.common(runs)
-        if runs.size and runs.lowest < self.frontier:
+        if runs.lowest < self.frontier:
             done.unite(runs.below(self.frontier))
         return done

@@ -190,6 +190,8 @@ def test_few_runs_far_apart_do_not_pass_all_gaps_between(monkeypatch: pytest.Mon
     assert cursor.lacks(runs, 2 * gaps + 1)
     assert not cursor.lacks([(0, 1), (2 * gaps - 1, 2)], 2 * gaps + 1)
     assert not cursor.done_of(Intervals(runs))
+    passed = Intervals([(0, 1), (3, 2)])
+    assert Cursor("", 5).done_of(passed) is passed
     assert cursor.done_of(Intervals([(0, 2), (2 * gaps - 2, 2)])).runs() == [(1, 1), (2 * gaps - 1, 1)]
     cursor.consume_all(Intervals(runs))
     assert (cursor.frontier, cursor.count) == (2, gaps + 2)

@@ -325,12 +325,15 @@ class ConnectedSession(Uncopyable, Generic[T]):
 
 
 def stoppable(call: Callable[[], R]) -> tuple[Callable[[], R], Callable[[], None]]:
-    """Return the call for a thread, in a context of its own, and a function that ends its looks for an owner."""
-    given_up: list[bool] = []
+    """Return the call for a thread, and a function that ends its looks for an owner."""
+    given_up: set[bool] = set()
 
     def with_stop() -> R:
         """Make the call."""
-        STOP.set(lambda: bool(given_up))
-        return call()
+        STOP.asked = lambda: bool(given_up)
+        try:
+            return call()
+        finally:
+            del STOP.asked
 
-    return with_stop, partial(given_up.append, True)
+    return with_stop, partial(given_up.add, True)

@@ -10,9 +10,8 @@ import threading
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any, Generic, Literal
+from typing import Any, Final, Generic, Literal
 
 from ..codecs import Codec, T, checked_codec
 from ..errors import (
@@ -55,10 +54,18 @@ _POLL_SECONDS = 0.005
 """Pause between two looks for an owner, in seconds. Only a process that has none looks.
 
 A thread gives the others their turn for half of it. So many threads look at most twice as often as one."""
-STOP: ContextVar[Callable[[], bool]] = ContextVar("STOP", default=bool)
-"""Ends each look for an owner in this context when it returns True: a cancelled call of ``aio`` waits no longer."""
 _OF_CONNECT = 5
 """Stack level of the caller of ``connect``, for a warning of ``reach``."""
+
+
+class _Stop(threading.local):
+    """Of each thread on its own. A context would also reach the tasks and threads that a codec starts in a call."""
+
+    asked: Callable[[], bool] = bool
+    """Ends each look for an owner in this thread when it returns True: a cancelled call of ``aio`` waits no longer."""
+
+
+STOP: Final = _Stop()
 
 
 class _OwnedQueue(PersistentQueue[T]):
@@ -168,8 +175,8 @@ class Owner(Generic[T]):
     ) -> tuple[Link, dict[str, Any]]:
         """Return a connection to the owner, and its welcome. If there is no owner, this process becomes it.
 
-        ``lock_timeout`` counts from the given time, or from now. It is over at once when ``stop`` or ``STOP`` returns
-        True. Threads look one at a time, so the last one may have waited before: it looks once more.
+        ``lock_timeout`` counts from the given time, or from now. It is over at once when ``stop`` or ``STOP.asked``
+        returns True. Threads look one at a time, so the last one may have waited before: it looks once more.
         """
         thread = threading.current_thread().name
         hello = {"versions": [VERSION, VERSION], "process": self.disk.getpid(), "thread": thread, **hello}
@@ -197,7 +204,7 @@ class Owner(Generic[T]):
                         continue
                     except QueueLockedError as error:
                         locked = error.pid, error.host
-                if stop() or STOP.get()() or self.disk.monotonic() >= since_seconds + self.options.lock_timeout:
+                if stop() or STOP.asked() or self.disk.monotonic() >= since_seconds + self.options.lock_timeout:
                     raise lack or self._not_served(locked)
                 self.disk.sleep(_POLL_SECONDS / 2)
             self.disk.sleep(_POLL_SECONDS / 2)  # another thread looks, or learns that it shall stop

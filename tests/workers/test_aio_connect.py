@@ -717,6 +717,56 @@ def test_a_cancellation_ends_the_look_for_an_owner(call: str, tmp_path: Path, mo
     asyncio.run(main())
 
 
+class _Begins:
+    """A codec whose ``encode`` begins a task in the event loop, and then waits for ``goes_on``."""
+
+    def __init__(self, begin: Callable[[], Any]) -> None:
+        self.begin, self.goes_on = begin, threading.Event()
+        self.begun: list[Any] = []
+
+    def encode(self, item: bytes, /) -> bytes:
+        self.begun.append(self.begin())
+        assert self.goes_on.wait(SECONDS)
+        return item
+
+    def decode(self, data: bytes, /) -> bytes:
+        return data
+
+
+def test_a_cancellation_stops_no_other_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cancelled call ends no look for an owner of a task that its codec has begun, with a copy of its context."""
+    looks: list[object] = []
+    look_once = Owner._connect
+
+    async def main() -> None:
+        loop, is_cancelled = asyncio.get_running_loop(), asyncio.Event()
+
+        async def dequeue() -> bytes | None:
+            await is_cancelled.wait()
+            return await queue.session().dequeue()
+
+        codec = _Begins(lambda: asyncio.run_coroutine_threadsafe(dequeue(), loop))
+        with connect(tmp_path, "q"):
+            queue = await aio.connect(tmp_path, "q", codec=codec, serve="never", lock_timeout=SECONDS)
+            session = queue.session()
+            call = asyncio.create_task(session.enqueue(b"1"))
+            await until(lambda: codec.begun)
+            call.cancel()
+            await asyncio.sleep(0)
+            codec.goes_on.set()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            await session.rollback()
+        monkeypatch.setattr(Owner, "_connect", lambda *found: looks.append(found) or look_once(*found))
+        is_cancelled.set()
+        await until(lambda: len(looks) > 1 or codec.begun[0].done())
+        with connect(tmp_path, "q"):
+            assert await asyncio.wrap_future(codec.begun[0]) is None
+            await queue.close()
+
+    asyncio.run(main())
+
+
 CALLS: dict[str, Callable[[aio.ConnectedQueue[bytes]], Coroutine[Any, Any, object]]] = {
     "size": lambda queue: queue.size(),
     "peek": lambda queue: queue.peek(),

@@ -44,8 +44,8 @@ class ConnectedSession(Uncopyable, Generic[T]):
     ``UnflushedWarning`` unless an exception leaves the block.
 
     A cancellation ends the wait of a dequeue or a flush, for an item, for room or for an owner. Then ``CancelledError``
-    is raised: an item that was dequeued meanwhile is released, and a flush may be committed. Another call ends first,
-    also if it looks for an owner, up to ``lock_timeout``.
+    is raised: an item that was dequeued meanwhile is released, and a flush may be committed. Another call looks for no
+    owner any more, but ends first if it has reached one.
 
     Each method raises ``ClosedError`` if the session or the queue is closed. It raises ``SessionLostError`` if the
     owner has ended and had anything of the session, which begins anew. ``rollback`` and ``close`` are exceptions. If
@@ -188,8 +188,10 @@ class ConnectedSession(Uncopyable, Generic[T]):
                 return await patiently(self.in_thread(take), self._core.wait_no_more)
             except asyncio.CancelledError as cancelled:
                 if self._core.held > held:
+                    job, give_up = stoppable(partial(self._core.keep, held))
+                    give_up()
                     try:
-                        await over(self.in_thread(partial(self._core.put_back, self._core.held - held)))
+                        await over(self.in_thread(job))
                     except PersistentQueueError as error:  # the items are released all the same
                         raise cancelled from error
                 raise

@@ -222,6 +222,17 @@ class WorkerSession(WorkerState[T]):
         """
         self._make(lambda: self._release(checked_held(count, self._held)))
 
+    def keep(self, count: int) -> None:
+        """Release the held items behind the first ``count`` ones, which a cancelled dequeue has taken. For ``aio``.
+
+        Args:
+            count: Number of items that the caller has got.
+
+        If no owner is found, the next call of the session releases them.
+        """
+        self._given = count  # first: from here on, the end of each call that fails releases the others
+        self._make(lambda: self._release(max(self._held - count, 0)))
+
     # --- the end of a transaction ------------------------------------------------------------------------------------
 
     @overload

@@ -309,7 +309,7 @@ def test_a_release_that_loses_the_session_is_told(
 ) -> None:
     """If a session is lost while a cancelled dequeue releases its item, the next call says so, unless it is a
     rollback."""
-    take, put_back = WorkerSession.dequeue, WorkerSession.put_back
+    take, keep = WorkerSession.dequeue, WorkerSession.keep
 
     async def main() -> None:
         async with await aio.connect(tmp_path, "q") as queue, queue.session() as session:
@@ -325,10 +325,10 @@ def test_a_release_that_loses_the_session_is_told(
 
             def lost(core: WorkerSession[Any], count: int) -> None:
                 end_connection(session)
-                put_back(core, count)
+                keep(core, count)
 
             monkeypatch.setattr(WorkerSession, "dequeue", slow)
-            monkeypatch.setattr(WorkerSession, "put_back", lost)
+            monkeypatch.setattr(WorkerSession, "keep", lost)
             task = asyncio.create_task(session.dequeue())
             await asyncio.to_thread(taken.wait, SECONDS)
             task.cancel()
@@ -342,6 +342,47 @@ def test_a_release_that_loses_the_session_is_told(
                     await session.flush()
             assert await session.flush() is True
             assert await queue.peek(9) == [b"1", b"2"]
+
+    asyncio.run(main())
+
+
+def test_an_item_of_a_cancelled_dequeue_is_released_without_an_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If no owner is found while a cancelled dequeue releases its item, a later flush does not consume the item.
+
+    The cancelled call does not look for an owner up to ``lock_timeout``.
+    """
+    take = WorkerSession.dequeue
+
+    async def main() -> None:
+        served = connect(tmp_path, "q")
+        queue = await aio.connect(tmp_path, "q", serve="never", lock_timeout=SECONDS)
+        await put(queue, b"1", b"2", b"3")
+        session = queue.session()
+        assert await session.dequeue() == b"1"
+        taken, go_on = threading.Event(), threading.Event()
+
+        def slow(core: WorkerSession[Any], timeout: float | None) -> Any:
+            item = take(core, timeout)
+            taken.set()
+            assert go_on.wait(SECONDS)
+            return item
+
+        monkeypatch.setattr(WorkerSession, "dequeue", slow)
+        task = asyncio.create_task(session.dequeue())
+        await asyncio.to_thread(taken.wait, SECONDS)
+        served.close()
+        task.cancel()
+        begun = time.monotonic()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert time.monotonic() - begun < SECONDS / 2
+        with connect(tmp_path, "q") as served:
+            assert await session.flush() is True
+            await queue.close()
+            assert served.peek(9) == [b"2", b"3"]
 
     asyncio.run(main())
 

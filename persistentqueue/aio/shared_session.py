@@ -107,18 +107,31 @@ class ConnectedSession(Uncopyable, Generic[T]):
         finally:
             self._is_busy = False
 
-    def in_thread(self, call: Callable[[], R]) -> Landing[R]:
+    async def make(self, call: Callable[[], R]) -> R:
         """Make a call in the thread of the session, behind the earlier ones. For ``aio.transaction``.
 
         Args:
-            call: The call.
+            call: The call. A cancellation ends its looks for an owner.
         """
+        job, give_up = stoppable(call)
+        return await patiently(self._in_thread(job), give_up)
+
+    def _in_thread(self, call: Callable[[], R]) -> Landing[R]:
         return launch(asyncio.get_running_loop(), self._thread.submit, call)
 
     async def _call(self, call: Callable[[], R]) -> R:
-        job, give_up = stoppable(call)
         with self._using():
-            return await patiently(self.in_thread(job), give_up)
+            return await self.make(call)
+
+    async def _wait_for(self, call: Callable[[], R]) -> R:
+        """Make a call that may wait for an item, for room or for an owner. A cancellation ends each of these waits."""
+        job, look_no_more = stoppable(call)
+
+        def give_up() -> None:
+            look_no_more()  # also that for the owner of another session, in a transaction of several
+            self._core.wait_no_more()
+
+        return await patiently(self._in_thread(job), give_up)
 
     async def enqueue(self, item: T) -> None:
         """Buffer an item, also if the call is cancelled. Nothing is durable before ``flush``.
@@ -145,8 +158,7 @@ class ConnectedSession(Uncopyable, Generic[T]):
         """
         with self._using():
             for chunk in chunks(items):
-                job, give_up = stoppable(partial(self._core.enqueue_many, chunk))
-                await patiently(self.in_thread(job), give_up)
+                await self.make(partial(self._core.enqueue_many, chunk))
 
     async def dequeue(self, timeout: float | None = 0.0) -> T | None:
         """Return the first ready item, and hold it; return None if there is none in time.
@@ -185,13 +197,13 @@ class ConnectedSession(Uncopyable, Generic[T]):
             held = self._core.held
             self._is_taking = True
             try:
-                return await patiently(self.in_thread(take), self._core.wait_no_more)
+                return await self._wait_for(take)
             except asyncio.CancelledError as cancelled:
                 if self._core.held > held:
                     job, give_up = stoppable(partial(self._core.keep, held))
                     give_up()
                     try:
-                        await over(self.in_thread(job))
+                        await over(self._in_thread(job))
                     except PersistentQueueError as error:  # the items are released all the same
                         raise cancelled from error
                 raise
@@ -240,8 +252,7 @@ class ConnectedSession(Uncopyable, Generic[T]):
             BrokenQueueError: A sync failed. It is unknown whether the transaction was committed.
         """
         with self._using():
-            flushing = self.in_thread(partial(self._core.flush, marker, timeout, wait=wait))
-            return await patiently(flushing, self._core.wait_no_more)
+            return await self._wait_for(partial(self._core.flush, marker, timeout, wait=wait))
 
     async def reject(
         self, item: T | CodecError, reason: str = "", *, retry: bool = True, delay_seconds: float | None = None
@@ -315,9 +326,8 @@ class ConnectedSession(Uncopyable, Generic[T]):
     async def _finish(self, call: Callable[[], None], *, is_patient: bool = True) -> None:
         """Make the last call of the session, and end its thread."""
         self._forget(self)
-        landing = self.in_thread(call)
         try:
-            await (over(landing) if is_patient else impatiently(landing, self._end_wait))
+            await (self.make(call) if is_patient else impatiently(self._in_thread(call), self._end_wait))
         finally:
             await self._thread.ended()
 

@@ -72,7 +72,8 @@ def transaction(*queues: Any, name: str | None = None) -> AbstractAsyncContextMa
     them, and they do not mix with queues that ``aio.PersistentQueue`` has opened.
 
     A cancellation in the block rolls all sessions back. A cancelled flush, also that of the end of the block, ends when
-    the transaction is durable or refused in all queues. Then ``CancelledError`` is raised.
+    the transaction is durable or refused in all queues. Then ``CancelledError`` is raised. A flush of connected queues
+    looks for no owner any more: if theirs has ended, the transaction may be committed nevertheless.
 
     Args:
         *queues: Open queues of this event loop, or subscriptions in place of their queues. At least one; no queue
@@ -146,9 +147,9 @@ async def _connected(
         try:
             yield sessions
         except BaseException as error:
-            await over(sessions[0].in_thread(partial(block.__exit__, type(error), error, error.__traceback__)))
+            await sessions[0].make(partial(block.__exit__, type(error), error, error.__traceback__))
             raise
-        await over(sessions[0].in_thread(partial(block.__exit__, None, None, None)))
+        await sessions[0].make(partial(block.__exit__, None, None, None))
 
 
 async def _end(parts: Sequence[Part], block: AbstractContextManager[object], error: BaseException | None) -> None:

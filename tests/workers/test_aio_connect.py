@@ -838,6 +838,43 @@ def test_a_timeout_ends_a_call_that_looks_for_an_owner(call: str, tmp_path: Path
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("ending", ["block", "flush", "error"])
+def test_a_timeout_ends_a_joint_flush_that_looks_for_an_owner(ending: str, tmp_path: Path) -> None:
+    """A timeout ends the flush of a transaction over two queues, whose owner is gone, long before ``lock_timeout``.
+
+    So it does at the end of a block, also at one with an error that the owner should learn.
+    """
+    options: dict[str, Any] = {"lock_timeout": SECONDS}
+    counted = {**options, "dead_letter": "dead", "max_attempts": 3, "grace_seconds": 0}
+
+    async def transact(a: aio.ConnectedQueue[bytes], b: aio.ConnectedQueue[bytes], end: Callable[[], None]) -> None:
+        async with aio.transaction(a, b) as (taking, putting):
+            await putting.enqueue(b"1")
+            if ending == "error":
+                assert await taking.dequeue() == b"0"
+            end()
+            if ending == "flush":
+                await putting.flush()
+            assert ending != "error"
+
+    async def main() -> None:
+        with connect(tmp_path, "a", **counted) as one, connect(tmp_path, "b", **options) as other:
+            with one.transaction() as session:
+                session.enqueue(b"0")
+            a = await aio.connect(tmp_path, "a", serve="never", **counted)
+            b = await aio.connect(tmp_path, "b", serve="never", **options)
+            begun = time.monotonic()
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(transact(a, b, lambda: (one.close(), other.close())), 0.05)
+            assert time.monotonic() - begun < SECONDS / 2
+        with connect(tmp_path, "a", **counted), connect(tmp_path, "b", **options):
+            assert (await a.peek(9), await b.peek(9)) == ([b"0"], [])
+            await a.close()
+            await b.close()
+
+    asyncio.run(main())
+
+
 def test_a_timeout_ends_connect(tmp_path: Path) -> None:
     """A timeout ends ``connect`` to a queue without an owner long before ``lock_timeout``."""
 

@@ -388,7 +388,7 @@ class MissingExtraError(PersistentQueueError, ImportError):
     """
 
     def __init__(self, what: str, extra: str, instead: str = "") -> None:
-        self.extra = extra
+        self.extra: str = extra
         install = f"pip install 'persistentqueue[{extra}]'" + (f", or {instead}" if instead else "")
         super().__init__(f"{what} needs a package that is not installed: {install}")
 
@@ -737,7 +737,7 @@ class InboxAccessError(PersistentQueueError, PermissionError):
     """
 
     def __init__(self, path: str, reason: str) -> None:
-        self.path = path
+        self.path: str = path
         super().__init__(
             f"{path}: {reason}: publish as the user of the queue, or have that user share it with a group: chgrp GROUP "
             "the queue's directory, log and inbox, chmod 750 the first two, chmod 2770 the inbox"

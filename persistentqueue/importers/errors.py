@@ -19,8 +19,10 @@ class SourceError(PersistentQueueError):
     """
 
     def __init__(self, path: str, expected: str, found: str, advice: str) -> None:
-        self.path, self.expected, self.found = path, expected, found
-        self.problem = f"{path}: expected {expected}, found {found}"
+        self.path: str = path
+        self.expected: str = expected
+        self.found: str = found
+        self.problem: str = f"{path}: expected {expected}, found {found}"
         super().__init__(f"{self.problem}: {advice}")
 
 
@@ -45,7 +47,8 @@ class SourceDamagedError(SourceError):
             found,
             "mend the source, or pass skip_damaged=True to import all other items",
         )
-        self.path, self.offset = path, offset
+        self.path: str = path
+        self.offset: int = offset
 
 
 class SourceInUseError(SourceError):
@@ -75,7 +78,9 @@ class ImportMismatchError(PersistentQueueError):
     """
 
     def __init__(self, path: str, expected: int, found: int) -> None:
-        self.path, self.expected, self.found = path, expected, found
+        self.path: str = path
+        self.expected: int = expected
+        self.found: int = found
         super().__init__(
             f"{path}: expected the imported {many(expected, 'item')}, found the first {found} of them: check the "
             "disk and the queue, and import into another queue"

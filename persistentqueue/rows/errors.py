@@ -20,7 +20,10 @@ class SchemaMismatchError(PersistentQueueError, ValueError):
     """
 
     def __init__(self, path: str, column: str | None, old: str, new: str, advice: str) -> None:
-        self.path, self.column, self.old, self.new = path, column, old, new
+        self.path: str = path
+        self.column: str | None = column
+        self.old: str = old
+        self.new: str = new
         what = "the format" if column is None else f"the column {column!r}"
         super().__init__(f"{path}: {what} of the rows does not fit: the queue has {old}, the rows have {new}: {advice}")
 
@@ -37,7 +40,8 @@ class SchemaNotFoundError(PersistentQueueError, LookupError):
     """
 
     def __init__(self, path: str, number: int | None = None, last: int = 0) -> None:
-        self.path, self.number = path, number
+        self.path: str = path
+        self.number: int | None = number
         if number is None:
             reason = "the queue has no schema of rows: write rows first, or give the schema of the rows"
         else:

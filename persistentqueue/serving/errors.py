@@ -31,7 +31,7 @@ class SessionLostError(PersistentQueueError):
     """
 
     def __init__(self, path: str, what: str) -> None:
-        self.path = path
+        self.path: str = path
         super().__init__(
             f"{path}: the owner of the queue ended, {what}: dequeued items are back in the queue, and nothing was "
             "committed: do the work since the last flush again"
@@ -50,7 +50,7 @@ class OutcomeUnknownError(SessionLostError):
     """
 
     def __init__(self, path: str, what: str) -> None:
-        self.path = path
+        self.path: str = path
         PersistentQueueError.__init__(
             self,
             f"{path}: the owner of the queue ended in the middle of a transaction, {what}: whether it was committed is "
@@ -69,7 +69,8 @@ class HoldLostError(PersistentQueueError):
     """
 
     def __init__(self, path: str, hold_seconds: float) -> None:
-        self.path, self.hold_seconds = path, hold_seconds
+        self.path: str = path
+        self.hold_seconds: float = hold_seconds
         super().__init__(
             f"{path}: the session held items for longer than hold_seconds={hold_seconds}, and they are back in the "
             "queue; nothing was committed: call rollback(), and extend() in time when work takes long"
@@ -94,7 +95,10 @@ class NotServedError(PersistentQueueError):
     def __init__(
         self, path: str, pid: int | None, in_doubt: bool = False, exists: bool = True, is_here: bool = False
     ) -> None:
-        self.path, self.pid, self.in_doubt, self.is_here = path, pid, in_doubt, is_here
+        self.path: str = path
+        self.pid: int | None = pid
+        self.in_doubt: bool = in_doubt
+        self.is_here: bool = is_here
         problem = "the queue is not served: no process owns it" if exists else "there is no queue yet to connect to"
         way = 'by connect() without serve="never" or by the command persistentqueue serve'
         action = f"start an owner, {way}{'' if exists else ', which makes the queue'}"
@@ -121,7 +125,7 @@ class RefusedError(PersistentQueueError):
     """
 
     def __init__(self, path: str, why: str) -> None:
-        self.path = path
+        self.path: str = path
         super().__init__(
             f"{path}: the owner of the queue refuses the connection: {printable(why)}: run as the user that owns the "
             "queue, or upgrade the older of the two programs"

@@ -93,6 +93,7 @@ _leave_on_interrupt()  # before the imports, which take a while
 # ruff: noqa: E402
 import typing as _typing
 
+from . import errors as _errors
 from .core.dead_letter import DeadLetter
 from .core.encryption import Encryption
 from .drawing.charts import SegmentShare
@@ -250,6 +251,8 @@ __all__ = [
     "RefusedError",
     "UnflushedWarning",
 ]
+for _kind in (HoldLostError, NotServedError, OtherOptionsWarning, OutcomeUnknownError, RefusedError, SessionLostError):
+    setattr(_errors, _kind.__name__, _kind)  # its documentation lists them, and it cannot import them
 if _typing.TYPE_CHECKING:
     from .serving.connections import Connection
     from .workers import connect

@@ -116,6 +116,12 @@ def test_arguments_that_options_do_not_accept_say_so() -> None:
     assert refused == {"codec", "progress", "serve"}
 
 
+def test_errors_has_what_it_lists() -> None:
+    """``persistentqueue.errors`` has each error of its tree, also those of worker processes."""
+    for name in {*generate.advice(), "PersistentQueueError", "UnflushedWarning", "OtherOptionsWarning"}:
+        assert getattr(persistentqueue.errors, name) is getattr(persistentqueue, name)
+
+
 def test_errors_are_complete() -> None:
     """The page has each error, with the action that helps."""
     errors = {name for name in persistentqueue.__all__ if name.endswith(("Error", "Warning"))}

@@ -131,6 +131,8 @@ class RowCodec(BoundCodec):
             others = _all_of(Registry(other))
             advice = f"it is the RowCodec of {registry.directory}: make one for this queue"
             if others is not None and number > len(others):
+                if not others:  # earlier versions wrote rows there, which no codec of this queue can read
+                    advice += ". Rows that wait there: open it without a codec, and call decode of this one for each"
                 raise SchemaMismatchError(other, None, many(len(others), "schema"), f"schema {number}", advice)
             own = {each.number: each for each in (*(known or ()), self._registered)}  # a file may be unreadable
             for found in others or ():

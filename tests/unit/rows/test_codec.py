@@ -713,6 +713,12 @@ def test_a_codec_of_another_queue(format_name: str, tmp_path: Path) -> None:
         with pytest.raises(SchemaMismatchError, match=rf"{name}: .* has 0 schemas, .* schema 1: it is .*mine: make"):
             PersistentQueue(tmp_path, name, codec=mine)
     assert not (tmp_path / "new").exists()
+    with PersistentQueue(tmp_path, "plain") as queue, queue.transaction() as session:  # as earlier versions did
+        session.enqueue(data := mine.encode(one(mine, price=1)))
+    with pytest.raises(SchemaMismatchError, match="Rows that wait there: open it without a codec, and call decode of"):
+        PersistentQueue(tmp_path, "plain", codec=mine)
+    with PersistentQueue(tmp_path, "plain") as queue:
+        assert mine.decode(queue.peek()[0]) == mine.decode(data)
     RowCodec(tmp_path, "equal", format=format_name, schema={"price": "long"})
     PersistentQueue(tmp_path, "equal", codec=mine).close()
     theirs = RowCodec(tmp_path, "theirs", format=format_name, schema={"pieces": "long"})

@@ -779,6 +779,10 @@ def test_a_cancellation_stops_no_other_task(tmp_path: Path, monkeypatch: pytest.
     looks: list[object] = []
     look_once = Owner._connect
 
+    def look(owner: Owner[bytes], hello: dict[str, Any]) -> Any:
+        looks.append(owner)
+        return look_once(owner, hello)
+
     async def main() -> None:
         loop, is_cancelled = asyncio.get_running_loop(), asyncio.Event()
 
@@ -798,7 +802,7 @@ def test_a_cancellation_stops_no_other_task(tmp_path: Path, monkeypatch: pytest.
             with pytest.raises(asyncio.CancelledError):
                 await call
             await session.rollback()
-        monkeypatch.setattr(Owner, "_connect", lambda *found: looks.append(found) or look_once(*found))
+        monkeypatch.setattr(Owner, "_connect", look)
         is_cancelled.set()
         await until(lambda: len(looks) > 1 or codec.begun[0].done())
         with connect(tmp_path, "q"):
@@ -847,12 +851,15 @@ def test_a_timeout_ends_a_joint_flush_that_looks_for_an_owner(ending: str, tmp_p
     options: dict[str, Any] = {"lock_timeout": SECONDS}
     counted = {**options, "dead_letter": "dead", "max_attempts": 3, "grace_seconds": 0}
 
-    async def transact(a: aio.ConnectedQueue[bytes], b: aio.ConnectedQueue[bytes], end: Callable[[], None]) -> None:
+    async def transact(
+        a: aio.ConnectedQueue[bytes], b: aio.ConnectedQueue[bytes], served: list[SharedQueue[bytes]]
+    ) -> None:
         async with aio.transaction(a, b) as (taking, putting):
             await putting.enqueue(b"1")
             if ending == "error":
                 assert await taking.dequeue() == b"0"
-            end()
+            for queue in served:
+                queue.close()
             if ending == "flush":
                 await putting.flush()
             assert ending != "error"
@@ -865,7 +872,7 @@ def test_a_timeout_ends_a_joint_flush_that_looks_for_an_owner(ending: str, tmp_p
             b = await aio.connect(tmp_path, "b", serve="never", **options)
             begun = time.monotonic()
             with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(transact(a, b, lambda: (one.close(), other.close())), 0.05)
+                await asyncio.wait_for(transact(a, b, [one, other]), 0.05)
             assert time.monotonic() - begun < SECONDS / 2
         with connect(tmp_path, "a", **counted), connect(tmp_path, "b", **options):
             assert (await a.peek(9), await b.peek(9)) == ([b"0"], [])

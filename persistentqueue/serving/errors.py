@@ -87,22 +87,34 @@ class NotServedError(PersistentQueueError):
 
     Attributes:
         path: The path of the queue.
-        pid: The process id of the owner that does not serve; None if there is no owner.
+        pid: The process id of the owner that does not serve; None if there is no owner. With ``taken``, the id of the
+            process that has that queue open.
         in_doubt: True if a flush was under way, whose outcome is unknown until an owner serves.
         is_here: True if this process itself owns the queue without serving it.
+        taken: The path of the dead-letter queue, if that is open elsewhere; else empty.
     """
 
     def __init__(
-        self, path: str, pid: int | None, in_doubt: bool = False, exists: bool = True, is_here: bool = False
+        self,
+        path: str,
+        pid: int | None,
+        in_doubt: bool = False,
+        exists: bool = True,
+        is_here: bool = False,
+        taken: str = "",
     ) -> None:
         self.path: str = path
         self.pid: int | None = pid
         self.in_doubt: bool = in_doubt
         self.is_here: bool = is_here
+        self.taken: str = taken
         problem = "the queue is not served: no process owns it" if exists else "there is no queue yet to connect to"
         way = 'by connect() without serve="never" or by the command persistentqueue serve'
         action = f"start an owner, {way}{'' if exists else ', which makes the queue'}"
-        if is_here:
+        if taken:
+            problem = f"this process cannot own the queue: its dead-letter queue {taken} is open in process {pid}"
+            action = "name another one, or pass the open queue as dead_letter, or close it there"
+        elif is_here:
             problem = f"the queue is not served: this process, {pid}, has it open without serve=True"
             action = "use the queue object that is open, in any number of threads, or open it with serve=True"
         elif pid is not None:

@@ -38,7 +38,7 @@ from ..serving.protocol import CALLS_ONLY, CONNECTION_BYTES, VERSION, Call, Fail
 from ..serving.values import decode_value
 from ..storage.layout import SOCKET_NAME, holds_queue, queue_directory
 from ..subscription import Subscription
-from ..system.disk import CURRENT_DISK, StrPath, abspath, current_disk
+from ..system.disk import CURRENT_DISK, StrPath, abspath, current_disk, dirname
 from ..system.path_errors import naming_paths, unless_lacking
 from .link import Link, LinkLostError
 
@@ -181,7 +181,7 @@ class Owner(Generic[T]):
         thread = threading.current_thread().name
         hello = {"versions": [VERSION, VERSION], "process": self.disk.getpid(), "thread": thread, **hello}
         since_seconds = self.disk.monotonic() if since_seconds is None else since_seconds
-        locked: tuple[int | None, str | None] | None = None
+        locked: QueueLockedError | None = None
         lack: ResourceError | None = None
         while True:
             with self._guard:
@@ -203,18 +203,20 @@ class Owner(Generic[T]):
                         self._own()
                         continue
                     except QueueLockedError as error:
-                        locked = error.pid, error.host
+                        locked = error
                 if stop() or STOP.asked() or self.disk.monotonic() >= since_seconds + self.options.lock_timeout:
                     raise lack or self._not_served(locked)
                 self.disk.sleep(_POLL_SECONDS / 2)
             self.disk.sleep(_POLL_SECONDS / 2)  # another thread looks, or learns that it shall stop
 
-    def _not_served(self, locked: tuple[int | None, str | None] | None) -> PersistentQueueError:
+    def _not_served(self, locked: QueueLockedError | None) -> PersistentQueueError:
         """Return the error of a look for the owner that has found none, but perhaps this holder of the lock."""
         exists = self._exists()
         if self._identity and not exists:
             return self._gone()
-        pid, host = locked or self._locked_by()
+        pid, host = (locked.pid, locked.host) if locked is not None else self._locked_by()
+        if locked is not None and dirname(locked.path) != self.directory:
+            return NotServedError(self.directory, pid, taken=dirname(locked.path))
         is_here = (pid, host) == (self.disk.getpid(), self.disk.gethostname())
         return NotServedError(self.directory, pid, exists=exists, is_here=is_here)
 

@@ -344,7 +344,9 @@ class WorkerState(SessionCalls, Generic[T]):
             except LinkLostError:
                 continue
             except NotServedError as error:
-                raise NotServedError(error.path, error.pid, in_doubt=True, is_here=error.is_here) from None
+                raise NotServedError(
+                    error.path, error.pid, in_doubt=True, is_here=error.is_here, taken=error.taken
+                ) from None
             link = attached.link
             try:
                 answer = link.call(Outcome(self._number))

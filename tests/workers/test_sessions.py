@@ -811,6 +811,15 @@ def test_the_error_names_an_owner_that_does_not_serve(open_queue: QueueFactory) 
     assert caught.value.pid == os.getpid()
 
 
+def test_dead_letters_that_another_queue_has_are_named(tmp_path: Path) -> None:
+    """Two connected queues cannot own one dead-letter queue by its name. The error names it, and what to do."""
+    with connect(tmp_path, "a", dead_letter="dead", max_attempts=3):
+        with pytest.raises(NotServedError, match=rf"is open in process {os.getpid()}: name another one, or") as caught:
+            connect(tmp_path, "b", dead_letter="dead", max_attempts=3, lock_timeout=0.1)
+        assert caught.value.taken == str(tmp_path / "dead")
+        assert not caught.value.is_here
+
+
 def test_an_owner_closes_after_a_worker_has_waited(served: Serve) -> None:
     """The owner closes without an error after a worker has waited for an item in vain, and its lock is free."""
     queue, join = served()

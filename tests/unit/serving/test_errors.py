@@ -45,6 +45,7 @@ MADE = [
     NotServedError("/q", 7),
     NotServedError("/q", None),
     NotServedError("/q", None, exists=False),
+    NotServedError("/q", 7, taken="/dead"),
     NotServedError("/q", None, in_doubt=True),
     OutcomeUnknownError("/q", "and no owner is there"),
     QueueDeletedError("/q"),

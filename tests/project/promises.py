@@ -79,7 +79,8 @@ PROMISES = (
     ),
     _promise(
         "never a wrong byte",
-        "unit/core/formats unit/core/encryption api/encryption unit/recovery/repair unit/system/bad_pages "
+        "unit/core/formats unit/core/encryption api/encryption unit/recovery/repair unit/recovery/lost_adoptions "
+        "unit/system/bad_pages "
         "durability/flips predecessors/diskqueue_damage misuse/inboxes misuse/shared_inboxes misuse/corners "
         "unit/storage/log unit/storage/segment",
         "flips --bytes 65536",

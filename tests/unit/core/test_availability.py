@@ -370,3 +370,19 @@ def test_delayed_runs_are_visited_few_times(open_queue: QueueFactory, monkeypatc
     queue = open_queue(retry_delay_seconds=3600.0)
     assert queue.stats().delayed == delayed
     assert delayed <= visited < 20 * delayed
+
+
+def test_no_run_is_held_or_given_back(open_queue: QueueFactory) -> None:
+    """A call about no runs changes nothing: neither is one held again, nor is a part of one given back."""
+    queue = open_queue()
+    put(queue, *ITEMS)
+    ready, runs = ready_of(queue), [(0, 3)]
+    assert ready.hold_again([])
+    assert ready.hold(3) == runs
+    ready.give_back(runs, 0)
+    assert runs == [(0, 3)]
+    assert not ready.hold_again([(0, 1)])
+    ready.give_back(runs, 3)
+    assert runs == [] and ready.hold_again([(0, 1)])
+    ready.release([(0, 1)])
+    assert drain(queue) == ITEMS

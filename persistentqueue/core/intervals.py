@@ -378,6 +378,12 @@ def count_of(runs: Iterable[Run]) -> int:
     return sum(map(_COUNT, runs))
 
 
+def joined(runs: Sequence[Run]) -> Run | None:
+    """Return the one run that these runs, in any order, join to without an overlap; None if they do not."""
+    firsts, ends = _bounds_of(runs)
+    return (firsts[0], ends[-1] - firsts[0]) if firsts[1:] == ends[:-1] else None
+
+
 def last_of(runs: list[Run], count: int) -> list[Run]:
     """Return the runs of the last ``count`` members of ``runs``, the highest run first."""
     last: list[Run] = []

@@ -40,7 +40,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from ..core.block import BLOCK_BYTES, BLOCK_HEADER_BYTES, LENGTH_BYTES, MIXED, combine_checksums
-from ..core.intervals import Intervals, Run
+from ..core.intervals import Intervals, Run, joined
 from ..core.operations import (
     COUNT_BYTES,
     LONE_ENQUEUE_BYTES,
@@ -429,17 +429,18 @@ class Committer:
         ready = group[0].ready
         if ready is None or ready.is_closed:
             return False
+        if len(runs) > 1:  # the transactions of several threads come in any order
+            one = joined(runs)
+            runs = [one] if one is not None else runs
         disk, state, subscription = self._disk, self._state, ready.number
         if not state.are_unconsumed(subscription, runs):
             return False  # the long way finds which transaction is invalid
-        sequences = Intervals(runs) if len(runs) > 1 else None
-        if sequences is not None and sequences.run_count == 1:  # the transactions of several threads come in any order
-            runs, sequences = sequences.runs(), None
-        if is_alone and len(runs) == 1:
-            body, operations, flushes = encode_lone_dequeue(subscription, *runs[0], 1), 1, _NO_FLUSHES
+        (first, count), is_one = runs[0], len(runs) == 1
+        if is_alone and is_one:
+            body, operations, flushes = encode_lone_dequeue(subscription, first, count, 1), 1, _NO_FLUSHES
         else:
             body, operations, flushes = _encode_runs(group, subscription, runs)
-        if not body or not log.has_room(len(body), False):
+        if not log.has_room(len(body), False):
             return False
         before = log.number
         disk.failpoint("commit.1 write blocks")
@@ -451,10 +452,10 @@ class Committer:
             disk.failpoint("commit.4 apply")
             with self._mutex:
                 try:
-                    if sequences is None:
-                        state.consume(subscription, *runs[0])
+                    if is_one:
+                        state.consume(subscription, first, count)
                     else:
-                        state.consume_all(subscription, sequences)
+                        state.consume_all(subscription, Intervals(runs))
                     self._pages.drop_below(state.gone.frontier)
                     for connection, flush in flushes:
                         state.note_flush(connection, flush)

@@ -165,7 +165,7 @@ MUTANTS = (
     Mutant("markers are not logged", "engine/commit", "                operations.append(MarkerSet(*transaction.marker))\n", "                pass\n"),
     Mutant("markers are not asked", "engine/commit", "if recorded is not None and version <= recorded:", "if False:", "random", 10),
     Mutant("new segments are not logged", "engine/commit", "list(self._segments.unlogged)", "[]"),
-    Mutant("the short way logs one item less", "engine/commit", "encode_lone_dequeue(subscription, *runs[0], 1)", "encode_lone_dequeue(subscription, runs[0][0], max(runs[0][1] - 1, 1), 1)"),
+    Mutant("the short way logs one item less", "engine/commit", "encode_lone_dequeue(subscription, first, count, 1)", "encode_lone_dequeue(subscription, first, max(count - 1, 1), 1)"),
     Mutant("a run is joined to one that it does not touch", "engine/commit", "(last.subscription, last.first + last.count) == (subscription, first):", "(last.subscription, last.first + last.count) <= (subscription, first):"),
     # --- items that were handed out
     Mutant("a rollback keeps what it held", "engine/store", "                transaction.ready.release(transaction.runs)\n", "                pass\n"),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persistentqueue.core.intervals import Bounds, Cursor, Intervals, Run, united
+from persistentqueue.core.intervals import Bounds, Cursor, Intervals, Run, joined, united
 
 MEMBERS = st.sets(st.integers(0, 40))
 
@@ -326,3 +326,18 @@ def test_any_order_of_changes(changes: list[tuple[int, int]]) -> None:
         assert not members or intervals.lowest == min(members)
         assert intervals.overlap(number, 41) == len([member for member in members if member >= number])
         assert [run[0] for run in intervals.between(0, number)] == [low for low, _ in intervals if low < number]
+
+
+@pytest.mark.parametrize(
+    ("runs", "one"),
+    [
+        ([(4, 2)], (4, 2)),
+        ([(6, 1), (4, 2), (7, 3)], (4, 6)),
+        ([(4, 2), (7, 1)], None),
+        ([(4, 2), (5, 1)], None),
+        ([(4, 2), (5, 2), (8, 1)], None),  # an overlap and a gap
+    ],
+)
+def test_runs_join_to_one(runs: list[Run], one: Run | None) -> None:
+    """Runs in any order join to one if each begins where another one ends, and no two overlap."""
+    assert joined(runs) == one

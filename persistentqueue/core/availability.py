@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 
-from .intervals import Cursor, Intervals, Run, append_run, last_of
+from .intervals import Cursor, Intervals, Run, append_run, count_of, last_of
 from .state import State
 
 Taken = tuple[int, bytes]
@@ -152,6 +152,7 @@ class Availability:
         """Take back the last ``count`` sequences of ``runs``, and remove them from it."""
         self.recall()
         last = last_of(runs, count)
+        assert count_of(last) == count, f"{count} sequences are given back, and {count_of(runs)} are held"
         if last:
             at = len(runs) - len(last)
             (first, _), (behind, _) = runs[at], last[-1]

@@ -373,13 +373,15 @@ def test_delayed_runs_are_visited_few_times(open_queue: QueueFactory, monkeypatc
 
 
 def test_no_run_is_held_or_given_back(open_queue: QueueFactory) -> None:
-    """A call about no runs changes nothing: neither is one held again, nor is a part of one given back."""
+    """A call about no runs, or about more than are held, changes nothing."""
     queue = open_queue()
     put(queue, *ITEMS)
     ready, runs = ready_of(queue), [(0, 3)]
     assert ready.hold_again([])
     assert ready.hold(3) == runs
     ready.give_back(runs, 0)
+    with pytest.raises(AssertionError, match="4 sequences are given back, and 3 are held"):
+        ready.give_back(runs, 4)
     assert runs == [(0, 3)]
     assert not ready.hold_again([(0, 1)])
     ready.give_back(runs, 3)

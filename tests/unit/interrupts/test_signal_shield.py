@@ -51,6 +51,13 @@ def terminal() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def no_helper() -> None:
+    """End the helper thread, so that the next shielded call has to start it."""
+    end_helper()
+    wait_for(lambda: not signal_shield._HELPER._is_running)
+
+
 def steps(number: signal.Signals, done: list[int]) -> Callable[[], int]:
     """Return a call of three steps, in each of which the signal comes to the main thread."""
 
@@ -176,10 +183,9 @@ def test_a_program_that_runs_python_in_another_thread(monkeypatch: pytest.Monkey
         assert pool.submit(call).result(SECONDS) == 0
 
 
+@pytest.mark.usefixtures("no_helper")
 def test_without_threads_the_call_is_made_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """If no thread can be started, the main thread makes the shielded call itself."""
-    end_helper()
-    wait_for(lambda: not signal_shield._HELPER._is_running)
 
     def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")
@@ -189,30 +195,27 @@ def test_without_threads_the_call_is_made_all_the_same(monkeypatch: pytest.Monke
         assert shielded(threading.get_ident) == MAIN
 
 
+@pytest.mark.usefixtures("no_helper")
 def test_a_thread_that_ends_at_its_start_keeps_no_call_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """If memory is so short that the new thread ends before it takes the call, the main thread makes the call."""
-    end_helper()
-    wait_for(lambda: not signal_shield._HELPER._is_running)
     monkeypatch.setattr(signal_shield, "_BEGIN_SECONDS", 0.01)
     monkeypatch.setattr("_thread.start_new_thread", lambda *_: 0)
     with handling(signal.SIGALRM, interrupt):
         assert shielded(threading.get_ident) == MAIN
 
 
+@pytest.mark.usefixtures("no_helper")
 def test_a_thread_that_ends_with_the_call_keeps_no_call_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """If memory is so short that the thread ends with the call in its hands, the main thread makes the call."""
-    end_helper()
-    wait_for(lambda: not signal_shield._HELPER._is_running)
     monkeypatch.setattr(signal_shield, "_BEGIN_SECONDS", 0.01)
     monkeypatch.setattr(signal_shield._HELPER, "_begin", signal_shield._HELPER._jobs.get)
     with handling(signal.SIGALRM, interrupt):
         assert shielded(threading.get_ident) == MAIN
 
 
+@pytest.mark.usefixtures("no_helper")
 def test_without_memory_for_a_named_thread_the_call_is_made_in_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """If memory lacks for the helper thread, the thread that was to start it makes the call."""
-    end_helper()
-    wait_for(lambda: not signal_shield._HELPER._is_running)
 
     def refuse(**_: object) -> threading.Thread:
         raise MemoryError
@@ -238,10 +241,9 @@ def test_a_call_is_made_by_one_thread_alone() -> None:
     assert made == [0]
 
 
+@pytest.mark.usefixtures("no_helper")
 def test_a_handler_makes_a_shielded_call_while_the_helper_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal handler may use one queue while a call of another one has just started the helper thread."""
-    end_helper()
-    wait_for(lambda: not signal_shield._HELPER._is_running)
     start, answers = _thread.start_new_thread, []
 
     def interrupted(*arguments: Any) -> int:

@@ -59,7 +59,8 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
   ``values``, ``registry``, ``json_rows``, ``avro_rows``, ``arrow_rows``, ``codec``.
 - ``persistentqueue/`` The queue of one owner: public. ``misplaced_calls``, ``queue``.
 - ``workers/`` The side of the worker processes: queues that another process owns, their sessions, and the take-over of
-  an owner. ``link``, ``presence``, ``worker_state``, ``worker_session``, ``owner``, ``shared_queue``, ``connecting``.
+  an owner. ``link``, ``presence``, ``worker_state``, ``worker_session``, ``common_owner``, ``owner``, ``shared_queue``,
+  ``connecting``.
 - ``persistentqueue/`` What people import. ``transactions``.
 - ``faces/`` The common part of ``compat`` and ``aio``: the rules of the standard library's queues, and refusals.
   ``lifecycle``, ``refusals``.

@@ -139,8 +139,27 @@ def _join(sessions: Sequence[Any]) -> None:
 
 def _transaction(queues: Sequence[Any], name: str | None) -> Generator[tuple[Any, ...], None, None]:
     with ExitStack() as stack:
-        sessions = tuple(stack.enter_context(queue.session(name)) for queue in queues)
+        sessions = _enter(stack, queues, name)
+        if len({isinstance(session, Session) for session in sessions}) > 1:
+            stack.close()
+            _agree(queues, sessions)
+            sessions = _enter(stack, queues, name)
         if len(sessions) > 1:
             _join(sessions)
         yield sessions
         sessions[0].flush()
+
+
+def _enter(stack: ExitStack, queues: Sequence[Any], name: str | None) -> tuple[Any, ...]:
+    return tuple(stack.enter_context(queue.session(name)) for queue in queues)
+
+
+def _agree(queues: Sequence[Any], sessions: Sequence[Any]) -> None:
+    """Let one process own all queues, if that is possible: this one owns some of them."""
+    from .system.disk import current_disk  # noqa: PLC0415  late: other programs need no sockets
+    from .workers import common_owner  # noqa: PLC0415
+
+    for session in sessions:
+        if not isinstance(session, Session):
+            common_owner.gather(current_disk(), session.directory, common_owner.CHANGE_SECONDS)
+    sum(map(len, queues))  # each call finds an owner: perhaps this process is to own the others, too

@@ -56,7 +56,7 @@ COVERING = (
     "unit/storage/layout unit/storage/lock unit/storage/log unit/storage/pool unit/storage/schema_files "
     "unit/storage/segment "
     "unit/system/event_log unit/system/path_errors unit/system/progress unit/system/quota "
-    "workers/enclosed workers/other_options workers/sessions"
+    "workers/common_owner workers/enclosed workers/other_options workers/sessions"
 )
 """Tests that cover them, but for those that are marked ``unwatched``: those run as all others, without coverage."""
 

@@ -27,8 +27,8 @@ from ..system.sockets import Socket, connect, is_believed
 _RECEIVE_BYTES = 64 * 1024
 
 
-def ask(disk: Disk, directory: str, call: str, timeout_seconds: float) -> Any:
-    """Return the answer of the owner to a call without arguments; None if it gives none.
+def ask(disk: Disk, directory: str, call: str, timeout_seconds: float, /, **arguments: Any) -> Any:
+    """Return the answer of the owner to a call; None if it gives none.
 
     There is none if no owner serves the queue to this process, or if it is silent for ``timeout_seconds``.
     """
@@ -38,11 +38,11 @@ def ask(disk: Disk, directory: str, call: str, timeout_seconds: float) -> Any:
         if connection is not None:
             with connection:
                 if is_believed(connection, disk.lstat(directory)):
-                    return _ask(disk, connection, call)
+                    return _ask(disk, connection, Call({"call": call, "arguments": arguments}))
     return None
 
 
-def _ask(disk: Disk, connection: Socket, call: str) -> Any:
+def _ask(disk: Disk, connection: Socket, call: Call) -> Any:
     hello = {
         "versions": [VERSION, VERSION],
         "connection": disk.urandom(CONNECTION_BYTES).hex(),
@@ -53,7 +53,7 @@ def _ask(disk: Disk, connection: Socket, call: str) -> Any:
     incoming = Incoming(FROM_OWNER)
     if not isinstance(_answer(connection, incoming, Hello(hello)), Welcome):
         return None
-    answer = _answer(connection, incoming, Call({"call": call, "arguments": {}}))
+    answer = _answer(connection, incoming, call)
     return decode_value(answer.fields.get("result")) if isinstance(answer, Result) else None
 
 

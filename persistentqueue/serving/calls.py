@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 
 from ..engine.reader import Reader
 from ..errors import PersistentQueueError, SessionInUseError
+from ..interrupts.members import Members
 from ..options import Options, counts_deliveries, relied_on
 from ..runtime.open_queue import OpenQueue
 from ..runtime.session_state import flush_jointly
@@ -40,6 +41,35 @@ CALLS: Final = frozenset(
     }
 )
 """Names of the methods of ``PersistentQueue`` that a worker may call."""
+OWN_NEIGHBOUR: Final = "own_neighbour"
+"""Name of the call that asks a process to own another queue as well, that of the argument ``directory``."""
+CONNECTED_TEXT, LEAVING_TEXT, UNKNOWN_TEXT = "connected", "leaving", "unknown"
+"""Its answers: the process is connected to the queue, was so until now, or is not. The first one owns it, if no other
+process does."""
+
+
+class Connected(Protocol):
+    """A queue that this process is connected to."""
+
+    directory: str
+
+    @property
+    def is_leaving(self) -> bool:
+        """True from the beginning of its close on, or of the end of the process."""
+
+    @property
+    def owns(self) -> bool:
+        """Whether this process owns the queue now."""
+
+    def own_here(self) -> bool:
+        """Make this process the owner, if no process is; return whether it owns the queue now."""
+
+    def give_up(self) -> None:
+        """Close the queue at its owner, this process, unless the process has sessions of it."""
+
+
+CONNECTED: Final[Members[Connected]] = Members()
+"""The queues that this process is connected to and may own."""
 
 
 class _Queue(Protocol):
@@ -59,6 +89,8 @@ def make_call(queue: object, open_queue: OpenQueue, name: str, arguments: dict[s
         return list(open_queue.sizes_of(_reader(open_queue, **arguments)))
     if name == "flush_jointly":
         return _flush_jointly(**arguments)
+    if name == OWN_NEIGHBOUR:
+        return _own_neighbour(**arguments)
     if name not in CALLS:
         raise PersistentQueueError(f"the owner of the queue knows no call {name!r}: use one version of the package")
     result = getattr(queue, name)(**arguments)
@@ -69,6 +101,16 @@ def _reader(open_queue: OpenQueue, name: str) -> Reader:
     """Return the reader of this subscription, or the plain one for an empty name. Raises
     ``SubscriptionNotFoundError``."""
     return open_queue.reader_named(name) if name else open_queue.need_plain()
+
+
+def _own_neighbour(directory: str) -> str:
+    """Make this process the owner of this queue, if it is connected to it and no process is. Raises the errors of
+    ``PersistentQueue``."""
+    found = [each for each in CONNECTED if each.directory == directory]
+    staying = [each for each in found if not each.is_leaving]
+    if any(each.own_here() for each in staying) or staying:
+        return CONNECTED_TEXT
+    return LEAVING_TEXT if found else UNKNOWN_TEXT
 
 
 def _flush_jointly(parts: Sequence[tuple[str, str, int]], marker: tuple[str, int] | None) -> bool:

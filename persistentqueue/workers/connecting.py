@@ -40,7 +40,8 @@ def connect(
 
     One process *owns* the queue, and serves the others through a socket in the queue's directory. The first process
     that connects becomes the owner. If the owner ends, however it ends, another process takes over. All processes must
-    be on one machine.
+    be on one machine. Processes that connect to the same queues of a directory get one owner for all of them, which
+    ``transaction`` over several queues needs.
 
     Args:
         path: Directory of the queue, or, if ``name`` is given, the directory above it.

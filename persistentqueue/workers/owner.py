@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, Final, Generic, Literal
 
 from ..codecs import Codec, T, checked_codec
+from ..engine.reader import Reader
 from ..errors import (
     ClosedError,
     PersistentQueueError,
@@ -25,8 +26,11 @@ from ..errors import (
 from ..interprocess.snapshot_view import View
 from ..interrupts.call_guard import CallGuard
 from ..interrupts.locks import RLock
+from ..interrupts.members import Members
 from ..options import Options, Unnamed, without_effect
 from ..queue import PersistentQueue
+from ..runtime.session_state import SessionParts
+from ..serving.calls import CONNECTED
 from ..serving.errors import (
     NotServedError,
     OtherOptionsWarning,
@@ -36,10 +40,12 @@ from ..serving.errors import (
 )
 from ..serving.protocol import CALLS_ONLY, CONNECTION_BYTES, VERSION, Call, Failed, Hello, Message, Result
 from ..serving.values import decode_value
+from ..session import Session
 from ..storage.layout import SOCKET_NAME, holds_queue, queue_directory
 from ..subscription import Subscription
 from ..system.disk import CURRENT_DISK, StrPath, abspath, current_disk, dirname
 from ..system.path_errors import naming_paths, unless_lacking
+from .common_owner import Candidacy
 from .link import Link, LinkLostError
 
 Serving = Literal["auto", "never"]
@@ -79,6 +85,7 @@ class _OwnedQueue(PersistentQueue[T]):
     ) -> None:
         """Open the queue, and append it to ``made``: an interruption of the caller must not lose a served queue."""
         self._made = made
+        self._own_sessions = Members[Session[T]]()
         super().__init__(path, name, codec=codec, options=options, lock_timeout=0.0, serve=True)
 
     def _serve(self, options: Options) -> None:
@@ -95,6 +102,19 @@ class _OwnedQueue(PersistentQueue[T]):
         """Return an existing subscription. Raises ``SubscriptionNotFoundError``."""
         open_queue = self._open()
         return Subscription(open_queue, open_queue.reader_named(name), self._codec, self._session)
+
+    def _session(
+        self, name: str | None, reader: Reader | None, make: Callable[[SessionParts], Session[T]] | None = None
+    ) -> Session[T]:
+        session = super()._session(name, reader, make)
+        if make is None:  # else it is that of a worker
+            self._own_sessions.add(session)
+        return session
+
+    @property
+    def has_sessions(self) -> bool:
+        """Whether this process has sessions of the queue, beside those of workers."""
+        return any(not session.closed for session in self._own_sessions)
 
     def check_closable(self) -> None:
         """Raise ``ReentrantUseError`` if a close by this thread would wait for a call of the same thread."""
@@ -122,7 +142,7 @@ class Owner(Generic[T]):
         self.directory = abspath(queue_directory(path, None if isinstance(name, Unnamed) else name))
         self.codec, self.options, self.serve = checked_codec(codec, self.directory), options, serve
         self.disk = current_disk()
-        self._closed = False
+        self._closed = self._ends = False
         self._identity = ""
         """Identity of the queue of the first connection: no call goes to another queue that has its path now."""
         self._without_effect: list[str] = []
@@ -150,6 +170,40 @@ class Owner(Generic[T]):
         """Return the queue if this process owns it now; else None."""
         here = self._here
         return here if here is not None and not here.closed else None
+
+    @property
+    def is_leaving(self) -> bool:
+        """True from the beginning of the close on, or of the end of the process."""
+        return self._closed or self._ends
+
+    @property
+    def owns(self) -> bool:
+        """Whether this process owns the queue now."""
+        return self.here() is not None
+
+    def own_here(self) -> bool:
+        """Make this process the owner, if no process is; return whether it owns the queue now. Raises the errors of
+        ``PersistentQueue``."""
+        with self._owning:
+            if not self.owns:
+                with suppress(QueueLockedError):
+                    self._own()
+            return self.owns
+
+    def give_up(self) -> None:
+        """Close the queue at its owner, this process, unless the process has sessions of it. The next call finds the
+        next owner. Raises the errors of ``close``."""
+        owner = None
+        try:
+            with self._owning:
+                owner = self.here()
+                self._here = None  # first: no session begins there any more
+                is_used = owner is None or owner.has_sessions
+            if owner is not None and not is_used:
+                owner.end()
+        finally:
+            if owner is not None and not owner.closed:
+                self._here = owner
 
     def check(self) -> None:
         """Raise ``ClosedError`` if the queue is closed."""
@@ -183,6 +237,7 @@ class Owner(Generic[T]):
         since_seconds = self.disk.monotonic() if since_seconds is None else since_seconds
         locked: QueueLockedError | None = None
         lack: ResourceError | None = None
+        candidacy = Candidacy(self.disk, self.directory, self.options.lock_timeout)
         while True:
             with self._guard:
                 if self.closed:
@@ -198,7 +253,7 @@ class Owner(Generic[T]):
                     pass
                 except ResourceError as error:  # here or at the owner, perhaps only for a moment
                     lack = error
-                if self.serve != "never" and self.here() is None:
+                if self.serve != "never" and not self.owns and candidacy.may_own():
                     try:
                         self._own()
                         continue
@@ -224,6 +279,8 @@ class Owner(Generic[T]):
         """Note the identity of the first queue. Close another one, and raise ``QueueNotFoundError``."""
         if not self._identity:
             self._identity = str(identity or "")
+            if self.serve != "never":
+                CONNECTED.add(self)
         elif identity != self._identity:
             close()
             raise QueueNotFoundError(
@@ -398,6 +455,10 @@ class Owner(Generic[T]):
     def refuse(self) -> None:
         """Refuse new calls: the close begins."""
         self._closed = True
+
+    def refuse_others(self) -> None:
+        """Own the queue for no other process any more: this one ends."""
+        self._ends = True
 
     def end_control(self) -> None:
         """End the connection for calls."""

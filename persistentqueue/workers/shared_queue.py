@@ -44,6 +44,7 @@ from ..storage.layout import HOLDS_NAME
 from ..subscription import Consumer
 from ..system.byte_locks import LockFile
 from ..system.disk import StrPath, after_fork_in_child, dirname
+from .common_owner import gather
 from .link import Attached, Link, LinkLostError, milliseconds
 from .owner import Owner, Serving
 from .presence import Presence
@@ -162,12 +163,14 @@ class SharedQueue(MisplacedCalls, Consumer[Session[T] | WorkerSession[T]], Gener
     @property
     def owns(self) -> bool:
         """True if this process owns the queue now."""
-        return self._owner.here() is not None
+        return self._owner.owns
 
     def open(self) -> None:
         """Find the owner of the queue, or own it. On an error, close the queue. Raises the errors of ``connect``."""
         try:
             self._owner.reach(self._owner.calling())[0].close()
+            if not self.owns:
+                gather(self._owner.disk, self._owner.directory)
         except BaseException:
             self.close()
             raise
@@ -599,6 +602,8 @@ def _checked_hold(seconds: float | None) -> float | None:
 @atexit.register
 def _close_owned() -> None:
     """Close the queues that this process owns, so that another process takes over a sealed log."""
+    for queue in _OPEN:
+        queue._owner.refuse_others()
     for queue in _OPEN:
         if queue.owns:
             with suppress(Exception):  # the process ends: the next owner recovers

@@ -145,6 +145,11 @@ class WorkerState(SessionCalls, Generic[T]):
         return f"{self._path}: the session {self.name!r} {how}: {text}"
 
     @property
+    def directory(self) -> str:
+        """Directory of the queue. For any thread."""
+        return self._path
+
+    @property
     def closed(self) -> bool:
         """True if the session was closed. For any thread."""
         return self._is_closed

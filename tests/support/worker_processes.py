@@ -16,9 +16,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from persistentqueue import PersistentQueueError, connect
+from persistentqueue import PersistentQueueError, connect, transaction
 from persistentqueue.serving.server import Server
 from persistentqueue.system.disk import DISK
+from persistentqueue.workers import SharedQueue
 from tests.support.disks import using_disk
 
 _CONTEXT = get_context("forkserver")  # a process in a few milliseconds, forked where no threads are
@@ -43,9 +44,9 @@ class Colleague:
     ``call`` makes a call there, and returns its result. ``begin`` and ``result`` are its two halves.
     """
 
-    def __init__(self, path: Path, **settings: Any) -> None:
+    def __init__(self, path: Path, name: Any = None, **settings: Any) -> None:
         self._pipe, theirs = _CONTEXT.Pipe()
-        self._process = _CONTEXT.Process(target=_work, args=(theirs, path, settings), daemon=True)
+        self._process = _CONTEXT.Process(target=_work, args=(theirs, path, name, settings), daemon=True)
         self._process.start()
         theirs.close()
         self.answered = 0.0
@@ -174,12 +175,27 @@ def _forbid(*packages: str) -> None:
     sys.modules.update(dict.fromkeys((*loaded, *packages)))  # type: ignore[arg-type]  # None is for this
 
 
-def _work(pipe: Connection, path: Path, settings: dict[str, Any]) -> None:
+def _move(source: SharedQueue[bytes], target: SharedQueue[bytes]) -> bytes | None:
+    """Take an item from a queue, put it into another one, and return it. For None, put another item."""
+    with transaction(source, target) as (taking, putting):
+        item = taking.dequeue()
+        putting.enqueue(item or b"another")
+    return item
+
+
+def _work(pipe: Connection, path: Path, name: str | None, settings: dict[str, Any]) -> None:
     """Do what the test tells, until it ends."""
     bomb, logged = _Bomb(), _Logged()
     logging.getLogger("persistentqueue").addHandler(logged)
-    with using_disk(replace(DISK, failpoint=bomb.step)):
-        queue = connect(path, **{"lock_timeout": TIMEOUT_SECONDS, **settings})
+    queues: dict[str | None, SharedQueue[bytes]] = {}
+
+    def join(name: str | None) -> SharedQueue[bytes]:
+        """Connect to the queue of this name."""
+        with using_disk(replace(DISK, failpoint=bomb.step)):
+            queues[name] = connect(path, name, **{"lock_timeout": TIMEOUT_SECONDS, **settings})
+        return queues[name]
+
+    queue = join(name)
     session = queue.session()
     others: list[Any] = []
 
@@ -214,6 +230,10 @@ def _work(pipe: Connection, path: Path, settings: dict[str, Any]) -> None:
 
     calls: dict[str, Callable[..., Any]] = {
         "owns": lambda: queue.owns,
+        "owned": lambda: [each for each, queue in queues.items() if queue.owns],
+        "connect": lambda name: join(name).owns,
+        "reach": lambda name: len(queues[name]),
+        "move": lambda source, target: _move(queues[source], queues[target]),
         "pid": os.getpid,
         "logged": logged.texts.copy,
         "forbid": _forbid,

@@ -1,0 +1,98 @@
+"""One owner for the queues of a directory: whether a process may own a queue, beside others that it is connected to.
+
+A transaction over several queues needs one process that owns all of them. A process that finds no owner of a queue goes
+through the other queues of the directory that it is connected to, in the order of their names:
+
+1. If a process owns one of them, that process should own this queue, too. Another process is asked to. It does so if it
+   is connected to this queue.
+2. If no process owns any of them, this process tries to own the first one of all before the others.
+
+The processes of a program connect to the same queues, one after the other. So the process that is asked may be about to
+connect to this queue: the other one waits for ``PATIENCE_SECONDS`` before it owns the queue nevertheless. It waits for
+``CHANGE_SECONDS`` if another process has a lock, but does not serve yet, or no more.
+
+A process that owned a queue before it connected to the others gives it up to their owner: see ``gather``.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any, Final
+
+from ..errors import PersistentQueueError
+from ..interprocess.questions import ask
+from ..serving.calls import CONNECTED, CONNECTED_TEXT, LEAVING_TEXT, OWN_NEIGHBOUR, Connected
+from ..serving.server import server_of
+from ..system.disk import Disk, dirname
+
+PATIENCE_SECONDS: Final = 0.25
+"""Time that the owner of the leader has to own this queue, in seconds."""
+CHANGE_SECONDS: Final = 2.0
+"""Time that a process has to begin to serve a queue, or to end, in seconds."""
+_ASKING_SECONDS = 0.05
+"""Time between two questions, in seconds."""
+
+
+def gather(disk: Disk, directory: str, wait_seconds: float = 0.0) -> None:
+    """Give the other queues of the directory that this process owns to the owner of this one, which another process is.
+
+    It must be connected to them. A queue stays here as long as this process has sessions of it. If the owner is
+    leaving, the call waits for its end for up to ``wait_seconds``. Raises nothing.
+    """
+    if server_of(directory) is not None:  # this process owns it, but did not connect to own it
+        return
+    ends_at = disk.monotonic() + wait_seconds
+    for other in list(CONNECTED):
+        if dirname(other.directory) == dirname(directory) and other.owns and not other.is_leaving:
+            with suppress(PersistentQueueError, OSError):
+                while (answer := _ask_to_own(disk, directory, other.directory)) == LEAVING_TEXT:
+                    if disk.monotonic() >= ends_at:
+                        return
+                    disk.sleep(_ASKING_SECONDS)
+                if answer == CONNECTED_TEXT:
+                    other.give_up()
+
+
+def _ask_to_own(disk: Disk, directory: str, another: str) -> Any:
+    """Ask the owner of a queue to own another one; return its answer, or None."""
+    return ask(disk, directory, OWN_NEIGHBOUR, PATIENCE_SECONDS, directory=another)
+
+
+class Candidacy:
+    """The wish of a process to own a queue without an owner. For one thread at a time."""
+
+    def __init__(self, disk: Disk, directory: str, lock_timeout_seconds: float) -> None:
+        self._disk, self._directory = disk, directory
+        self._begin = self._asks_at = disk.monotonic()
+        self._ends_by = self._begin + lock_timeout_seconds
+        self._patient_until = self._begin + PATIENCE_SECONDS
+
+    def may_own(self) -> bool:
+        """Return whether this process may own the queue now. If not, ask again, after a look for another owner."""
+        parent = dirname(self._directory)
+        others = [each for each in CONNECTED if dirname(each.directory) == parent and each.directory != self._directory]
+        others = sorted((each for each in others if not each.is_leaving), key=lambda each: each.directory)
+        now = self._disk.monotonic()
+        if not others or others[0].owns or now >= min(self._patient_until, self._ends_by):
+            return True
+        if now < self._asks_at:
+            return False
+        self._asks_at = now + _ASKING_SECONDS
+        for other in others:
+            if other.owns:
+                return True
+            answer = _ask_to_own(self._disk, other.directory, self._directory)
+            if answer is not None:
+                if answer == CONNECTED_TEXT:  # it owns the queue, or tries again when it is asked again
+                    self._patient_until = now + PATIENCE_SECONDS
+                elif answer == LEAVING_TEXT:
+                    self._patient_until = self._begin + CHANGE_SECONDS
+                return False
+        return self._directory < others[0].directory or self._owns_first(others[0])
+
+    def _owns_first(self, first: Connected) -> bool:
+        """Try to own the first queue; return whether this process owns it."""
+        self._patient_until = self._begin + CHANGE_SECONDS
+        with suppress(PersistentQueueError, OSError):
+            return first.own_here()
+        return False

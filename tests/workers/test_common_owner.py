@@ -1,0 +1,239 @@
+"""Several queues of a directory have one owner, so that a transaction over them works in any process."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from persistentqueue import PersistentQueue, connect, transaction
+from persistentqueue.interprocess.questions import ask
+from persistentqueue.serving.calls import CONNECTED_TEXT, LEAVING_TEXT, OWN_NEIGHBOUR, UNKNOWN_TEXT
+from persistentqueue.system.disk import DISK
+from persistentqueue.workers import common_owner
+from persistentqueue.workers.common_owner import PATIENCE_SECONDS
+from tests.support.worker_processes import CallError, Colleague
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and signals")
+LONG_SECONDS = 20.0
+"""Bound on each measured time: nothing waits as long as ``lock_timeout``, which is a minute."""
+
+Start = Callable[..., Colleague]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Return a function that starts a process, which connects to the queues of these names, in this order."""
+    with ExitStack() as stack:
+
+        def begin(*names: str, **settings: Any) -> Colleague:
+            made = stack.enter_context(Colleague(tmp_path, names[0], **settings))
+            made.result()
+            for name in names[1:]:
+                made.call("connect", name)
+            return made
+
+        yield begin
+
+
+def test_the_first_that_connects_owns_all(start: Start) -> None:
+    """A process that connects to the queues later moves items between them at once."""
+    first, second = start("in", "out"), start("in", "out")
+    assert (first.call("owned"), second.call("owned")) == (["in", "out"], [])
+    second.call("enqueue", b"1")
+    second.call("flush")
+    assert second.call("move", "in", "out") == b"1"
+    assert first.call("move", "out", "in") == b"1"
+
+
+@pytest.mark.parametrize(("asked", "at_once"), [("in", ["in"]), ("out", ["in", "out"])])
+def test_the_process_that_takes_over_one_queue_owns_all(start: Start, asked: str, at_once: list[str]) -> None:
+    """After the death of the owner, the process that looks for one of its queues first is the owner of all.
+
+    It owns the first queue by name before the others.
+    """
+    first, second, third = (start("in", "out") for _ in range(3))
+    first.kill()
+    second.call("reach", asked)
+    assert second.call("owned") == at_once
+    assert third.call("move", "in", "out") is None
+    assert (second.call("owned"), third.call("owned")) == (["in", "out"], [])
+
+
+def test_processes_that_take_over_at_once_have_one_owner(start: Start) -> None:
+    """If two processes each look for another queue of a dead owner, one of them owns both."""
+    for _ in range(5):
+        first, second, third = (start("in", "out") for _ in range(3))
+        first.kill()
+        second.begin("reach", "out")
+        third.begin("reach", "in")
+        second.result()
+        third.result()
+        assert sorted([second.call("owned"), third.call("owned")]) == [[], ["in", "out"]]
+        assert second.call("move", "in", "out") is None
+        assert third.call("move", "in", "out") is None
+        second.kill()
+        third.kill()
+
+
+def test_the_owner_of_the_first_queue_is_asked_to_own_another_one(start: Start) -> None:
+    """An owner that waits for nothing becomes the owner of a further queue, whose owner has ended."""
+    owner = start("out")
+    leading = start("in", "out")
+    worker = start("in", "out")
+    assert (owner.call("owned"), leading.call("owned"), worker.call("owned")) == (["out"], ["in"], [])
+    leading.call("enqueue", b"1")
+    leading.call("flush")
+    with pytest.raises(CallError, match=r"ValueError.*one owner"):
+        worker.call("move", "in", "out")
+    owner.kill()
+    assert worker.call("move", "in", "out") == b"1"
+    assert (leading.call("owned"), worker.call("owned")) == (["in", "out"], [])
+
+
+def test_an_owner_that_is_asked_has_its_time(tmp_path: Path, start: Start) -> None:
+    """If the lock of the queue is not free yet, the owner that was asked owns the queue when it is free."""
+    owner = start("out")
+    leading, worker = start("in", "out"), start("in", "out")
+    owner.kill()
+    with PersistentQueue(tmp_path, "out", lock_timeout=LONG_SECONDS):
+        worker.begin("reach", "out")
+        assert worker.is_silent(3 * PATIENCE_SECONDS)
+    worker.result()
+    assert (leading.call("owned"), worker.call("owned")) == (["in", "out"], [])
+
+
+def test_an_owner_that_does_not_know_the_queue_is_not_waited_for_long(start: Start) -> None:
+    """A process owns a queue that the owner of the others has not connected to, after a short wait."""
+    owner, worker = start("in"), start("in")
+    began = time.monotonic()
+    worker.call("connect", "out")
+    assert PATIENCE_SECONDS <= time.monotonic() - began < LONG_SECONDS
+    assert (owner.call("owned"), worker.call("owned")) == (["in"], ["out"])
+
+
+def test_an_owner_that_hangs_does_not_keep_others_from_another_queue(start: Start) -> None:
+    """If the owner of the first queue is stopped, a process owns another queue itself."""
+    owner, worker = start("in"), start("in")
+    owner.stop()
+    began = time.monotonic()
+    worker.call("connect", "out")
+    assert time.monotonic() - began < LONG_SECONDS
+    assert worker.call("owned") == ["out"]
+    owner.go_on()
+
+
+def test_without_a_wait_a_process_owns_the_queue_at_once(tmp_path: Path, start: Start) -> None:
+    """With ``lock_timeout=0.0`` no other process is asked."""
+    start("in", "out")
+    worker = start("in", lock_timeout=0.0)
+    worker.call("connect", "other")
+    assert worker.call("owned") == ["other"]
+    with PersistentQueue(tmp_path, "last", serve=True) as queue, connect(tmp_path, "last", lock_timeout=0.0) as shared:
+        assert (len(queue), shared.owns) == (0, False)
+
+
+def test_the_first_queue_may_be_gone_or_closed(tmp_path: Path, start: Start) -> None:
+    """A process owns a queue although the first one by name was moved away, or is closed."""
+    owner, worker = start("b", "c"), start("b", "c")
+    owner.kill()
+    (tmp_path / "b").rename(tmp_path / "away")
+    worker.call("reach", "c")
+    assert worker.call("owned") == ["c"]
+    (tmp_path / "away").rename(tmp_path / "b")
+    with connect(tmp_path, "a") as first, connect(tmp_path, "d") as last:
+        first.close()
+        assert last.owns
+
+
+def test_a_transaction_of_a_process_that_owns_one_queue_owns_the_others(tmp_path: Path) -> None:
+    """If the process has taken over one queue by a call, a transaction takes over the others, without an error."""
+    with ExitStack() as stack:
+        owners = [PersistentQueue(tmp_path, name, serve=True) for name in ("in", "out")]
+        source, target = (stack.enter_context(connect(tmp_path, name)) for name in ("in", "out"))
+        everyone = target.subscribe("all")
+        for owner in owners:
+            owner.close()
+        assert (len(source), source.owns, target.owns) == (0, True, False)
+        with transaction(source, everyone) as (taking, putting):
+            taking.enqueue(b"1")
+            putting.enqueue(b"2")
+        assert (source.peek(2), target.owns, len(everyone)) == ([b"1"], True, 1)
+
+
+def part(start: Start) -> tuple[Colleague, Colleague]:
+    """Return the owners of the queues ``in`` and ``out``: the first is connected to both, the other one to ``out``."""
+    before = start("out")
+    first = start("in", "out")
+    before.kill()
+    other = start("out")
+    assert (first.call("owned"), other.call("owned")) == (["in"], ["out"])
+    return first, other
+
+
+def test_a_queue_goes_to_the_owner_of_the_others(start: Start) -> None:
+    """A process that owns a queue gives it to the owner of another one, as soon as it connects to that one."""
+    first, other = part(start)
+    other.call("close")  # its session
+    other.call("connect", "in")
+    assert other.call("owned") == []
+    assert other.call("move", "in", "out") is None
+    assert (first.call("owned"), other.call("owned")) == (["in", "out"], [])
+
+
+def test_a_queue_with_sessions_of_its_owner_stays(start: Start) -> None:
+    """A process gives no queue to another one as long as it has sessions of it. A transaction tries it again."""
+    first, other = part(start)
+    other.call("enqueue", b"1")
+    other.call("connect", "in")
+    assert other.call("owned") == ["out"]
+    with pytest.raises(CallError, match=r"ValueError.*opened alike"):
+        other.call("move", "in", "out")
+    assert other.call("flush") is True
+    other.call("close")
+    assert other.call("move", "out", "in") == b"1"
+    assert (first.call("owned"), other.call("owned")) == (["in", "out"], [])
+
+
+def test_an_owner_that_leaves_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction waits until the owner of one of its queues has left, but not for ever, and gives it no queue."""
+    asked = []
+
+    def leave(*_: object, **arguments: object) -> str:
+        """Answer as an owner that has a while to go."""
+        asked.append(arguments)
+        return LEAVING_TEXT
+
+    with connect(tmp_path, "a") as queue:
+        monkeypatch.setattr(common_owner, "ask", leave)
+        common_owner.gather(DISK, str(tmp_path / "b"))
+        assert len(asked) == 1
+        began = time.monotonic()
+        common_owner.gather(DISK, str(tmp_path / "b"), 0.2)
+        assert 0.2 <= time.monotonic() - began < LONG_SECONDS
+        assert len(asked) > 2
+        assert queue.owns
+
+
+def test_only_connected_queues_can_be_asked_for(tmp_path: Path) -> None:
+    """An owner that is asked to own another queue does so if it is connected to it, and no other process owns it."""
+    directory = partial(os.path.join, tmp_path)
+
+    def own(name: str) -> Any:
+        """Ask the owner of the first queue to own the queue of this name."""
+        return ask(DISK, directory("a"), OWN_NEIGHBOUR, LONG_SECONDS, directory=directory(name))
+
+    with connect(tmp_path, "a") as first, PersistentQueue(tmp_path, "b", serve=True) as owner:
+        with connect(tmp_path, "b") as second:
+            assert (own("a"), own("b"), own("c")) == (CONNECTED_TEXT, CONNECTED_TEXT, UNKNOWN_TEXT)
+            assert (first.owns, second.owns) == (True, False)
+            owner.close()
+            assert own("b") == CONNECTED_TEXT
+            assert second.owns
+        assert own("b") == LEAVING_TEXT

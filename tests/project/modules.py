@@ -2,7 +2,7 @@
 
 A module imports from folders above its own row in this table, and from modules before it in its own folder.
 ``test_layers`` holds this. ``python -m tests.project.modules`` generates from the table, and from the first sentence of
-each module, the maps in ``CONTRIBUTING.md`` and in the docstring of the package; ``test_maps_are_current`` fails when
+each module, the maps in ``docs/reference/modules.md`` and in the docstring of the package; ``test_maps_are_current`` fails when
 they are stale.
 """
 
@@ -174,8 +174,8 @@ def first_sentence(path: Path) -> str:
     return " ".join(docstring.split("\n\n")[0].split())
 
 
-def contributing_map() -> str:
-    """Return the map for ``CONTRIBUTING.md``: a heading for each folder, and a line for each of its modules."""
+def reference_map() -> str:
+    """Return the map for ``docs/reference/modules.md``: a heading for each folder, and a line for each of its modules."""
     parts = []
     for folder in TABLE:
         lines = [f"**`{folder.title}`** {folder.what}", ""]
@@ -213,9 +213,9 @@ def replaced(text: str, begin: str, end: str, new: str) -> str:
 
 def documents() -> dict[Path, str]:
     """Return each document that holds a map, with the current map in it."""
-    contributing, package = ROOT / "CONTRIBUTING.md", PACKAGE / "__init__.py"
+    reference, package = ROOT / "docs/reference/modules.md", PACKAGE / "__init__.py"
     return {
-        contributing: replaced(contributing.read_text(encoding="utf-8"), BEGIN, END, f"\n\n{contributing_map()}\n\n"),
+        reference: replaced(reference.read_text(encoding="utf-8"), BEGIN, END, f"\n\n{reference_map()}\n\n"),
         package: replaced(package.read_text(encoding="utf-8"), HEADING, TAIL, package_map()),
     }
 

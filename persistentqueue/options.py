@@ -184,6 +184,7 @@ _RELIED_ON = (
     "full",
     "max_attempts",
     "compression",
+    "fan_out",
 )
 """Plain options that a program relies on. The others change only how quick a queue is, or where its files are."""
 _OPEN = "an open queue"

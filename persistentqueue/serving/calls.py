@@ -160,12 +160,13 @@ def make_server(
         """Return a session of this name, for a subscription, or without one for an empty text."""
         return session(name, open_queue.reader_named(subscription) if subscription else None)
 
+    recorded = {name: getattr(open_queue.settings, name) for name in LIMITS} | {"fan_out": open_queue.plain is None}
     facts = {
         "version": VERSION,
         "identity": open_queue.identity.hex(),
         "data_path": queue.data_path,
         "counts": counts_deliveries(options),
-        "options": relied_on(options) | {name: getattr(open_queue.settings, name) for name in LIMITS},
+        "options": relied_on(options) | recorded,
     }
     call = partial(make_call, queue, open_queue)
     handover = FileHandover(open_queue.disk, open_queue.directory)

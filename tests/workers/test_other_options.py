@@ -67,6 +67,13 @@ def test_recorded_limits_are_those_of_the_owner(open_queue: QueueFactory) -> Non
     assert "max_items=8 (owner: 7)" in warned(queue, max_items=8)[0]
 
 
+def test_a_queue_without_fan_out_is_told(open_queue: QueueFactory) -> None:
+    """A worker that passes ``fan_out`` learns that the queue was made without it: its plain queue keeps all items."""
+    assert "fan_out=True (owner: False)" in warned(open_queue("plain", serve=True), fan_out=True)[0]
+    open_queue("named", fan_out=True).close()
+    assert warned(open_queue("named", serve=True), fan_out=True) == []  # a later opening need not pass it
+
+
 def test_encryption_of_the_owner(open_queue: QueueFactory) -> None:
     """A worker with a key learns that the owner stores the items in the clear. The text does not have the key."""
     pytest.importorskip("cryptography")

@@ -25,12 +25,25 @@ def test_readme_is_read_in_five_minutes() -> None:
     assert len(README.encode()) <= README_BYTES_MAX
 
 
+def prose_of(document: Path) -> str:
+    """Return the text of a document without its code."""
+    return re.sub(r"^(`{3,}).*?^\1", "", document.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors_of(document: Path) -> set[str]:
+    """Return the anchors that the headings of a document have on the site and in a repository."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", prose_of(document)), re.MULTILINE)
+    return {re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", each.strip().lower())) for each in headings}
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(document: Path) -> None:
-    """Every relative link in a document leads to a file."""
-    text = re.sub(r"^```.*?^```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
-    for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", text):
-        assert (document.parent / target).exists(), target
+    """Every relative link in a document leads to a file, and to a heading of it unless that file is generated."""
+    for target, anchor in re.findall(r"\]\(([^)#:\s]*)(?:#([^)]*))?\)", prose_of(document)):
+        file = document.parent / target if target else document
+        assert file.exists(), target
+        if anchor and "_generated/" not in file.read_text(encoding="utf-8"):
+            assert anchor in anchors_of(file), f"{target}#{anchor}"
 
 
 def test_modules_that_contributing_names_exist() -> None:

@@ -2,8 +2,8 @@
 
 A module imports from folders above its own row in this table, and from modules before it in its own folder.
 ``test_layers`` holds this. ``python -m tests.project.modules`` generates from the table, and from the first sentence of
-each module, the maps in ``docs/reference/modules.md`` and in the docstring of the package; ``test_maps_are_current`` fails when
-they are stale.
+each module, the maps in ``docs/reference/modules.md`` and in the docstring of the package. ``test_maps_are_current``
+fails when they are stale.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def first_sentence(path: Path) -> str:
 
 
 def reference_map() -> str:
-    """Return the map for ``docs/reference/modules.md``: a heading for each folder, and a line for each of its modules."""
+    """Return the map for the reference: a heading for each folder, and a line for each of its modules."""
     parts = []
     for folder in TABLE:
         lines = [f"**`{folder.title}`** {folder.what}", ""]

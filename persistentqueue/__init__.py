@@ -49,7 +49,8 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
 - ``runtime/`` Threads around one engine, or around several: group commit, waiting, maintenance, retries.
   ``background``, ``group_commit``, ``memory_budget``, ``waiting``, ``space``, ``inspection``, ``pipeline``,
   ``closing``, ``open_queue``, ``maintenance``, ``multi_queue``, ``retries``, ``session_state``.
-- ``persistentqueue/`` Options and sessions: public. ``options``, ``session``, ``subscription``, ``typed``.
+- ``persistentqueue/`` Options and sessions: public. ``options``, ``misplaced_calls``, ``session``, ``subscription``,
+  ``typed``.
 - ``serving/`` The owner's side of worker processes: it serves its queue to them over a socket in the queue's directory.
   ``errors``, ``protocol``, ``handover``, ``client``, ``away``, ``waits``, ``portion``, ``service``, ``connections``,
   ``values``, ``departure``, ``server``, ``calls``.
@@ -57,7 +58,7 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
   look. ``splits``, ``questions``, ``snapshot_view``, ``producer``, ``consumer_requests``, ``multi_writer``.
 - ``rows/`` Typed rows: items that have columns, with the schemas that the queue keeps. ``errors``, ``schema``,
   ``values``, ``registry``, ``json_rows``, ``avro_rows``, ``arrow_rows``, ``codec``.
-- ``persistentqueue/`` The queue of one owner: public. ``misplaced_calls``, ``queue``.
+- ``persistentqueue/`` The queue of one owner: public. ``queue``.
 - ``workers/`` The side of the worker processes: queues that another process owns, their sessions, and the take-over of
   an owner. ``link``, ``presence``, ``worker_state``, ``worker_session``, ``common_owner``, ``owner``, ``shared_queue``,
   ``connecting``.

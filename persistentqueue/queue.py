@@ -21,7 +21,6 @@ from .engine.store import RecoveryReport
 from .errors import UnflushedWarning
 from .interprocess.snapshot_view import View, view_of
 from .interrupts.members import Members
-from .misplaced_calls import MisplacedCalls
 from .options import (
     OptionArguments,
     Options,
@@ -59,7 +58,7 @@ if TYPE_CHECKING:
 _OPEN: Members[PersistentQueue[Any]] = Members()
 
 
-class PersistentQueue(MisplacedCalls, Uncopyable, Consumer[Session[T]], Generic[T]):
+class PersistentQueue(Uncopyable, Consumer[Session[T]], Generic[T]):
     """An embedded, persistent FIFO queue in a directory on disk, with ACID transactions.
 
     One process at a time owns the queue; any number of its threads may use it::

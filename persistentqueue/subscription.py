@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 from .codecs import Codec, T, decode_each
 from .core.items import checked_timeout
 from .engine.reader import Reader
+from .misplaced_calls import MisplacedCalls
 from .pickling import Uncopyable, UncopyableBlock
 from .runtime.open_queue import OpenQueue
 from .session import Session
@@ -19,7 +20,7 @@ from .system.progress import Progress
 S = TypeVar("S")
 
 
-class Consumer(Generic[S]):
+class Consumer(MisplacedCalls, Generic[S]):
     """A queue or a subscription, which makes sessions of the type ``S``."""
 
     __slots__ = ()
@@ -71,6 +72,7 @@ class Subscription(Uncopyable, Consumer[Session[T]], Generic[T]):
     Threads: for any number of threads. A subscription cannot be copied, pickled or sent to another process.
     """
 
+    _what = "subscription"
     _elsewhere = "pass its name, and call queue.subscribe(name) in the process that has opened the queue"
 
     def __init__(

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from persistentqueue import Maintained, MemoryBudget, SegmentUse, Stats
 from persistentqueue.codecs import T
+from persistentqueue.misplaced_calls import MisplacedCalls
 from persistentqueue.pickling import UncopyableAsyncBlock
 
 from .futures import read_some
@@ -19,8 +20,10 @@ R = TypeVar("R")
 SessionT = TypeVar("SessionT", bound=Session[Any] | ConnectedSession[Any])
 
 
-class Consumer(Generic[SessionT]):
+class Consumer(MisplacedCalls, Generic[SessionT]):
     """A queue or a subscription, which makes sessions."""
+
+    _with, _await = "async with", "await "
 
     @abstractmethod
     def session(self, name: str | None = None) -> SessionT:

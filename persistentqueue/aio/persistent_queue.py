@@ -23,7 +23,6 @@ from persistentqueue import (
 from persistentqueue.codecs import T
 from persistentqueue.core.items import checked_text, checked_timeout
 from persistentqueue.interrupts.members import Members
-from persistentqueue.misplaced_calls import MisplacedCalls
 from persistentqueue.options import DeadLetterQueue, Options, PlainOptionArguments, Start, Unnamed, chosen_options
 from persistentqueue.pickling import Uncopyable
 from persistentqueue.storage.layout import queue_directory
@@ -63,7 +62,7 @@ class Part(NamedTuple):
     """The tasks that wait for items of the same consumer."""
 
 
-class PersistentQueue(MisplacedCalls, Uncopyable, QueueCalls[Session[T], T]):
+class PersistentQueue(Uncopyable, QueueCalls[Session[T], T]):
     """A ``persistentqueue.PersistentQueue`` for the tasks of one event loop::
 
         async with aio.PersistentQueue("queues", "orders") as queue:
@@ -97,7 +96,6 @@ class PersistentQueue(MisplacedCalls, Uncopyable, QueueCalls[Session[T], T]):
     """
 
     _elsewhere = persistentqueue.PersistentQueue._elsewhere
-    _with, _await = "async with", "await "
 
     def __init__(
         self,
@@ -468,6 +466,7 @@ class Subscription(Uncopyable, Consumer[Session[T]], Generic[T]):
         core: The synchronous subscription.
     """
 
+    _what = "subscription"
     _elsewhere = persistentqueue.Subscription._elsewhere
 
     def __init__(self, queue: PersistentQueue[T], core: persistentqueue.Subscription[T]) -> None:

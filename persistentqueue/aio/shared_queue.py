@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 from persistentqueue import ClosedError, Compacted, Session, UnflushedWarning
 from persistentqueue.codecs import BYTES, Codec, T
 from persistentqueue.interrupts.members import Members
-from persistentqueue.misplaced_calls import MisplacedCalls
 from persistentqueue.options import OptionArguments, Options, Start, Unnamed
 from persistentqueue.pickling import Uncopyable
 from persistentqueue.storage.layout import queue_directory
@@ -148,7 +147,7 @@ async def _connect(
     return queue
 
 
-class ConnectedQueue(MisplacedCalls, Uncopyable, QueueCalls[ConnectedSession[T], T]):
+class ConnectedQueue(Uncopyable, QueueCalls[ConnectedSession[T], T]):
     """A queue for ``asyncio`` that any number of processes use; ``aio.connect`` makes it.
 
     It has the methods of ``aio.PersistentQueue``. Each one that asks the owner is a coroutine, also ``marker`` and
@@ -168,7 +167,6 @@ class ConnectedQueue(MisplacedCalls, Uncopyable, QueueCalls[ConnectedSession[T],
     """
 
     _elsewhere = "call aio.connect() in the other process"
-    _with, _await = "async with", "await "
 
     def __init__(self, core: SharedQueue[T]) -> None:
         self.core = core
@@ -411,6 +409,7 @@ class ConnectedSubscription(Uncopyable, Consumer[ConnectedSession[T]], Generic[T
         core: The synchronous subscription.
     """
 
+    _what = "subscription"
     _elsewhere = "pass its name, and call subscribe() there"
 
     def __init__(self, queue: ConnectedQueue[T], core: SharedSubscription[T]) -> None:

@@ -26,7 +26,6 @@ from ..errors import (
 from ..interprocess.snapshot_view import View
 from ..interrupts.locks import RLock
 from ..interrupts.members import Members
-from ..misplaced_calls import MisplacedCalls
 from ..options import Options, Start, Unnamed, check_numbers, checked_compaction, for_dead_letters
 from ..runtime.inspection import Stats
 from ..runtime.maintenance import Compacted, Maintained
@@ -64,7 +63,7 @@ class Sizes(NamedTuple):
     """Items that are not consumed: the unheld ones, and those that sessions hold."""
 
 
-class SharedQueue(MisplacedCalls, Consumer[Session[T] | WorkerSession[T]], Generic[T]):
+class SharedQueue(Consumer[Session[T] | WorkerSession[T]], Generic[T]):
     """A queue that any number of processes use; ``connect`` makes it.
 
     It has the interface of ``PersistentQueue``, whichever process owns the queue, except ``flush_all``, ``recovery``
@@ -526,6 +525,8 @@ class SharedSubscription(Consumer[Session[T] | WorkerSession[T]], Generic[T]):
 
     Durability and threads: as ``Subscription`` describes.
     """
+
+    _what = "subscription"
 
     def __init__(self, queue: SharedQueue[T], name: str) -> None:
         self._queue = queue

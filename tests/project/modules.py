@@ -79,14 +79,14 @@ TABLE = (
         "background group_commit memory_budget waiting space inspection pipeline closing open_queue maintenance "
         "multi_queue retries session_state",
     ),
-    _folder("sessions", "options session subscription typed", "Options and sessions: public."),
+    _folder("sessions", "options misplaced_calls session subscription typed", "Options and sessions: public."),
     _folder(
         "serving",
         "errors protocol handover client away waits portion service connections values departure server calls",
     ),
     _folder("interprocess", "splits questions snapshot_view producer consumer_requests multi_writer __init__"),
     _folder("rows", "errors schema values registry json_rows avro_rows arrow_rows codec __init__"),
-    _folder("queues", "misplaced_calls queue", "The queue of one owner: public."),
+    _folder("queues", "queue", "The queue of one owner: public."),
     _folder("workers", "link presence worker_state worker_session common_owner owner shared_queue connecting __init__"),
     _folder("top", "transactions __init__", "What people import."),
     _folder("faces", "lifecycle refusals"),

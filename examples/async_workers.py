@@ -46,7 +46,7 @@ async def main(directory: Path, count: int) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--directory", type=Path, default=Path("demo"), help="where everything lies (default: demo)")
-    parser.add_argument("--jobs", type=int, default=2_000)
+    parser.add_argument("--directory", type=Path, default=Path("demo"), help="directory of all files (default: demo)")
+    parser.add_argument("--jobs", type=int, default=2_000, help="number of jobs (default: 2000)")
     options = parser.parse_args()
     asyncio.run(main(options.directory, options.jobs))

@@ -52,9 +52,9 @@ def work(orders: PersistentQueue, invoices: PersistentQueue, step: int) -> None:
 def main() -> None:
     """Run both stages, or the rest of them after a restart."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--directory", type=Path, default=Path("demo"), help="where the queues are (demo)")
-    parser.add_argument("--orders", type=int, default=1000, help="how many (1000)")
-    parser.add_argument("--step", type=int, default=5, help="orders in a transaction (5)")
+    parser.add_argument("--directory", type=Path, default=Path("demo"), help="directory of the queues (default: demo)")
+    parser.add_argument("--orders", type=int, default=1000, help="number of orders (default: 1000)")
+    parser.add_argument("--step", type=int, default=5, help="orders in a transaction (default: 5)")
     options = parser.parse_args()
     with (
         PersistentQueue(options.directory, "orders") as orders,

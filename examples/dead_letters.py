@@ -46,7 +46,7 @@ def run_worker(directory: Path) -> int | None:
 def main() -> None:
     """Enqueue the jobs, start the worker until it succeeds, and requeue the dead letters."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--directory", type=Path, default=Path("demo"), help="where the queues are (demo)")
+    parser.add_argument("--directory", type=Path, default=Path("demo"), help="directory of the queues (default: demo)")
     directory = parser.parse_args().directory
     with PersistentQueue(directory, QUEUE) as jobs, jobs.transaction() as session:
         session.enqueue_many([b"job %d" % number for number in range(20)] + [b"late job"])

@@ -106,9 +106,14 @@ def write_whole(path: Path, text: bytes) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--directory", type=Path, default=Path("demo"), help="where everything lies (default: demo)")
-    parser.add_argument("--part", choices=("shop", *AT_ONCE, "all"), default="all", help="be one of them, or all")
-    parser.add_argument("--orders", type=int, default=500, help="how many orders there are (default: 500)")
+    parser.add_argument("--directory", type=Path, default=Path("demo"), help="directory of all files (default: demo)")
+    parser.add_argument(
+        "--part",
+        choices=("shop", *AT_ONCE, "all"),
+        default="all",
+        help="run one of the processes, or all of them (default)",
+    )
+    parser.add_argument("--orders", type=int, default=500, help="number of orders (default: 500)")
     options = parser.parse_args()
     options.directory.mkdir(parents=True, exist_ok=True)
     if options.part == "all":

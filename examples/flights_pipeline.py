@@ -57,8 +57,8 @@ def build(spark: Callable[[], SparkSession], place: Place) -> Pipeline:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--directory", type=Path, default=Path("demo"), help="where everything lies (default: demo)")
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="use only every Nth flight: a quick look")
+    parser.add_argument("--directory", type=Path, default=Path("demo"), help="directory of all files (default: demo)")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="use only every Nth flight (default: 1)")
     parser.add_argument("--kill", metavar="STAGE", help="kill the program and its Java in the middle of this stage")
     options = parser.parse_args()
     place = Place(options.directory, max(options.every, 1))

@@ -64,8 +64,8 @@ def route(spark: SparkSession, directory: Path, per_batch: int) -> None:
 def main() -> None:
     """Route all readings, or the rest of them after a restart."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--directory", type=Path, default=Path("demo"), help="where everything lies (default: demo)")
-    parser.add_argument("--readings", type=int, default=1000, help="how many there are (default: 1000)")
+    parser.add_argument("--directory", type=Path, default=Path("demo"), help="directory of all files (default: demo)")
+    parser.add_argument("--readings", type=int, default=1000, help="number of readings (default: 1000)")
     parser.add_argument("--per-batch", type=int, default=250, help="readings in a micro-batch (default: 250)")
     options = parser.parse_args()
     directory = options.directory.resolve()

@@ -138,9 +138,11 @@ def show(queues: Path, items: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--directory", type=Path, default=Path("demo"), help="where everything lies (default: demo)")
-    parser.add_argument("--part", choices=("sensor", "all"), default="all", help="be the sensor alone")
-    parser.add_argument("--items", type=int, default=1000, help="how many measurements there are (default: 1000)")
+    parser.add_argument("--directory", type=Path, default=Path("demo"), help="directory of all files (default: demo)")
+    parser.add_argument(
+        "--part", choices=("sensor", "all"), default="all", help="run the sensor alone, or all processes (default)"
+    )
+    parser.add_argument("--items", type=int, default=1000, help="number of measurements (default: 1000)")
     parser.add_argument("--pause", type=float, default=0.05, help="seconds between ten of them (default: 0.05)")
     options = parser.parse_args()
     options.directory.mkdir(parents=True, exist_ok=True)

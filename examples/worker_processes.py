@@ -50,7 +50,7 @@ def work(directory: Path, together: Barrier, is_killed: Event) -> None:
 def main() -> None:
     """Enqueue the jobs, let the processes do them, and compare the results with what they must be."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--directory", type=Path, default=Path("demo"), help="where the queue is (demo)")
+    parser.add_argument("--directory", type=Path, default=Path("demo"), help="directory of the queue (default: demo)")
     directory = parser.parse_args().directory
     with connect(directory, "shared-jobs", codec=codecs.JSON) as queue, queue.transaction() as session:
         session.enqueue_many([{"job": number} for number in range(JOBS)])

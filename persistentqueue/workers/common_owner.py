@@ -1,15 +1,15 @@
 """One owner for the queues of a directory: whether a process may own a queue, beside others that it is connected to.
 
-A transaction over several queues needs one process that owns all of them. A process that finds no owner of a queue goes
-through the other queues of the directory that it is connected to, in the order of their names:
+A transaction over several queues needs one process that owns all of them. A process that finds no owner of a queue
+looks at the other connected queues of the directory, in the order of their names:
 
 1. If a process owns one of them, that process should own this queue, too. Another process is asked to. It does so if it
    is connected to this queue.
 2. If no process owns any of them, this process tries to own the first one of all before the others.
 
-The processes of a program connect to the same queues, one after the other. So the process that is asked may be about to
-connect to this queue: the other one waits for ``PATIENCE_SECONDS`` before it owns the queue nevertheless. It waits for
-``CHANGE_SECONDS`` if another process has a lock, but does not serve yet, or no more.
+The processes of a program connect to the same queues, one after the other. The process that is asked may be about to
+connect to this queue. So the other one waits for ``PATIENCE_SECONDS`` before it owns the queue nevertheless. It waits
+for ``CHANGE_SECONDS`` if another process has a lock, but does not serve yet, or no more.
 
 A process that owned a queue before it connected to the others gives it up to their owner: see ``gather``.
 """
@@ -26,7 +26,7 @@ from ..serving.server import server_of
 from ..system.disk import Disk, dirname
 
 PATIENCE_SECONDS: Final = 0.25
-"""Time that the owner of the leader has to own this queue, in seconds."""
+"""Time that another process has to answer, and to connect to this queue, in seconds."""
 CHANGE_SECONDS: Final = 2.0
 """Time that a process has to begin to serve a queue, or to end, in seconds."""
 _ASKING_SECONDS = 0.05

@@ -204,6 +204,8 @@ class Owner(Generic[T]):
         finally:
             if owner is not None and not owner.closed:
                 self._here = owner
+                if self._closed:  # meanwhile, by another thread, which has found no owner
+                    self.close_owner()
 
     def check(self) -> None:
         """Raise ``ClosedError`` if the queue is closed."""

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -17,6 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from persistentqueue import PersistentQueueError, connect, transaction
+from persistentqueue.serving.errors import SessionLostError
 from persistentqueue.serving.server import Server
 from persistentqueue.system.disk import DISK
 from persistentqueue.workers import SharedQueue
@@ -228,6 +230,16 @@ def _work(pipe: Connection, path: Path, name: str | None, settings: dict[str, An
                 errors.append(repr(error))
         return flushes, errors
 
+    def move_on(*names: str) -> int:
+        """Move items from one queue to the other, and back, until a message comes. Return the number of moves."""
+        moves = 0
+        while not pipe.poll():
+            for source, target in (names, names[::-1]):
+                with suppress(SessionLostError), transaction(queues[source], queues[target]) as (taking, putting):
+                    putting.enqueue_many(taking.dequeue_many(2))
+                    moves += 1
+        return moves
+
     calls: dict[str, Callable[..., Any]] = {
         "owns": lambda: queue.owns,
         "owned": lambda: [each for each, queue in queues.items() if queue.owns],
@@ -239,6 +251,7 @@ def _work(pipe: Connection, path: Path, name: str | None, settings: dict[str, An
         "forbid": _forbid,
         "length": queue.__len__,
         "peek": queue.peek,
+        "peek of": lambda name, most: queues[name].peek(most),
         "close queue": queue.close,
         "arm": bomb.arm,
         "limit": _limit_descriptors,
@@ -247,6 +260,7 @@ def _work(pipe: Connection, path: Path, name: str | None, settings: dict[str, An
         "close another": lambda: others.pop().close(),
         "use in a fork": use_in_a_fork,
         "hammer": hammer,
+        "move on": move_on,
     }
     pipe.send((True, queue.owns, time.monotonic()))
     while True:

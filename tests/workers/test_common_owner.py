@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import PersistentQueue, connect, transaction
+from persistentqueue import PersistentQueue, View, connect, transaction
 from persistentqueue.interprocess.questions import ask
 from persistentqueue.serving.calls import CONNECTED_TEXT, LEAVING_TEXT, OWN_NEIGHBOUR, UNKNOWN_TEXT
 from persistentqueue.system.disk import DISK
 from persistentqueue.workers import common_owner
 from persistentqueue.workers.common_owner import PATIENCE_SECONDS
+from tests.support.queues import wait_for
 from tests.support.worker_processes import CallError, Colleague
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and signals")
@@ -80,6 +81,38 @@ def test_processes_that_take_over_at_once_have_one_owner(start: Start) -> None:
         assert third.call("move", "in", "out") is None
         second.kill()
         third.kill()
+
+
+def owner_of(path: Path) -> int | None:
+    """Return the process that owns the queue ``in``, or owned it last."""
+    owner = View(path, "in").look().owner
+    return None if owner is None else owner[0]
+
+
+def test_no_item_is_lost_or_doubled_while_owners_are_killed(tmp_path: Path, start: Start) -> None:
+    """Processes move items between two queues, and each owner is killed: each item is in one of them, without an error.
+
+    The others go on. They only raise ``SessionLostError``, for the block under way.
+    """
+    items = [b"%d" % number for number in range(40)]
+    with PersistentQueue(tmp_path, "in") as queue, queue.transaction() as session:
+        session.enqueue_many(items)
+    team = [start("in", "out") for _ in range(5)]
+    for each in team:
+        each.begin("move on", "in", "out")
+    for _ in range(3):
+        assert all(each.is_silent(0.1) for each in team)
+        owner = next(each for each in team if each.pid == owner_of(tmp_path))
+        team.remove(owner)
+        owner.kill()
+        wait_for(lambda: owner_of(tmp_path) in {each.pid for each in team})
+    for each in team:
+        each.begin("owned")
+    assert sum(each.result() for each in team) > 0
+    owned = [each.result() for each in team]
+    assert sorted(owned) == [[], ["in", "out"]]
+    found = team[0].call("peek", 99) + team[0].call("peek of", "out", 99)
+    assert sorted(found) == sorted(items)
 
 
 def test_the_owner_of_the_first_queue_is_asked_to_own_another_one(start: Start) -> None:

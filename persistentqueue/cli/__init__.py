@@ -1,21 +1,5 @@
 """The command line: ``persistentqueue``, or ``python -m persistentqueue``.
 
-The modules:
-
-- ``bench``: the measurement of the verb ``bench``.
-- ``files``: output files that the user names.
-- ``formatting``: sizes, times and items as text and as JSON.
-- ``streams``: the standard streams, and Ctrl-C.
-- ``summary``: the facts about a queue, and the findings drawn from them.
-- ``parser``: the declaration of verbs and their parameters, and what is made from it: parsing, help, the reference.
-- ``output``: text, tables and JSON on stdout; notes, log messages and progress on stderr.
-- ``app``: parameters and openings that all verbs share.
-- ``display``: the page of ``report``; the picture of ``top`` (``screen``), its loop (``top``), and the changes between
-  two looks (``watch``); the terminal (``console``). The charts are in ``drawing``.
-- ``workers``: the verbs ``serve`` and ``worker`` (``verbs``), the parent of the worker processes (``crew``), and one of
-  them (``loop``).
-- ``read_verbs``, ``write_verbs``, ``maintenance_verbs``: the other verbs; ``verbs``: the command with all of them.
-
 No other package is needed. The extra ``persistentqueue[cli]`` adds rich, for ``top`` and for progress bars, and shtab,
 which makes the completion for shells. Only ``display.console`` and ``display.screen`` import rich, and only when a
 terminal or a picture needs it.

@@ -2,20 +2,17 @@
 
 A module imports from folders above its own row in this table, and from modules before it in its own folder.
 ``test_layers`` holds this. ``python -m tests.project.modules`` generates from the table, and from the first sentence of
-each module, the maps in ``docs/reference/modules.md`` and in the docstring of the package. ``test_maps_are_current``
-fails when they are stale.
+each module, the map in ``docs/reference/modules.md``; ``test_map_is_current`` fails when it is stale.
 """
 
 from __future__ import annotations
 
 import ast
 from pathlib import Path
-from textwrap import wrap
 from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent.parent
 PACKAGE = ROOT / "persistentqueue"
-WIDTH = 120
 
 
 class Folder(NamedTuple):
@@ -30,7 +27,7 @@ class Folder(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The folder as the maps name it."""
+        """The folder as the map names it."""
         return "persistentqueue/" if self.purpose else f"{self.name}/"
 
     @property
@@ -174,8 +171,8 @@ def first_sentence(path: Path) -> str:
     return " ".join(docstring.split("\n\n")[0].split())
 
 
-def reference_map() -> str:
-    """Return the map for the reference: a heading for each folder, and a line for each of its modules."""
+def current_map() -> str:
+    """Return the map of the table: a heading for each folder, and a line for each of its modules."""
     parts = []
     for folder in TABLE:
         lines = [f"**`{folder.title}`** {folder.what}", ""]
@@ -186,44 +183,22 @@ def reference_map() -> str:
     return "\n\n".join(parts)
 
 
-def package_map() -> str:
-    """Return the map for the docstring of the package: a line for each folder, and the names of its modules."""
-    lines = []
-    for folder in TABLE:
-        names = ", ".join(f"``{module}``" for module in folder.modules if module != "__init__")
-        text = f"- ``{folder.title}`` {folder.what} {names}."
-        lines += wrap(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-    return "\n".join(lines)
-
-
+DOCUMENT = ROOT / "docs/reference/modules.md"
 BEGIN, END = "<!-- modules: made by python -m tests.project.modules -->", "<!-- end of modules -->"
-HEADING, TAIL = "The modules, from the ground up (made by ``python -m tests.project.modules``):\n\n", '\n"""\n'
 
 
-def replaced(text: str, begin: str, end: str, new: str) -> str:
-    """Return the text with the part between two marks replaced."""
-    before, found, rest = text.partition(begin)
-    if not found:
-        raise ValueError(f"no {begin!r}")
-    _, found, behind = rest.partition(end)
-    if not found:
-        raise ValueError(f"no {end!r}")
-    return f"{before}{begin}{new}{end}{behind}"
-
-
-def documents() -> dict[Path, str]:
-    """Return each document that holds a map, with the current map in it."""
-    reference, package = ROOT / "docs/reference/modules.md", PACKAGE / "__init__.py"
-    return {
-        reference: replaced(reference.read_text(encoding="utf-8"), BEGIN, END, f"\n\n{reference_map()}\n\n"),
-        package: replaced(package.read_text(encoding="utf-8"), HEADING, TAIL, package_map()),
-    }
+def document() -> str:
+    """Return the text of the document that holds the map, with the current map in it."""
+    before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, behind = rest.partition(END)
+    if not end:
+        raise ValueError(f"{DOCUMENT} has no {BEGIN!r} with a later {END!r}")
+    return f"{before}{BEGIN}\n\n{current_map()}\n\n{END}{behind}"
 
 
 def main() -> None:
-    """Write the maps."""
-    for path, text in documents().items():
-        path.write_text(text, encoding="utf-8")
+    """Write the map."""
+    DOCUMENT.write_text(document(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Sizes, time spans and items, as the command line prints them: as text and as JSON."""
+"""Items and times, as the command line prints them: as text and as JSON."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from persistentqueue.drawing.text import bound_text, many, rate_text, share_text, size_text, span_text
-
-__all__ = ["bound_text", "many", "rate_text", "share_text", "size_text", "span_text"]
+from persistentqueue.drawing.text import many, printable
 
 
 def lost_text(first: int, count: int) -> str:
@@ -41,11 +39,6 @@ def item_of(document: Any) -> bytes:
             f'expected text as the value of "{kind}", found {type(value).__name__}'
         )
     return value.encode() if kind == "text" else base64.b64decode(value, validate=True)
-
-
-def printable(text: str) -> str:
-    """Return the text with each unprintable character escaped, so that a terminal obeys none of them."""
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def item_text(data: bytes, width: int) -> str:

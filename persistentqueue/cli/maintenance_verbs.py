@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from persistentqueue import PersistentQueueError, QueueNotFoundError, View, delete_queue, repair
 from persistentqueue.drawing.charts import SPARSE
+from persistentqueue.drawing.text import many, rate_text, size_text
 from persistentqueue.storage.layout import open_pool, queue_directory
 from persistentqueue.storage.pool import SIZE_BYTES_MAX
 
@@ -26,7 +27,7 @@ from .app import (
     settings_of,
 )
 from .bench import SECONDS, measure
-from .formatting import lost_text, many, rate_text, size_text
+from .formatting import lost_text
 from .output import answer, progress, say, show, tell_done
 from .parser import KEEP, Number, UsageError, parameter, verb
 from .summary import named

@@ -13,7 +13,8 @@ from threading import get_ident
 from typing import Any
 from unicodedata import combining, east_asian_width
 
-from .formatting import printable
+from persistentqueue.drawing.text import printable
+
 from .streams import flush_whole, is_live, stdout, takes_bytes, tell, write_whole, written
 
 _GAP = "  "

@@ -22,12 +22,13 @@ from persistentqueue import (
     check,
 )
 from persistentqueue.drawing.charts import share_of
+from persistentqueue.drawing.text import many, printable, share_text, size_text, span_text
 
 from .app import KEYS, NAME, NAMES, PATH, PROBLEMS, SUBSCRIPTION, WELL, encryption_of
 from .display.report import page
 from .display.top import watch
 from .files import STDOUT, written_to
-from .formatting import item_json, item_text, lost_text, many, printable, share_text, size_text, span_text, time_text
+from .formatting import item_json, item_text, lost_text, time_text
 from .output import answer, note, progress, say, show
 from .parser import LOOK, Number, parameter, verb
 from .streams import is_live, tell

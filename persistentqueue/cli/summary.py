@@ -24,12 +24,12 @@ from persistentqueue import (
     list_queues,
 )
 from persistentqueue.drawing.charts import SPARSE, is_sparse, positions, share_of
+from persistentqueue.drawing.text import many, printable, share_text, size_text, span_text
 from persistentqueue.storage.layout import holds_queue, queue_directory
 from persistentqueue.system.disk import current_disk
 from persistentqueue.system.path_errors import OUT_OF_REACH
 
 from .app import ANSWER_SECONDS
-from .formatting import many, printable, share_text, size_text, span_text
 from .output import note
 
 if TYPE_CHECKING:

@@ -24,6 +24,7 @@ from persistentqueue import (
     move_data,
     transaction,
 )
+from persistentqueue.drawing.text import many
 from persistentqueue.interprocess import list_published, reached_version
 from persistentqueue.options import Unnamed
 from persistentqueue.storage.layout import queue_directory
@@ -47,7 +48,7 @@ from .app import (
     settings_of,
 )
 from .files import lines_of, read_from
-from .formatting import item_json, item_of, many
+from .formatting import item_json, item_of
 from .output import answer, note, progress, say, tell_done, write
 from .parser import USE, Number, UsageError, parameter, verb
 from .streams import await_reader, is_live, is_piped, read, stdin, sync_stdout

@@ -19,17 +19,8 @@ import pytest
 
 from persistentqueue import PersistentQueue, Snapshot, View, connect, delete_queue
 from persistentqueue.cli import bench, summary, write_verbs
-from persistentqueue.cli.formatting import (
-    bound_text,
-    item_json,
-    item_of,
-    item_text,
-    many,
-    rate_text,
-    share_text,
-    size_text,
-    span_text,
-)
+from persistentqueue.cli.formatting import item_json, item_of, item_text
+from persistentqueue.drawing.text import bound_text, many, rate_text, share_text, size_text, span_text
 from tests.conftest import QueueFactory
 from tests.support.queues import crash, drain, flip, interruptible, put, segment_files
 from tests.unit.recovery.test_in_doubt import in_doubt

@@ -21,9 +21,9 @@ from persistentqueue.drawing.svg import (
     share_bar,
     table,
 )
-from persistentqueue.drawing.text import bound_text, many, share_text, size_text, span_text
+from persistentqueue.drawing.text import bound_text, many, printable, share_text, size_text, span_text
 
-from ..formatting import printable, time_text
+from ..formatting import time_text
 from ..summary import (
     Sight,
     disk_parts,

@@ -25,9 +25,8 @@ from persistentqueue.drawing.charts import (
     sparkline,
     tiles,
 )
-from persistentqueue.drawing.text import many, rate_text, share_text, size_text, span_text
+from persistentqueue.drawing.text import many, printable, rate_text, share_text, size_text, span_text
 
-from ..formatting import printable
 from ..summary import Finding, Part, Sight, age_of, disk_parts, findings, owner_text, process_text, state_text
 from .watch import Watched
 

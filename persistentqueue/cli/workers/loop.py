@@ -39,10 +39,10 @@ from persistentqueue import (
     codecs,
     connect,
 )
+from persistentqueue.drawing.text import many
 from persistentqueue.workers import SharedSubscription
 
 from ..app import explanation
-from ..formatting import many
 from ..output import log_at_once, logged
 from ..parser import UsageError
 from ..streams import FAILED, finish, lacks_reader, ready

@@ -21,13 +21,13 @@ from persistentqueue import (
     ResourceError,
     connect,
 )
+from persistentqueue.drawing.text import many
 from persistentqueue.options import for_dead_letters
 from persistentqueue.storage.layout import queue_directory
 from persistentqueue.system.disk import abspath
 from persistentqueue.workers import SharedQueue, leave_together
 
 from ..app import ACCESS, CREATE, NAME_NEEDED, NAMES, OWNING, PATH, PROBLEMS, SUBSCRIPTION, WELL, Owning, settings_of
-from ..formatting import many
 from ..output import answer, log_at_once, note, say
 from ..parser import USE, Number, UsageError, parameter, verb
 from ..streams import FAILED, INTERRUPTED

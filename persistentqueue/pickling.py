@@ -16,9 +16,11 @@ _PLAIN: Final = frozenset({str, bytes, int, float, bool, type(None)})
 
 def rebuilt(kind: type[E], *arguments: Any) -> E:
     """Return an error of this kind with these ``args``, made by the built-in class that it descends from."""
-    # An error of two built-in kinds has the memory layout of its first base. Python refuses ``__new__`` of the other.
-    error: Any = (kind.__base__ or kind).__new__(kind, *arguments)
-    built_in: Any = next(base for base in kind.__mro__ if base.__module__ == "builtins")
+    # An error of two built-in kinds has the memory layout of one of them. Python refuses ``__new__`` of the other.
+    built_in: Any = kind
+    while built_in.__module__ != "builtins":
+        built_in = built_in.__base__
+    error: Any = built_in.__new__(kind, *arguments)
     built_in.__init__(error, *arguments)  # an ``OSError`` or ``ImportError`` keeps more than ``args``
     return error  # type: ignore[no-any-return]
 

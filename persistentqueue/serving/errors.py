@@ -10,6 +10,7 @@ from typing import Any
 from .. import errors
 from ..drawing.text import printable
 from ..errors import PersistentQueueError
+from ..pickling import rebuilt
 
 _PLAIN = (str, int, float, bool, type(None))
 _BUILTIN = frozenset({"TypeError", "ValueError", "OSError", "MemoryError", "OverflowError"})
@@ -191,12 +192,7 @@ def decode_error(fields: Mapping[str, Any]) -> Exception:
     """Return the error that ``encode_error`` has described. An unknown class becomes a ``PersistentQueueError``."""
     text, attributes = str(fields.get("text", "")), fields.get("attributes")
     kind = _class_of(str(fields.get("error", ""))) or PersistentQueueError
-    # An error of two built-in kinds has the memory layout of one of them. Python refuses ``__new__`` of the other.
-    built_in: Any = kind
-    while built_in.__module__ != "builtins":
-        built_in = built_in.__base__
-    error: Exception = built_in.__new__(kind, text)
-    built_in.__init__(error, text)  # an ``ImportError`` keeps more than ``args``
+    error = rebuilt(kind, text)
     for name, value in attributes.items() if isinstance(attributes, dict) else ():
         if not name.startswith("__"):
             with suppress(AttributeError, TypeError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from ..engine.reader import Reader
 from ..errors import PersistentQueueError, SessionInUseError
@@ -70,14 +70,6 @@ class Connected(Protocol):
 
 CONNECTED: Final[Members[Connected]] = Members()
 """The queues that this process is connected to and may own."""
-
-
-class _Queue(Protocol):
-    """An open ``PersistentQueue``."""
-
-    @property
-    def data_path(self) -> str:
-        """Directory of the segments."""
 
 
 def make_call(queue: object, open_queue: OpenQueue, name: str, arguments: dict[str, Any]) -> Any:
@@ -149,9 +141,9 @@ def _flush_jointly(parts: Sequence[tuple[str, str, int]], marker: tuple[str, int
 
 
 def make_server(
-    queue: _Queue, open_queue: OpenQueue, session: Callable[[str, Reader | None], Session[Any]], options: Options
+    queue: object, open_queue: OpenQueue, session: Callable[[str, Reader | None], Session[Any]], options: Options
 ) -> Server:
-    """Return the server of an open queue, for its owner to start and to stop.
+    """Return the server of ``queue``, an open ``PersistentQueue``, for its owner to start and to stop.
 
     ``session`` makes a session without a codec, by its name and the reader of its subscription, if any.
     """
@@ -164,7 +156,7 @@ def make_server(
     facts = {
         "version": VERSION,
         "identity": open_queue.identity.hex(),
-        "data_path": queue.data_path,
+        "data_path": open_queue.data_root,
         "counts": counts_deliveries(options),
         "options": relied_on(options) | recorded,
     }

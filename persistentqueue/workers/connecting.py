@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from ..codecs import BYTES, Codec, T
 from ..options import OptionArguments, Options, Unnamed, chosen_options
 from ..system.disk import StrPath
+from .shared_queue import SharedQueue
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-    from .shared_queue import SharedQueue
 
 WAIT_SECONDS: Final = 10.0
 """Default of ``lock_timeout``, in seconds."""
@@ -75,8 +74,6 @@ def connect(
     The errors of ``PersistentQueue`` can occur as well. Everything that was committed before is durable on return. For
     any thread.
     """
-    from .shared_queue import SharedQueue  # noqa: PLC0415  late: other programs need no sockets
-
     chosen = connect_options(options, arguments)
     queue: SharedQueue[T] = SharedQueue(path, name, codec, chosen, serve, hold_seconds, prefetch)
     queue.open()

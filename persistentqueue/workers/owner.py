@@ -43,6 +43,7 @@ from ..serving.values import decode_value
 from ..session import Session
 from ..storage.layout import SOCKET_NAME, holds_queue, queue_directory
 from ..subscription import Subscription
+from ..system import sockets
 from ..system.disk import CURRENT_DISK, StrPath, abspath, current_disk, dirname
 from ..system.path_errors import naming_paths, unless_lacking
 from .common_owner import Candidacy
@@ -366,8 +367,6 @@ class Owner(Generic[T]):
             CURRENT_DISK.reset(chosen)
 
     def _connect(self, hello: dict[str, Any]) -> tuple[Link, dict[str, Any]] | None:
-        from ..system import sockets  # noqa: PLC0415  late: a process that only owns queues needs none of it
-
         with naming_paths(self.directory), unless_lacking(self.directory, "to connect", "then connect again"):
             connection = sockets.connect(self.directory, SOCKET_NAME)
         if connection is None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from typing import Final
 
@@ -16,82 +18,56 @@ _TEXT_CHARACTERS_MAX = 64
 """Most characters of a name that a worker gives itself."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Client:
     """One connection, as the owner sees it."""
 
-    __slots__ = (
-        "ahead",
-        "answered",
-        "back",
-        "browsing",
-        "deadline",
-        "expires",
-        "flush",
-        "has_ended",
-        "hold_seconds",
-        "id",
-        "incoming",
-        "is_away",
-        "is_busy",
-        "is_lost",
-        "kept",
-        "marker",
-        "name",
-        "number",
-        "only_calls",
-        "out",
-        "peer",
-        "process",
-        "process_name",
-        "reader",
-        "session",
-        "subscription",
-        "taken",
-        "thread",
-        "waits",
-    )
-
-    def __init__(self, answered: list[Client]) -> None:
-        self.answered = answered
-        self.peer: object = None
-        """The other end, for the code that moves the bytes."""
-        self.incoming = Incoming(FROM_WORKER)
-        self.out: list[bytes] = []
-        """Messages to send."""
-        self.session: Session[bytes] | None = None
-        self.reader: Reader | None = None
-        self.id = b""
-        self.name = self.thread = self.process_name = self.subscription = ""
-        self.process = 0
-        self.only_calls = False
-        """True if the connection only makes calls of the queue, for no session."""
-        self.number = 0
-        """Number of the last flush."""
-        self.taken = 0
-        """Items of the message under way that the session has buffered."""
-        self.marker: tuple[str, int] | None = None
-        self.back = self.ahead = 0
-        """Items that the next flush releases first, and most items that it takes behind its commit."""
-        self.waits: tuple[int, Take] | None = None
-        """Call and message of a ``take`` that waits."""
-        self.flush: tuple[int, Flush] | None = None
-        """Call and message of a flush that is not committed yet."""
-        self.deadline = inf
-        """Time at which the wait of ``flush`` for room is over."""
-        self.has_ended = False
-        """True if the worker will not ask for the outcome of its flushes any more."""
-        self.is_busy = False
-        """True while a call is made apart."""
-        self.hold_seconds: float | None = None
-        self.expires = inf
-        """Time at which held items go back."""
-        self.is_lost = False
-        """True if held items went back, until the session is rolled back."""
-        self.is_away = False
-        """True for a session of an earlier owner that holds items and has not connected to this one."""
-        self.kept = 0
-        """Number of items that the session held when this owner took over."""
-        self.browsing: Iterator[tuple[int, list[bytes]]] | None = None
+    answered: list[Client]
+    """Connections that have messages to send: those of the service."""
+    peer: object = None
+    """The other end, for the code that moves the bytes."""
+    incoming: Incoming = field(default_factory=partial(Incoming, FROM_WORKER))
+    out: list[bytes] = field(default_factory=list)
+    """Messages to send."""
+    session: Session[bytes] | None = None
+    reader: Reader | None = None
+    id: bytes = b""
+    name: str = ""
+    thread: str = ""
+    process: int = 0
+    process_name: str = ""
+    subscription: str = ""
+    only_calls: bool = False
+    """True if the connection only makes calls of the queue, for no session."""
+    number: int = 0
+    """Number of the last flush."""
+    taken: int = 0
+    """Items of the message under way that the session has buffered."""
+    marker: tuple[str, int] | None = None
+    back: int = 0
+    """Items that the next flush releases first."""
+    ahead: int = 0
+    """Most items that the next flush takes behind its commit."""
+    waits: tuple[int, Take] | None = None
+    """Call and message of a ``take`` that waits."""
+    flush: tuple[int, Flush] | None = None
+    """Call and message of a flush that is not committed yet."""
+    deadline: float = inf
+    """Time at which the wait of ``flush`` for room is over."""
+    has_ended: bool = False
+    """True if the worker will not ask for the outcome of its flushes any more."""
+    is_busy: bool = False
+    """True while a call is made apart."""
+    hold_seconds: float | None = None
+    expires: float = inf
+    """Time at which held items go back."""
+    is_lost: bool = False
+    """True if held items went back, until the session is rolled back."""
+    is_away: bool = False
+    """True for a session of an earlier owner that holds items and has not connected to this one."""
+    kept: int = 0
+    """Number of items that the session held when this owner took over."""
+    browsing: Iterator[tuple[int, list[bytes]]] | None = None
 
     @property
     def session_name(self) -> str:

@@ -93,17 +93,7 @@ class CallGuard:
 
     def shielded(self, call: Callable[[], T]) -> T:
         """Make a shielded call that refuses re-entrant calls, from a ``logging`` handler for example."""
-        return shielded(partial(self._call_inside, call))
-
-    def _call_inside(self, call: Callable[[], T]) -> T:
-        thread, inside = _thread(), self.inside
-        if thread in inside:
-            return call()
-        inside[thread] = None
-        try:
-            return call()
-        finally:
-            del inside[thread]
+        return shielded(partial(self.together, call))
 
     def outside(self, call: Callable[[], None]) -> None:
         """Make a call that holds no lock and waits. Code that interrupts it may call the queue."""
@@ -132,8 +122,10 @@ class CallGuard:
             raise ClosedError(self.closed)
 
     def together(self, call: Callable[[], T]) -> T:
-        """Make the call as a call of this queue, within a call of a partner that the caller has begun."""
+        """Make the call as a call of this queue, within one of it or of a partner, or within a shielded call."""
         thread, inside = _thread(), self.inside
+        if thread in inside:
+            return call()
         # No call here or in ``finally``, so no interruption between this step and the next.
         inside[thread] = None
         try:

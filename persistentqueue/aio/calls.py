@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
+from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from persistentqueue import Maintained, MemoryBudget, SegmentUse, Stats
+from persistentqueue import Maintained, MemoryBudget, SegmentUse, Stats, UnflushedWarning
 from persistentqueue.codecs import T
 from persistentqueue.misplaced_calls import MisplacedCalls
 from persistentqueue.pickling import UncopyableAsyncBlock
@@ -52,6 +54,23 @@ async def _transaction(
 
 class QueueCalls(Consumer[SessionT], Generic[SessionT, T]):
     """Calls of a queue, each of which a thread makes."""
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        lost = await self._closed()
+        for loss in lost if kind is None else ():  # else the error tells it
+            warnings.warn(loss, UnflushedWarning, stacklevel=2)
+
+    async def _closed(self) -> list[str]:
+        """Close the queue; return the texts of the warnings."""
+        lost: list[str] = []
+        await self._end(lost)
+        return lost
+
+    @abstractmethod
+    async def _end(self, lost: list[str]) -> None:
+        """Close the queue; add the texts of the warnings."""
 
     @abstractmethod
     async def _ask(self, call: Callable[..., R], *arguments: Any, **named: Any) -> R:

@@ -16,20 +16,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 from weakref import WeakMethod
 
 from .futures import Worker, tell
 
 T = TypeVar("T")
-
-
-class Waitable(Protocol):
-    """A queue or a subscription."""
-
-    def wait(self, timeout: float | None = None, *, stop: Callable[[], bool] = bool) -> bool:
-        """Wait until an item is ready."""
-        ...
 
 
 _DAY_SECONDS = 86_400.0
@@ -136,9 +128,10 @@ class _Place:
 class Watch:
     """The tasks that wait for items of one consumer. For the tasks of one event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, consumer: Waitable, wake: Callable[[], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, wait: Callable[..., bool], wake: Callable[[], object]) -> None:
+        """``wait`` is that of the consumer, and ``wake`` makes the queue ask its waits again whether they end."""
         self._loop = loop
-        self._consumer = consumer
+        self._wait = wait
         self._waiting: deque[_Place] = deque()
         self._served: _Place | None = None
         self._has_ended = False
@@ -208,7 +201,7 @@ class Watch:
 
     def _watch(self) -> None:
         if self._served is None and not self._has_ended:
-            self._watcher.start(self._loop, self._consumer.wait)
+            self._watcher.start(self._loop, self._wait)
 
     def _watched(self, _: bool) -> None:
         self._watcher.note()

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from functools import partial
 from math import inf
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 import persistentqueue
@@ -124,13 +123,6 @@ class PersistentQueue(Uncopyable, QueueCalls[Session[T], T]):
     async def __aenter__(self) -> PersistentQueue[T]:
         return await self.open()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        lost = await self._closed()
-        for loss in lost if kind is None else ():  # else the error tells it
-            warnings.warn(loss, UnflushedWarning, stacklevel=2)
-
     def __repr__(self) -> str:
         return f"aio.PersistentQueue({self._path!r}, {self._name!r})"
 
@@ -185,7 +177,7 @@ class PersistentQueue(Uncopyable, QueueCalls[Session[T], T]):
         assert self._core is not None
         self._subscriptions, self._graves = {}, None
         self._flushes = Flushes(self._loop, self._core, blocks=self._blocks)
-        self._watch = Watch(self._loop, self._core, self._core.wake)
+        self._watch = Watch(self._loop, self._core.wait, self._core.wake)
         _OPEN.add(self)
 
     async def close(self) -> None:
@@ -204,14 +196,7 @@ class PersistentQueue(Uncopyable, QueueCalls[Session[T], T]):
         for loss in await self._closed():
             warnings.warn(loss, UnflushedWarning, stacklevel=2)
 
-    async def _closed(self) -> list[str]:
-        """Close the queue; return the texts of the warnings."""
-        lost: list[str] = []
-        await self._end(lost)
-        return lost
-
     async def _end(self, lost: list[str]) -> None:
-        """Close the queue; add the texts of the warnings."""
         if self._core is not None:
             self._check_loop()
             await self._closing.once(partial(self._close, lost))
@@ -472,7 +457,7 @@ class Subscription(Uncopyable, Consumer[Session[T]], Generic[T]):
     def __init__(self, queue: PersistentQueue[T], core: persistentqueue.Subscription[T]) -> None:
         self._queue = queue
         self._core = core
-        self._watch = Watch(queue._loop, core, queue._open().wake)
+        self._watch = Watch(queue._loop, core.wait, queue._open().wake)
 
     def __repr__(self) -> str:
         return repr(self._core)

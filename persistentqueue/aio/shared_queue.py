@@ -182,13 +182,6 @@ class ConnectedQueue(Uncopyable, QueueCalls[ConnectedSession[T], T]):
     async def __aenter__(self) -> ConnectedQueue[T]:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        lost = await self._closed()
-        for loss in lost if kind is None else ():  # else the error tells it
-            warnings.warn(loss, UnflushedWarning, stacklevel=2)
-
     def __repr__(self) -> str:
         return f"<aio.ConnectedQueue of {self.core!r}>"
 
@@ -375,11 +368,8 @@ class ConnectedQueue(Uncopyable, QueueCalls[ConnectedSession[T], T]):
         for loss in await self._closed():
             warnings.warn(loss, UnflushedWarning, stacklevel=2)
 
-    async def _closed(self) -> list[str]:
-        """Close the queue; return the texts of the warnings."""
-        lost: list[str] = []
+    async def _end(self, lost: list[str]) -> None:
         await self._closing.once(partial(self._close, lost))
-        return lost
 
     async def _close(self, lost: list[str]) -> None:
         lost += filter(None, [session.loss() for session in self._sessions])
@@ -387,7 +377,7 @@ class ConnectedQueue(Uncopyable, QueueCalls[ConnectedSession[T], T]):
             stack.push_async_callback(self._calls.ended)
             stack.push_async_callback(apart, THREAD_NAME, self.core.close)
             if self._graves is not None:
-                stack.push_async_callback(self._graves._closing.once, partial(self._graves._close, lost))
+                stack.push_async_callback(self._graves._end, lost)
             stack.push_async_callback(self._end_threads)
             for session in self._sessions:
                 session.end_take()  # first: no wait may get an item that the end of another session releases

@@ -23,7 +23,6 @@ from hypothesis import settings
 from persistentqueue import PersistentQueue, check
 from persistentqueue.errors import CorruptionError
 from persistentqueue.interrupts.signal_shield import THREAD_NAME as HELPER_NAME
-from persistentqueue.interrupts.signal_shield import end_helper
 from persistentqueue.runtime.background import THREAD_NAME
 from persistentqueue.runtime.maintenance import Maintenance
 from persistentqueue.serving import server
@@ -180,7 +179,6 @@ def no_leaks(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -
     for phase in _BEFORE_TEARDOWN:
         caplog.get_records(phase).clear()
     gc.collect()
-    end_helper()
     for thread in threading.enumerate():
         if thread not in threads and _ends_by_itself(thread):
             thread.join(60)

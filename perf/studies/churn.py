@@ -36,7 +36,6 @@ from zlib import crc32
 
 from persistentqueue import PersistentQueue, QueueFullError, Session
 from persistentqueue.interrupts.signal_shield import THREAD_NAME as HELPER_NAME
-from persistentqueue.interrupts.signal_shield import end_helper
 from persistentqueue.runtime import maintenance
 from persistentqueue.runtime.background import THREAD_NAME
 from persistentqueue.storage.locations import LIMITS_NAME
@@ -83,8 +82,7 @@ class Pause(NamedTuple):
 
 
 def other_threads() -> int:
-    """End the helper thread of shielded calls, and return the number of threads that are left."""
-    end_helper()
+    """Wait for the end of the helper thread of shielded calls, and return the number of threads that are left."""
     for thread in threading.enumerate():
         if thread.name == HELPER_NAME:
             thread.join()

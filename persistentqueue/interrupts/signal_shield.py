@@ -87,7 +87,7 @@ class _Helper:
     """The helper thread, which makes one call after the other. Only the main thread submits calls."""
 
     def __init__(self) -> None:
-        self._jobs: SimpleQueue[_Job[Any] | None] = SimpleQueue()
+        self._jobs: SimpleQueue[_Job[Any]] = SimpleQueue()
         self._starting = RLock()
         """A signal handler may submit a call while the code that it interrupts starts the thread for another one."""
         self._is_running = False
@@ -121,11 +121,6 @@ class _Helper:
                 self._do_jobs()
                 job.run()  # a thread has ended between the look into the queue and the call
 
-    def end(self) -> None:
-        """End the helper thread as soon as it has nothing to do."""
-        if self._is_running:
-            self._jobs.put(None)
-
     def _start(self) -> None:
         """Make sure that a thread takes the submitted job, if the system has one."""
         with self._starting:
@@ -143,9 +138,7 @@ class _Helper:
         self._is_running = False
         with suppress(Empty):
             while True:
-                job = self._jobs.get_nowait()
-                if job is not None:
-                    job.run()
+                self._jobs.get_nowait().run()
 
     def _begin(self) -> None:
         """Start the helper thread, from a thread that no handler interrupts."""
@@ -159,15 +152,13 @@ class _Helper:
             try:
                 job = self._jobs.get(timeout=_IDLE_SECONDS)
             except Empty:
-                job = None
-            if job is not None:
+                with self._starting:  # a job is submitted before ``_start`` looks for a thread
+                    if self._jobs.empty():
+                        self._is_running = False
+                        return
+            else:
                 job.run()
                 del job  # the thread must not hold a queue that its user has dropped
-                continue
-            with self._starting:  # a job is submitted before ``_start`` looks for a thread
-                if self._jobs.empty():
-                    self._is_running = False
-                    return
 
 
 _HELPER = _Helper()
@@ -268,11 +259,6 @@ def shielded(call: Callable[[], T]) -> T:
         finally:
             del error, job  # no cycle of the error, its traceback, and this frame
     return job.result  # type: ignore[return-value]  # there is no error, so there is a result
-
-
-def end_helper() -> None:
-    """End the helper thread as soon as it has nothing to do. The next shielded call starts another one."""
-    _HELPER.end()
 
 
 def _begin_anew() -> None:

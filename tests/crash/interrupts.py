@@ -40,7 +40,7 @@ from persistentqueue import PersistentQueue, Session
 from persistentqueue.errors import PersistentQueueError
 from persistentqueue.interrupts import signal_shield
 from persistentqueue.interrupts.call_guard import BUSY, FREE_THREADED, TORN, Exclusive, SessionCalls
-from persistentqueue.interrupts.signal_shield import end_helper, is_postponing
+from persistentqueue.interrupts.signal_shield import is_postponing
 from persistentqueue.runtime.maintenance import Maintenance
 from persistentqueue.runtime.pipeline import pipelines_of
 from persistentqueue.system.disk import Disk
@@ -386,5 +386,4 @@ def _run_places(chosen: Mapping[str, Any], run: Interrupt, part: int, parts: int
                             where = f"{name!r} with the handlers of {handlers}, interrupted at {place}, time {nth}"
                             raise ViolationError(f"{where}: {error!r}") from error
                         done += 1
-    end_helper()
     return Report(len(chosen), places, done, time.monotonic() - began)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from persistentqueue.interrupts import signal_shield
-from persistentqueue.interrupts.signal_shield import end_helper, is_postponing, shielded
+from persistentqueue.interrupts.signal_shield import is_postponing, shielded
 from tests.support.queues import wait_for
 
 SECONDS = 60.0
@@ -53,8 +53,7 @@ def terminal() -> Iterator[None]:
 
 @pytest.fixture
 def no_helper() -> None:
-    """End the helper thread, so that the next shielded call has to start it."""
-    end_helper()
+    """Wait until the helper thread has ended by itself: the next shielded call has to start it."""
     wait_for(lambda: not signal_shield._HELPER._is_running)
 
 
@@ -125,7 +124,7 @@ def test_with_a_handler_of_the_program_another_thread_makes_the_call(number: sig
             shielded(steps(number, done))
         assert done == [0, 1, 2]
         assert shielded(threading.get_ident) != MAIN
-        end_helper()
+        wait_for(lambda: not signal_shield._HELPER._is_running)
         assert shielded(lambda: "another helper") == "another helper"
 
 

@@ -16,7 +16,7 @@ from textwrap import dedent
 from typing import Any
 
 import persistentqueue
-from persistentqueue import Options, OtherOptionsWarning, PersistentQueue, SessionLostError, errors
+from persistentqueue import Options, PersistentQueue, errors
 from persistentqueue.cli.parser import Parameter
 from persistentqueue.compat.standard_queue import UNDONE_CALLS_MAX
 from persistentqueue.serving import protocol
@@ -147,9 +147,6 @@ def _default(name: str, value: object) -> str:
     return code(repr(value).replace("'", '"'))
 
 
-ERROR_MODULES = {errors.__name__, SessionLostError.__module__}
-
-
 def advice() -> dict[str, str]:
     """Return the action that helps for each error, from the tree in the docstring of ``errors``."""
     found: dict[str, str] = {}
@@ -161,15 +158,9 @@ def advice() -> dict[str, str]:
 
 
 def error_classes() -> list[type[Exception]]:
-    """Return the classes of ``errors``, each base before its subclasses."""
-
-    def below(kind: type[Exception]) -> Iterator[type[Exception]]:
-        yield kind
-        for each in kind.__subclasses__():
-            if each.__module__ in ERROR_MODULES:
-                yield from below(each)
-
-    return [*below(errors.PersistentQueueError), errors.UnflushedWarning, OtherOptionsWarning]
+    """Return the classes of ``errors`` in the order of the tree, each base before its subclasses."""
+    tree = [getattr(errors, name) for name in advice()]
+    return [errors.PersistentQueueError, *tree, errors.UnflushedWarning, errors.OtherOptionsWarning]
 
 
 def error_page() -> str:
@@ -177,7 +168,7 @@ def error_page() -> str:
     helps, tree, parts = advice(), "", ""
     for kind in error_classes():
         name = kind.__name__
-        depth = sum(each.__module__ in ERROR_MODULES for each in kind.__mro__) - 1
+        depth = sum(each.__name__ in errors.__all__ for each in kind.__mro__) - 1
         tree += f"{'  ' * depth}- [`{name}`](#{name.lower()}): {first_sentence(inspect.getdoc(kind) or '')}\n"
         directive = f".. autoexception:: persistentqueue.{name}\n   :show-inheritance:\n   :no-members:"
         parts += f"### {name}\n\n{rest(directive)}"

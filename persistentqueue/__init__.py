@@ -28,7 +28,6 @@ _leave_on_interrupt()  # before the imports, which take a while
 # ruff: noqa: E402
 import typing as _typing
 
-from . import errors as _errors
 from .core.dead_letter import DeadLetter
 from .core.encryption import Encryption
 from .drawing.charts import SegmentShare
@@ -45,6 +44,7 @@ from .errors import (
     DeadLetterError,
     DiskFullError,
     ForeignQueueError,
+    HoldLostError,
     InboxAccessError,
     InDoubtError,
     InvalidNameError,
@@ -54,6 +54,9 @@ from .errors import (
     MissingExtraError,
     NetworkDiskError,
     NoThreadError,
+    NotServedError,
+    OtherOptionsWarning,
+    OutcomeUnknownError,
     OutOfMemoryError,
     PathDeniedError,
     PathIsADirectoryError,
@@ -66,8 +69,10 @@ from .errors import (
     QueueLockedError,
     QueueNotFoundError,
     ReentrantUseError,
+    RefusedError,
     ResourceError,
     SessionInUseError,
+    SessionLostError,
     SubscriptionNotFoundError,
     TooManyFilesError,
     UnflushedWarning,
@@ -87,14 +92,6 @@ from .runtime.inspection import Stats
 from .runtime.maintenance import Compacted, Maintained
 from .runtime.memory_budget import MemoryBudget
 from .runtime.pipeline import Ticket
-from .serving.errors import (
-    HoldLostError,
-    NotServedError,
-    OtherOptionsWarning,
-    OutcomeUnknownError,
-    RefusedError,
-    SessionLostError,
-)
 from .session import Session
 from .storage.lock import Owner
 from .storage.relocation import Moved, move_data
@@ -186,8 +183,6 @@ __all__ = [
     "RefusedError",
     "UnflushedWarning",
 ]
-for _kind in (HoldLostError, NotServedError, OtherOptionsWarning, OutcomeUnknownError, RefusedError, SessionLostError):
-    setattr(_errors, _kind.__name__, _kind)  # its documentation lists them, and it cannot import them
 if _typing.TYPE_CHECKING:
     from .serving.connections import Connection
     from .workers import connect

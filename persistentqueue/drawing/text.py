@@ -1,26 +1,13 @@
-"""Sizes, time spans, rates, shares, counts and error numbers, as people read them."""
+"""Sizes, time spans, rates, shares and counts, as people read them."""
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Sequence
 from itertools import zip_longest
-from typing import Final
 
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 _SPANS = ((86400, "d"), (3600, "h"), (60, "min"))
 _LEAST_SECONDS = 1e-3
-ADVICE: Final = {
-    errno.ENOTDIR: "give the path of a directory, not of a file or of a link to a directory",
-    errno.EISDIR: "move the directory away: a file belongs there",
-    errno.EACCES: "change its owner or its mode, or those of its directory, or run as its owner",
-    errno.EPERM: "change its owner or its mode, or those of its directory, or run as its owner",
-    errno.EROFS: "mount the file system for writing, or read the queue with a View",
-    errno.ENAMETOOLONG: "give a shorter path",
-    errno.ELOOP: "remove the symbolic links that lead to each other",
-    errno.ENOENT: "correct the path, or make the directories that it names",
-}
-"""Advice for each error number that the operating system reports about the path of a queue."""
 
 
 def size_text(size_bytes: int) -> str:

@@ -25,7 +25,7 @@ from contextlib import suppress
 from functools import partial
 from math import inf
 
-from ..errors import PersistentQueueError
+from ..errors import PersistentQueueError, RefusedError
 from ..interrupts.locks import Lock
 from ..interrupts.members import Members
 from ..interrupts.signal_shield import shielded
@@ -39,7 +39,7 @@ from ..system.wakeup import POLL_SECONDS, Wakeup
 from .client import Client
 from .connections import Connection, connections_of, count_connections
 from .departure import Departure
-from .errors import RefusedError, encode_error
+from .errors import encode_error
 from .protocol import FIRST_CALL, Failed, ProtocolError, encode
 from .service import OwnerFailedError, Served, Service
 

@@ -34,7 +34,15 @@ from math import inf
 from typing import Any, NamedTuple
 
 from ..engine.reader import Reader
-from ..errors import ItemTooLargeError, PersistentQueueError, QueueFullError, SessionInUseError
+from ..errors import (
+    HoldLostError,
+    ItemTooLargeError,
+    OutcomeUnknownError,
+    PersistentQueueError,
+    QueueFullError,
+    RefusedError,
+    SessionInUseError,
+)
 from ..runtime.open_queue import OpenQueue
 from ..runtime.session_state import (
     buffered,
@@ -53,7 +61,7 @@ from ..session import Session
 from ..system.event_log import LOGGER
 from .away import Away, hand_over
 from .client import HOLD_SECONDS_MAX, Client, text
-from .errors import HoldLostError, OutcomeUnknownError, RefusedError, encode_error
+from .errors import encode_error
 from .handover import Handover
 from .portion import Portion
 from .protocol import (

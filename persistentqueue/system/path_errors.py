@@ -12,7 +12,6 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..drawing.text import ADVICE
 from ..errors import (
     DiskFullError,
     MemoryShortageError,
@@ -23,6 +22,7 @@ from ..errors import (
     TooManyFilesError,
     UnusablePathError,
 )
+from ..errors.paths import ADVICE
 
 ABSENT = (FileNotFoundError, NotADirectoryError)
 """Classes of the errors of a path that names nothing."""

@@ -17,9 +17,13 @@ from ..codecs import Codec, T, checked_codec
 from ..engine.reader import Reader
 from ..errors import (
     ClosedError,
+    NotServedError,
+    OtherOptionsWarning,
+    OutcomeUnknownError,
     PersistentQueueError,
     QueueLockedError,
     QueueNotFoundError,
+    RefusedError,
     ResourceError,
     SubscriptionNotFoundError,
 )
@@ -31,13 +35,7 @@ from ..options import Options, Unnamed, without_effect
 from ..queue import PersistentQueue
 from ..runtime.session_state import SessionParts
 from ..serving.calls import CONNECTED
-from ..serving.errors import (
-    NotServedError,
-    OtherOptionsWarning,
-    OutcomeUnknownError,
-    RefusedError,
-    decode_error,
-)
+from ..serving.errors import decode_error
 from ..serving.protocol import CALLS_ONLY, CONNECTION_BYTES, VERSION, Call, Failed, Hello, Message, Result
 from ..serving.values import decode_value
 from ..session import Session

@@ -18,11 +18,20 @@ from ..codecs import Codec, T
 from ..core.items import Batch, checked_marker
 from ..drawing.text import many
 from ..engine.transaction import SPILL_BYTES
-from ..errors import ClosedError, ItemTooLargeError, PersistentQueueError, QueueFullError, UnflushedWarning
+from ..errors import (
+    ClosedError,
+    ItemTooLargeError,
+    NotServedError,
+    OutcomeUnknownError,
+    PersistentQueueError,
+    QueueFullError,
+    SessionLostError,
+    UnflushedWarning,
+)
 from ..interrupts.call_guard import BUSY, FREE, TORN, SessionCalls, exclusively
 from ..runtime.multi_queue import require_neighbours
 from ..runtime.session_state import check_joint
-from ..serving.errors import NotServedError, OutcomeUnknownError, SessionLostError, decode_error
+from ..serving.errors import decode_error
 from ..serving.protocol import (
     FOR_EVER,
     ITEM_BYTES_MAX,

@@ -16,11 +16,11 @@ from persistentqueue.core.dead_letter import DeadLetter
 from persistentqueue.errors import (
     ClosedError,
     CodecError,
+    HoldLostError,
     QueueFullError,
     SubscriptionNotFoundError,
     WrongKeyError,
 )
-from persistentqueue.serving.errors import HoldLostError
 from persistentqueue.workers.shared_queue import SharedQueue
 from persistentqueue.workers.worker_session import WorkerSession
 

@@ -22,10 +22,9 @@ import persistentqueue
 from persistentqueue import PersistentQueue, Session
 from persistentqueue.codecs import BYTES
 from persistentqueue.compat import Queue
-from persistentqueue.errors import QueueFullError
+from persistentqueue.errors import QueueFullError, SessionLostError
 from persistentqueue.options import Options
 from persistentqueue.serving.calls import make_call
-from persistentqueue.serving.errors import SessionLostError
 from persistentqueue.serving.handover import FileHandover, Handover
 from persistentqueue.serving.server import _SERVERS, Server
 from persistentqueue.serving.service import Served, Service

@@ -30,18 +30,12 @@ from unittest.mock import patch
 from persistentqueue.codecs import BYTES
 from persistentqueue.core.header import HEADER_BYTES
 from persistentqueue.engine.context import Settings
-from persistentqueue.errors import QueueFullError
+from persistentqueue.errors import HoldLostError, NotServedError, OutcomeUnknownError, QueueFullError, SessionLostError
 from persistentqueue.interrupts import call_guard
 from persistentqueue.runtime.session_state import buffered, holds
 from persistentqueue.serving import service as service_module
 from persistentqueue.serving.client import Client
-from persistentqueue.serving.errors import (
-    HoldLostError,
-    NotServedError,
-    OutcomeUnknownError,
-    SessionLostError,
-    decode_error,
-)
+from persistentqueue.serving.errors import decode_error
 from persistentqueue.serving.handover import LOOK_SECONDS
 from persistentqueue.serving.protocol import Failed, Hello
 from persistentqueue.workers import worker_state

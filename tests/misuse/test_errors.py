@@ -215,6 +215,12 @@ def test_row_14_every_error_survives_pickle_and_copy() -> None:
         assert isinstance(caught.value.__cause__, KeyError)
 
 
+def test_row_14_errors_have_their_names_of_0_1_0() -> None:
+    """A pickle of 0.1.0 finds the class of its error in the module that had it then."""
+    for module, kind in (("persistentqueue.errors", QueueFullError), ("persistentqueue.serving.errors", HoldLostError)):
+        assert pickle.loads(f"c{module}\n{kind.__name__}\n.".encode()) is kind
+
+
 def test_row_14_an_item_that_cannot_be_pickled_does_not_keep_its_error() -> None:
     """An error whose item cannot be pickled arrives with the item's ``repr``; a copy has the item itself."""
 

@@ -46,7 +46,8 @@ def _folder(name: str, modules: str, purpose: str = "") -> Folder:
 
 TABLE = (
     _folder("drawing", "text charts style svg graph"),
-    _folder("bottom", "pickling errors", "Errors: public, and imported by all others."),
+    _folder("bottom", "pickling", "Pickles and copies."),
+    _folder("errors", "base paths openings calls resources data workers __init__"),
     _folder("measuring", "stalls metrics"),
     _folder(
         "core",

@@ -181,7 +181,8 @@ def _modules_of(module: str, node: ast.AST) -> Iterator[str]:
         return
     for alias in node.names:
         module = f"{path}/{alias.name}".strip("/")
-        yield module if module in PLACE else f"{path}/__init__".strip("/")
+        places = (module, f"{module}/__init__", f"{path}/__init__".strip("/"))
+        yield next((each for each in places if each in PLACE), places[-1])
 
 
 def _top(module: str) -> str:

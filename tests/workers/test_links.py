@@ -9,8 +9,8 @@ from typing import cast
 import pytest
 
 from persistentqueue.codecs import BYTES
-from persistentqueue.errors import QueueFullError, TooManyFilesError
-from persistentqueue.serving.errors import SessionLostError, encode_error
+from persistentqueue.errors import QueueFullError, SessionLostError, TooManyFilesError
+from persistentqueue.serving.errors import encode_error
 from persistentqueue.serving.protocol import (
     FROM_WORKER,
     Cancel,

@@ -13,23 +13,20 @@ from persistentqueue.errors import (
     CodecError,
     CorruptionError,
     DiskFullError,
+    HoldLostError,
+    NotServedError,
+    OutcomeUnknownError,
     PathDeniedError,
     PersistentQueueError,
     QueueDeletedError,
     QueueFullError,
     QueueLockedError,
+    RefusedError,
     ResourceError,
+    SessionLostError,
     SubscriptionNotFoundError,
 )
-from persistentqueue.serving.errors import (
-    HoldLostError,
-    NotServedError,
-    OutcomeUnknownError,
-    RefusedError,
-    SessionLostError,
-    decode_error,
-    encode_error,
-)
+from persistentqueue.serving.errors import decode_error, encode_error
 
 CLASSES = sorted(
     {

@@ -102,11 +102,6 @@ class Histogram:
         return f"Histogram({self.count:,} values, mean {self.mean:.3g}, half <= {half}, 99% <= {most}, all <= {top})"
 
 
-def _none_connected() -> tuple[int, int]:
-    """Return the numbers of connections of a queue that does not serve."""
-    return 0, 0
-
-
 @dataclass
 class Counts:
     """The counts of a queue since it was opened. Its mutex guards them."""
@@ -121,7 +116,7 @@ class Counts:
     """Number of items that were moved to the dead letters."""
     undecodable: int = 0
     """Number of times that a codec refused a dequeued item."""
-    connected: Callable[[], tuple[int, int]] = _none_connected
+    connected: Callable[[], tuple[int, int]] = lambda: (0, 0)
     """Returns the numbers of connections, and of those that wait for an item. A server replaces it."""
 
 

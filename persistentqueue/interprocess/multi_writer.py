@@ -22,12 +22,12 @@ from ..core.items import Batch, ColumnBatch, checked_marker
 from ..engine.transaction import SPILL_BYTES
 from ..errors import ClosedError, CorruptionError, PersistentQueueError
 from ..storage.inbox_limits import Bounds, Load, load_of
-from ..storage.layout import names_in, queue_directory
+from ..storage.layout import names_in
 from ..storage.publication import SUFFIX, Draft, Part, is_published, parse_name, read_publication, time_behind
-from ..system.disk import Disk, StrPath, abspath, current_disk, join
+from ..system.disk import Disk, StrPath, current_disk, join
 from ..system.files import sync_directory
 from ..system.trust import need_regular
-from .producer import Versions, explained, find_inbox, located, need_same_key
+from .producer import Versions, explained, located, need_same_key
 from .splits import look
 
 PART_SECONDS_MAX = 6 * 86400.0
@@ -77,8 +77,7 @@ class PartWriter:
         self._disk, self._forks = disk, disk.forks()
         envelopes = Envelopes(compression, encryption)
         self._encode, self._envelope_bytes = envelopes.encoder(disk), envelopes.most_bytes
-        self._directory = abspath(queue_directory(path, name))  # absolute: the process may change its working directory
-        self._inbox = find_inbox(disk, self._directory)
+        _, self._directory, self._inbox = located(path, name)
         if encryption is not None:
             need_same_key(disk, self._directory, envelopes, encryption.key_id)
         self._bounds = Bounds(disk, self._directory, Versions(disk, self._directory).state)

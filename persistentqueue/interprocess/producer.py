@@ -600,23 +600,19 @@ def _is_left_closed(disk: Disk, directory: str, inbox: str) -> bool:
     return False
 
 
-def find_inbox(disk: Disk, directory: str) -> str:
-    """Return the inbox of the queue in this directory.
+def located(path: StrPath, name: str | None) -> tuple[Disk, str, str]:
+    """Return the disk, the directory of this queue, and its inbox. Raises the errors of ``_find_inbox``."""
+    disk = current_disk()
+    directory = abspath(queue_directory(path, name))  # absolute: the process may change its working directory
+    return disk, directory, _find_inbox(disk, directory)[0]
+
+
+def _find_inbox(disk: Disk, directory: str) -> tuple[str, Place]:
+    """Return the inbox of the queue in this directory, and its location.
 
     Raises ``QueueNotFoundError``, ``DataMissingError``, ``DataPathError`` for a copy without segments of its own, and
     ``InboxAccessError`` if this process may not publish there.
     """
-    return _find_inbox(disk, directory)[0]
-
-
-def located(path: StrPath, name: str | None) -> tuple[Disk, str, str]:
-    """Return the disk, the directory of this queue, and its inbox. Raises the errors of ``find_inbox``."""
-    disk, directory = current_disk(), abspath(queue_directory(path, name))
-    return disk, directory, find_inbox(disk, directory)
-
-
-def _find_inbox(disk: Disk, directory: str) -> tuple[str, Place]:
-    """Return the inbox of the queue in this directory, and its location. Raises the errors of ``find_inbox``."""
     try:
         if not find_generations(disk, directory):
             raise no_queue(disk, directory, "to publish to", MAKE_FIRST)
@@ -761,7 +757,7 @@ def _create(disk: Disk, directory: str, settings: Settings, needs_name: bool) ->
 
 
 def _is_made(disk: Disk, directory: str) -> bool:
-    """Return whether the queue exists, or may not be looked into: ``find_inbox`` reports the latter."""
+    """Return whether the queue exists, or may not be looked into: ``_find_inbox`` reports the latter."""
     try:
         return bool(find_generations(disk, directory))
     except PermissionError:

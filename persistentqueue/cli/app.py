@@ -1,4 +1,4 @@
-"""The parts that all verbs share: parameters, the opening of a queue, exit statuses and the words of errors."""
+"""The parts that all verbs share: parameters, the opening of a queue, and the words of errors."""
 
 from __future__ import annotations
 
@@ -30,9 +30,6 @@ from persistentqueue.system.disk import current_disk
 
 from .parser import Number, UsageError, parameter, suggestion
 
-WELL, PROBLEMS = 0, 1
-"""Exit statuses: 0 for success, 1 for problems or no item. ``FAILED``, 2, and ``INTERRUPTED``, 130, are in ``streams``.
-"""
 STATUS = "Exit status: 0 success, 1 problems found or no item, 2 the command failed, 130 interrupted by Ctrl-C."
 LOCK_SECONDS, ADOPTION_SECONDS = 1.0, 0.1
 """Seconds to wait for a lock, by default: ``put`` and ``load`` of other processes hold it only for a moment. They

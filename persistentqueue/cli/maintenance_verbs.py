@@ -12,24 +12,12 @@ from persistentqueue.drawing.text import many, rate_text, size_text
 from persistentqueue.storage.layout import open_pool, queue_directory
 from persistentqueue.storage.pool import SIZE_BYTES_MAX
 
-from .app import (
-    LOCK_TIMEOUT,
-    NAME,
-    NAME_NEEDED,
-    NETWORK_DISK,
-    OWNING,
-    PATH,
-    PROBLEMS,
-    TRUST,
-    WELL,
-    Owning,
-    own,
-    settings_of,
-)
+from .app import LOCK_TIMEOUT, NAME, NAME_NEEDED, NETWORK_DISK, OWNING, PATH, TRUST, Owning, own, settings_of
 from .bench import SECONDS, measure
 from .formatting import lost_text
 from .output import answer, progress, say, show, tell_done
 from .parser import KEEP, Number, UsageError, parameter, verb
+from .streams import PROBLEMS, WELL
 from .summary import named
 
 if TYPE_CHECKING:

@@ -24,14 +24,14 @@ from persistentqueue import (
 from persistentqueue.drawing.charts import share_of
 from persistentqueue.drawing.text import many, printable, share_text, size_text, span_text
 
-from .app import KEYS, NAME, NAMES, PATH, PROBLEMS, SUBSCRIPTION, WELL, encryption_of
+from .app import KEYS, NAME, NAMES, PATH, SUBSCRIPTION, encryption_of
 from .display.report import page
 from .display.top import watch
 from .files import STDOUT, written_to
 from .formatting import item_json, item_text, lost_text, time_text
 from .output import answer, note, progress, say, show
 from .parser import LOOK, Number, parameter, verb
-from .streams import is_live, tell
+from .streams import PROBLEMS, WELL, is_live, tell
 from .summary import (
     age_of,
     connections_to,

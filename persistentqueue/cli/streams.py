@@ -28,7 +28,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import IO, Any, Protocol, TextIO
 
-FAILED, INTERRUPTED = 2, 130
+WELL, PROBLEMS, FAILED, INTERRUPTED = 0, 1, 2, 130
+"""Exit statuses: success, problems found or no item, an error, and the end by a signal."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Errors of a file for which there is no space."""
 _PAUSE_MS, _LONGEST_PAUSE_MS = 1, 50

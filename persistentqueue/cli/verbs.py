@@ -12,7 +12,7 @@ from typing import Any
 from persistentqueue import MissingExtraError, __version__
 
 from . import maintenance_verbs, read_verbs, write_verbs  # noqa: F401 - their import declares the verbs
-from .app import STATUS, WELL, explanation, reported
+from .app import STATUS, explanation, reported
 from .output import answer, logged, note, write_text
 from .parser import (
     COMMON,
@@ -29,7 +29,7 @@ from .parser import (
     verb,
     verb_named,
 )
-from .streams import FAILED, INTERRUPTED, came_of_an_interrupt, drop, flush_whole, tell, written
+from .streams import FAILED, INTERRUPTED, WELL, came_of_an_interrupt, drop, flush_whole, tell, written
 from .workers import verbs as worker_verbs  # noqa: F401 - its import declares the verbs
 
 ABOUT = f"Inspect, use and repair persistent queues. {STATUS}"

@@ -39,9 +39,7 @@ from .app import (
     NAME_NEEDED,
     OWNING,
     PATH,
-    PROBLEMS,
     SUBSCRIPTION,
-    WELL,
     Access,
     Owning,
     own,
@@ -51,7 +49,7 @@ from .files import lines_of, read_from
 from .formatting import item_json, item_of
 from .output import answer, note, progress, say, tell_done, write
 from .parser import USE, Number, UsageError, parameter, verb
-from .streams import await_reader, is_live, is_piped, read, stdin, sync_stdout
+from .streams import PROBLEMS, WELL, await_reader, is_live, is_piped, read, stdin, sync_stdout
 from .summary import beside, is_itself, made_note, named
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ from itertools import count, islice
 
 from persistentqueue import MissingExtraError, QueueNotFoundError, View
 
-from ..app import PROBLEMS, WELL
 from ..output import answer
-from ..streams import is_live, written
+from ..streams import PROBLEMS, WELL, is_live, written
 from ..summary import named, queues_in
 from .watch import Watched, document_of_look
 

@@ -27,10 +27,10 @@ from persistentqueue.storage.layout import queue_directory
 from persistentqueue.system.disk import abspath
 from persistentqueue.workers import SharedQueue, leave_together
 
-from ..app import ACCESS, CREATE, NAME_NEEDED, NAMES, OWNING, PATH, PROBLEMS, SUBSCRIPTION, WELL, Owning, settings_of
+from ..app import ACCESS, CREATE, NAME_NEEDED, NAMES, OWNING, PATH, SUBSCRIPTION, Owning, settings_of
 from ..output import answer, log_at_once, note, say
 from ..parser import USE, Number, UsageError, parameter, verb
-from ..streams import FAILED, INTERRUPTED
+from ..streams import FAILED, INTERRUPTED, PROBLEMS, WELL
 from ..summary import made_note, named, owner_text, queues_in
 from .crew import LOOK_SECONDS, Crew
 from .function import function_at

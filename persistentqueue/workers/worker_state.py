@@ -407,9 +407,9 @@ class WorkerState(SessionCalls, Generic[T]):
         self._is_closed, self._why_closed = True, why_closed or self._why_closed
         return loss
 
-    def end(self, why_closed: str | None = None) -> None:
+    def end(self) -> None:
         """End the session, since the process was forked, or its queue was closed. For any thread."""
-        self.refuse(why_closed)
+        self.refuse(None)
         link = self._link
         if link is not None:
             if self._busy == FREE:  # and no call begins that would use it

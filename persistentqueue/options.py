@@ -147,7 +147,6 @@ def counts_deliveries(options: Options) -> bool:
     )
 
 
-_NAMES = [field.name for field in fields(Options)]
 _ARGUMENTS = {
     "codec": "PersistentQueue() and connect()",
     "progress": "PersistentQueue()",
@@ -157,9 +156,9 @@ _ARGUMENTS = {
 }
 """Arguments of openings that are no options, and the calls that have them. A misspelt one is taken for an option."""
 _OTHERS = {"data_path", "max_attempts", "dead_letter", "retry_delay_seconds", "compression", "encryption"}
-_PLAIN = [name for name in _NAMES if name not in _OTHERS]
-"""Options that are numbers, truth values or words."""
 _DEFAULTS = {field.name: field.default for field in fields(Options)}
+_PLAIN = [name for name in _DEFAULTS if name not in _OTHERS]
+"""Options that are numbers, truth values or words."""
 _LEAST = {
     "segment_bytes": 1,
     "memory_bytes": 0,
@@ -254,8 +253,8 @@ def chosen_options(options: Options | None, arguments: Mapping[str, Any]) -> Opt
 
             if name in _ARGUMENTS:
                 raise TypeError(f"this call has no argument {name!r}, which is one of {_ARGUMENTS[name]}: omit it")
-            near = get_close_matches(name, [*_NAMES, *_ARGUMENTS], 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(_NAMES)}"
+            near = get_close_matches(name, [*_DEFAULTS, *_ARGUMENTS], 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(_DEFAULTS)}"
             raise TypeError(f"a queue has no option {name!r}: {hint}")
     return replace(options if options is not None else Options(), **arguments)
 

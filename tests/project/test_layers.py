@@ -247,7 +247,7 @@ def test_table_holds_no_other_modules() -> None:
 
 
 def test_map_is_current() -> None:
-    """The map in ``docs/reference/modules.md`` is that of the table; otherwise run ``python -m tests.project.modules``."""
+    """The map in the reference is that of the table; otherwise run ``python -m tests.project.modules``."""
     assert DOCUMENT.read_text(encoding="utf-8") == document(), "it is stale: run python -m tests.project.modules"
 
 

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from persistentqueue import PersistentQueueError, connect, transaction
-from persistentqueue.serving.errors import SessionLostError
+from persistentqueue.errors import SessionLostError
 from persistentqueue.serving.server import Server
 from persistentqueue.system.disk import DISK
 from persistentqueue.workers import SharedQueue

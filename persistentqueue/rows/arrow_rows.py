@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import MissingExtraError
 from .avro_rows import NUMBER, number_of
 from .registry import Registry
-from .schema import Column, Kind, Schema, decimal_of, fields_of, kind_text, schema_from_json, with_nulls
+from .schema import Column, Kind, Schema, decimal_of, kind_of, kind_text, parts_of, schema_from_json, with_nulls
 from .values import check_value_in_utc, rows_of
 
 if TYPE_CHECKING:
@@ -31,18 +31,23 @@ if TYPE_CHECKING:
 
 _ITEM_BYTES_MAX = 2**31 - 64
 _NOT_UTF8 = "it is not UTF-8: cast it to binary"
-_PRIMITIVES = {
-    "boolean": "bool_",
-    "byte": "int8",
-    "short": "int16",
-    "integer": "int32",
-    "long": "int64",
-    "float": "float32",
-    "double": "float64",
+_KINDS = {
+    "bool": "boolean",
+    "int8": "byte",
+    "int16": "short",
+    "int32": "integer",
+    "int64": "long",
+    "float": "float",
+    "double": "double",
+    "large_string": "string",
+    "large_binary": "binary",
     "string": "string",
     "binary": "binary",
-    "date": "date32",
+    "date32[day]": "date",
 }
+"""Types of columns, by the names that Arrow has for them."""
+_ARROW_NAMES = {kind: name for name, kind in _KINDS.items()}
+"""The last name that Arrow has for each type."""
 
 
 @cache
@@ -57,8 +62,7 @@ def pyarrow() -> Any:
 
 def arrow_schema(schema: Schema) -> pa.Schema:
     """Return the schema of batches with these columns. Raises ``MissingExtraError``."""
-    arrow = pyarrow()
-    return arrow.schema([arrow.field(name, arrow_type(kind), nullable) for name, kind, nullable in schema.columns])
+    return pyarrow().schema(_arrow_fields(schema.columns))
 
 
 def arrow_type(kind: Kind) -> pa.DataType:
@@ -68,24 +72,26 @@ def arrow_type(kind: Kind) -> pa.DataType:
     if decimal is not None:
         return arrow.decimal128(*decimal)
     if isinstance(kind, str):
-        if kind in _PRIMITIVES:
-            return getattr(arrow, _PRIMITIVES[kind])()
+        if kind in _ARROW_NAMES:
+            return arrow.type_for_alias(_ARROW_NAMES[kind])
         return arrow.timestamp("us", "UTC" if kind == "timestamp" else None)
-    if kind["type"] == "array":
-        return arrow.list_(arrow.field("element", arrow_type(kind["elementType"]), kind["containsNull"]))
-    if kind["type"] == "map":
-        value = arrow.field("value", arrow_type(kind["valueType"]), kind["valueContainsNull"])
-        return arrow.map_(arrow.field("key", arrow_type(kind["keyType"]), False), value)
-    return arrow.struct([arrow.field(each.name, arrow_type(each.kind), each.nullable) for each in fields_of(kind)])
+    fields = _arrow_fields(parts_of(kind))
+    if kind["type"] == "struct":
+        return arrow.struct(fields)
+    return (arrow.list_ if kind["type"] == "array" else arrow.map_)(*fields)
+
+
+def _arrow_fields(columns: Iterable[Column]) -> list[pa.Field]:
+    return [pyarrow().field(name, arrow_type(kind), nullable) for name, kind, nullable in columns]
 
 
 def schema_from_arrow(schema: pa.Schema) -> Schema:
     """Return the schema of rows that these batches have. Raises ``ValueError``, which names the column."""
-    return schema_from_json({"type": "struct", "fields": list(map(_field, schema))})
+    return schema_from_json(kind_of("struct", list(map(_column, schema))))
 
 
-def _field(field: pa.Field) -> dict[str, Any]:
-    return {"name": field.name, "type": _kind(field.type), "nullable": field.nullable}
+def _column(field: pa.Field) -> Column:
+    return Column(field.name, _kind(field.type), field.nullable)
 
 
 def _kind(kind: pa.DataType) -> Any:
@@ -96,34 +102,12 @@ def _kind(kind: pa.DataType) -> Any:
     if types.is_timestamp(kind) and kind.unit == "us":
         return "timestamp" if kind.tz is not None else "timestamp_ntz"
     if types.is_list(kind) or types.is_large_list(kind):
-        return {
-            "type": "array",
-            "elementType": _kind(kind.value_type),
-            "containsNull": kind.value_field.nullable,
-        }
+        return kind_of("array", [_column(kind.value_field)])
     if types.is_map(kind):
-        contains = kind.item_field.nullable
-        key, value = _kind(kind.key_type), _kind(kind.item_type)
-        return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": contains}
+        return kind_of("map", [_column(kind.key_field), _column(kind.item_field)])
     if types.is_struct(kind):
-        return {"type": "struct", "fields": [_field(kind.field(at)) for at in range(kind.num_fields)]}
+        return kind_of("struct", [_column(kind.field(at)) for at in range(kind.num_fields)])
     return _KINDS.get(str(kind), f"{kind} of Arrow")
-
-
-_KINDS = {
-    "bool": "boolean",
-    "int8": "byte",
-    "int16": "short",
-    "int32": "integer",
-    "int64": "long",
-    "float": "float",
-    "double": "double",
-    "string": "string",
-    "large_string": "string",
-    "binary": "binary",
-    "large_binary": "binary",
-    "date32[day]": "date",
-}
 
 
 class ArrowRows:
@@ -238,15 +222,14 @@ def _need_values(array: pa.Array, kind: Kind, nullable: bool, where: str) -> Non
         return
     array = array.drop_null()
     if kind["type"] == "array":
-        _need_values(array.flatten(), kind["elementType"], kind["containsNull"], f"{where}.element")
+        inner = [array.flatten()]
     elif kind["type"] == "map":
         first, last = (array.offsets[0].as_py(), array.offsets[-1].as_py()) if len(array) else (0, 0)
-        keys, values = (each.slice(first, last - first) for each in (array.keys, array.items))
-        _need_values(keys, kind["keyType"], False, f"{where}.key")
-        _need_values(values, kind["valueType"], kind["valueContainsNull"], f"{where}.value")
+        inner = [each.slice(first, last - first) for each in (array.keys, array.items)]
     else:
-        for field, values in zip(fields_of(kind), array.flatten(), strict=True):
-            _need_values(values, field.kind, field.nullable, f"{where}.{field.name}")
+        inner = array.flatten()
+    for part, values in zip(parts_of(kind), inner, strict=True):
+        _need_values(values, part.kind, part.nullable, f"{where}.{part.name}")
 
 
 def _listed(rows: Any) -> Iterable[Any]:
@@ -265,18 +248,16 @@ def batch_of_rows(rows: Iterable[dict[str, Any]], schema: Schema) -> pa.RecordBa
     return batch
 
 
-def _has_map(kind: Any) -> bool:
-    return isinstance(kind, dict) and (
-        kind["type"] == "map"
-        or any(map(_has_map, (kind.get("elementType"), *(each["type"] for each in kind.get("fields", ())))))
-    )
+def _has_map(kind: Kind) -> bool:
+    return isinstance(kind, dict) and (kind["type"] == "map" or any(_has_map(part.kind) for part in parts_of(kind)))
 
 
 def _with_pairs(value: Any, kind: Any) -> Any:
     if value is None or not _has_map(kind):
         return value
+    parts = parts_of(kind)
     if kind["type"] == "array":
-        return [_with_pairs(each, kind["elementType"]) for each in value]
+        return [_with_pairs(each, parts[0].kind) for each in value]
     if kind["type"] == "map":
-        return [(key, _with_pairs(each, kind["valueType"])) for key, each in value.items()]
-    return {each.name: _with_pairs(value[each.name], each.kind) for each in fields_of(kind)}
+        return [(key, _with_pairs(each, parts[1].kind)) for key, each in value.items()]
+    return {part.name: _with_pairs(value[part.name], part.kind) for part in parts}

@@ -26,7 +26,7 @@ from typing import Any
 
 from ..errors import MissingExtraError
 from .registry import Registry
-from .schema import Column, Kind, Schema, decimal_of, fields_of
+from .schema import Column, Kind, Schema, decimal_of, parts_of
 from .values import check_value_in_utc, rows_of
 
 NUMBER = struct.Struct("<I")
@@ -40,6 +40,8 @@ _TYPES: dict[str, Any] = {
     "timestamp": {"type": "long", "logicalType": "timestamp-micros"},
     "timestamp_ntz": {"type": "long", "logicalType": "local-timestamp-micros"},
 }
+
+_CONTENTS = {"array": "items", "map": "values"}
 
 
 @cache
@@ -68,23 +70,16 @@ def _record(name: str, namespace: str, columns: Iterable[Column]) -> dict[str, A
 
 def _type(kind: Kind, nullable: bool, name: str, namespace: str) -> Any:
     found: Any
-    decimal = decimal_of(kind)
+    decimal, inside = decimal_of(kind), f"{namespace}.{name}"
     if decimal is not None:
         found = {"type": "bytes", "logicalType": "decimal", "precision": decimal[0], "scale": decimal[1]}
     elif isinstance(kind, str):
         found = _TYPES.get(kind, kind)
-    elif kind["type"] == "array":
-        found = {
-            "type": "array",
-            "items": _type(kind["elementType"], kind["containsNull"], "element", f"{namespace}.{name}"),
-        }
-    elif kind["type"] == "map":
-        found = {
-            "type": "map",
-            "values": _type(kind["valueType"], kind["valueContainsNull"], "value", f"{namespace}.{name}"),
-        }
-    else:
-        found = _record(name, namespace, fields_of(kind))
+    elif kind["type"] == "struct":
+        found = _record(name, namespace, parts_of(kind))
+    else:  # the key of a map is text
+        last = parts_of(kind)[-1]
+        found = {"type": kind["type"], _CONTENTS[kind["type"]]: _type(last.kind, last.nullable, last.name, inside)}
     return ["null", found] if nullable else found
 
 

@@ -10,7 +10,7 @@ import json
 from decimal import Decimal
 from typing import Any
 
-from .schema import Kind, Schema, decimal_of, nested
+from .schema import Kind, Schema, decimal_of, parts_of
 from .values import from_json, known_rows_of, rows_of, to_json
 
 _DECODER = json.JSONDecoder(parse_float=Decimal)
@@ -40,4 +40,4 @@ def _exact(data: bytes) -> Any:
 
 
 def _has_decimals(kind: Kind) -> bool:
-    return decimal_of(kind) is not None or any(_has_decimals(each) for _, each in nested(kind))
+    return decimal_of(kind) is not None or any(_has_decimals(part.kind) for part in parts_of(kind))

@@ -20,7 +20,7 @@ from ..storage.schema_files import SchemaFile, read_schemas, schema_name, sync_s
 from ..system.disk import StrPath, abspath, current_disk, join
 from ..system.path_errors import naming_paths, unless_lacking
 from .errors import SchemaMismatchError, SchemaNotFoundError
-from .schema import Column, Schema, evolved, nested, schema_from_json
+from .schema import Schema, evolved, parts_of, schema_from_json
 
 FORMATS: Final = ("arrow", "avro", "json")
 """The formats of rows."""
@@ -174,18 +174,9 @@ def _fitting(path: str, known: tuple[Registered, ...], format_name: str, schema:
         advice = f"write them with the format {known[-1].format}, or write these rows to another queue"
         raise SchemaMismatchError(path, None, known[-1].format, format_name, advice)
     for each in reversed(known):
-        if _is_same(each.schema, schema):
+        if each.schema.by_name() == schema.by_name():
             return each
     return Registered(len(known) + 1, format_name, evolved(path, known[-1].schema, schema))
-
-
-def _is_same(one: Schema, other: Schema) -> bool:
-    """Return whether both schemas have the same columns, in any order."""
-    return sorted(one.columns, key=_name) == sorted(other.columns, key=_name)
-
-
-def _name(column: Column) -> str:
-    return column.name
 
 
 def _decoded(file: SchemaFile) -> Registered:
@@ -210,4 +201,4 @@ def need_format(schema: Schema, format_name: str) -> None:
                 f"the column {where!r} is a map whose keys are not text, which {format_name} cannot have: "
                 "use the format arrow, or cast the keys to string"
             )
-        pending += [(f"{where}.{inner}", inner, each) for inner, each in nested(kind)]
+        pending += [(f"{where}.{part.name}", part.name, part.kind) for part in parts_of(kind)]

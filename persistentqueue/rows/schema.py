@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Union
 
 from .errors import SchemaMismatchError
@@ -53,26 +53,13 @@ class Schema(NamedTuple):
 
     columns: tuple[Column, ...]
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the columns."""
-        return tuple(column.name for column in self.columns)
-
     def by_name(self) -> dict[str, Column]:
         """Return the columns by their names."""
         return {column.name: column for column in self.columns}
 
-    def text(self) -> str:
-        """Return the schema as text, for an error."""
-        return ", ".join(f"{column.name} {column.text()}" for column in self.columns)
-
     def to_json(self) -> dict[str, Any]:
         """Return the serialization of the schema, as the values of JSON."""
-        return {"type": "struct", "fields": [_field(*column) for column in self.columns]}
-
-
-def _field(name: str, kind: Kind, nullable: bool) -> dict[str, Any]:
-    return {"name": name, "type": kind, "nullable": nullable}
+        return kind_of("struct", self.columns)
 
 
 def schema_from_json(value: Any) -> Schema:
@@ -91,7 +78,7 @@ def schema_from_types(types: Mapping[str, Any]) -> Schema:
     for name, kind in types.items():
         is_required = isinstance(kind, str) and kind.endswith(_NOT_NULL)
         plain = kind.removesuffix(_NOT_NULL) if is_required else kind
-        columns.append(_column(_field(name, plain, not is_required), ""))
+        columns.append(_column({"name": name, "type": plain, "nullable": not is_required}, ""))
     return _checked(columns)
 
 
@@ -127,15 +114,15 @@ def _kind(kind: Any, where: str) -> Kind:
     elif isinstance(kind, Mapping):
         if kind.get("type") == "array":
             element = _kind(kind.get("elementType"), f"{where}.element")
-            return {"type": "array", "elementType": element, "containsNull": bool(kind.get("containsNull", True))}
+            return kind_of("array", [Column("element", element, bool(kind.get("containsNull", True)))])
         if kind.get("type") == "map":
             key, value = _kind(kind.get("keyType"), f"{where}.key"), _kind(kind.get("valueType"), f"{where}.value")
             contains = bool(kind.get("valueContainsNull", True))
-            return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": contains}
+            return kind_of("map", [Column("key", key, False), Column("value", value, contains)])
         if kind.get("type") == "struct" and kind.get("fields"):
             columns = [_column(field, f"{where}.") for field in kind["fields"]]
             _need_distinct([column.name for column in columns], f"{where}.")
-            return {"type": "struct", "fields": [_field(*column) for column in columns]}
+            return kind_of("struct", columns)
     raise ValueError(
         f"the column {where!r} has the type {kind!r}, which rows cannot have: cast it to one of the types "
         f"{', '.join(sorted(PRIMITIVES))}, decimal(p,s), array, map or struct"
@@ -148,8 +135,28 @@ def decimal_of(kind: Kind) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found is not None else None
 
 
-def fields_of(kind: Mapping[str, Any]) -> list[Column]:
-    """Return the fields of a struct."""
+def kind_of(name: str, parts: Sequence[Column]) -> dict[str, Any]:
+    """Return the array, map or struct with these parts, which are those of ``parts_of``."""
+    if name == "array":
+        (element,) = parts
+        return {"type": name, "elementType": element.kind, "containsNull": element.nullable}
+    if name == "map":
+        key, value = parts
+        return {"type": name, "keyType": key.kind, "valueType": value.kind, "valueContainsNull": value.nullable}
+    return {"type": name, "fields": [{"name": part, "type": kind, "nullable": null} for part, kind, null in parts]}
+
+
+def parts_of(kind: Kind) -> list[Column]:
+    """Return the types in a type, as columns, and no further ones in these.
+
+    They are the element of an array, the key and the value of a map, and the fields of a struct.
+    """
+    if isinstance(kind, str):
+        return []
+    if kind["type"] == "array":
+        return [Column("element", kind["elementType"], kind["containsNull"])]
+    if kind["type"] == "map":
+        return [Column("key", kind["keyType"], False), Column("value", kind["valueType"], kind["valueContainsNull"])]
     return [Column(field["name"], field["type"], field["nullable"]) for field in kind["fields"]]
 
 
@@ -157,36 +164,19 @@ def kind_text(kind: Kind) -> str:
     """Return a type as short text, such as ``array<long>``."""
     if isinstance(kind, str):
         return kind
+    parts = parts_of(kind)
     if kind["type"] == "array":
-        return f"array<{kind_text(kind['elementType'])}{'' if kind['containsNull'] else _NOT_NULL}>"
+        return f"array<{parts[0].text()}>"
     if kind["type"] == "map":
-        contains = "" if kind["valueContainsNull"] else _NOT_NULL
-        return f"map<{kind_text(kind['keyType'])},{kind_text(kind['valueType'])}{contains}>"
-    return f"struct<{','.join(f'{each.name}:{each.text()}' for each in fields_of(kind))}>"
+        return f"map<{kind_text(parts[0].kind)},{parts[1].text()}>"
+    return f"struct<{','.join(f'{each.name}:{each.text()}' for each in parts)}>"
 
 
 def with_nulls(kind: Kind) -> Kind:
     """Return the type with nulls allowed everywhere in it."""
     if isinstance(kind, str):
         return kind
-    if kind["type"] == "array":
-        return {**kind, "elementType": with_nulls(kind["elementType"]), "containsNull": True}
-    if kind["type"] == "map":
-        key, value = with_nulls(kind["keyType"]), with_nulls(kind["valueType"])
-        return {**kind, "keyType": key, "valueType": value, "valueContainsNull": True}
-    fields = [_field(each.name, with_nulls(each.kind), True) for each in fields_of(kind)]
-    return {**kind, "fields": fields}
-
-
-def nested(kind: Kind) -> Iterator[tuple[str, Kind]]:
-    """Yield the types in a type, each with the name of its place, and no further ones in these."""
-    if isinstance(kind, dict):
-        if kind["type"] == "array":
-            yield "element", kind["elementType"]
-        elif kind["type"] == "map":
-            yield from (("key", kind["keyType"]), ("value", kind["valueType"]))
-        else:
-            yield from ((each.name, each.kind) for each in fields_of(kind))
+    return kind_of(kind["type"], [Column(part.name, with_nulls(part.kind)) for part in parts_of(kind)])
 
 
 def evolved(path: str, old: Schema, new: Schema) -> Schema:

@@ -22,14 +22,14 @@ from __future__ import annotations
 import re
 import struct
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, timezone
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from functools import partial
 from math import isfinite
 from typing import Any
 
-from .schema import INTEGER_BITS, Column, Kind, Schema, decimal_of, fields_of, kind_text
+from .schema import INTEGER_BITS, Column, Kind, Schema, decimal_of, kind_text, parts_of
 
 Convert = Callable[[Any], Any]
 Leaf = Callable[[Any, Kind], Any]
@@ -205,25 +205,25 @@ def _unfit(value: Any, kind: Kind) -> ValueError:
 def _convert(kind: Kind, leaf: Leaf, where: str, is_strict: bool) -> Convert:
     if isinstance(kind, str):
         return partial(_leaf, kind, leaf, where)
+    parts = parts_of(kind)
     if kind["type"] == "array":
-        element = _nullable(kind["elementType"], kind["containsNull"], leaf, f"{where}.element", is_strict)
-        return partial(_array, element, kind, where)
+        return partial(_array, _nullable(parts[0], leaf, f"{where}.", is_strict), kind, where)
     if kind["type"] == "map":
-        key = _convert(kind["keyType"], leaf, f"{where}.key", is_strict)
-        value = _nullable(kind["valueType"], kind["valueContainsNull"], leaf, f"{where}.value", is_strict)
-        return partial(_map, key, value, kind, where)
-    return _struct(fields_of(kind), leaf, f"{where}.", is_strict)
+        key = _convert(parts[0].kind, leaf, f"{where}.key", is_strict)
+        return partial(_map, key, _nullable(parts[1], leaf, f"{where}.", is_strict), kind, where)
+    return _struct(parts, leaf, f"{where}.", is_strict)
 
 
-def _nullable(kind: Kind, nullable: bool, leaf: Leaf, where: str, is_strict: bool) -> Convert:
-    convert = _convert(kind, leaf, where, is_strict)
+def _nullable(column: Column, leaf: Leaf, above: str, is_strict: bool) -> Convert:
+    where = above + column.name
+    convert = _convert(column.kind, leaf, where, is_strict)
 
     def checked(value: Any) -> Any:
         """Return the value, converted; None only where the column is nullable."""
         if value is not None:
             return convert(value)
-        if not nullable:
-            raise ValueError(f"the column {where!r} is null or missing: expected {kind_text(kind)} not null")
+        if not column.nullable:
+            raise ValueError(f"the column {where!r} is null or missing: expected {column.text()}")
         return None
 
     return checked
@@ -250,8 +250,8 @@ def _map(key: Convert, value_of: Convert, kind: Kind, where: str, value: Any) ->
     return {key(name): value_of(each) for name, each in value.items()}
 
 
-def _struct(columns: tuple[Column, ...] | list[Column], leaf: Leaf, above: str, is_strict: bool) -> Convert:
-    parts = [(each.name, _nullable(each.kind, each.nullable, leaf, above + each.name, is_strict)) for each in columns]
+def _struct(columns: Sequence[Column], leaf: Leaf, above: str, is_strict: bool) -> Convert:
+    parts = [(each.name, _nullable(each, leaf, above, is_strict)) for each in columns]
     names = frozenset(name for name, _ in parts)
 
     def convert(row: Any) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def test_typed_rows_on_a_network_file_system(tmp_path: Path) -> None:
             QueueDataSource(options).writer(schema, False)
         assert list((tmp_path / "far").iterdir()) == []
         QueueDataSource(options | {"networkDisk": "true"}).writer(schema, False)
-        assert Registry(tmp_path / "far", "rows").newest().schema.names == ("id",)
+        assert Registry(tmp_path / "far", "rows").newest().schema.by_name().keys() == {"id"}
 
 
 def test_option_to_insist_on_a_network_file_system() -> None:

@@ -125,7 +125,10 @@ def test_columns_may_be_added(spark: SparkSession, tmp_path: Path) -> None:
         PySparkException, match="'name' of the rows does not fit: the queue has string, the rows have long"
     ):
         save(spark.range(1).selectExpr("id", "id AS name"), tmp_path, "arrow")
-    assert [each.schema.names for each in Registry(tmp_path, "q").all()] == [("id", "name"), ("id", "name", "twice")]
+    assert [list(each.schema.by_name()) for each in Registry(tmp_path, "q").all()] == [
+        ["id", "name"],
+        ["id", "name", "twice"],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -152,8 +155,7 @@ def test_other_changes_are_refused_before_any_task(tmp_path: Path, kinds: str, c
     # Spark knows that there is no null, or a new column can be null: both are accepted.
     fitting = columns("name string not null, id bigint not null, new int not null")
     source(tmp_path, format="avro").writer(fitting, False)
-    newest = Registry(tmp_path, "q").newest().schema
-    assert newest.text() == "id long not null, name string, new integer"
+    assert RowCodec(tmp_path, "q").columns == {"id": "long not null", "name": "string", "new": "integer"}
 
 
 def test_nulls_that_spark_knows_by_chance(tmp_path: Path) -> None:
@@ -163,7 +165,8 @@ def test_nulls_that_spark_knows_by_chance(tmp_path: Path) -> None:
         kind: Any = schema["a"].dataType
         kind.containsNull = "not null" not in ddl
         source(tmp_path, format="arrow").writer(schema, False)
-    assert [each.schema.text() for each in Registry(tmp_path, "q").all()] == ["a array<struct<x:integer>>"]
+    codec = RowCodec(tmp_path, "q")
+    assert (codec.number, codec.columns) == (1, {"a": "array<struct<x:integer>>"})
 
 
 def test_what_cannot_be_read_or_written(tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def test_many_at_once(tmp_path: Path) -> None:
         assert sorted(pool.map(add, range(8))) == list(range(2, 10))
         equal = list(pool.map(lambda _: Registry(tmp_path, "p").register("json", ONE).number, range(8)))
     assert equal == [1] * 8
-    assert set(registry.newest().schema.names) == {"id", "name", *(f"c{n}" for n in range(8))}
+    assert registry.newest().schema.by_name().keys() == {"id", "name", *(f"c{n}" for n in range(8))}
 
 
 def test_what_is_missing_is_told(tmp_path: Path) -> None:

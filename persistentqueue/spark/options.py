@@ -55,42 +55,41 @@ class Place:
 
 
 @dataclass(frozen=True)
-class ReadOptions:
-    """The options of a batch read."""
+class Reading:
+    """The options that all reads share."""
 
     place: Place
-    start: int = 0
-    """The first sequence to read."""
-    end: int | None = None
-    """The first sequence not to read; None reads up to the end of the queue."""
-    min_partitions: int = 0
-    fail_on_data_loss: bool = True
-    """If true, a read fails when an item that was planned is gone; if false, it leaves the item out."""
-    columns: tuple[str, ...] = ITEM_COLUMNS
+    min_partitions: int
+    fail_on_data_loss: bool
+    """If true, a read fails when an item that it has to read is gone; if false, it continues without the item."""
+    columns: tuple[str, ...]
     """The columns; of typed rows, none stands for all."""
-    by_block: bool = False
-    """If true, a row stands for consecutive items of one block."""
-    format: str = "value"
+    by_block: bool
+    """If true, a row stands for consecutive items of one block; never in a stream."""
+    format: str
 
 
 @dataclass(frozen=True)
-class StreamOptions:
+class ReadOptions(Reading):
+    """The options of a batch read."""
+
+    start: int
+    """The first sequence to read."""
+    end: int | None
+    """The first sequence not to read; None reads up to the end of the queue."""
+
+
+@dataclass(frozen=True)
+class StreamOptions(Reading):
     """The options of a streaming read."""
 
-    place: Place
     subscription: str
-    start: int = 0
+    start: int
     """The first sequence of a new query, or ``LATEST``."""
-    max_rows: int | None = None
+    max_rows: int | None
     """Most items in one micro-batch; None is no limit."""
-    max_bytes: int | None = None
+    max_bytes: int | None
     """Approximate limit of the bytes in one micro-batch; None is no limit."""
-    min_partitions: int = 0
-    fail_on_data_loss: bool = True
-    """If true, the query fails when an item that it has to read is gone; if false, it continues without the item."""
-    columns: tuple[str, ...] = ITEM_COLUMNS
-    """The columns; of typed rows, none stands for all."""
-    format: str = "value"
 
 
 @dataclass(frozen=True)
@@ -105,36 +104,40 @@ class WriteOptions:
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
     """Return the options of a batch read. Raises ``ValueError`` for an unknown option or value."""
-    place = _place(options, _READING, "read")
     start, end = options.get("startingOffsets", "earliest"), options.get("endingOffsets", "latest")
     return ReadOptions(
-        place,
+        *_reading(options, _READING, "read"),
         0 if start == "earliest" else _number("startingOffsets", start, "earliest or the first offset to read"),
         None if end == "latest" else _number("endingOffsets", end, "latest or the first offset not to read"),
-        _number("minPartitions", options.get("minPartitions", "0"), "a number"),
-        _truth("failOnDataLoss", options.get("failOnDataLoss", "true")),
-        chosen_columns(options),
-        _is_by_block(options),
-        format_of(options),
     )
 
 
 def stream_read_options(options: Mapping[str, str]) -> StreamOptions:
     """Return the options of a streaming read. Raises ``ValueError`` for an unknown option or value."""
-    place = _place(options, _STREAMING, "readStream")
+    shared = _reading(options, _STREAMING, "readStream")
     subscription, start = options.get("subscription"), options.get("startingOffsets", "earliest")
     if not subscription:
         raise ValueError("readStream of persistentqueue needs a subscription: the name of this consumer")
     starts = {"earliest": 0, "latest": LATEST}
     return StreamOptions(
-        place,
+        *shared,
         subscription,
         starts[start] if start in starts else _number("startingOffsets", start, "earliest, latest or an offset"),
         _most("maxOffsetsPerTrigger", options.get("maxOffsetsPerTrigger")),
         _most("maxBytesPerTrigger", options.get("maxBytesPerTrigger")),
+    )
+
+
+def _reading(
+    options: Mapping[str, str], known: tuple[str, ...], what: str
+) -> tuple[Place, int, bool, tuple[str, ...], bool, str]:
+    """Return the fields of ``Reading``. Raises ``ValueError`` for an unknown option or value."""
+    return (
+        _place(options, known, what),
         _number("minPartitions", options.get("minPartitions", "0"), "a number"),
         _truth("failOnDataLoss", options.get("failOnDataLoss", "true")),
         chosen_columns(options),
+        _is_by_block(options),
         format_of(options),
     )
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +32,7 @@ from persistentqueue.rows.registry import Registry
 from persistentqueue.rows.schema import Schema, need_readable, schema_from_json
 from persistentqueue.system.disk import DISK
 
-from .options import ITEM_COLUMNS, Place, ReadOptions, StreamOptions
+from .options import ITEM_COLUMNS, Place, Reading
 from .workers import settle
 
 _KINDS = {
@@ -65,25 +65,6 @@ def schema_of(columns: Sequence[str]) -> StructType:
 SCHEMA = schema_of(ITEM_COLUMNS)
 
 
-class Wanted(NamedTuple):
-    """The part of the splits that becomes rows."""
-
-    columns: Sequence[str] = ITEM_COLUMNS
-    by_block: bool = False
-    """Whether a row stands for all consecutive items of a block, and not for one item."""
-    is_wanted: Callable[[int], bool] = lambda _: True
-    """Whether the blocks of this time, in nanoseconds since the epoch, are read."""
-
-
-def need_schema(schema: StructType, columns: Sequence[str]) -> None:
-    """Raise ``ValueError`` unless the schema is that of these columns."""
-    if schema != schema_of(columns):
-        expected, found = schema_of(columns).simpleString(), schema.simpleString()
-        raise ValueError(
-            f"persistentqueue reads {expected}, not {found}: give no schema, but the names in the option columns"
-        )
-
-
 def registered_schema(place: Place, format_name: str, columns: Sequence[str]) -> StructType:
     """Return the schema of typed rows: these columns of the newest schema of the queue, or all of them.
 
@@ -98,7 +79,7 @@ def registered_schema(place: Place, format_name: str, columns: Sequence[str]) ->
     return StructType.fromJson(Schema(tuple(found[name] for name in columns or found)).to_json())
 
 
-def rows_to_read(options: ReadOptions | StreamOptions, schema: StructType) -> RowBatches | None:
+def rows_to_read(options: Reading, schema: StructType) -> RowBatches | None:
     """Return what reads typed rows with this schema; None if the items are read as they are.
 
     Raises ``ValueError`` for another schema than that of the items, or of the option ``columns``. Raises
@@ -106,7 +87,11 @@ def rows_to_read(options: ReadOptions | StreamOptions, schema: StructType) -> Ro
     """
     place, columns = options.place, options.columns
     if options.format == "value":
-        need_schema(schema, columns)
+        if schema != schema_of(columns):
+            expected, found = schema_of(columns).simpleString(), schema.simpleString()
+            raise ValueError(
+                f"persistentqueue reads {expected}, not {found}: give no schema, but the names in the option columns"
+            )
         return None
     if columns and tuple(schema.fieldNames()) != columns:
         raise ValueError(f"the schema has the columns {', '.join(schema.fieldNames())}: leave the option columns out")
@@ -135,43 +120,32 @@ def partitions(splits: list[Split], least: int) -> list[InputPartition]:
     return list(map(InputPartition, groups)) or [InputPartition([])]
 
 
-def batches(place: Place, splits: list[Split], skips: bool, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """Yield the items of the splits as rows, about a block at a time. Raises what ``splits.read`` raises."""
+def batches(
+    options: Reading, splits: list[Split], typed: RowBatches | None, is_wanted: Callable[[int], bool] = lambda _: True
+) -> Iterator[pa.RecordBatch]:
+    """Yield the items of the splits as rows, about a block at a time: with the columns of the options, or typed rows.
+
+    Args:
+        options: The options of the read.
+        splits: The splits.
+        typed: Converts the items to typed rows; None if the items are read as they are.
+        is_wanted: Whether the blocks of this time, in nanoseconds since the epoch, are read. Default: All are.
+
+    Raises what ``splits.read`` raises, and ``CodecError`` for an item that is no row.
+    """
     settle()
-    schema = pa.schema([(name, _KINDS[name][1]) for name in wanted.columns])
-    has_values = "value" in wanted.columns
-    rows = _Rows(wanted.by_block)
+    rows = _Rows(options, typed)
+    directory, skips = options.place.directory, not options.fail_on_data_loss
     for split in splits:
-        for run in read_columns(DISK, place.directory, split, skips, has_values=has_values, is_wanted=wanted.is_wanted):
+        for run in read_columns(DISK, directory, split, skips, has_values=rows.has_values, is_wanted=is_wanted):
             part = rows.cut(run)
             if rows.count and rows.size_bytes + len(part.payload) > _BATCH_BYTES:
-                yield rows.take(schema)
+                yield from rows.take()
             rows.add(run, part)
             if rows.count >= _BATCH_ROWS:
-                yield rows.take(schema)
+                yield from rows.take()
     if rows.count:
-        yield rows.take(schema)
-
-
-def typed_batches(place: Place, splits: list[Split], skips: bool, rows: RowBatches) -> Iterator[pa.RecordBatch]:
-    """Yield the typed rows of the splits. Raises what ``splits.read`` raises, and ``CodecError`` for a bad item."""
-    settle()
-    cutter = _Rows(False)
-    items: list[memoryview] = []
-    sequences: list[range] = []
-    size_bytes = 0
-    for split in splits:
-        for run in read_columns(DISK, place.directory, split, skips):
-            part = cutter.cut(run)
-            payload = memoryview(part.payload)
-            items += [payload[begin:end] for begin, end in pairwise(_ends(part.lengths, np.int64).tolist())]
-            sequences.append(range(run.first, run.first + run.count))
-            size_bytes += len(payload)
-            if len(items) >= _BATCH_ROWS or size_bytes >= _BATCH_BYTES:
-                yield from _as_one(rows.batch_of(items, chain.from_iterable(sequences)))
-                items, sequences, size_bytes = [], [], 0
-    if items:
-        yield from _as_one(rows.batch_of(items, chain.from_iterable(sequences)))
+        yield from rows.take()
 
 
 def _as_one(batches: list[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
@@ -185,8 +159,9 @@ def _as_one(batches: list[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
 class _Rows:
     """Runs of items that become one batch."""
 
-    def __init__(self, by_block: bool) -> None:
-        self._by_block = by_block
+    def __init__(self, options: Reading, typed: RowBatches | None) -> None:
+        self._options, self._typed = options, typed
+        self.has_values = typed is not None or "value" in options.columns
         self._cut: tuple[Columns | None, npt.NDArray[np.int64]] = None, np.zeros(0, np.int64)
         """The last block that was cut, and the ends of its items: a block may have many runs."""
         self._clear()
@@ -213,14 +188,21 @@ class _Rows:
         """Add a run, with the items that ``cut`` has returned."""
         self._runs.append(run)
         self._parts.append(part)
-        self.count += 1 if self._by_block else run.count
+        self.count += 1 if self._options.by_block else run.count
         self.size_bytes += len(part.payload)
 
-    def take(self, schema: pa.Schema) -> pa.RecordBatch:
-        """Return a batch of all that was added, and forget it."""
-        columns = [self._column(field.name, field.type) for field in schema]
+    def take(self) -> Iterable[pa.RecordBatch]:
+        """Return all that was added as one batch, and forget it."""
+        if self._typed is not None:
+            items = chain.from_iterable(map(_items, self._parts))
+            sequences = chain.from_iterable(range(run.first, run.first + run.count) for run in self._runs)
+            found = _as_one(self._typed.batch_of(list(items), sequences))
+        else:
+            schema = pa.schema([(name, _KINDS[name][1]) for name in self._options.columns])
+            columns = [self._column(field.name, field.type) for field in schema]
+            found = [pa.RecordBatch.from_arrays(columns, schema=schema)]
         self._clear()
-        return pa.RecordBatch.from_arrays(columns, schema=schema)
+        return found
 
     def _column(self, name: str, kind: pa.DataType) -> pa.Array:
         if name == "value":
@@ -230,7 +212,7 @@ class _Rows:
         if name == "items":
             return _array(kind, self.count, counts)
         firsts = np.array([run.first if name == "offset" else run.time_ns // 1000 for run in self._runs], np.int64)
-        if self._by_block:
+        if self._options.by_block:
             return _array(kind, self.count, firsts)
         if name == "offset":  # in each run, the sequences count up with the rows
             return _array(
@@ -245,6 +227,11 @@ class _Rows:
 
 
 _NONE = Columns(b"", b"")
+
+
+def _items(part: Columns) -> list[memoryview]:
+    payload = memoryview(part.payload)
+    return [payload[begin:end] for begin, end in pairwise(_ends(part.lengths, np.int64).tolist())]
 
 
 def _ends(lengths: bytes | memoryview, kind: type[Any]) -> npt.NDArray[Any]:

@@ -43,16 +43,7 @@ from persistentqueue.system.disk import DISK
 
 from .filters import Conditions, is_pushing, pushed
 from .options import ReadOptions, chosen_columns, format_of, place_of, read_options
-from .partition_reader import (
-    Wanted,
-    adopt,
-    batches,
-    partitions,
-    registered_schema,
-    rows_to_read,
-    schema_of,
-    typed_batches,
-)
+from .partition_reader import adopt, batches, partitions, registered_schema, rows_to_read, schema_of
 from .sessions import active
 from .stream import stream_reader
 from .workers import settle
@@ -186,11 +177,7 @@ class BatchReader(DataSourceReader):
         Raises ``CorruptionError``, ``GoneError``, ``MissingExtraError`` (compressed), ``WrongKeyError`` (encrypted),
         ``CodecError`` (an item that is no row) and ``OSError``.
         """
-        options, skips = self._options, not self._options.fail_on_data_loss
-        if self._rows is not None:
-            return typed_batches(options.place, partition.value, skips, self._rows)
-        wanted = Wanted(options.columns, options.by_block, self._conditions.lets_through)
-        return batches(options.place, partition.value, skips, wanted)
+        return batches(self._options, partition.value, self._rows, self._conditions.lets_through)
 
 
 class FilteringReader(BatchReader):

@@ -40,7 +40,7 @@ from persistentqueue.interprocess import acknowledge as acknowledge_sequence
 from persistentqueue.system.disk import DISK, join
 
 from .options import Place, StreamOptions, stream_read_options
-from .partition_reader import Wanted, adopt, batches, partitions, rows_to_read, typed_batches
+from .partition_reader import adopt, batches, partitions, rows_to_read
 
 limits: Any
 try:
@@ -176,10 +176,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
         Raises ``CorruptionError``, ``GoneError``, ``MissingExtraError`` (compressed), ``WrongKeyError`` (encrypted),
         ``CodecError`` (an item that is no row) and ``OSError``.
         """
-        options, skips = self._options, not self._options.fail_on_data_loss
-        if self._rows is not None:
-            return typed_batches(options.place, partition.value or [], skips, self._rows)
-        return batches(options.place, partition.value or [], skips, Wanted(options.columns))
+        return batches(self._options, partition.value or [], self._rows)
 
     def commit(self, end: Offset) -> None:
         """Acknowledge all items before this offset. An error fails no query: the next batch acknowledges them again.

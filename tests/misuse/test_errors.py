@@ -173,11 +173,11 @@ def _samples() -> dict[str, BaseException]:
     ]
     try:
         from persistentqueue.spark import Manifest, PayloadLostError, StageFailedError
-        from persistentqueue.spark.options import Place, StreamOptions
+        from persistentqueue.spark.options import stream_read_options
         from persistentqueue.spark.stream import DataLossError
 
-        place = Place("q", None)
-        samples.append(DataLossError(StreamOptions(place, "s"), 3, "it was removed"))
+        options = stream_read_options({"path": "q", "subscription": "s"})
+        samples.append(DataLossError(options, 3, "it was removed"))
         manifest = Manifest("stage", {}, ("a",), (5,), 5, 1, None)
         samples.append(PayloadLostError(manifest, "stage/a", "5 bytes", "no file"))
         samples.append(StageFailedError("delays", KeyError("carrier")))

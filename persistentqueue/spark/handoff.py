@@ -231,8 +231,9 @@ class StageHandoff:
         self._queue.subscriptions()  # it raises ``ClosedError`` before Spark runs
         if marker is not None and self._is_recorded(marker):
             return False
-        manifest = self._write(df, marker, progress, keeps_empty=keeps_empty)
-        if manifest is None:
+        manifest = write(self._payloads, new_name(self._id), df, marker, progress)
+        if not (manifest.rows or keeps_empty):
+            self._payloads.remove(manifest.directory)
             return False
         # One item commits it. Another failure than these two leaves the payload: its manifest may be durable.
         try:
@@ -245,12 +246,6 @@ class StageHandoff:
         if not committed:
             self._payloads.remove(manifest.directory)
         return committed
-
-    def _write(
-        self, df: DataFrame, marker: tuple[str, int] | None, progress: Report | None, *, keeps_empty: bool = True
-    ) -> Manifest | None:
-        """Write a durable payload that no item names yet, and return its manifest; None if it is empty and not kept."""
-        return write(self._payloads, new_name(self._id), df, marker, progress, keeps_empty=keeps_empty)
 
     def put_batch(self, df: DataFrame, batch_id: int, query: str | None = None) -> bool:
         """Hand over one micro-batch of a streaming query, exactly once.

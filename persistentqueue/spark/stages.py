@@ -143,13 +143,10 @@ def write(
     df: DataFrame,
     marker: tuple[str, int] | None = None,
     progress: Report | None = None,
-    *,
-    keeps_empty: bool = True,
-) -> Manifest | None:
+) -> Manifest:
     """Let Spark write a payload, make it durable, and return its manifest. After an error, the payload is removed.
 
-    Without ``keeps_empty``, a payload without rows is removed, and the result is None. Raises ``TypeError`` if ``df``
-    is no DataFrame of Spark, and ``ValueError`` if Spark would cut its timestamps.
+    Raises ``TypeError`` if ``df`` is no DataFrame of Spark, and ``ValueError`` if Spark would cut its timestamps.
     """
     if not isinstance(df, DataFrame):
         raise TypeError(f"a stage is a DataFrame of Spark, not {kind(df)}")
@@ -166,9 +163,6 @@ def write(
                 f"{root.root}/{name}: this process sees {manifest.rows} of the {observed.get['rows']} rows that Spark "
                 f"has written: {_SHARE}"
             )
-        if not (manifest.rows or keeps_empty):
-            root.remove(name)
-            return None
         root.sync(name)
     except BaseException:
         root.remove(name)
@@ -303,8 +297,9 @@ class BatchHandoff:
         with producer:
             root = payloads(self._root, df.sparkSession)
             directory = new_name(self._identity, marker)
-            manifest = write(root, directory, df, marker, keeps_empty=False)
-            if manifest is None:
+            manifest = write(root, directory, df, marker)
+            if not manifest.rows:
+                root.remove(directory)
                 return False
             producer.enqueue(encode(manifest))
             try:

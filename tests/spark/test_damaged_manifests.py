@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 import pytest
 
 from persistentqueue import ClosedError, CorruptionError, PersistentQueue, repair
-from persistentqueue.spark import Pipeline, PipelineDefinitionError, StageFailedError, StageHandoff
+from persistentqueue.spark import Pipeline, PipelineDefinitionError, StageFailedError, StageHandoff, stages
+from persistentqueue.spark import handoff as handoffs
 from persistentqueue.spark.pipelines.store import Store
 from tests.support.pipelines import Flow, Rows, StandIn, echo, take, waiting
 
@@ -194,14 +195,14 @@ def test_a_closed_handoff_runs_no_spark(tmp_path: Path, monkeypatch: pytest.Monk
     """A put to a closed hand-off runs no job. If it is closed meanwhile, the payload is removed."""
     spark = StandIn()
     handoff = StageHandoff(spark, tmp_path, "h")  # type: ignore[arg-type]
-    write = handoff._write
+    write = stages.write
 
     def write_and_close(*arguments: Any, **named: Any) -> Any:
         manifest = write(*arguments, **named)
         handoff.close()
         return manifest
 
-    monkeypatch.setattr(handoff, "_write", write_and_close)
+    monkeypatch.setattr(handoffs, "write", write_and_close)
     for _ in range(2):
         with pytest.raises(ClosedError, match="the queue is closed"):
             handoff.put(Rows(spark, [1]))

@@ -14,7 +14,7 @@ from persistentqueue import CorruptionError, PersistentQueue, Subscription
 from ..handoff import AGAIN, LETTERS, Stage, StageHandoff, lacks_items
 from ..options import local_path
 from ..progress import Report
-from ..stages import Manifest
+from ..stages import Manifest, new_name, write
 from .graph import Marker, PipelineDefinitionError
 
 TAKER = "take()"
@@ -127,9 +127,7 @@ class Edge(StageHandoff):
 
     def write(self, df: DataFrame) -> Manifest:
         """Write a durable payload that no item names yet. Raises the errors of Spark; then nothing is left."""
-        manifest = self._write(df, None, None)
-        assert manifest is not None
-        return manifest
+        return write(self._payloads, new_name(self._id), df)
 
     def read(self, manifest: Manifest) -> DataFrame:
         """Return the rows of an input of a stage. Raises ``PayloadLostError``."""

@@ -455,9 +455,7 @@ def test_the_queue_of_an_alien_item_is_named(
 ) -> None:
     """The error of an item that no pipeline has put into a queue of a stage names the directory of this queue."""
     pipeline, _ = flawed(flow)
-    pipeline.stats()
-    assert pipeline._store is not None
-    put(pipeline._store._queue(queue), b"alien")
+    put(pipeline._opened().store._queue(queue), b"alien")
     told = f"{flow.root / queue}: an item .* {problem} of a stage"
     with pytest.raises((NotAStageError, StageFailedError), match=told):
         call(pipeline)

@@ -550,7 +550,7 @@ def test_a_closed_store_opens_no_queue(flow: Flow) -> None:
     """A thread that gives inputs up behind the end of the pipeline gets ``ClosedError``, and leaves no queue open."""
     pipeline = flow.make()
     pipeline.stage(source="a", target="b", name="work", max_attempts=1)(echo)
-    store = pipeline._opened()[0]
+    store = pipeline._opened().store
     pipeline.close()
     with pytest.raises(ClosedError, match="flow: the pipeline was closed"):
         store.letters("work")
@@ -563,7 +563,7 @@ def test_several_threads_wait_for_a_last_edge(flow: Flow) -> None:
     pipeline.stage(source="a", target="b", name="echo")(echo)
     pipeline.stats()
     taken: SimpleQueue[Any] = SimpleQueue()
-    waiters = pipeline._opened()[0].edges["b"].queue._open()._waiters
+    waiters = pipeline._opened().store.edges["b"].queue._open()._waiters
 
     def wait() -> None:
         with pipeline.take("b", 60) as stage:

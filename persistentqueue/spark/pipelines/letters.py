@@ -59,17 +59,8 @@ class StageLetter:
 
     def encode(self) -> bytes:
         """Return the item that carries this letter in a queue."""
-        fields = {
-            "format": _FORMAT,
-            "stage": self.stage,
-            "inputs": _plain(self.inputs),
-            "error": self.error,
-            "message": self.message,
-            "traceback": self.traceback,
-            "attempts": self.attempts,
-            "time": self.time.isoformat(),
-        }
-        return json.dumps(fields, separators=(",", ":")).encode()
+        plain = {"inputs": _plain(self.inputs), "time": self.time.isoformat()}
+        return json.dumps({"format": _FORMAT} | vars(self) | plain, separators=(",", ":")).encode()
 
     @classmethod
     def decode(cls, item: bytes) -> StageLetter:

@@ -60,9 +60,8 @@ def shape(stages: Sequence[StageDefinition], edges: Sequence[str]) -> str:
         return notebook(["<p>The pipeline has no stage: define one with @pipeline.stage(…)</p>"])
     boxes = [Box(f"edge {edge}", (edge,), is_round=True) for edge in edges]
     boxes += [Box(f"stage {stage.name}", (stage.name,)) for stage in stages]
-    arrows = _arrows([(stage.name, stage.sources, stage.targets) for stage in stages])
     label = f"{many(len(stages), 'stage')}, {many(len(edges), 'edge')}"
-    return notebook([f"<style>{GRAPH_STYLE}</style>", svg(boxes, arrows, label)])
+    return notebook([f"<style>{GRAPH_STYLE}</style>", svg(boxes, _arrows(stages), label)])
 
 
 class PipelineStats(NamedTuple):
@@ -81,7 +80,7 @@ class PipelineStats(NamedTuple):
 
     def mermaid(self) -> str:
         """Return the graph in the language Mermaid."""
-        return mermaid(self._boxes(), self._arrows())
+        return mermaid(self._boxes(), _arrows(self.stages))
 
     def svg(self) -> str:
         """Return the graph as an SVG element, without a style."""
@@ -89,7 +88,7 @@ class PipelineStats(NamedTuple):
         label = (
             f"{many(len(self.stages), 'stage')}, {many(len(self.edges), 'edge')}, {many(waiting, 'DataFrame')} waiting"
         )
-        return svg(self._boxes(), self._arrows(), label)
+        return svg(self._boxes(), _arrows(self.stages), label)
 
     def _repr_html_(self) -> str:
         return notebook([f"<style>{GRAPH_STYLE}</style>", self.svg()])
@@ -129,16 +128,12 @@ class PipelineStats(NamedTuple):
             boxes.append(Box(f"stage {stage.name}", tuple(lines), kind))
         return boxes
 
-    def _arrows(self) -> list[Arrow]:
-        return _arrows([(stage.name, stage.sources, stage.targets) for stage in self.stages])
 
-
-def _arrows(stages: Sequence[tuple[str, Sequence[str], Sequence[str]]]) -> list[Arrow]:
-    """Return the arrows of stages: each has a name, its sources and its targets."""
+def _arrows(stages: Sequence[StageDefinition | StageStats]) -> list[Arrow]:
     arrows: list[Arrow] = []
-    for name, sources, targets in stages:
-        arrows += [(f"edge {edge}", f"stage {name}") for edge in sources]
-        arrows += [(f"stage {name}", f"edge {edge}") for edge in targets]
+    for stage in stages:
+        arrows += [(f"edge {edge}", f"stage {stage.name}") for edge in stage.sources]
+        arrows += [(f"stage {stage.name}", f"edge {edge}") for edge in stage.targets]
     return arrows
 
 

@@ -26,7 +26,6 @@ from .graph import Delay, Graph, Marker, PipelineDefinitionError, StageDefinitio
 from .letters import StageLetter
 from .picture import EdgeStats, PipelineStats, StageStats, shape
 from .scheduler import Report, Scheduler, Until
-from .stage import OpenStage
 from .store import Spark, Store
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -91,8 +90,8 @@ class Pipeline(Uncopyable):
         self._graph = Graph()
         self._forgotten: list[str] = []
         self._opening = RLock()
-        self._store: Store | None = None
         self._scheduler: Scheduler | None = None
+        """The open queues and their stages; None while the pipeline is closed."""
 
     # --- definition
 
@@ -179,7 +178,7 @@ class Pipeline(Uncopyable):
                 marker,
             )
             with self._opening:
-                if self._store is not None:
+                if self._scheduler is not None:
                     raise PipelineDefinitionError(
                         f"stage {definition.name!r}: the pipeline is open: define all stages before its first use"
                     )
@@ -202,7 +201,7 @@ class Pipeline(Uncopyable):
             PipelineDefinitionError: The queues are open.
         """
         with self._opening:
-            if self._store is not None:
+            if self._scheduler is not None:
                 raise PipelineDefinitionError(
                     f"stage {stage!r} cannot be forgotten: the pipeline is open: call forget before its first use"
                 )
@@ -232,7 +231,7 @@ class Pipeline(Uncopyable):
         It also raises what ``StageHandoff.put`` raises. On return, the DataFrame is durable. For any thread.
         """
         was_put = self._edge(edge).put(df, marker, progress)
-        self._opened()[1].wake()
+        self._opened().wake()
         return was_put
 
     @contextmanager
@@ -260,7 +259,7 @@ class Pipeline(Uncopyable):
         """
         with self._last_edge(edge, "take from").take(timeout, progress=progress) as stage:
             yield stage
-        self._opened()[1].wake()
+        self._opened().wake()
 
     def skip(self, edge: str, manifest: Manifest) -> bool:
         """Give up a DataFrame that waits for ``take``, so that those behind it can be taken.
@@ -289,7 +288,7 @@ class Pipeline(Uncopyable):
         It also raises what ``StageHandoff.skip`` raises. Durable on return. For any thread.
         """
         was_skipped = self._last_edge(edge, "skip at").skip(manifest, subscription=TAKER)
-        self._opened()[1].wake()
+        self._opened().wake()
         return was_skipped
 
     def dead_letters(self, stage: str) -> list[StageLetter]:
@@ -330,8 +329,8 @@ class Pipeline(Uncopyable):
         """
         most = None if max_letters is None else checked_count("max_letters", max_letters)
         definition = self._graph.require_stage(stage)
-        store, scheduler = self._opened()
-        count = store.requeue(definition, most)
+        scheduler = self._opened()
+        count = scheduler.store.requeue(definition, most)
         scheduler.wake()
         return count
 
@@ -398,7 +397,7 @@ class Pipeline(Uncopyable):
         if not is_known and not (isinstance(until, int | float) and until >= 0):
             raise ValueError(f'until must be "drained", seconds from 0, a function or None, not {until!r}')
         need_report(progress, "a stage's name and a Progress")
-        return self._opened()[1].run(until, parallel, progress)
+        return self._opened().run(until, parallel, progress)
 
     def stop(self) -> None:
         """End the run of another thread after the stages that are running. Nothing happens if there is no run."""
@@ -420,8 +419,8 @@ class Pipeline(Uncopyable):
 
         For any thread.
         """
-        store, scheduler = self._opened()
-        states = {stage.name: stage for stage in scheduler.stages}
+        scheduler = self._opened()
+        store, states = scheduler.store, {stage.name: stage for stage in scheduler.stages}
         stages = []
         for definition in self._graph:
             stage = states[definition.name]
@@ -470,7 +469,7 @@ class Pipeline(Uncopyable):
     def _repr_html_(self) -> str:
         """Return the picture for a notebook. It opens no queue: without open queues it shows the definition alone."""
         with self._opening:
-            if self._store is None:
+            if self._scheduler is None:
                 return shape(list(self._graph), list(self._graph.edges))
         return self.stats()._repr_html_()
 
@@ -482,9 +481,9 @@ class Pipeline(Uncopyable):
         A run of another thread must have ended: see ``stop``.
         """
         with self._opening:
-            store, self._store, self._scheduler = self._store, None, None
-        if store is not None:
-            store.close()
+            scheduler, self._scheduler = self._scheduler, None
+        if scheduler is not None:
+            scheduler.store.close()
 
     def __enter__(self) -> Pipeline:
         return self
@@ -492,27 +491,25 @@ class Pipeline(Uncopyable):
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _opened(self) -> tuple[Store, Scheduler]:
+    def _opened(self) -> Scheduler:
         with self._opening:
-            if self._store is None or self._scheduler is None:
+            if self._scheduler is None:
                 if not self._graph.stages:
                     raise PipelineDefinitionError("the pipeline has no stage: define one with @pipeline.stage(…)")
                 roots = (self._path, self._payload_root, self._network_disk)
-                store = Store(self._spark, *roots, self._graph, self._forgotten)
-                stages = [OpenStage(each, store) for each in self._graph.downstream_first()]
-                self._store, self._scheduler = store, Scheduler(store, stages)
-            return self._store, self._scheduler
+                self._scheduler = Scheduler(Store(self._spark, *roots, self._graph, self._forgotten))
+            return self._scheduler
 
     def _with_letters(self, stage: str) -> Store:
         """Return the store, if the stage is defined or has letters. Raises ``PipelineDefinitionError``."""
-        store = self._opened()[0]
+        store = self._opened().store
         if not store.letter_count(stage):
             self._graph.require_stage(stage)
         return store
 
     def _edge(self, name: str) -> Edge:
         self._graph.require_edge(name)
-        return self._opened()[0].edges[name]
+        return self._opened().store.edges[name]
 
     def _last_edge(self, name: str, call: str) -> Edge:
         """Return an edge that no stage takes from. Raises ``PipelineDefinitionError`` for others."""

@@ -11,7 +11,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from math import inf
@@ -70,12 +70,12 @@ class Scheduler:
 
     Args:
         store: The queues.
-        stages: The stages, downstream first.
     """
 
-    def __init__(self, store: Store, stages: Sequence[OpenStage]) -> None:
-        self.stages = stages
-        self._store = store
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.stages = [OpenStage(each, store) for each in store.graph.downstream_first()]
+        """The stages, downstream first."""
         self._mutex = RLock()
         """A signal handler may stop a run, so it is also for code that interrupts its owner."""
         self._changed = threading.Condition(self._mutex)
@@ -134,7 +134,7 @@ class Scheduler:
             with _interruptible(self.stop, permit):
                 reached = self._loop(until, tasks, parallel)
         except KeyboardInterrupt:
-            self._store.withdraw(permit)  # the threads end when their jobs do, and commit nothing
+            self.store.withdraw(permit)  # the threads end when their jobs do, and commit nothing
             for stage in self.stages:
                 if stage.name in self._running:  # now, since the process may end before the thread does
                     stage.excuse()

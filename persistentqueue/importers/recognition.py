@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from .chunks import persist_queue_chunks, queuelib_chunks
 from .errors import SourceError
-from .source import Damaged, Source
+from .source import Choice, Damaged, Source
 from .stacks import Stack
 from .tables import any_table, opened, persist_queue_table, queuelib_table
 
@@ -19,16 +19,6 @@ Origin = Literal["persist-queue", "queuelib", "sqlite"]
 _MAGIC = b"SQLite format 3\0"
 _PRIORITY = re.compile(r"(-?[0-9]+)s?")
 """Name of the queue of one priority, as Scrapy gives them; the queues of start requests end with s."""
-
-
-class Choice(NamedTuple):
-    """The part of a source, and the order, that the caller asks for. None leaves it to the source."""
-
-    table: str | None
-    column: str | None
-    order: str | None
-    states: Collection[str]
-    newest_first: bool | None
 
 
 class Priorities(Source):
@@ -68,11 +58,11 @@ def open_source(path: Path, origin: Origin, choice: Choice) -> Iterator[Source]:
     database = database.resolve()  # the journals lie beside the target of a link
     with opened(database) as connection:
         if origin == "persist-queue":
-            yield persist_queue_table(database, connection, choice.table, choice.states, choice.newest_first)
+            yield persist_queue_table(database, connection, choice)
         elif origin == "queuelib":
-            yield queuelib_table(database, connection, choice.newest_first)
+            yield queuelib_table(database, connection, choice)
         else:
-            yield any_table(database, connection, *choice[:3], choice.newest_first)
+            yield any_table(database, connection, choice)
 
 
 def _queuelib_files(path: Path, newest_first: bool | None) -> Source:

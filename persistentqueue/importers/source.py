@@ -1,15 +1,26 @@
-"""``Source``: the interface of everything that items are imported from."""
+"""``Source``: the interface of everything that items are imported from; ``Choice``: the part that a caller asks for."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from .errors import SourceDamagedError
 
 Damaged = Callable[[SourceDamagedError], None]
 """Receives each part of a source that cannot be read. If it returns, the reader goes on behind that part."""
+
+
+class Choice(NamedTuple):
+    """The part of a source, and the order, that the caller asks for. None leaves it to the source."""
+
+    table: str | None
+    column: str | None
+    order: str | None
+    states: Collection[str]
+    newest_first: bool | None
 
 
 class Source(ABC):

@@ -21,7 +21,7 @@ from urllib.parse import quote
 from persistentqueue.system.disk import range_lock_holder
 
 from .errors import SourceDamagedError, SourceError, SourceInUseError
-from .source import Damaged, Source
+from .source import Choice, Damaged, Source
 
 ACK_STATES = {"inited": 0, "ready": 1, "unack": 2, "acked": 5, "ack_failed": 9}
 """States of an item in an ack queue of persist-queue, and their numbers."""
@@ -155,54 +155,37 @@ def tables_of(path: Path, connection: sqlite3.Connection) -> list[str]:
         raise SourceError(str(path), "a SQLite database", str(error), "name another file") from None
 
 
-def persist_queue_table(
-    path: Path,
-    connection: sqlite3.Connection,
-    table: str | None,
-    states: Collection[str],
-    newest_first: bool | None,
-) -> Table:
+def persist_queue_table(path: Path, connection: sqlite3.Connection, choice: Choice) -> Table:
     """Return the source of a queue of persist-queue in a database. Raises ``SourceError``."""
     names = tables_of(path, connection)
     shapes = {name: shape for name in names if (shape := _shape_of(name)) is not None}
-    name = _chosen(path, "a table of a queue of persist-queue", table, shapes, names)
+    name = _chosen(path, "a table of a queue of persist-queue", choice.table, shapes, names)
     shape = shapes[name]
     if shape.where:
-        numbers = ", ".join(str(ACK_STATES[state]) for state in sorted(set(states)))
+        numbers = ", ".join(str(ACK_STATES[state]) for state in sorted(set(choice.states)))
         shape = shape._replace(where=f"status IN ({numbers})")
-    return _checked(path, connection, "persist-queue", name, shape, newest_first)
+    return _checked(path, connection, "persist-queue", name, shape, choice)
 
 
-def queuelib_table(path: Path, connection: sqlite3.Connection, newest_first: bool | None) -> Table:
+def queuelib_table(path: Path, connection: sqlite3.Connection, choice: Choice) -> Table:
     """Return the source of a ``FifoSQLiteQueue`` or a ``LifoSQLiteQueue`` of queuelib. Raises ``SourceError``."""
     names = tables_of(path, connection)
-    name = _chosen(
-        path, "the table 'queue' of queuelib", None, {each: _QUEUELIB for each in names if each == "queue"}, names
-    )
-    shape = _QUEUELIB._replace(kind="LifoSQLiteQueue") if newest_first else _QUEUELIB
-    return _checked(path, connection, "queuelib", name, shape, newest_first)
+    name = _chosen(path, "the table 'queue' of queuelib", None, {"queue"}.intersection(names), names)
+    shape = _QUEUELIB._replace(kind="LifoSQLiteQueue") if choice.newest_first else _QUEUELIB
+    return _checked(path, connection, "queuelib", name, shape, choice)
 
 
-def any_table(
-    path: Path,
-    connection: sqlite3.Connection,
-    table: str | None,
-    column: str | None,
-    order: str | None,
-    newest_first: bool | None,
-) -> Table:
+def any_table(path: Path, connection: sqlite3.Connection, choice: Choice) -> Table:
     """Return the source of any table with these columns, or of one of litequeue. Raises ``SourceError``."""
-    names = tables_of(path, connection)
+    names, (table, column, order, _, _) = tables_of(path, connection), choice
     if column is None and order is None:
         known = {each for each in names if set(_columns(connection, each)) >= {_LITEQUEUE.key, *_LITEQUEUE.others}}
-        shapes = dict.fromkeys(known, _LITEQUEUE)
-        name = _chosen(path, "a table of litequeue, or table=, column= and order=", table, shapes, names)
-        return _checked(path, connection, "", name, _LITEQUEUE, newest_first)
+        name = _chosen(path, "a table of litequeue, or table=, column= and order=", table, known, names)
+        return _checked(path, connection, "", name, _LITEQUEUE, choice)
     if table is None or column is None or order is None:
         raise SourceError(str(path), "table=, column= and order= together", "only some of them", "pass all three")
-    shape = Shape("SQLite table", order, column)
-    name = _chosen(path, f"the table {table!r}", table, dict.fromkeys(names, shape), names)
-    return _checked(path, connection, "", name, shape, newest_first)
+    name = _chosen(path, f"the table {table!r}", table, names, names)
+    return _checked(path, connection, "", name, Shape("SQLite table", order, column), choice)
 
 
 def _shape_of(name: str) -> Shape | None:
@@ -213,14 +196,14 @@ def _shape_of(name: str) -> Shape | None:
     return None
 
 
-def _chosen(path: Path, expected: str, table: str | None, shapes: Collection[str], names: list[str]) -> str:
-    """Return the name of the table to import: ``table``, or the only one that can be. Raises ``SourceError``."""
-    if table is not None and table in shapes:
+def _chosen(path: Path, expected: str, table: str | None, known: Collection[str], names: list[str]) -> str:
+    """Return the name of the table to import: ``table``, or the only known one. Raises ``SourceError``."""
+    if table is not None and table in known:
         return table
-    if table is None and len(shapes) == 1:
-        return next(iter(shapes))
-    if table is None and len(shapes) > 1:
-        several = ", ".join(map(repr, sorted(shapes)))
+    if table is None and len(known) == 1:
+        return next(iter(known))
+    if table is None and len(known) > 1:
+        several = ", ".join(map(repr, sorted(known)))
         raise SourceError(str(path), "one queue", f"the tables {several}", "pass table= with one of them")
     dicts = [name for name in names if name.startswith("dict_")]
     advice = f"{dicts[0]!r} is of PDict, which is no queue" if dicts else "name another file or table"
@@ -232,7 +215,7 @@ def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
 
 
 def _checked(
-    path: Path, connection: sqlite3.Connection, package: str, name: str, shape: Shape, newest_first: bool | None
+    path: Path, connection: sqlite3.Connection, package: str, name: str, shape: Shape, choice: Choice
 ) -> Table:
     """Return the table, which has all the columns that its kind needs. Raises ``SourceError``."""
     columns = _columns(connection, name)
@@ -240,7 +223,7 @@ def _checked(
     if missing:
         what = f"the columns {', '.join(sorted(missing))} in the table {name!r}"
         raise SourceError(str(path), what, f"the columns {', '.join(columns)}", "name another table or column")
-    newest_first = shape.newest_first if newest_first is None else newest_first
+    newest_first = shape.newest_first if choice.newest_first is None else choice.newest_first
     return Table(path, connection, package, name, shape, newest_first)
 
 

@@ -26,8 +26,8 @@ from persistentqueue.system.disk import StrPath
 from persistentqueue.system.progress import Meter, metering
 
 from .errors import ImportMismatchError, SourceChangedError, SourceDamagedError, SourceError, SourceInUseError
-from .recognition import Choice, Origin, open_source
-from .source import Source
+from .recognition import Origin, open_source
+from .source import Choice, Source
 from .tables import ACK_STATES
 
 if TYPE_CHECKING:

@@ -25,6 +25,9 @@ from pyarrow.parquet import read_metadata
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from persistentqueue.system.disk import DISK
+from persistentqueue.system.files import make_directory, sync_directory, sync_names
+
 from .options import local_path
 from .sessions import is_connect
 
@@ -109,7 +112,8 @@ class _Local:
         self.root = str(root)
 
     def prepare(self) -> None:
-        _make_directory(self._root)
+        make_directory(DISK, self.root)
+        sync_names(DISK, self.root)
 
     def names(self, identity: str) -> dict[str, float]:
         """Return what ``Payloads.names`` says, from one look at the directory."""
@@ -142,9 +146,10 @@ class _Local:
         Hadoop's checksum files are synced, too: a torn one would make an intact file unreadable.
         """
         for file in (self._root / name).iterdir():
-            _sync(file)
-        _sync(self._root / name)
-        _sync(self._root)
+            with DISK.opened(str(file)) as fd:
+                DISK.fsync(fd)
+        sync_directory(DISK, str(self._root / name))
+        sync_directory(DISK, self.root)
 
     def address(self, name: str, file: str) -> str:
         return self._url(self._root / name / file)
@@ -156,7 +161,7 @@ class _Local:
         """Add ``LOST_SUFFIX`` to the name of a payload, if it exists."""
         with suppress(FileNotFoundError):
             os.rename(self._root / name, self._root / _lost(name, lambda each: os.path.lexists(self._root / each)))
-            _sync(self._root)
+            sync_directory(DISK, self.root)
 
     @staticmethod
     def _url(path: Path) -> str:
@@ -316,19 +321,3 @@ def _lost(name: str, is_there: Callable[[str], bool]) -> str:
 
 def _is_data(file: str) -> bool:
     return file.endswith(".parquet") and file[0] not in "._"
-
-
-def _make_directory(directory: Path) -> None:
-    """Make the directory and its missing parents, private to the user and with durable names."""
-    if not directory.is_dir():
-        _make_directory(directory.parent)
-        directory.mkdir(mode=0o700, exist_ok=True)
-    _sync(directory.parent)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -137,6 +137,7 @@ FACES_MAY_IMPORT = {
     "persistentqueue.interrupts.locks",
     "persistentqueue.interrupts.members",
     "persistentqueue.system.disk",
+    "persistentqueue.system.files",
     "persistentqueue.system.path_errors",
     "persistentqueue.system.progress",
     "persistentqueue.workers",

@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from tempfile import mkdtemp
@@ -40,6 +41,7 @@ from persistentqueue import (
 from persistentqueue.spark import NotAStageError, PayloadLostError, Progress, StageHandoff
 from persistentqueue.spark import payload as payload_room
 from persistentqueue.spark import stages as stages_room
+from persistentqueue.system.disk import DISK
 from tests.support.spark_modes import IS_CONNECT, MOUNT
 
 pytestmark = pytest.mark.spark
@@ -343,17 +345,36 @@ def test_a_payload_that_goes_while_they_are_listed(tmp_path: Path, monkeypatch: 
     assert list(payload_room.payloads(tmp_path, None).names("a")) == ["stage-a-2"]
 
 
+def test_a_root_in_a_directory_that_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The root of payloads may lie in a directory of another user that this process may not list, as a queue may."""
+
+    def open_below(path: str, *arguments: int) -> int:
+        if path == str(tmp_path):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return DISK.open(path, *arguments)
+
+    monkeypatch.setattr(payload_room, "DISK", replace(DISK, open=open_below))
+    (tmp_path / "root").mkdir()
+    payload_room.payloads(tmp_path / "root", None).prepare()
+
+
 def test_the_payload_is_durable_before_the_commit(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When the item is flushed, every file of the payload and every directory above it was synced, and all are
     private."""
     synced: set[Path] = set()
-    real_sync, real_flush = payload_room._sync, Session.flush
+    paths: dict[int, Path] = {}
+    real_flush = Session.flush
 
-    def sync(path: Path) -> None:
-        real_sync(path)
-        synced.add(path)
+    def opened(path: str, *arguments: int) -> int:
+        fd = DISK.open(path, *arguments)
+        paths[fd] = Path(path)
+        return fd
+
+    def fsync(fd: int) -> None:
+        DISK.fsync(fd)
+        synced.add(paths[fd])
 
     def flush(self: Session, marker: tuple[str, int] | None = None) -> bool:
         root = tmp_path / "new" / "root"
@@ -362,7 +383,7 @@ def test_the_payload_is_durable_before_the_commit(
         assert stat.S_IMODE(root.stat().st_mode) == 0o700
         return real_flush(self, marker=marker)
 
-    monkeypatch.setattr(payload_room, "_sync", sync)
+    monkeypatch.setattr(payload_room, "DISK", replace(DISK, open=opened, fsync=fsync))
     monkeypatch.setattr(Session, "flush", flush)
     with StageHandoff(spark, tmp_path, "q", payload_root=tmp_path / "new" / "root") as handoff:
         assert handoff.put(spark.range(9).repartition(2)) is True

@@ -238,7 +238,7 @@ def publish_parts(
     """
     disk, directory, inbox = located(path, name)
     marker = None if marker is None else checked_marker(marker)
-    producer = _producer_of(disk, marker)
+    producer, versions = _producer_of(disk, marker), Versions(disk, directory)
     if marker is not None:
         waiting = _waiting_version(disk, inbox, producer, marker[0])
         if waiting is not None and waiting >= marker[1]:
@@ -251,14 +251,14 @@ def publish_parts(
         for part in parts:
             _need_part(disk, join(inbox, part.name), part)
     except (CorruptionError, ExpiredPartError):
-        if marker is not None and Versions(disk, directory).is_reached(inbox, *marker):
+        if marker is not None and versions.is_reached(inbox, *marker):
             # These parts reached the marker, and the owner has adopted them.
             remove_parts(path, name, parts)
             return False
         raise
     count, length_bytes = sum(part.count for part in parts), sum(part.length_bytes for part in parts)
     # The files already exist, so they add no bytes.
-    bounds = Bounds(disk, directory, Versions(disk, directory).state)
+    bounds = Bounds(disk, directory, versions.state)
     bounds.check(inbox, Load(count, length_bytes, 0), length_bytes + HEADER_BYTES * len(parts))
     draft: Draft | None = None
     try:

@@ -284,19 +284,16 @@ class RowBatches:
         """
         return batch_of_rows(map(rows_of(self._wanted, _local), rows), self._wanted)
 
-    def batch_of(self, items: Sequence[bytes | memoryview], sequences: Iterable[int]) -> list[pa.RecordBatch]:
-        """Return the rows of these items, which have these sequences, as batches.
+    def batch_of(self, items: Sequence[Any], sequences: Iterable[int]) -> list[pa.RecordBatch]:
+        """Return the rows of these items, which are bytes or views and have these sequences, as batches.
 
         Raises ``CodecError``, with the sequence, for an item that is no row.
         """
         path = self.registry.directory
         if self._format == "arrow":
-            return [self._decoded(data, path, at) for data, at in zip(items, sequences, strict=True)]
-        rows = (self._decoded(bytes(data), path, at) for data, at in zip(items, sequences, strict=True))
+            return [decode(self._rows, data, path, at) for data, at in zip(items, sequences, strict=True)]
+        rows = (decode(self._rows, bytes(data), path, at) for data, at in zip(items, sequences, strict=True))
         return [batch_of_rows(rows, self._wanted)]
-
-    def _decoded(self, data: Any, path: str, sequence: int) -> Any:
-        return decode(self._rows, data, path, sequence)
 
 
 def _python_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from persistentqueue import CorruptionError, PersistentQueue, Subscription
 
-from ..handoff import AGAIN, LETTERS, Stage, StageHandoff, lacks_items
+from ..handoff import AGAIN, LETTERS, StageHandoff, lacks_items
 from ..options import local_path
-from ..progress import Report
 from ..stages import Manifest, new_name, write
 from .graph import Marker, PipelineDefinitionError
 
@@ -136,14 +134,6 @@ class Edge(StageHandoff):
             "set it aside: with max_attempts=1, the stage makes a letter of its inputs, which pipeline.discard deletes",
         )
         return self._read(manifest, self._session())
-
-    @contextmanager
-    def take(
-        self, timeout: float | None = 0.0, *, subscription: str | None = TAKER, progress: Report | None = None
-    ) -> Iterator[Stage | None]:
-        """Take the oldest DataFrame as ``StageHandoff.take``, by default for ``Pipeline.take``."""
-        with super().take(timeout, subscription=subscription, progress=progress) as stage:
-            yield stage
 
     def is_needed(self, manifest: Manifest) -> bool:
         """Return whether a consumer, or a letter, needs the payload, or may need it since a block is damaged."""

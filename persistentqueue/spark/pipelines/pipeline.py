@@ -257,7 +257,7 @@ class Pipeline(Uncopyable):
 
         It also raises what ``StageHandoff.take`` raises. For any thread.
         """
-        with self._last_edge(edge, "take from").take(timeout, progress=progress) as stage:
+        with self._last_edge(edge, "take from").take(timeout, subscription=TAKER, progress=progress) as stage:
             yield stage
         self._opened().wake()
 

@@ -328,7 +328,7 @@ def partition(splits: Sequence[Split], count: int, slack: float = 0.0) -> list[l
     """
     left_bytes = sum(split.length_bytes for split in splits)
     room_bytes, near_bytes, number = left_bytes // count, int(left_bytes / count * slack), 0
-    groups: list[list[Split]] = [[] for _ in range(count)]
+    groups: dict[int, list[Split]] = {}
     for split in splits:
         items, length_bytes, done = split.items, split.length_bytes, 0
         while done < items:
@@ -336,14 +336,14 @@ def partition(splits: Sequence[Split], count: int, slack: float = 0.0) -> list[l
             if length_bytes - done_bytes > room_bytes + near_bytes and number < count - 1:
                 upto = done + (items * room_bytes // length_bytes if room_bytes > near_bytes else 0)
             if upto > done:
-                groups[number].append(split._replace(runs=_part(split.runs, done, upto)))
+                groups.setdefault(number, []).append(split._replace(runs=_part(split.runs, done, upto)))
                 taken_bytes = length_bytes * upto // items - done_bytes
                 left_bytes, room_bytes = left_bytes - taken_bytes, room_bytes - taken_bytes
-            if upto < items:  # the other groups share the rest
-                number += 1
+            if upto < items:  # the other groups share the rest, without those that are too small for an item
+                number = max(number + 1, count - left_bytes // max(length_bytes // items - near_bytes, 1))
                 room_bytes = left_bytes // (count - number)
             done = upto
-    return [group for group in groups if group]
+    return list(groups.values())
 
 
 def read(

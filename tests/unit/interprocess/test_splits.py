@@ -8,6 +8,7 @@ import os
 import pickle
 import random
 import shutil
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -213,6 +214,19 @@ def test_segments_of_about_the_right_size_are_not_cut() -> None:
     assert partition(splits, 5, 0.25) == [splits[:3], *([split] for split in splits[3:])]
     sizes = [sum(split.items for split in group) for group in partition(splits, 5)]
     assert len(sizes) == 5 and max(sizes) - min(sizes) <= 1
+
+
+def test_more_partitions_than_items_cost_nothing(open_queue: QueueFactory, directory: Path) -> None:
+    """A number of partitions far above that of the items costs neither memory nor time."""
+    put(open_queue(), *[b"item"] * 10)
+    splits = planned(directory)
+    tracemalloc.start()
+    try:
+        groups = partition(splits, 10**6)
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
+    assert groups == partition(splits, 10) == partition(splits, 2**63)
 
 
 def test_no_splits_are_no_partitions() -> None:

@@ -608,9 +608,9 @@ def test_a_second_ctrl_c_is_no_attempt(
     pipeline, calls, events = flow.make(), [], [threading.Event(), threading.Event()]
     attempt, ended = OpenStage.attempt, threading.Event()
 
-    def attempt_and_tell(stage: OpenStage, *arguments: Any) -> bool:
+    def attempt_and_tell(stage: OpenStage, *arguments: Any) -> None:
         try:
-            return attempt(stage, *arguments)
+            attempt(stage, *arguments)
         finally:
             ended.set()
 

@@ -106,7 +106,7 @@ class Scheduler:
         if stage.error is not None:
             return "failed"
         if stage.has_input() or stage.is_blocked():
-            return "ready" if stage.full_target() is None else "blocked"
+            return "blocked" if stage.has_full_target() else "ready"
         return "idle" if stage.definition.sources else "scheduled"
 
     def run(self, until: Until, parallel: int, progress: Report | None) -> bool:
@@ -211,7 +211,7 @@ class Scheduler:
                 continue
             if now < self._retry_at.get(stage.name, 0.0):
                 is_delayed = True
-            elif (has_input or stage.is_blocked()) and stage.full_target() is not None:
+            elif (has_input or stage.is_blocked()) and stage.has_full_target():
                 is_drained = False  # a schedule alone says nothing: an attempt looks whether its marker is recorded
             else:
                 ready.append(_Task(stage, is_scheduled))

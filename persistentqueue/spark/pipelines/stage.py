@@ -126,15 +126,14 @@ class OpenStage:
         marker = self.blocked
         return marker is not None and not any(edge.is_recorded(marker) for edge in self._targets)
 
-    def full_target(self) -> str | None:
-        """Return the first target with so much waiting that the stage may not run; None if there is none."""
+    def has_full_target(self) -> bool:
+        """Return whether so much waits at a target that the stage may not run."""
         most, most_bytes = self.definition.max_waiting, self.definition.max_waiting_bytes
-        for edge in self._targets:
-            if most is not None and edge.waiting_count() >= most:
-                return edge.name
-            if most_bytes is not None and sum(each.bytes for each in edge.unconsumed()) >= most_bytes:
-                return edge.name
-        return None
+        return any(
+            (most is not None and edge.waiting_count() >= most)
+            or (most_bytes is not None and sum(each.bytes for each in edge.unconsumed()) >= most_bytes)
+            for edge in self._targets
+        )
 
     def must_be_alone(self) -> bool:
         """Return whether the next attempt is the last one, after others that failed or ended the process.
@@ -151,8 +150,8 @@ class OpenStage:
         sources = self.definition.sources
         return _count(self._store.edges[sources[0]].queue, _RUNS + self.name) if sources else 0
 
-    def attempt(self, permit: Permit, progress: Report | None = None) -> bool:
-        """Run the stage once and commit, or give its inputs up; return whether it did so.
+    def attempt(self, permit: Permit, progress: Report | None) -> None:
+        """Run the stage once and commit, or give its inputs up. Do nothing if it has no work, or a full target.
 
         Raises ``AbandonedError`` if the permit was withdrawn meanwhile. Raises the error of the attempt, unless it was
         the last one. Raises errors of its beginning, such as ``DiskFullError`` when it is counted, and errors of giving
@@ -161,10 +160,10 @@ class OpenStage:
         self.may_retry, self.blocked = False, None
         work = self._next()
         if work is None:
-            return False
-        if not work.takes and self.full_target() is not None:
+            return
+        if not work.takes and self.has_full_target():
             self.blocked = work.marker
-            return False
+            return
         spark = self._store.session()
         if has_stopped(spark):
             raise SparkStoppedError("Spark has stopped")
@@ -178,7 +177,6 @@ class OpenStage:
         self.failures, self.error, self._counted = 0, None, None
         if not work.takes:
             self._record(work.marker)
-        return True
 
     def is_final(self, error: BaseException) -> bool:
         """Return whether another attempt makes no sense after this error.

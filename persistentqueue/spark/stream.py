@@ -280,7 +280,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
             for first, count in split.runs:
                 room = min(most_rows - rows, max((most_bytes - size_bytes) // item_bytes, 0 if rows else 1))
                 if room < count:
-                    return first + int(room) if room else first
+                    return first + int(room)
                 rows += count
                 size_bytes += int(count * item_bytes)
         return end

@@ -16,7 +16,7 @@ from .avro_rows import AvroRows, fastavro
 from .errors import SchemaMismatchError
 from .json_rows import JsonRows
 from .registry import FORMATS, Registered, Registry
-from .schema import Column, Kind, Schema, schema_from_json, schema_from_types
+from .schema import Column, Schema, schema_from_json, schema_from_types
 from .values import check_value_in_utc, rows_of
 
 if TYPE_CHECKING:
@@ -310,7 +310,7 @@ def _python_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
 
 
-def _local(value: Any, kind: Kind) -> Any:
+def _local(value: Any, kind: str) -> Any:
     """Return a checked value; a moment without a zone gets the zone of this process."""
     if kind == "timestamp" and isinstance(value, datetime):
         value = value.astimezone()

@@ -32,7 +32,7 @@ from typing import Any
 from .schema import INTEGER_BITS, Column, Kind, Schema, decimal_of, kind_text, parts_of
 
 Convert = Callable[[Any], Any]
-Leaf = Callable[[Any, Kind], Any]
+Leaf = Callable[[Any, str], Any]
 """Callable that checks and converts a value of a type without types in it. It raises ``ValueError`` and others."""
 _PAIR = 2
 _FRACTION = re.compile(r"\.(\d+)")
@@ -66,7 +66,7 @@ def known_rows_of(schema: Schema, leaf: Leaf) -> Callable[[Any], dict[str, Any]]
     return _struct(schema.columns, leaf, "", False)
 
 
-def check_value(value: Any, kind: Kind) -> Any:
+def check_value(value: Any, kind: str) -> Any:
     """Return a value that Python has, if it is of this type."""
     if kind in INTEGER_BITS:
         half = 1 << (INTEGER_BITS[kind] - 1)
@@ -83,38 +83,38 @@ def check_value(value: Any, kind: Kind) -> Any:
                 return value
             zone = "with a time zone" if kind == "timestamp" else "without a time zone"
             raise ValueError(f"expected {kind} {zone}, found {value!r}")
-    elif isinstance(kind, str) and type(value) in _PLAIN_TYPES[kind]:
+    elif type(value) in _PLAIN_TYPES[kind]:
         check = _CHECKS.get(kind)
         return value if check is None else check(value)
     raise _unfit(value, kind)
 
 
-def check_value_in_utc(value: Any, kind: Kind) -> Any:
+def check_value_in_utc(value: Any, kind: str) -> Any:
     """Return a value like ``check_value``; a timestamp in UTC, in which Python must have it, too."""
     value = check_value(value, kind)
     return _in_utc(value) if kind == "timestamp" else value
 
 
-def to_json(value: Any, kind: Kind) -> Any:
+def to_json(value: Any, kind: str) -> Any:
     """Return the value of JSON for a value that Python has."""
     value = check_value(value, kind)
     if isinstance(value, Decimal):
         return str(value)
-    write = _TO_TEXT.get(kind) if isinstance(kind, str) else None
+    write = _TO_TEXT.get(kind)
     return value if write is None else write(value)
 
 
-def from_json(value: Any, kind: Kind) -> Any:
+def from_json(value: Any, kind: str) -> Any:
     """Return the value that Python has for a value of JSON. A number with a fraction may be a ``Decimal``."""
     if type(value) is Decimal:
         return _decimal(_of_number(value, kind), kind) if decimal_of(kind) else check_value(float(value), kind)
     if decimal_of(kind) is not None:
         return _decimal(Decimal(str(value)), kind) if type(value) in {str, int, float} else check_value(value, kind)
-    read = _FROM_TEXT.get(kind) if isinstance(kind, str) and isinstance(value, str) else None
+    read = _FROM_TEXT.get(kind) if isinstance(value, str) else None
     return check_value(value if read is None else read(value), kind)
 
 
-def _of_number(number: Decimal, kind: Kind) -> Decimal:
+def _of_number(number: Decimal, kind: str) -> Decimal:
     """Return a number of JSON without zeros beyond the scale of its column; unchanged if other digits are there."""
     _, scale = decimal_of(kind) or (0, 0)
     try:
@@ -186,7 +186,7 @@ _FROM_TEXT: dict[str, Convert] = {
 }
 
 
-def _decimal(value: Any, kind: Kind) -> Decimal:
+def _decimal(value: Any, kind: str) -> Decimal:
     precision, scale = decimal_of(kind) or (0, 0)
     if isinstance(value, Decimal) and value.is_finite():
         _, digits, exponent = value.as_tuple()
@@ -229,7 +229,7 @@ def _nullable(column: Column, leaf: Leaf, above: str, is_strict: bool) -> Conver
     return checked
 
 
-def _leaf(kind: Kind, leaf: Leaf, where: str, value: Any) -> Any:
+def _leaf(kind: str, leaf: Leaf, where: str, value: Any) -> Any:
     try:
         return leaf(value, kind)
     except (ValueError, TypeError, ArithmeticError, LookupError) as error:

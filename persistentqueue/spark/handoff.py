@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -434,8 +434,9 @@ class StageHandoff:
         with suppress(CorruptionError):  # the sweep of an opening finds the payloads behind the damage
             left.update(manifest.directory for manifest in self.waiting(name))
         self._queue.unsubscribe(name)
-        for directory in filter(self._is_own, self._unneeded(left)) if not self._may_have_letters else ():
-            self._payloads.remove(directory)
+        if not self._may_have_letters:
+            for directory in filter(self._is_own, left - self._still_needed(left)):
+                self._payloads.remove(directory)
 
     def subscriptions(self) -> list[str]:
         """Return the names of the subscriptions.
@@ -530,21 +531,20 @@ class StageHandoff:
         """Return the session that reads a stage. It is called when there is one, so that a look starts no Spark."""
         return self._spark or SparkSession.active()
 
-    def _needed(self, naming: str = "") -> set[str]:
+    def _needed(self, naming: str) -> set[str]:
         """Return the payloads that any consumer has still to take, or is taking; only those with ``naming`` in their
         item."""
         return {self._decode(item).directory for item in self._queue.browse_all() if naming.encode() in item}
 
-    def _unneeded(self, directories: Iterable[str], naming: str = "") -> list[str]:
-        """Return those of these payloads that no manifest names; none while a damaged block may hide a manifest.
+    def _still_needed(self, directories: set[str], naming: str = "") -> set[str]:
+        """Return those of these payloads that a manifest names; all of them while a damaged block may hide a manifest.
 
         ``naming`` is that of ``_needed``.
         """
         try:
-            needed = self._needed(naming)
+            return directories & self._needed(naming)
         except CorruptionError:  # a consumer gets this error, too
-            return []
-        return [directory for directory in directories if directory not in needed]
+            return directories
 
     def _lacks_manifests(self) -> bool:
         """Return whether manifests may be lost, so that a payload without one is no orphan of a put for certain."""
@@ -567,7 +567,7 @@ class StageHandoff:
 
     def _is_needed(self, directory: str) -> bool:
         """Return whether another consumer needs a payload that was just taken."""
-        return bool(self._queue.subscriptions()) and not self._unneeded([directory], directory)
+        return bool(self._queue.subscriptions()) and bool(self._still_needed({directory}, directory))
 
     def _sweep(self) -> None:
         """Remove the payloads of this queue that no manifest in it names, and that no process may hand over.
@@ -579,9 +579,8 @@ class StageHandoff:
         if self._may_have_letters:
             return
         names = self._payloads.names(self._id)
-        needed = set(names) - set(self._unneeded(names))
         is_kept = self._lacks_manifests()
-        for name in unused(names, needed, self._id, self._queue.marker, time.time()):
+        for name in unused(names, self._still_needed(set(names)), self._id, self._queue.marker, time.time()):
             if is_kept:
                 self._set_aside(name)
             else:

@@ -43,7 +43,7 @@ class Edge(StageHandoff):
         name: str,
         payload_root: str | os.PathLike[str] | None,
         kept: Callable[[str], set[str]],
-        network_disk: bool = False,
+        network_disk: bool,
     ) -> None:
         self._kept = kept
         self.name = name
@@ -137,7 +137,7 @@ class Edge(StageHandoff):
 
     def is_needed(self, manifest: Manifest) -> bool:
         """Return whether a consumer, or a letter, needs the payload, or may need it since a block is damaged."""
-        return not self._unneeded([manifest.directory], manifest.directory)
+        return bool(self._still_needed({manifest.directory}, manifest.directory))
 
     def _reader(self) -> SparkSession:
         return self._session()
@@ -146,7 +146,7 @@ class Edge(StageHandoff):
         """Delete a payload. One that stays is an orphan, which the next opening sweeps."""
         self._payloads.remove(manifest.directory)
 
-    def _needed(self, naming: str = "") -> set[str]:
+    def _needed(self, naming: str) -> set[str]:
         return super()._needed(naming) | self._kept(naming)
 
     def _lacks_manifests(self) -> bool:

@@ -90,6 +90,8 @@ def wipe_file(disk: Disk, path: str) -> None:
         disk.fdatasync(fd)
 
 
+_PASSED_OVER = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENOENT})
+"""Errors of the sync of a directory that has no names to be made durable, or that was renamed meanwhile."""
 UNLINK_STEP_BYTES = 1024 * 1024
 """Bytes of a file that are given back at once."""
 
@@ -176,11 +178,15 @@ def sync_names(disk: Disk, path: str) -> None:
     """Make durable the names in the directory, its own name, and those of its parents.
 
     For directories that exist already: their maker may have been killed before their names were durable. A directory
-    that this process may not read was not made by this package, and is passed over.
+    that this process may not read was not made by this package, and is passed over. So is one of a file system that
+    cannot sync: that of autofs above the homes of users, for example, has its names in memory only.
     """
     while True:
-        with suppress(PermissionError, FileNotFoundError):  # also one that was renamed meanwhile
+        try:
             sync_directory(disk, path)
+        except OSError as error:
+            if error.errno not in _PASSED_OVER:
+                raise
         above = dirname(path.rstrip("/")) or ("/" if path.startswith("/") else ".")
         if path in {"/", "."}:
             return

@@ -12,7 +12,14 @@ import pytest
 
 from persistentqueue.system import files
 from persistentqueue.system.disk import CREATE, CREATE_NEW, DISK, DSYNC, PORTABLE, READ, Disk
-from persistentqueue.system.files import make_directory, read_all, sync_directory, unlink_in_steps, write_all
+from persistentqueue.system.files import (
+    make_directory,
+    read_all,
+    sync_directory,
+    sync_names,
+    unlink_in_steps,
+    write_all,
+)
 
 DISKS = {"this system's": DISK, "portable": PORTABLE}
 
@@ -96,6 +103,33 @@ def test_directory_made_by_somebody_else_meanwhile(tmp_path: Path) -> None:
 
     make_directory(replace(DISK, mkdir=mkdir), str(tmp_path / "a"))
     sync_directory(DISK, str(tmp_path / "a"))
+
+
+def test_directories_that_cannot_be_synced_are_passed_over(tmp_path: Path) -> None:
+    """Names of a queue become durable below directories that cannot be synced: those of autofs, and of other users."""
+    refused = {tmp_path: errno.EINVAL, tmp_path / "home": errno.EACCES, tmp_path / "home" / "user": errno.ENOENT}
+    paths: dict[int, Path] = {}
+    synced: list[Path] = []
+
+    def opened(path: str, *arguments: int) -> int:
+        fd = DISK.open(path, *arguments)
+        paths[fd] = Path(path)
+        return fd
+
+    def fsync(fd: int) -> None:
+        path = paths[fd]
+        if path in refused:
+            raise OSError(refused[path], os.strerror(refused[path]))
+        synced.append(path)
+
+    queues = tmp_path / "home" / "user" / "queues"
+    queues.mkdir(parents=True)
+    disk = replace(DISK, open=opened, fsync=fsync)
+    sync_names(disk, str(queues))
+    assert synced == [queues, *tmp_path.parents]
+    refused[Path("/")] = errno.EIO
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        sync_names(disk, str(queues))
 
 
 def test_relative_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,16 +105,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from .intervals import Run
 
-_Made = TypeVar("_Made")
-
 
 class FieldError(Exception):
     """Internal error: the bytes of a frame are invalid. Arguments: expected, found."""
-
-
-def fixed(make: Callable[..., _Made], fields: struct.Struct) -> Callable[[bytes, int, int], tuple[_Made, int]]:
-    """Return a decoder for an operation that consists of its kind and these fields."""
-    return lambda data, at, end: (make(*unpack(fields, data, at, end)[1:]), at + fields.size)
 
 
 def unpack(fields: struct.Struct, data: bytes, at: int, end: int) -> tuple[Any, ...]:
@@ -193,9 +186,6 @@ class Identity(NamedTuple):
     forgotten: int
 
 
-Pact = Prepare | Decision | Resolution | Identity
-
-
 def _encode_prepare(operation: Prepare) -> bytes:
     transaction, number, coordinator, queue = operation
     if queue:
@@ -214,15 +204,10 @@ def _encode_name(name: str) -> bytes:
 
 
 def _decode_prepare(data: bytes, at: int, end: int) -> tuple[Prepare, int]:
-    _, transaction, number = unpack(_PREPARE, data, at, end)
-    coordinator, at = _decode_name(data, at + _PREPARE.size, end)
-    return Prepare(transaction, number, coordinator), at
-
-
-def _decode_prepare_for(data: bytes, at: int, end: int) -> tuple[Prepare, int]:
-    _, transaction, number, queue = unpack(_PREPARE_FOR, data, at, end)
-    coordinator, at = _decode_name(data, at + _PREPARE_FOR.size, end)
-    return Prepare(transaction, number, coordinator, queue), at
+    fields = _PREPARE_FOR if data[at] == _KIND_PREPARE_FOR else _PREPARE
+    _, transaction, number, *queue = unpack(fields, data, at, end)
+    coordinator, at = _decode_name(data, at + fields.size, end)
+    return Prepare(transaction, number, coordinator, *queue), at
 
 
 def _decode_decision(data: bytes, at: int, end: int) -> tuple[Decision, int]:
@@ -244,22 +229,6 @@ def _decode_name(data: bytes, at: int, end: int) -> tuple[str, int]:
     if not name.isascii() or name[:1] in {b"", b"."} or b"/" in name or b"\0" in name:
         raise FieldError("the name of a queue beside this one", f"{name!r}")
     return name.decode("ascii"), at
-
-
-PACT_ENCODERS: dict[type, Callable[[Any], bytes]] = {
-    Prepare: _encode_prepare,
-    Decision: _encode_decision,
-    Resolution: lambda operation: _RESOLUTION.pack(_KIND_RESOLUTION, *operation),
-    Identity: lambda operation: _IDENTITY.pack(_KIND_IDENTITY, *operation),
-}
-PACT_DECODERS: dict[int, Callable[[bytes, int, int], tuple[Pact, int]]] = {
-    _KIND_PREPARE: _decode_prepare,
-    _KIND_DECISION: _decode_decision,
-    _KIND_RESOLUTION: fixed(Resolution, _RESOLUTION),
-    _KIND_IDENTITY: fixed(Identity, _IDENTITY),
-    _KIND_PREPARE_FOR: _decode_prepare_for,
-    _KIND_DECISION_FOR: _decode_decision,
-}
 
 
 # --- deliveries ------------------------------------------------------------------------------------------------------
@@ -289,18 +258,6 @@ class Delayed(NamedTuple):
     count: int  # type: ignore[assignment]
     due_ns: int
     delay_ns: int
-
-
-Delivery = Delivered | Delayed
-
-DELIVERY_ENCODERS: dict[type, Callable[[Any], bytes]] = {
-    Delivered: lambda operation: _DELIVERED.pack(_KIND_DELIVERED, *operation),
-    Delayed: lambda operation: _DELAYED.pack(_KIND_DELAYED, *operation),
-}
-DELIVERY_DECODERS: dict[int, Callable[[bytes, int, int], tuple[Delivery, int]]] = {
-    _KIND_DELIVERED: fixed(Delivered, _DELIVERED),
-    _KIND_DELAYED: fixed(Delayed, _DELAYED),
-}
 
 
 # --- flushes of workers ----------------------------------------------------------------------------------------------
@@ -472,8 +429,12 @@ Operation = (
     | Adoption
     | SubscriptionOpened
     | SubscriptionClosed
-    | Pact
-    | Delivery
+    | Prepare
+    | Decision
+    | Resolution
+    | Identity
+    | Delivered
+    | Delayed
     | Flushed
 )
 Transaction = list[Operation]
@@ -676,32 +637,49 @@ def _run(row: tuple[int, ...]) -> Run:
     return row[0], row[1]
 
 
+def _encode_fixed(kind: int, fields: struct.Struct, operation: tuple[Any, ...]) -> bytes:
+    return fields.pack(kind, *operation)
+
+
+def _decode_fixed(
+    make: Callable[..., Operation], fields: struct.Struct, data: bytes, at: int, end: int
+) -> tuple[Operation, int]:
+    return make(*unpack(fields, data, at, end)[1:]), at + fields.size
+
+
+_FIXED: dict[int, tuple[type[Operation], struct.Struct]] = {
+    _KIND_DEQUEUE: (Dequeue, _DEQUEUE),
+    _KIND_SEGMENT: (SegmentCreated, _SEGMENT),
+    _KIND_UNSUBSCRIPTION: (SubscriptionClosed, _UNSUBSCRIPTION),
+    _KIND_RESOLUTION: (Resolution, _RESOLUTION),
+    _KIND_IDENTITY: (Identity, _IDENTITY),
+    _KIND_DELIVERED: (Delivered, _DELIVERED),
+    _KIND_DELAYED: (Delayed, _DELAYED),
+    _KIND_FLUSHED: (Flushed, _FLUSHED),
+}
+"""Operations that consist of their kind and these fields."""
 _ENCODERS: dict[type, Callable[[Any], bytes]] = {
     Enqueue: _encode_enqueue,
-    Dequeue: lambda operation: _pack_dequeue(*operation),
-    SegmentCreated: lambda operation: _SEGMENT.pack(_KIND_SEGMENT, *operation),
     MarkerSet: encode_marker,
     Checkpoint: _encode_checkpoint,
     Compaction: _encode_compaction,
     Adoption: _encode_adoption,
     SubscriptionOpened: _encode_subscription,
-    SubscriptionClosed: lambda operation: _UNSUBSCRIPTION.pack(_KIND_UNSUBSCRIPTION, *operation),
-    Flushed: lambda operation: _FLUSHED.pack(_KIND_FLUSHED, *operation),
-    **PACT_ENCODERS,
-    **DELIVERY_ENCODERS,
+    Prepare: _encode_prepare,
+    Decision: _encode_decision,
+    **{make: partial(_encode_fixed, kind, fields) for kind, (make, fields) in _FIXED.items()},
 }
 _DECODERS: dict[int, Callable[[bytes, int, int], tuple[Operation, int]]] = {
     _KIND_ENQUEUE: _decode_enqueue,
     _KIND_INLINE: _decode_enqueue,
-    _KIND_DEQUEUE: fixed(Dequeue, _DEQUEUE),
-    _KIND_SEGMENT: fixed(SegmentCreated, _SEGMENT),
     _KIND_MARKER: _decode_marker,
     _KIND_CHECKPOINT: _decode_checkpoint,
     _KIND_COMPACTION: _decode_compaction,
     _KIND_ADOPTION: _decode_adoption,
     _KIND_SUBSCRIPTION: _decode_subscription,
-    _KIND_UNSUBSCRIPTION: fixed(SubscriptionClosed, _UNSUBSCRIPTION),
-    _KIND_FLUSHED: fixed(Flushed, _FLUSHED),
-    **PACT_DECODERS,
-    **DELIVERY_DECODERS,
+    _KIND_PREPARE: _decode_prepare,
+    _KIND_PREPARE_FOR: _decode_prepare,
+    _KIND_DECISION: _decode_decision,
+    _KIND_DECISION_FOR: _decode_decision,
+    **{kind: partial(_decode_fixed, make, fields) for kind, (make, fields) in _FIXED.items()},
 }

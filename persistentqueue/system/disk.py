@@ -418,35 +418,24 @@ def _open_direct(path: str) -> int | None:
         return None
 
 
-def _rename(source: str, target: str) -> None:
+def _reach_both(call: Callable[..., None], source: str, target: str) -> None:
+    """Make a call with two paths. Below a root, each starts at its root's descriptor."""
     if type(source) is not Below and type(target) is not Below:
-        os.replace(source, target)
+        call(source, target)
         return
     with _descriptor(source) as source_fd, _descriptor(target) as target_fd:
         try:
-            os.replace(_rest(source), _rest(target), src_dir_fd=source_fd, dst_dir_fd=target_fd)
+            call(_rest(source), _rest(target), src_dir_fd=source_fd, dst_dir_fd=target_fd)
         except OSError as error:
             error.filename, error.filename2 = str(source), str(target)
             raise
 
 
-def _rename_by_name(source: str, target: str) -> None:
+def _reach_both_by_name(call: Callable[..., None], source: str, target: str) -> None:
     for path in (source, target):
         if type(path) is Below:
             _need_name(path.root)
-    os.replace(source, target)
-
-
-def _link(source: str, target: str) -> None:
-    with _descriptor(source) as source_fd, _descriptor(target) as target_fd:
-        os.link(_rest(source), _rest(target), src_dir_fd=source_fd, dst_dir_fd=target_fd)
-
-
-def _link_by_name(source: str, target: str) -> None:
-    for path in (source, target):
-        if type(path) is Below:
-            _need_name(path.root)
-    os.link(source, target)
+    call(source, target)
 
 
 def _descriptor(path: str) -> AbstractContextManager[int | None]:
@@ -457,15 +446,7 @@ def _rest(path: str) -> str:
     return path.rest if isinstance(path, Below) else path
 
 
-def _listdir(path: str) -> list[str]:
-    return _with_directory(_names_at, path)
-
-
-def _names_at(path: str | int) -> list[str]:
-    return os.listdir(path)
-
-
-def _with_directory(call: Callable[[str | int], T], path: str) -> T:
+def _with_directory(call: Callable[..., T], path: str) -> T:
     """Make a call that takes a path or a descriptor, but no path relative to a descriptor."""
     if type(path) is not Below:
         return call(path)
@@ -503,10 +484,6 @@ def _real_bytes(fd: int) -> int:
             real_bytes += end - start
     except OSError as error:  # ENXIO: only a hole follows; else unknown
         return real_bytes if error.errno == errno.ENXIO else found.st_size
-
-
-def _free_bytes(path: str) -> int:
-    return _with_directory(_free_bytes_at, path)
 
 
 def _free_bytes_at(path: str | int) -> int:
@@ -589,8 +566,8 @@ PORTABLE = Disk(
     fsync=os.fsync,
     ftruncate=os.ftruncate,
     fallocate=_extend,
-    rename=_rename_by_name,
-    link=_link_by_name,
+    rename=partial(_reach_both_by_name, os.replace),
+    link=partial(_reach_both_by_name, os.link),
     unlink=partial(_reach_by_name, os.unlink),
     mkdir=partial(_reach_by_name, os.mkdir),
     rmdir=partial(_reach_by_name, os.rmdir),
@@ -626,14 +603,14 @@ if {
     DISK = replace(
         DISK,
         open=_open,
-        rename=_rename,
-        link=_link,
+        rename=partial(_reach_both, os.replace),
+        link=partial(_reach_both, os.link),
         unlink=partial(_reach, os.unlink),
         mkdir=partial(_reach, os.mkdir),
         rmdir=partial(_reach, os.rmdir),
-        listdir=_listdir,
+        listdir=partial(_with_directory, os.listdir),
         lstat=partial(_reach, os.lstat),
-        free_bytes=_free_bytes,
+        free_bytes=partial(_with_directory, _free_bytes_at),
     )
 if hasattr(os, "RWF_DSYNC") and hasattr(os, "pwritev"):
     DISK = replace(DISK, pwritev=os.pwritev, fdatasync=os.fdatasync, start_sync=_start_sync, fallocate=_fallocate)

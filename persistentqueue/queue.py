@@ -33,7 +33,7 @@ from .options import (
     settings_of,
 )
 from .pickling import Uncopyable
-from .recovery.opening import Others, announce, open_store
+from .recovery.opening import announce, open_store
 from .runtime.inspection import Stats
 from .runtime.maintenance import Compacted, Maintained, Maintenance
 from .runtime.memory_budget import MemoryBudget
@@ -203,7 +203,7 @@ class PersistentQueue(Uncopyable, Consumer[Session[T]], Generic[T]):
             create=chosen.create,
             needs_name=needs_name,
             data_path=place,
-            others=_OTHERS,
+            is_sound=_is_sound,
         )
         try:
             with metering(progress, f"open {basename(directory)}") as meter:
@@ -767,9 +767,6 @@ def _is_sound(directory: str) -> bool:
     """Return whether this process has the queue in this directory open and not broken."""
     open_queues = [each for queue in _OPEN if (each := queue._open_queue) is not None]
     return any(each.is_usable and each.directory == directory for each in open_queues)
-
-
-_OTHERS = Others(_is_sound, announce)
 
 
 def _disown_all(*_: Any) -> None:

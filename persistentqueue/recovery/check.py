@@ -74,7 +74,7 @@ from ..system.progress import SILENT, Meter, Progress, metering
 from ..system.trust import distrusted, need_trusted
 from .in_doubt import refuse_unsettled
 from .location_repair import mend_places, set_stray_id_aside
-from .opening import UNKNOWN, asking, begin, take
+from .opening import asking, begin, take
 from .replay import Recovered, look_into_inbox, recover
 from .salvage import Salvaged, salvage
 
@@ -526,7 +526,7 @@ def _repair(
             raise gone_meanwhile(taken.lock, directory, "to repair")
         if renew:
             refuse_unsettled(taken.lock.disk, directory, "gets no new identity", "renew")
-        salvaged = salvage(taken.lock.disk, taken.places, asking(disk, directory, UNKNOWN, trust), meter)
+        salvaged = salvage(taken.lock.disk, taken.places, asking(disk, directory, trust), meter)
         _change(taken.lock.disk, directory, salvaged.recovered.state, renew, fan_out)
         salvaged.problems += _check_log(salvaged.recovered)
         next_sequence = salvaged.recovered.state.next_sequence
@@ -562,7 +562,7 @@ def _has_files(disk: Disk, places: Places) -> bool:
 def _salvage_adopted(disk: Disk, directory: str, given: str | None, trust: bool, meter: Meter) -> Salvaged:
     """Repair a queue that has adopted damaged files, and adopt no more. Raises the errors of ``repair``."""
     with take(disk, directory, _settings(trust), create=False, data_path=given) as taken:
-        salvaged = salvage(taken.lock.disk, taken.places, asking(disk, directory, UNKNOWN, trust), meter)
+        salvaged = salvage(taken.lock.disk, taken.places, asking(disk, directory, trust), meter)
         begin(taken, salvaged.recovered, adopts=False, meter=meter).close()
     return salvaged
 

@@ -96,18 +96,12 @@ def announce(directory: str, report: RecoveryReport) -> None:
 _NO_CREATION = "check the path; create=False makes none"
 
 
-class Others(NamedTuple):
-    """Access to the other queues that an opening may have to ask for the outcome of a transaction. Both functions take
-    a directory."""
-
-    is_sound: Callable[[str], bool]
-    """Returns whether this process owns the queue in a directory, and the queue is not broken."""
-    tell: Callable[[str, RecoveryReport], object]
-    """Receives the report of a queue that had to be recovered before it could be asked."""
+IsSound = Callable[[str], bool]
+"""Returns whether this process owns the queue in a directory, and that queue is not broken."""
 
 
-UNKNOWN = Others(lambda _directory: False, announce)
-"""Access for a caller that knows no other open queue."""
+def _knows_none(_directory: str) -> bool:
+    return False
 
 
 class Taken(NamedTuple):
@@ -133,12 +127,12 @@ def open_store(
     needs_name: bool = False,
     lock_timeout_seconds: float = 0.0,
     data_path: str | None = None,
-    others: Others = UNKNOWN,
+    is_sound: IsSound = _knows_none,
     meter: Meter = SILENT,
 ) -> Store:
     """Take the lock, then recover the queue, or make a new one with its segments at ``data_path``.
 
-    ``others`` gives access to the queues that this one may have to ask. With ``needs_name``, no queue is made in a
+    ``is_sound`` is about the queues that this one may have to ask. With ``needs_name``, no queue is made in a
     directory of named queues. A directory that another user has prepared is opened only if the settings say ``trust``.
     A directory on a network file system is opened only if they say ``network_disk``. ``meter`` counts bytes: of the
     log, of the blocks that are written again, and of the published files.
@@ -160,7 +154,7 @@ def open_store(
         lock_timeout_seconds=lock_timeout_seconds,
         data_path=data_path,
     ) as taken:
-        decide = asking(disk, directory, others, settings.trust)
+        decide = asking(disk, directory, settings.trust, is_sound)
         recovered = _recover(taken, decide, meter)
         return begin(taken, recovered, guards, meter=meter)
 
@@ -307,13 +301,13 @@ def _need_original(disk: Disk, lock: Lock, directory: str, identity: bytes) -> N
             raise CopiedQueueError(directory, other)
 
 
-def asking(disk: Disk, directory: str, others: Others, trust: bool) -> Decide:
+def asking(disk: Disk, directory: str, trust: bool, is_sound: IsSound = _knows_none) -> Decide:
     """Return a function that asks the neighbours of the queue in this directory for the outcome of a transaction."""
-    recover_other = partial(_recover_other, disk, others, trust)
-    return lambda prepare: ask(disk, directory, prepare, recover_other, others.is_sound)
+    recover_other = partial(_recover_other, disk, trust, is_sound)
+    return lambda prepare: ask(disk, directory, prepare, recover_other, is_sound)
 
 
-def _recover_other(disk: Disk, others: Others, trust: bool, directory: str) -> bool:
+def _recover_other(disk: Disk, trust: bool, is_sound: IsSound, directory: str) -> bool:
     """Open the neighbour in this directory, so that it can be asked, and close it; return False if it is owned.
 
     Its whole log is durable then. If the neighbour is in doubt itself, it asks its own coordinator through this
@@ -326,9 +320,9 @@ def _recover_other(disk: Disk, others: Others, trust: bool, directory: str) -> b
     settings = Settings(log_bytes=PAGE_BYTES, wipe=True, trust=trust, network_disk=True)
     try:
         with take(disk, directory, settings, create=False) as taken:
-            recovered = _recover(taken, asking(disk, directory, others, trust))
+            recovered = _recover(taken, asking(disk, directory, trust, is_sound))
             store = begin(taken, recovered, adopts=False)
-            others.tell(directory, store.recovery)
+            announce(directory, store.recovery)
             with suppress(ResourceError, BrokenQueueError):  # its log is durable already
                 store.close()
     except QueueLockedError:

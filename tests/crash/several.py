@@ -40,7 +40,7 @@ from persistentqueue.errors import (
     ResourceError,
 )
 from persistentqueue.recovery.catalog import delete_queue
-from persistentqueue.recovery.opening import Others, open_store
+from persistentqueue.recovery.opening import open_store
 from persistentqueue.storage.layout import DELETED_DIRECTORY
 from persistentqueue.system.disk import basename
 from tests.support.disks import call_on
@@ -261,9 +261,8 @@ class SeveralExplorer:
                     raise ViolationError(f"{path} goes, and was not wiped")
             disk.unlink(path)
 
-        others = Others(is_sound, lambda _directory, _report: None)
         door = replace(disk.disk, unlink=unlink)
-        return open_store(door, f"{PATH}/{name}", self._settings[name], create=True, others=others)
+        return open_store(door, f"{PATH}/{name}", self._settings[name], create=True, is_sound=is_sound)
 
     def _subscribe(self, store: Store) -> None:
         """Add a subscription to a queue with ``fan_out``. It replaces the plain queue that the other queues have."""

@@ -56,7 +56,7 @@ from ..storage.locations import DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, 
 from ..storage.log import generations_of, log_name, parse_log_name
 from ..storage.log_reader import SALVAGE, Replay, decode_log, read_bytes
 from ..storage.publication import is_published
-from ..storage.segment import PUBLISHED, Intact, Segment, find_header, find_salt, parse_segment_name, segment_name
+from ..storage.segment import PUBLISHED, Intact, Segment, find_header, parse_segment_name, segment_name
 from ..storage.segment_files import Segments
 from ..system.bad_pages import read_needed
 from ..system.disk import Disk, join
@@ -276,7 +276,7 @@ def _salt_for(disk: Disk, places: Places, operation: Enqueue) -> int:
     """
     path = places.path(join(DATA_DIRECTORY, segment_name(operation.segment)))
     try:
-        return find_salt(disk, path, operation.segment)
+        return find_header(disk, path, operation.segment).salt
     except CorruptionError:
         block = operation.inline if operation.inline is not None else _read_head(disk, path, operation.offset)
         salt = find_equal_salt(block, operation.offset)

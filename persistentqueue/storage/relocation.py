@@ -96,7 +96,7 @@ from .locations import (
 from .lock import LOCK_NAME, Lock, read_inode
 from .log import parse_log_name
 from .log_reader import SALVAGE, SNAPSHOT, Policy, Replay, named_segments, read_newest
-from .segment import find_salt, parse_segment_name, segment_name
+from .segment import find_header, parse_segment_name, segment_name
 
 _ENDED = (Exception, StoppedError, KeyboardInterrupt, SystemExit)
 """Errors that end a move, which is undone then. Tests simulate a kill by others."""
@@ -358,7 +358,7 @@ def _contradicts(disk: Disk, root: str, replay: Replay) -> bool:
         numbers &= {number for number, _, _ in named_segments(replay)}
     for number in filter(None, numbers):
         with suppress(CorruptionError):
-            find_salt(disk, join(root, f"{DATA_DIRECTORY}/{segment_name(number)}"), number)
+            find_header(disk, join(root, f"{DATA_DIRECTORY}/{segment_name(number)}"), number)
             return True
     return False
 
@@ -431,7 +431,7 @@ def holds_one(disk: Disk, root: str, named: list[tuple[int, int, str]]) -> bool:
             paths += [f"{part}/{name}" for part in (INBOX_DIRECTORY, CLOSED_DIRECTORY)]
         for path in paths:
             with suppress(CorruptionError):
-                if find_salt(disk, join(root, path), number) == salt:
+                if find_header(disk, join(root, path), number).salt == salt:
                     return True
     return False
 

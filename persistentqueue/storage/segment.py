@@ -120,10 +120,6 @@ class Ahead(NamedTuple):
 NO_BOUND = Ahead(2**64, 2**64, 0)
 
 
-def _new_salt(disk: Disk) -> int:
-    return int.from_bytes(disk.urandom(8), "little")
-
-
 class Intact(NamedTuple):
     """One or several consecutive blocks that check out: ``count`` items after ``ordinal`` others."""
 
@@ -149,16 +145,17 @@ class FoundBlock(NamedTuple):
     columns: Callable[[], Columns]
 
 
-def find_salt(disk: Disk, path: str, number: int) -> int:
-    """Return the salt in the file's own header. Raises the error of ``find_header``."""
-    return find_header(disk, path, number).salt
+def read_header(disk: Disk, path: str) -> Header:
+    """Return the header of a segment's file. Raises ``CorruptionError`` if it does not check out, and ``OSError``."""
+    with opened_plain(disk, path) as fd:
+        return decode_header(read_needed(disk, fd, HEADER_BYTES, 0, path), SEGMENT_MAGIC, path)
 
 
 def find_header(disk: Disk, path: str, number: int) -> Header:
-    """Return the header of the file of a segment. Raises ``CorruptionError`` if it does not check out."""
+    """Return what ``read_header`` does. Raises ``CorruptionError`` also if there is no file, or that of another
+    segment."""
     try:
-        with opened_plain(disk, path) as fd:
-            header = decode_header(read_needed(disk, fd, HEADER_BYTES, 0, path), SEGMENT_MAGIC, path)
+        header = read_header(disk, path)
     except FileNotFoundError:
         raise CorruptionError(path, 0, "a segment", "no file") from None
     if header.number not in {number, PUBLISHED}:
@@ -168,9 +165,8 @@ def find_header(disk: Disk, path: str, number: int) -> Header:
 
 def was_published(disk: Disk, path: str) -> bool:
     """Return whether the file was published, or may have been, since it cannot be read."""
-    with suppress(CorruptionError, OSError), opened_plain(disk, path) as fd:
-        data = read_needed(disk, fd, HEADER_BYTES, 0, path)
-        return decode_header(data, SEGMENT_MAGIC, path).number == PUBLISHED
+    with suppress(CorruptionError, OSError):
+        return read_header(disk, path).number == PUBLISHED
     return True
 
 
@@ -204,27 +200,23 @@ class Segment:
         """Begin and end of written bytes that the system was not told yet to begin with."""
 
     @classmethod
-    def create(cls, disk: Disk, path: str, number: int, capacity_bytes: int) -> Segment:
+    def create(
+        cls,
+        disk: Disk,
+        path: str,
+        number: int,
+        capacity_bytes: int,
+        *,
+        salt: int | None = None,
+        recycled: bool = False,
+    ) -> Segment:
         """Make the file and reserve space for it.
 
-        The file is durable after ``sync``, its name after a sync of its directory. If it raises ``OSError``, no file is
-        left.
+        ``salt`` is that of a missing file that the log knows; by default, a new one is drawn. With ``recycled`` the
+        file exists with this capacity, and is written anew. It is durable after ``sync``, and its name after a sync of
+        its directory. If this raises ``OSError``, no file is left.
         """
-        return cls.recreate(disk, path, number, _new_salt(disk), capacity_bytes)
-
-    @classmethod
-    def reuse(cls, disk: Disk, path: str, number: int, size_bytes: int) -> Segment:
-        """Make a segment of the existing file of this size at the path. Raises like ``create``."""
-        return cls.recreate(disk, path, number, _new_salt(disk), size_bytes - HEADER_BYTES, recycled=True)
-
-    @classmethod
-    def recreate(
-        cls, disk: Disk, path: str, number: int, salt: int, capacity_bytes: int, recycled: bool = False
-    ) -> Segment:
-        """Make the file that the log knows by this salt and that is missing. Raises like ``create``.
-
-        With ``recycled`` the file exists, and is written anew.
-        """
+        salt = int.from_bytes(disk.urandom(8), "little") if salt is None else salt
         fd = -1
         try:
             fd = disk.open(path, WRITE if recycled else CREATE_NEW, 0o600)

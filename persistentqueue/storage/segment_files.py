@@ -184,8 +184,7 @@ class Segments:
                 current.defer(self._staged, self._staged_bytes, self._staged_count)
         elif self._staged or current.deferred_bytes:
             current.write(self._staged, self._staged_bytes, self._staged_count)
-        self._staged = []
-        self._staged_bytes = self._staged_count = 0
+        self.unstage()
 
     def unstage(self) -> None:
         """Forget the staged blocks: they were written, or they never will be."""
@@ -237,9 +236,7 @@ class Segments:
             extents.setdefault(each.segment, [(0, HEADER_BYTES)]).append((each.offset, each.length_bytes))
             meter.expect(each.length_bytes)
         for number in filter(self.exists, extents):
-            info = rows[number]
-            arguments = (self._disk, self.path(number), number, info.salt, info.capacity_bytes)
-            with closing(Segment.open(*arguments, trusted=True)) as segment:
+            with closing(self._open_file(rows[number])) as segment:
                 if segment.is_read_only:  # its producer has synced it
                     continue
                 for offset, length_bytes in extents[number]:
@@ -280,8 +277,7 @@ class Segments:
 
     def redo_header(self, info: SegmentInfo) -> None:
         """Write the header of a segment again. Its file must exist."""
-        arguments = (self._disk, self.path(info.number), info.number, info.salt, info.capacity_bytes)
-        self._open[info.number] = segment = Segment.open(*arguments, trusted=True)
+        self._open[info.number] = segment = self._open_file(info)
         if not segment.is_read_only:
             segment.write_header()
 
@@ -546,7 +542,7 @@ class Segments:
             with suppress(OSError):  # then without the pool; a new file reports any other error
                 size_bytes = self._pool.take(path, HEADER_BYTES + least_bytes, HEADER_BYTES + wanted_bytes)
             if size_bytes is not None:
-                return Segment.reuse(self._disk, path, number, size_bytes)
+                return Segment.create(self._disk, path, number, size_bytes - HEADER_BYTES, recycled=True)
         while True:
             try:
                 return Segment.create(self._disk, path, number, wanted_bytes)
@@ -561,13 +557,13 @@ class Segments:
 
     def _to_redo(self, info: SegmentInfo) -> Segment:
         if info.number not in self._open:
-            arguments = (self._disk, self.path(info.number), info.number, info.salt, info.capacity_bytes)
             if self.exists(info.number):
-                segment = Segment.open(*arguments, trusted=True)
+                segment = self._open_file(info)
             else:
                 # The blocks that the log carries are written anew. All others are lost, and a reader gets an error. The
                 # file stays open until it is synced: a close before that could lose its header unnoticed.
-                segment = Segment.recreate(*arguments)
+                path = self.path(info.number)
+                segment = Segment.create(self._disk, path, info.number, info.capacity_bytes, salt=info.salt)
                 self.new.append(segment)
             self._open[info.number] = segment
         return self._open[info.number]
@@ -578,7 +574,7 @@ class Segments:
             # A damaged header is reported to one reader. Then the values in the log are enough to read the items.
             trusted = info.number in self._distrusted
             try:
-                segment = self._open_file(info, trusted)
+                segment = self._open_to_read(info, trusted)
             except CorruptionError:
                 if not first:
                     self._distrusted.add(info.number)
@@ -588,16 +584,19 @@ class Segments:
         self._evict()
         return segment
 
-    def _open_file(self, info: SegmentInfo, trusted: bool) -> Segment:
+    def _open_file(self, info: SegmentInfo, trusted: bool = True) -> Segment:
+        """Open the file of a segment. Raises ``CorruptionError`` and ``OSError``."""
+        return Segment.open(self._disk, self.path(info.number), info.number, info.salt, info.capacity_bytes, trusted)
+
+    def _open_to_read(self, info: SegmentInfo, trusted: bool) -> Segment:
         """Open the file of a segment, and close others if descriptors are short.
 
         Raises ``CorruptionError``, ``ResourceError`` and ``OSError``.
         """
-        path = self.path(info.number)
         while True:
             try:
-                with unless_lacking(path, "to read a segment", "then dequeue again"):
-                    return Segment.open(self._disk, path, info.number, info.salt, info.capacity_bytes, trusted)
+                with unless_lacking(self.path(info.number), "to read a segment", "then dequeue again"):
+                    return self._open_file(info, trusted)
             except TooManyFilesError:
                 if not self._evict(0):
                     raise

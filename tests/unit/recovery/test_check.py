@@ -80,7 +80,7 @@ def test_check_counts_items(open_queue: QueueFactory, directory: Path) -> None:
     extent = ExtentRow(0, 3, 1, HEADER_BYTES, blocks.length_bytes, 0, 3, 100)
     forge_log(path, encode_transaction([EMPTY._replace(next_sequence=3, segments=[segment_row], extents=[extent])]))
     (path / "data").mkdir()
-    segment = Segment.recreate(DISK, str(path / "data" / "000000000001.seg"), 1, SALT, 1000)
+    segment = Segment.create(DISK, str(path / "data" / "000000000001.seg"), 1, 1000, salt=SALT)
     segment.write(blocks.buffers, blocks.length_bytes, 2)
     segment.close()
     assert any("expected 3 items, found 2" in problem for problem in check(path).problems)

@@ -78,7 +78,7 @@ def test_block_of_an_older_attempt_cannot_stand_in(tmp_path: Path) -> None:
     created = SegmentCreated(1, SALT, 1000)
     forge_log(path, encode_transaction([EMPTY]), encode_transaction([created, enqueue]), flags=0)
     (path / "data").mkdir()
-    segment = Segment.recreate(DISK, str(path / "data" / "000000000001.seg"), 1, SALT, 1000)
+    segment = Segment.create(DISK, str(path / "data" / "000000000001.seg"), 1, 1000, salt=SALT)
     segment.write(blocks.buffers, blocks.length_bytes, 1)
     segment.close()
     (path / "pool").mkdir()

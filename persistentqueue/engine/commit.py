@@ -79,9 +79,8 @@ class Written(NamedTuple):
     group: Sequence[Transaction]
     operations: list[list[Operation]]
     """Operations to apply to the state, one list for each transaction."""
-    body: bytes
-    count: int  # type: ignore[assignment]
-    """Number of operations in the frame."""
+    frame: tuple[bytes, int, int]
+    """Body of the frame, and its numbers of transactions and of operations."""
 
 
 class _Tail(NamedTuple):
@@ -179,15 +178,11 @@ class Committer:
     # --- the long way ------------------------------------------------------------------------------------------------
 
     def write_blocks(self, group: Sequence[Transaction]) -> tuple[Sequence[Transaction], bool]:
-        """Do step 1; return the transactions to commit, and whether they are a small group.
+        """Do step 1 for transactions that ``admit`` has returned.
 
-        The other transactions are ``skipped``, or have their ``error`` set.
+        Return those to commit, and whether they are a small group. The others have their ``error`` set.
         """
         self._disk.failpoint("commit.1 write blocks")
-        return self.write_admitted(self.admit(group))
-
-    def write_admitted(self, group: Sequence[Transaction]) -> tuple[Sequence[Transaction], bool]:
-        """Write the blocks of transactions that are admitted; return what ``write_blocks`` returns."""
         self._segments.touched = set()
         if not any(transaction.items or transaction.pieces for transaction in group):
             return group, True
@@ -273,25 +268,22 @@ class Committer:
                 transaction.staged = ()
         self.come_again(group)
 
-    def write_frame(self, log: Log, body: bytes, transactions: int, operations: int) -> None:
+    def write_frame(self, log: Log, written: Written) -> None:
         """Do step 3, with a log that has room."""
         self._disk.failpoint("commit.3 write frame")
-        self._append(log, body, transactions, operations)
-
-    def _append(self, log: Log, body: bytes, transactions: int, operations: int) -> None:
-        log.append(body, transactions, operations)
+        log.append(*written.frame)
         self.syncs += self._settings.sync
 
     def commit_frame(self, log: Log, written: Written) -> None:
         """Do steps 3 and 4, with a log that has room. An interruption is raised after both are done."""
         group, before = written.group, log.number
-        counts = len(written.operations), written.count
         self._disk.failpoint("commit.3 write frame")
         try:
-            self._append(log, written.body, *counts)
+            log.append(*written.frame)
+            self.syncs += self._settings.sync
             self.apply(group, written.operations)
         except BaseException as error:
-            self._finish(error, group, partial(log.append_again, before, written.body, *counts))
+            self._finish(error, group, partial(log.append_again, before, *written.frame))
             raise
 
     def apply(self, group: Sequence[Transaction], operations: list[list[Operation]]) -> None:

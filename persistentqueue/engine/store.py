@@ -103,10 +103,6 @@ class RecoveryReport:
     """Whether a transaction over several queues that was in doubt is committed; None if there was none in doubt."""
 
 
-NOTHING_FOUND = RecoveryReport()
-"""The report for a new queue."""
-
-
 def _encode_body(first: Sequence[Operation], operations: Sequence[Sequence[Operation]]) -> bytes:
     """Return the body of a frame, in which the operations ``first`` stand before those of the first transaction."""
     return b"".join(map(encode_transaction, [[*first, *operations[0]], *operations[1:]]))
@@ -135,7 +131,7 @@ class Store:
         self.name = basename(places.directory)
         self.settings = settings
         self.state = state
-        self.recovery = NOTHING_FOUND
+        self.recovery = RecoveryReport()
         self.lock = lock
         self.pool = Pool(disk, places.pool_directory(settings.shared_pool), settings.pool_max_bytes)
         self.segments = Segments(
@@ -298,7 +294,7 @@ class Store:
 
     def _commit_long(self, group: Sequence[Transaction]) -> None:
         committer = self.committer
-        admitted, inline = committer.write_blocks(group)
+        admitted, inline = committer.write_blocks(committer.admit(group))
         if admitted and committer.sync_blocks(admitted, inline):
             self.log_group(admitted, inline)
         committer.come_again(group)
@@ -341,13 +337,13 @@ class Store:
                 return None
             first = [*self.generations.first_operations(), *before]  # a trim settles what was prepared
             body = _encode_body(first, operations)
-        return Written(group, operations, body, len(first) + sum(map(len, operations)))
+        return Written(group, operations, (body, len(operations), len(first) + sum(map(len, operations))))
 
     def write_frame(self, written: Written) -> None:
         """Write the frame to the log, durably."""
         log = self.generations.log
         assert log is not None
-        self.committer.write_frame(log, written.body, len(written.operations), written.count)
+        self.committer.write_frame(log, written)
         self.generations.tell_settled()
 
     def forget(self, transaction: bytes, name: Participant) -> None:

@@ -51,11 +51,6 @@ class Part(NamedTuple):
     store: Store
     transaction: Transaction
 
-    @property
-    def name(self) -> str:
-        """Name of the queue's directory."""
-        return self.store.name
-
 
 class _Half(NamedTuple):
     """A part whose blocks are written, and for whose frame the log has room."""
@@ -148,14 +143,14 @@ def _write_ahead(disk: Disk, parts: Sequence[Part]) -> list[_Half]:
 def _write_parts(disk: Disk, parts: Sequence[Part]) -> list[_Half]:
     name, (coordinator, *participants) = disk.urandom(_NAME_BYTES), parts
     queues = tuple(part.store.state.identity for part in participants)
-    decision = Decision(name, tuple(part.name for part in participants), queues if all(queues) else ())
+    decision = Decision(name, tuple(part.store.name for part in participants), queues if all(queues) else ())
     written = _write_part(coordinator, behind=[decision])
     if written is None:
         return []
     log = coordinator.store.generations.log
     assert log is not None
     halves = [_Half(coordinator, written)]
-    prepare = Prepare(name, log.number + 1, coordinator.name, coordinator.store.state.identity)
+    prepare = Prepare(name, log.number + 1, coordinator.store.name, coordinator.store.state.identity)
     for part, asking in zip(participants, decision.asking(), strict=True):
         written = _write_part(part, before=[prepare])
         if written is None:
@@ -167,11 +162,8 @@ def _write_parts(disk: Disk, parts: Sequence[Part]) -> list[_Half]:
 def _write_part(part: Part, before: Sequence[Operation] = (), behind: Sequence[Operation] = ()) -> Written | None:
     store = part.store
     try:
-        store.disk.failpoint("commit.1 write blocks")
-        group, inline = store.committer.write_admitted([part.transaction])
-        if not group:
-            return None
-        if not store.committer.sync_blocks(group, inline):
+        group, inline = store.committer.write_blocks([part.transaction])
+        if not group or not store.committer.sync_blocks(group, inline):
             return None
         return store.make_frame(group, inline, before, behind)
     except BaseException as error:

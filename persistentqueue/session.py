@@ -568,9 +568,7 @@ class Session(SessionState[T]):
             if self._pipeline is not None:
                 self._pipeline.settle()
             if timeout is not None:
-                timeout = checked_timeout(timeout)
-                if timeout and not open_queue.blocks:
-                    raise ValueError(f'a timeout of {timeout} seconds needs a queue with full="block"')
+                timeout = self._checked_wait(timeout)
             # That of a refused flush counts no more.
             transaction.marker = None if marker is None else checked_marker(marker)
             if marker is None and not (transaction.items or self._taken or transaction.runs or transaction.pieces):
@@ -594,8 +592,7 @@ class Session(SessionState[T]):
         self._busy = BUSY
         try:
             transaction = self._open()
-            if checked_timeout(timeout) and not self._open_queue.blocks:
-                raise ValueError(f'a timeout of {timeout} seconds needs a queue with full="block"')
+            timeout = self._checked_wait(timeout)
             transaction.marker = None if marker is None else checked_marker(marker)
             ticket = self._hand_over(transaction, timeout)
             if ticket is None:
@@ -608,6 +605,14 @@ class Session(SessionState[T]):
             raise
         else:
             return ticket
+
+    def _checked_wait(self, timeout: float | None) -> float | None:
+        """Return the timeout of a flush as ``checked_timeout`` does. Raises ``ValueError`` also if the queue would not
+        wait."""
+        seconds = checked_timeout(timeout)
+        if seconds and not self._open_queue.blocks:
+            raise ValueError(f'a timeout of {seconds} seconds needs a queue with full="block"')
+        return seconds
 
     def give_up(self) -> None:
         """End the wait of a ``flush`` for room, in another thread.

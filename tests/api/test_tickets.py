@@ -13,6 +13,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for_all
 from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -391,6 +393,19 @@ def test_a_wait_for_room_that_ends(open_queue: QueueFactory) -> None:
     with pytest.raises(PrecedingFlushError):
         session.close()
     assert drain(open_queue()) == [b"full"]
+
+
+@pytest.mark.parametrize("timeout", [Decimal("0.01"), Fraction(1, 100)], ids=str)
+@pytest.mark.parametrize("wait", [True, False], ids=["waits", "ticket"])
+def test_a_wait_for_room_of_any_number(open_queue: QueueFactory, timeout: Any, wait: bool) -> None:
+    """A flush takes each kind of number as its timeout, also one that cannot be added to a time."""
+    queue = open_queue(max_items=1, full="block")
+    put(queue, b"full")
+    with queue.session() as session:
+        session.enqueue(b"late")
+        with pytest.raises(QueueFullError):
+            session.flush(timeout=timeout) if wait else session.flush(timeout=timeout, wait=False).result(SECONDS)
+        session.rollback()
 
 
 def test_rejected_items(open_queue: QueueFactory) -> None:

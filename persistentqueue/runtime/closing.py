@@ -162,7 +162,7 @@ class ClosableQueue(InspectedQueue):
             elif self._compacting.acquire(blocking=False):
                 self._store.release()
                 self._compacting.release()
-            self._waiters.abandon()
+            self._waiters.close_bell()
             if self._share is not None:
                 self._share.abandon()
         elif alone and self._end is not None and not self._end.has_come:

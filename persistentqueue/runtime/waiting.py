@@ -161,12 +161,14 @@ class ItemWaiters:
         self._is_closed = True
         self.wake_all()
         if self.keeper is None:
-            self._close_bell()
+            self.close_bell()
 
-    def abandon(self) -> None:
-        """Close the wake-up without the mutex: no thread waits any more, or the waiting threads belong to a parent
-        process."""
-        self._close_bell()
+    def close_bell(self) -> None:
+        """Close the wake-up: no thread keeps it any more. Also without the mutex, if no thread waits, or if the waiting
+        threads belong to a parent process."""
+        bell, self._bell = self._bell, None
+        if bell is not None:
+            bell.close()
 
     def _enter(self, place: _ItemPlace) -> bool:
         """Take the place. Return False if the thread must look again first: files that came before the wake-up
@@ -201,17 +203,12 @@ class ItemWaiters:
             if self.keeper is place:
                 self.keeper = None
                 if self._is_closed:
-                    shielded(self._close_bell)
+                    shielded(self.close_bell)
             if self.keeper is None or (passes and place.is_told):
                 # One of the threads may keep the wake-up next.
                 for other in [each for each in self.sleeping if isinstance(each, Place)][:1] or self.sleeping[:1]:
                     other.tell()
                     self.sleeping.remove(other)
-
-    def _close_bell(self) -> None:
-        bell, self._bell = self._bell, None
-        if bell is not None:
-            bell.close()
 
 
 class RoomWaiters:
@@ -260,55 +257,38 @@ class RoomWaiters:
         attempt. A refusal that is ``lasting`` is raised at once, and so is an error of ``check``.
         """
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-        place = Place()
+        place, tried, refusal, has_room = Place(), -1, None, False
         try:
-            error = self._wait(place, attempt, refuse, check, look, deadline, outside)
+            with self._mutex:
+                self.taken.append(place)
+            while not has_room:
+                with self._mutex:
+                    place.listen()
+                    is_first = self.taken[0] is place
+                    is_its_turn = is_first and self._rooms != tried
+                    if is_its_turn:
+                        tried = self._rooms
+                    else:
+                        check()
+                        left = LONGEST_SECONDS if deadline is None else deadline - time.monotonic()
+                        if left <= 0:
+                            raise refusal or refuse()
+                if not is_its_turn:
+                    outside(partial(place.sleep, min(left, POLL_SECONDS if is_first else LONGEST_SECONDS)))
+                    if is_first:
+                        look()
+                    continue
+                try:
+                    attempt()
+                    has_room = True
+                except QueueFullError as refused:
+                    if refused.lasting:
+                        raise
+                    refusal = refused
             self._leave(place)
         except BaseException:
             shielded(partial(self._leave, place))
             raise
-        if error is not None:
-            raise error
-
-    def _wait(
-        self,
-        place: Place,
-        attempt: Callable[[], None],
-        refuse: Callable[[], QueueFullError],
-        check: Callable[[], None],
-        look: Callable[[], object],
-        deadline: float | None,
-        outside: Callable[[Callable[[], None]], None],
-    ) -> QueueFullError | None:
-        """Return the refusal that ends the wait; None once the attempt has succeeded."""
-        tried, refusal = -1, None
-        with self._mutex:
-            self.taken.append(place)
-        while True:
-            with self._mutex:
-                place.listen()
-                is_first = self.taken[0] is place
-                is_its_turn = is_first and self._rooms != tried
-                if is_its_turn:
-                    tried = self._rooms
-                else:
-                    check()
-                    left = LONGEST_SECONDS if deadline is None else deadline - time.monotonic()
-                    if left <= 0:
-                        return refusal or refuse()
-            if not is_its_turn:
-                outside(partial(place.sleep, min(left, POLL_SECONDS if is_first else LONGEST_SECONDS)))
-                if is_first:
-                    look()
-                continue
-            try:
-                attempt()
-            except QueueFullError as refused:
-                if refused.lasting:
-                    return refused
-                refusal = refused
-            else:
-                return None
 
     def _leave(self, place: Place) -> None:
         with self._mutex:

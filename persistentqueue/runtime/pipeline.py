@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError, TimeoutError  # noqa: A004 - not the built-in one before 3.11
 from contextlib import suppress
-from typing import Any, Final, NamedTuple, NoReturn, TypeVar, cast
+from typing import Any, Final, NamedTuple, NoReturn, Protocol, TypeVar, cast
 
 from ..core.intervals import join_runs
 from ..core.items import checked_timeout
@@ -277,22 +277,19 @@ class Handed(NamedTuple):
         return transaction.marker is None and not transaction.pieces and self.timeout_seconds is None
 
 
-class Committing(NamedTuple):
-    """The calls that a pipeline needs of its queue."""
+class Committing(Protocol):
+    """The open queue, as a pipeline uses it. Its end ends the pipeline."""
 
     directory: str
-    owner: object
-    """The open queue, whose end ends the pipeline."""
-    commit: Callable[[Transaction, float | None], None]
-    discard: Callable[[Transaction], None]
-    """Releases what a transaction holds, as a rollback does. For a flush that has failed, it is called in the session's
-    thread while there is one."""
-    give_up: Callable[[Transaction], None]
-    """Ends the wait of a transaction for room."""
-    check: Callable[[], None]
-    """Raises ``ReentrantUseError`` in a thread that is in a call of the queue: the pipeline may wait for that call."""
-    keeps: object = None
-    """The queue. The reference keeps it alive, so that no file is closed while the thread writes."""
+
+    def commit(self, transaction: Transaction, timeout_seconds: float | None) -> None:
+        """Commit the transaction, and wait for room up to the timeout."""
+
+    def give_up(self, transaction: Transaction) -> None:
+        """End the wait of the transaction for room."""
+
+    def check_outermost(self) -> None:
+        """Raise ``ReentrantUseError`` in a thread that is in a call of the queue: the pipeline may wait for that."""
 
 
 class Pipeline:
@@ -301,9 +298,15 @@ class Pipeline:
     ``drain``, ``end``, ``give_up``, ``join`` and ``left`` are for any thread. The other calls are for the session's.
     """
 
-    def __init__(self, committing: Committing) -> None:
-        self._committing = committing
-        self.directory, self.owner = committing.directory, committing.owner
+    def __init__(self, owner: Committing, discard: Callable[[Transaction], None], keeps: object = None) -> None:
+        """Begin without a thread.
+
+        ``discard`` releases what a transaction holds, as a rollback does. For a flush that has failed, it is called in
+        the session's thread while there is one. ``keeps`` is the queue. The reference keeps it alive, so that no file
+        is closed while the thread writes.
+        """
+        self.owner, self._discard, self._keeps = owner, discard, keeps
+        self.directory = owner.directory
         self.waiting: list[Handed] = []
         """Flushes that the thread has not taken. The session's thread appends, the other one removes from the front."""
         self.given_bytes = 0
@@ -352,7 +355,7 @@ class Pipeline:
         while self.is_full():
             self._room = taken = threading.Lock()
             taken.acquire()
-            self._committing.check()
+            self.owner.check_outermost()
             if self.is_full():  # else the thread may have passed by before it could see the lock
                 self._wake()
                 taken.acquire()
@@ -407,7 +410,7 @@ class Pipeline:
         """Release what failed flushes hold. If this is interrupted, the next call releases the rest."""
         while self._failed:
             with suppress(Exception):  # of a callable of the user; all items are released nevertheless
-                self._committing.discard(self._failed[0])
+                self._discard(self._failed[0])
             del self._failed[0]
 
     # --- for any thread ----------------------------------------------------------------------------------------------
@@ -419,7 +422,7 @@ class Pipeline:
         With ``may_wait`` off, no flush waits for room: it is refused.
         """
         self.check_thread()
-        self._committing.check()
+        self.owner.check_outermost()
         done = threading.Lock()
         done.acquire()
         self._waiters.append(done)
@@ -457,7 +460,7 @@ class Pipeline:
         """End the wait for room of the flush that is under way."""
         current = self._current
         if current is not None:
-            self._committing.give_up(current)
+            self.owner.give_up(current)
 
     def end(self) -> None:
         """Let the thread end when everything is done."""
@@ -575,7 +578,7 @@ class Pipeline:
         try:
             error = self._commit(transaction, handed.timeout_seconds if self._may_wait else 0.0)
             if transaction.skipped:
-                self._committing.discard(transaction)
+                self._discard(transaction)
         except BaseException as failure:
             error = failure
         self._current = None
@@ -592,7 +595,7 @@ class Pipeline:
         """
         try:
             if not transaction.is_empty:
-                self._committing.commit(transaction, timeout_seconds)
+                self.owner.commit(transaction, timeout_seconds)
         except BaseException as error:
             if not transaction.settled:
                 return error

@@ -28,7 +28,7 @@ from ..errors import ClosedError, CodecError, PersistentQueueError, UnflushedWar
 from ..interrupts.call_guard import BUSY, FREE, SessionCalls, claims, end_all, exclusively
 from .multi_queue import introduce, require_neighbours
 from .open_queue import OpenQueue
-from .pipeline import Committing, Handed, Pipeline, Ticket, done
+from .pipeline import Handed, Pipeline, Ticket, done
 from .retries import Retries, Take, Trial, commit_tried
 
 R = TypeVar("R")
@@ -277,17 +277,7 @@ class SessionState(SessionCalls, Generic[T]):
                 pipeline.settle()
             return None
         if pipeline is None:
-            pipeline = Pipeline(
-                Committing(
-                    open_queue.directory,
-                    open_queue,
-                    open_queue.commit,
-                    self._discard,
-                    open_queue.give_up,
-                    open_queue.check_outermost,
-                    self._queue,
-                )
-            )
+            pipeline = Pipeline(open_queue, self._discard, self._queue)
             if not open_queue.shielded(partial(self._begin_pipeline, pipeline)):
                 return None
         pipeline.make_room()

@@ -16,7 +16,7 @@ from functools import partial
 from persistentqueue.engine.store import Store
 from persistentqueue.engine.transaction import Transaction
 from persistentqueue.errors import BrokenQueueError, PersistentQueueError, PrecedingFlushError, QueueFullError
-from persistentqueue.runtime.pipeline import Committing, Handed, Pipeline, Ticket
+from persistentqueue.runtime.pipeline import Handed, Pipeline, Ticket
 
 from .content import Content
 from .disk import SimulatedDisk
@@ -43,16 +43,7 @@ class PipelinesExplorer(Explorer):
         held: list[tuple[str, bytes]],
     ) -> list[tuple[str, bytes]]:
         """Flush the works in a row; return the items that are held afterwards."""
-        pipeline = Pipeline(
-            Committing(
-                DIRECTORY,
-                store,
-                partial(_commit, store),
-                store.discard,
-                lambda _transaction: None,
-                lambda: None,
-            )
-        )
+        pipeline = Pipeline(_OpenStore(store), store.discard)
         for work in group:
             work.transaction.ready = store.reader.ready  # as all transactions of one session
             if self._draw.random() < 0.2:
@@ -105,9 +96,23 @@ class PipelinesExplorer(Explorer):
                 raise ViolationError(f"a flush behind a failed one ended with {error!r}")
 
 
-def _commit(store: Store, transaction: Transaction, _timeout_seconds: float | None) -> None:
-    """Commit the transaction as an open queue does. Raises its error."""
-    store.commit([transaction])
-    error, transaction.error = transaction.error, None
-    if error is not None:
-        raise error
+class _OpenStore:
+    """A store that commits as an open queue does, for a pipeline without a thread."""
+
+    directory = DIRECTORY
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def commit(self, transaction: Transaction, timeout_seconds: float | None) -> None:
+        """Commit the transaction. Raises its error."""
+        self._store.commit([transaction])
+        error, transaction.error = transaction.error, None
+        if error is not None:
+            raise error
+
+    def give_up(self, transaction: Transaction) -> None:
+        """Do nothing: no transaction waits."""
+
+    def check_outermost(self) -> None:
+        """Do nothing: no call is under way."""

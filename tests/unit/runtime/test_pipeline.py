@@ -10,18 +10,20 @@ import pytest
 from persistentqueue import BrokenQueueError, ClosedError, InvalidTransactionError, PrecedingFlushError
 from persistentqueue.engine.transaction import SPILL_BYTES, Transaction
 from persistentqueue.runtime import pipeline
-from persistentqueue.runtime.pipeline import Committing, Handed, Pipeline, Ticket
+from persistentqueue.runtime.pipeline import Handed, Pipeline, Ticket
 
 
 class NotedQueue:
     """Notes what is committed and discarded. A transaction with a bad item is refused."""
+
+    directory = "q"
 
     def __init__(self) -> None:
         self.commits: list[list[bytes]] = []
         self.timeouts: list[float | None] = []
         self.discarded: list[Transaction] = []
         self.error: BaseException | None = None
-        self.pipeline = Pipeline(Committing("q", self, self.commit, self.discard, lambda each: None, lambda: None))
+        self.pipeline = Pipeline(self, self.discard)
 
     def commit(self, transaction: Transaction, timeout_seconds: float | None) -> None:
         """Note the items and the timeout, or refuse them."""
@@ -29,6 +31,12 @@ class NotedQueue:
             raise self.error or InvalidTransactionError("q", "a good item", "a bad one")
         self.commits.append(transaction.items)
         self.timeouts.append(timeout_seconds)
+
+    def give_up(self, transaction: Transaction) -> None:
+        """Do nothing: no transaction waits."""
+
+    def check_outermost(self) -> None:
+        """Do nothing: no call is under way."""
 
     def discard(self, transaction: Transaction) -> None:
         """Note the transaction; fail like a delay that the user computes."""
@@ -89,14 +97,14 @@ def test_an_unknown_outcome_is_that_of_all_that_were_merged(error: BaseException
 
 def test_an_error_behind_a_commit_is_none_of_its_flushes(caplog: pytest.LogCaptureFixture) -> None:
     """If a commit raises when it is durable, the tickets end well, and nothing that it has consumed is released."""
-    queue = NotedQueue()
 
-    def commit(transaction: Transaction, timeout_seconds: float | None) -> None:
-        queue.commit(transaction, timeout_seconds)
-        transaction.settled = True
-        raise MemoryError
+    class Late(NotedQueue):
+        def commit(self, transaction: Transaction, timeout_seconds: float | None) -> None:
+            super().commit(transaction, timeout_seconds)
+            transaction.settled = True
+            raise MemoryError
 
-    queue.pipeline._committing = queue.pipeline._committing._replace(commit=commit)
+    queue = Late()
     tickets = [queue.give(b"a"), queue.give(b"b"), queue.give(b"c", marker=("m", 1))]
     queue.pipeline.run_once()
     assert all(each.result(0.0) for each in tickets) and queue.commits == [[b"a", b"b"], [b"c"]]
@@ -138,15 +146,15 @@ def test_an_error_behind_a_few_flushes_changes_none_of_them(monkeypatch: pytest.
 
 def test_an_error_of_a_skipped_transaction_ends_its_ticket() -> None:
     """If what a skipped transaction holds cannot be released, its ticket has that error."""
-    queue = NotedQueue()
 
-    def skip(transaction: Transaction, _: float | None) -> None:
-        transaction.skipped = True
+    class Skipping(NotedQueue):
+        def commit(self, transaction: Transaction, timeout_seconds: float | None) -> None:
+            transaction.skipped = True
 
-    def fail(_: Transaction) -> None:
-        raise MemoryError
+        def discard(self, transaction: Transaction) -> None:
+            raise MemoryError
 
-    queue.pipeline._committing = queue.pipeline._committing._replace(commit=skip, discard=fail)
+    queue = Skipping()
     ticket = queue.give(b"a", marker=("m", 1))
     queue.pipeline.run_once()
     assert isinstance(ticket.exception(0.0), MemoryError)

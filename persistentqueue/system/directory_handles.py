@@ -16,10 +16,14 @@ thread.
 from __future__ import annotations
 
 import errno
-from collections.abc import Container
+from collections.abc import Callable, Container
+from functools import partial
+from typing import TypeVar
 
 from .disk import DIRECTORY, READ, Below, Disk, Root, StatResult, below
 from .path_errors import ABSENT
+
+T = TypeVar("T")
 
 
 class Roots:
@@ -35,16 +39,16 @@ class Roots:
         self.disk = object.__new__(Disk)
         vars(self.disk).update(
             vars(disk),
-            open=self._open,
-            open_direct=self._open_direct,
-            rename=self._rename,
-            link=self._link,
-            unlink=self._unlink,
-            mkdir=self._mkdir,
+            open=partial(self._reach, disk.open),
+            open_direct=partial(self._reach, disk.open_direct),
+            rename=partial(self._reach_both, disk.rename),
+            link=partial(self._reach_both, disk.link),
+            unlink=partial(self._reach, disk.unlink),
+            mkdir=partial(self._reach, disk.mkdir),
             rmdir=self._rmdir,
-            listdir=self._listdir,
-            lstat=self._lstat,
-            free_bytes=self._free_bytes,
+            listdir=partial(self._reach, disk.listdir),
+            lstat=partial(self._reach, disk.lstat),
+            free_bytes=partial(self._reach, disk.free_bytes),
             hold=self.hold,
         )
 
@@ -56,7 +60,7 @@ class Roots:
         """
         if any(root.path == path for root in self._roots):
             return
-        fd = self._open(through or path, READ | flags, 0)
+        fd = self._disk.open(self._below(through or path), READ | flags, 0)
         try:
             found = self._disk.fstat(fd)
         except BaseException:
@@ -107,23 +111,11 @@ class Roots:
 
     # --- the calls of ``disk`` ---------------------------------------------------------------------------------------
 
-    def _open(self, path: str, flags: int, mode: int) -> int:
-        return self._disk.open(self._below(path), flags, mode)
+    def _reach(self, call: Callable[..., T], path: str, *arguments: object) -> T:
+        return call(self._below(path), *arguments)
 
-    def _open_direct(self, path: str) -> int | None:
-        return self._disk.open_direct(self._below(path))
-
-    def _rename(self, source: str, target: str) -> None:
-        self._disk.rename(self._below(source), self._below(target))
-
-    def _link(self, source: str, target: str) -> None:
-        self._disk.link(self._below(source), self._below(target))
-
-    def _unlink(self, path: str) -> None:
-        self._disk.unlink(self._below(path))
-
-    def _mkdir(self, path: str, mode: int) -> None:
-        self._disk.mkdir(self._below(path), mode)
+    def _reach_both(self, call: Callable[[str, str], None], source: str, target: str) -> None:
+        call(self._below(source), self._below(target))
 
     def _rmdir(self, path: str) -> None:
         found = self._below(path)
@@ -134,12 +126,3 @@ class Roots:
                 raise FileNotFoundError(errno.ENOENT, "the directory was renamed or deleted while it was open", path)
             found = path
         self._disk.rmdir(found)
-
-    def _listdir(self, path: str) -> list[str]:
-        return self._disk.listdir(self._below(path))
-
-    def _lstat(self, path: str) -> StatResult:
-        return self._disk.lstat(self._below(path))
-
-    def _free_bytes(self, path: str) -> int:
-        return self._disk.free_bytes(self._below(path))

@@ -316,10 +316,10 @@ MUTANTS = (
     Mutant("a transaction is over anything", "transactions", "        if not isinstance(queue, Consumer):", "        if False:", "misuse"),
     # --- directories that are renamed
     Mutant("an owner goes by the name of its directory", "recovery/opening", "store = Store(own, places", "store = Store(disk, places", "renames"),
-    Mutant("what is given back is deleted by its path", "system/directory_handles", "self._disk.unlink(self._below(path))", "self._disk.unlink(path)", "renames"),
-    Mutant("a generation gets its name by its path", "system/directory_handles", "self._disk.rename(self._below(source), self._below(target))", "self._disk.rename(self._below(source), target)", "renames"),
-    Mutant("files are opened by their paths", "system/directory_handles", "self._disk.open(self._below(path), flags, mode)", "self._disk.open(path, flags, mode)", "renames"),
-    Mutant("an inbox is listed by its path", "system/directory_handles", "self._disk.listdir(self._below(path))", "self._disk.listdir(path)", "renames"),
+    Mutant("what is given back is deleted by its path", "system/directory_handles", "unlink=partial(self._reach, disk.unlink),", "unlink=disk.unlink,", "renames"),
+    Mutant("a generation gets its name by its path", "system/directory_handles", "call(self._below(source), self._below(target))", "call(self._below(source), target)", "renames"),
+    Mutant("files are opened by their paths", "system/directory_handles", "open=partial(self._reach, disk.open),", "open=disk.open,", "renames"),
+    Mutant("an inbox is listed by its path", "system/directory_handles", "listdir=partial(self._reach, disk.listdir),", "listdir=disk.listdir,", "renames"),
     Mutant("a place of segments goes by its name", "storage/locations", "        disk.hold(root)  # the directory", "        pass  # the directory", "renames"),
     Mutant("a shared pool goes by its name", "recovery/opening", "        roots.hold(store.pool.directory)\n", "        pass\n", "renames", 19),
     # --- files that other processes put into an inbox

@@ -64,6 +64,17 @@ def outermost(method: Method) -> Method:
     return cast(Method, call)
 
 
+def whole(method: Method) -> Method:
+    """Make a method an ``outermost`` call that is shielded: an interruption finds all of it done, or nothing."""
+
+    @wraps(method)
+    def call(calls: CallGuard, *arguments: Any, **named: Any) -> Any:
+        """Make the call, shielded."""
+        return calls.shielded(partial(method, calls, *arguments, **named))
+
+    return outermost(cast(Method, call))
+
+
 class CallGuard:
     """The calls of one queue that are under way; base class of its open queue. For any number of threads."""
 

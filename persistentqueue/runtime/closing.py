@@ -14,9 +14,8 @@ import sys
 import threading
 from abc import abstractmethod
 from collections.abc import Callable
-from functools import partial
 
-from ..interrupts.call_guard import outermost
+from ..interrupts.call_guard import whole
 from ..system.disk import after_fork_in_child
 from .background import BACKGROUND
 from .inspection import InspectedQueue
@@ -94,7 +93,7 @@ class ClosableQueue(InspectedQueue):
         if self.closed is None:
             self.settle(may_wait=False)
         try:
-            self._close_whole(reason, note)
+            self._close(reason, note)
         finally:
             if self.closed is not None:
                 waits = not is_committing()  # callbacks of tickets that close a queue must not wait for each other
@@ -104,10 +103,7 @@ class ClosableQueue(InspectedQueue):
                         pipeline.join()
         self._await_end()
 
-    @outermost
-    def _close_whole(self, reason: str, note: Callable[[], object]) -> None:
-        self.shielded(partial(self._close, reason, note))
-
+    @whole
     def _close(self, reason: str, note: Callable[[], object]) -> None:
         with self.mutex:
             if self.closed is not None:

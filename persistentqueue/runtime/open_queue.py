@@ -57,7 +57,7 @@ from ..errors import (
     ResourceError,
     SubscriptionNotFoundError,
 )
-from ..interrupts.call_guard import outermost
+from ..interrupts.call_guard import outermost, whole
 from ..interrupts.locks import Lock
 from ..interrupts.signal_shield import is_exposed
 from ..measuring.stalls import stalled
@@ -331,13 +331,10 @@ class OpenQueue(ClosableQueue):
         if transaction.settled:
             self._note_flush(_now() - came)
 
-    @outermost
+    @whole
     def spill(self, transaction: Transaction) -> None:
         """Write the items of the transaction to segments, ahead of its commit. Raises ``ResourceError`` and
         ``QueueFullError``."""
-        self.shielded(partial(self._spill, transaction))
-
-    def _spill(self, transaction: Transaction) -> None:
         with self.alone():
             self._store.spill(transaction)
         transaction.since_seconds = transaction.since_seconds or self.now()
@@ -567,13 +564,10 @@ class OpenQueue(ClosableQueue):
         with self.mutex:
             self._waiters.wake_all()
 
-    @outermost
+    @whole
     def subscribe(self, name: str, start: str) -> Reader:
         """Return the subscription of this name. If it is new, it begins at ``start`` and is durable. Raises
         ``ResourceError`` and ``BrokenQueueError``."""
-        return self.shielded(partial(self._subscribe, name, start))
-
-    def _subscribe(self, name: str, start: str) -> Reader:
         with self.alone():
             state = self._store.state
             if state.number_of(name) is None:
@@ -581,13 +575,10 @@ class OpenQueue(ClosableQueue):
                 self._room_waiters.tell()  # the first subscription of all may begin behind items, which are gone then
             return self._store.subscriptions.find(name)
 
-    @outermost
+    @whole
     def unsubscribe(self, name: str) -> None:
         """Remove the subscription; durable on return. Raises ``SubscriptionNotFoundError``, and the errors of
         ``subscribe``."""
-        self.shielded(partial(self._unsubscribe, name))
-
-    def _unsubscribe(self, name: str) -> None:
         with self.alone():
             try:
                 self._store.unsubscribe(self._store.subscriptions.find(name).ready.number)
@@ -634,12 +625,9 @@ class OpenQueue(ClosableQueue):
         """Release the last ``count`` sequences that the transaction holds, with their rejections, and wake threads that
         wait for an item."""
         if count > 0 and self.closed is None and transaction.ready is not None and not transaction.is_invalid:
-            self._put_back_whole(transaction.ready, transaction, count)
+            self._put_back(transaction.ready, transaction, count)
 
-    @outermost
-    def _put_back_whole(self, ready: Availability, transaction: Transaction, count: int) -> None:
-        self.shielded(partial(self._put_back, ready, transaction, count))
-
+    @whole
     def _put_back(self, ready: Availability, transaction: Transaction, count: int) -> None:
         if transaction.rejections:
             for first, length in last_of(transaction.runs, count):
@@ -659,7 +647,7 @@ class OpenQueue(ClosableQueue):
                 self.counts.given_back += count
                 self._wake(count)
 
-    @outermost
+    @whole
     def release_later(
         self, ready: CountedAvailability, later: list[tuple[int, int, float]], transaction: Transaction | None = None
     ) -> None:
@@ -668,12 +656,8 @@ class OpenQueue(ClosableQueue):
         They leave the transaction, if one is given. An interruption finds all of that done, or nothing of it. Wakes
         the waiting threads: their sleep may have to be shorter.
         """
-        if later:
-            self.shielded(partial(self._release_later, ready, later, transaction))
-
-    def _release_later(
-        self, ready: CountedAvailability, later: list[tuple[int, int, float]], transaction: Transaction | None
-    ) -> None:
+        if not later:
+            return
         by_seconds: dict[float, list[Run]] = {}
         for first, count, seconds in later:
             by_seconds.setdefault(seconds, []).append((first, count))

@@ -11,7 +11,7 @@ from functools import partial
 from ..engine.compaction import Copy, share
 from ..engine.store import Store
 from ..errors import ReentrantUseError
-from ..interrupts.call_guard import CallGuard, outermost
+from ..interrupts.call_guard import CallGuard, outermost, whole
 from ..interrupts.locks import Lock
 from .background import BACKGROUND
 from .memory_budget import MemoryBudget, Share
@@ -51,10 +51,10 @@ class SpaceKeeper(CallGuard):
     def check(self) -> None:
         """Raise ``ClosedError`` if the queue is closed."""
 
-    @outermost
+    @whole
     def trim(self) -> None:
         """Begin a new generation of the log, and delete drained segments and those of rollbacks."""
-        self.shielded(self._trim)
+        self._trim()
 
     def _trim(self) -> None:
         with self.alone():
@@ -100,13 +100,13 @@ class SpaceKeeper(CallGuard):
             self._store.end_compaction(copy)
         self._room_waiters.tell()
 
-    @outermost
     def tidy(self) -> None:
         """Give up the space and memory that only a busy queue needs. Raises ``ResourceError``, ``BrokenQueueError`` and
         ``ClosedError``."""
-        self.check_not_compacting()
-        self.shielded(self._tidy)
+        self.check_not_compacting()  # here: a shielded call may be made by another thread
+        self._tidy()
 
+    @whole
     def _tidy(self) -> None:
         generation = self._store.generations.number
         with self.keeping_files(), self.alone():
@@ -172,12 +172,9 @@ class SpaceKeeper(CallGuard):
             if self._is_disowned:
                 self._store.release()
 
-    @outermost
+    @whole
     def resize(self, memory_bytes: int | MemoryBudget | None, segment_bytes: int | None) -> None:
         """Change these bounds; None leaves a bound as it is. Pages that exceed the memory bound are dropped at once."""
-        self.shielded(partial(self._resize, memory_bytes, segment_bytes))
-
-    def _resize(self, memory_bytes: int | MemoryBudget | None, segment_bytes: int | None) -> None:
         with self.writing:
             self.check()
             if memory_bytes is not None:

@@ -8,7 +8,6 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
@@ -38,6 +37,7 @@ from persistentqueue import (
 from persistentqueue.codecs import JSON
 from persistentqueue.core.intervals import Run
 from persistentqueue.core.operations import Delivered
+from persistentqueue.engine.transaction import Transaction
 from persistentqueue.runtime import retries
 from persistentqueue.storage.log_reader import read_log
 from persistentqueue.system.disk import DISK, Disk
@@ -409,19 +409,18 @@ def test_a_flush_of_rejections_for_a_removed_subscription(open_queue: QueueFacto
     assert (queue.stats().rejected, drain(queue)) == (0, [b"a", b"b"])
 
 
-def test_a_subscription_that_goes_meanwhile(open_queue: QueueFactory) -> None:
+def test_a_subscription_that_goes_meanwhile(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """If a subscription is removed between hold and delivery, the dequeue raises ``SubscriptionNotFoundError``."""
-    step = threading.Event()
-
-    def failpoint(name: str) -> None:
-        if name.startswith("commit.1") and step.is_set():
-            step.clear()
-            audit._reader.ready.close()
-
-    queue = open_queue(disk=replace(DISK, failpoint=failpoint), **DEAD)
+    queue = open_queue(**DEAD)
     audit = queue.subscribe("audit")
     put(queue, b"item")
-    step.set()
+    commit = queue._open().commit
+
+    def remove_and_commit(transaction: Transaction) -> None:
+        audit._reader.ready.close()
+        commit(transaction)
+
+    monkeypatch.setattr(queue._open(), "commit", remove_and_commit)
     with audit.session() as session, pytest.raises(SubscriptionNotFoundError):
         session.dequeue()
 

@@ -668,18 +668,15 @@ class Session(SessionState[T]):
             self._begin()
         self._busy = BUSY
         try:
-            self._reject(item, reason, retry, delay_seconds)
+            transaction = self._open()
+            if self._trial is None:
+                needs = "max_attempts=, dead_letter= or retry_delay_seconds="
+                raise ValueError(f"this queue does not count attempts: open it with {needs} to reject items")
+            if isinstance(item, CodecError):
+                reason = reason or item.problem
+            self._trial.reject(transaction, self._consumer(), self._meaning(item), reason, retry, delay_seconds)
         finally:
             self._busy = FREE
-
-    def _reject(self, item: T | CodecError, reason: str, retry: bool, delay_seconds: float | None) -> None:
-        transaction = self._open()
-        if self._trial is None:
-            needs = "max_attempts=, dead_letter= or retry_delay_seconds="
-            raise ValueError(f"this queue does not count attempts: open it with {needs} to reject items")
-        if isinstance(item, CodecError):
-            reason = reason or item.problem
-        self._trial.reject(transaction, self._consumer(), self._meaning(item), reason, retry, delay_seconds)
 
     def extend(self) -> None:
         """Do nothing: in the process that owns the queue, a session holds its items for as long as it lives.

@@ -44,7 +44,7 @@ from stat import S_ISDIR
 from ..core.operations import Decision, Identity, Operation, Prepare
 from ..core.state import State
 from ..errors import CorruptionError, InDoubtError, MemoryShortageError, PersistentQueueError, QueueNotFoundError
-from ..storage.layout import is_name, names_in
+from ..storage.layout import has_name, is_name, names_in
 from ..storage.log_reader import HEAD, NEIGHBOUR, SNAPSHOT, Replay, read_newest
 from ..system.disk import Disk, StatResult, abspath, basename, dirname, join
 from ..system.path_errors import may_pass
@@ -186,7 +186,7 @@ def forget_settled(disk: Disk, directory: str, state: State, last_number: int) -
         try:
             newest = read_newest(disk, join(neighbours, name.name), NEIGHBOUR)
         except (OSError, PersistentQueueError):
-            if _is_gone(disk, join(neighbours, name.name)):
+            if not has_name(disk, join(neighbours, name.name)):
                 gone.append((transaction, name))
             continue
         if newest is not None and name.queue not in {b"", _identity(newest).queue}:
@@ -201,14 +201,6 @@ def forget_settled(disk: Disk, directory: str, state: State, last_number: int) -
             for transaction, name in gone:
                 state.forget(transaction, name)
             state.forgotten = last_number
-
-
-def _is_gone(disk: Disk, directory: str) -> bool:
-    try:
-        disk.lstat(directory)
-    except FileNotFoundError:
-        return True
-    return False
 
 
 def find_copy(disk: Disk, directory: str, identity: bytes, is_own: Callable[[StatResult], bool]) -> str | None:

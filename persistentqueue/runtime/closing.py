@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import sys
 import threading
-from abc import abstractmethod
 from collections.abc import Callable
 
 from ..interrupts.call_guard import whole
@@ -68,9 +67,17 @@ class ClosableQueue(InspectedQueue):
     was_dropped = False
     """True if the program has dropped the queue without a close, and perhaps sessions with it."""
 
-    @abstractmethod
     def settle(self, *, may_wait: bool = True) -> None:
-        """Wait until all flushes that sessions have handed over have ended."""
+        """Wait until all flushes that sessions have handed over have ended. Raise the error of the first that failed.
+
+        With ``may_wait`` off, none of them waits for room any more, and an error is left to its session.
+        """
+        pipelines = pipelines_of(self)
+        for pipeline in pipelines:
+            pipeline.drain(may_wait=may_wait)
+        failures = [pipeline.failure for pipeline in pipelines]
+        for failure in filter(None, failures if may_wait else ()):
+            raise failure
 
     def check_closable(self) -> None:
         """Raise ``ReentrantUseError`` if a close by this thread would wait for a call of the same thread."""

@@ -63,11 +63,10 @@ from ..interrupts.signal_shield import is_exposed
 from ..measuring.stalls import stalled
 from ..storage.publication import LATEST
 from ..system.disk import DISK, Disk
-from ..system.event_log import telling
+from ..system.event_log import LOGGER
 from ..system.wakeup import LONGEST_SECONDS
 from .closing import ClosableQueue
 from .group_commit import GroupCommit
-from .pipeline import pipelines_of
 from .waiting import ItemWaiters, Waiter
 
 T = TypeVar("T")
@@ -119,8 +118,7 @@ class OpenQueue(ClosableQueue):
         if keep is not None:
             keep(self)
         try:
-            with telling():
-                self._open_store(open_store, lock_timeout_seconds, disk)
+            self._open_store(open_store, lock_timeout_seconds, disk)
             self._waiters = ItemWaiters(self.mutex, self._store.inbox.watched)
             """Threads that wait for an item."""
             self._give_back_soon()
@@ -130,9 +128,11 @@ class OpenQueue(ClosableQueue):
             self._store.dependent = self
             if self._store.broken is not None:
                 self.is_usable = False
-        except BaseException:
+        except BaseException as error:
             if hasattr(self, "_store"):
                 self.shielded(self._store.close)
+            if isinstance(error, CorruptionError):  # behind the close: an interruption of this must not keep the lock
+                LOGGER.error("%s", error)
             raise
 
     def _open_store(self, open_store: OpenStore, timeout_seconds: float, disk: Disk) -> None:
@@ -683,18 +683,6 @@ class OpenQueue(ClosableQueue):
             # Another thread waits for the mutex, since a consumer may wait for these items, and no other call may come.
             with suppress(RuntimeError):  # no more threads: the next call discards it
                 _thread.start_new_thread(self._discard_abandoned, ())
-
-    def settle(self, *, may_wait: bool = True) -> None:
-        """Wait until all flushes that sessions have handed over have ended. Raise the error of the first that failed.
-
-        With ``may_wait`` off, none of them waits for room any more, and an error is left to its session.
-        """
-        pipelines = pipelines_of(self)
-        for pipeline in pipelines:
-            pipeline.drain(may_wait=may_wait)
-        failures = [pipeline.failure for pipeline in pipelines]
-        for failure in filter(None, failures if may_wait else ()):
-            raise failure
 
     def check(self) -> None:
         """Raise ``ClosedError`` if the queue is closed. Discard what dropped sessions have left behind."""

@@ -98,10 +98,6 @@ class Retries:
             ) from None
         return checked_delay(seconds)
 
-    def pieces(self, ready: CountedAvailability, runs: Iterable[Run]) -> list[tuple[int, int, int]]:
-        """Return the runs in parts with equal numbers of attempts: the first sequence, the count, and that number."""
-        return self.open_queue.attempts_in(ready.number, runs)
-
     def delayed(self, ready: CountedAvailability, first: int, count: int, seconds: float) -> Delayed:
         """Return the operation of the log for a delay that begins now."""
         delay_ns = int(seconds * _NS)
@@ -402,7 +398,7 @@ class Trial:
         if not (isinstance(reader, CountedReader) and isinstance(error, Exception) and retries.open_queue.is_usable):
             return
         work = Transaction(reader.counted)
-        pieces = retries.pieces(reader.counted, transaction.runs)
+        pieces = retries.open_queue.attempts_in(reader.counted.number, transaction.runs)
         work.runs = [(first, count) for first, count, times in pieces if retries.is_used_up(times)]
         if work.runs:
             kept, given = without(transaction.runs, work.runs), transaction.given - count_of(work.runs)
@@ -420,7 +416,7 @@ class Trial:
         assert isinstance(ready, CountedAvailability)
         later = [
             (first, count, seconds)
-            for first, count, times in retries.pieces(ready, transaction.runs)
+            for first, count, times in retries.open_queue.attempts_in(ready.number, transaction.runs)
             if not retries.is_used_up(times) and (seconds := retries.delay_seconds(times))
         ]
         # In steps: each operation takes its time, and the flushes of other threads come in between. But each step

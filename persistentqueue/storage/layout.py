@@ -440,7 +440,7 @@ def find_copy(disk: Disk, path: str) -> str | None:
 
     A repair that was cut short leaves its copies, and those of the next one would be the same.
     """
-    for copy in takewhile(partial(_has_name, disk), _damaged_names(path)):
+    for copy in takewhile(partial(has_name, disk), _damaged_names(path)):
         with suppress(FileNotFoundError):  # there is no such file
             if is_copy(disk, path, copy):
                 sync_directory(disk, dirname(path))
@@ -450,7 +450,7 @@ def find_copy(disk: Disk, path: str) -> str | None:
 
 def _damaged_name(disk: Disk, path: str) -> str:
     """Return a free name for a damaged file."""
-    return next(name for name in _damaged_names(path) if not _has_name(disk, name))
+    return next(name for name in _damaged_names(path) if not has_name(disk, name))
 
 
 def _damaged_names(path: str) -> Iterator[str]:
@@ -462,7 +462,8 @@ def _damaged_names(path: str) -> Iterator[str]:
     yield from (f"{path}.{1 << power}{DAMAGED_SUFFIX}" for power in count(1))
 
 
-def _has_name(disk: Disk, path: str) -> bool:
+def has_name(disk: Disk, path: str) -> bool:
+    """Return whether there is anything of this name. Raises ``OSError`` if that is not known."""
     try:
         disk.lstat(path)
     except FileNotFoundError:

@@ -16,22 +16,10 @@ damage is not overlooked.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from ..errors import CorruptionError, MemoryShortageError
 
 LOGGER = logging.getLogger("persistentqueue")
-
-
-@contextmanager
-def telling() -> Iterator[None]:
-    """Log the ``CorruptionError`` that ends this block, and raise it again."""
-    try:
-        yield
-    except CorruptionError as error:
-        LOGGER.error("%s", error)  # noqa: TRY400 - the caller gets the traceback
-        raise
 
 
 class Damage:

@@ -132,18 +132,18 @@ def decode_frame(data: bytes, offset: int, salt: int, file: str, base: int = 0) 
     return Frame(offset, end + base, number, previous, checksum, decoded)
 
 
-def decode_lone_transaction(data: bytes, offset: int, salt: int, file: str) -> tuple[int, Iterator[Operation]]:
-    """Check the frame at ``offset``, which must hold one transaction, and return its end and an iterator over its
+def decode_lone_transaction(data: bytes, salt: int, file: str) -> tuple[int, Iterator[Operation]]:
+    """Check the frame that begins the data, which must hold one transaction; return its end, and an iterator over its
     operations.
 
     For a frame that another process wrote: operations are decoded one at a time, and only those that the caller keeps
     stay in memory. Raises ``CorruptionError``, also during the iteration.
     """
-    opened = _open(data, offset, salt, file)
-    return opened.end, _decode_lone(data, opened, file, offset)
+    opened = _open(data, 0, salt, file)
+    return opened.end, _decode_lone(data, opened, file)
 
 
-def _decode_lone(data: bytes, opened: _Opened, file: str, offset: int) -> Iterator[Operation]:
+def _decode_lone(data: bytes, opened: _Opened, file: str) -> Iterator[Operation]:
     at, end = opened.body_at, opened.end
     try:
         (count,) = unpack(_U32, data, at, end)
@@ -157,7 +157,7 @@ def _decode_lone(data: bytes, opened: _Opened, file: str, offset: int) -> Iterat
         if at < end:
             raise FieldError("the end of the frame", f"{end - at} bytes more")
     except FieldError as damage:
-        raise CorruptionError(file, offset, *damage.args) from None
+        raise CorruptionError(file, 0, *damage.args) from None
 
 
 def _open(data: bytes, offset: int, salt: int, file: str, base: int = 0) -> _Opened:

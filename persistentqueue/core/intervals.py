@@ -228,12 +228,11 @@ class Intervals:
             self.size -= end - self._firsts[0]
             self._firsts[0] = end
 
-    def pop_lowest(self, count: int) -> Run:
-        """Remove and return the lowest run, or its first ``count`` members. The set must not be empty."""
+    def pop_lowest(self) -> int:
+        """Remove the lowest run, and return the number behind it. The set must not be empty."""
         first, end = self._firsts[self._start], self._ends[self._start]
-        count = min(count, end - first)
-        self.remove(first, count)
-        return first, count
+        self.remove(first, end - first)
+        return end
 
     def run_from(self, sequence: int) -> Run | None:
         """Return the lowest run of members from ``sequence`` on; None if there is none."""
@@ -468,13 +467,13 @@ class Cursor:
             return
         self.frontier = first + count
         if self.consumed.size and self.consumed.lowest == self.frontier:
-            self.frontier += self.consumed.pop_lowest(2**63)[1]
+            self.frontier = self.consumed.pop_lowest()
 
     def consume_all(self, runs: Intervals) -> None:
         """Consume all of these sequences. None of them is consumed yet."""
         self.consumed.unite(runs)
         if self.consumed.size and self.consumed.lowest == self.frontier:
-            self.frontier += self.consumed.pop_lowest(2**63)[1]
+            self.frontier = self.consumed.pop_lowest()
 
     def consume_rest(self, first: int, end: int) -> list[Run]:
         """Consume those of the sequences ``first … end - 1`` that are not consumed, and return their runs."""

@@ -401,7 +401,7 @@ def read_publication(disk: Disk, path: str) -> Publication:
             raise CorruptionError(path, 0, f"a published file of {size_bytes} bytes", f"{header}")
         try:
             data = read_needed(disk, fd, room_bytes, end, path)
-            frame_bytes, operations = decode_lone_transaction(data, 0, header.salt, path)
+            frame_bytes, operations = decode_lone_transaction(data, header.salt, path)
             length_bytes = end - HEADER_BYTES
             publication = _decode(operations, header.salt, length_bytes)
         except MemoryError:

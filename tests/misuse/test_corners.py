@@ -239,7 +239,7 @@ def lone(body: bytes, transactions: int, operations: int) -> bytes:
 def test_a_lone_transaction_that_contradicts_itself(data: bytes, message: str) -> None:
     """The counts in a frame of another process are checked against the content of the frame."""
     with pytest.raises(CorruptionError, match=message):
-        list(decode_lone(data, 0, SALT, "file")[1])
+        list(decode_lone(data, SALT, "file")[1])
 
 
 @pytest.mark.parametrize(

@@ -67,13 +67,13 @@ def test_remove_any_part_of_a_run(members: set[int], data: st.DataObject) -> Non
     assert len(intervals) == len(members) - length
 
 
-@given(MEMBERS.filter(bool), st.integers(1, 50))
-def test_pop_lowest(members: set[int], count: int) -> None:
-    """``pop_lowest`` removes the lowest run, or its beginning."""
+@given(MEMBERS.filter(bool))
+def test_pop_lowest(members: set[int]) -> None:
+    """``pop_lowest`` removes the lowest run, and no other member."""
     intervals = make(members)
-    run = next(iter(intervals))
-    assert intervals.pop_lowest(count) == (run[0], min(run[1], count))
-    assert members_of(intervals) == sorted(members)[min(run[1], count) :]
+    first, count = next(iter(intervals))
+    assert intervals.pop_lowest() == first + count
+    assert members_of(intervals) == sorted(members)[count:]
 
 
 @pytest.mark.parametrize(("first", "count"), [(4, 2), (5, 1), (7, 1), (0, 6), (6, 9), (0, 20)])
@@ -298,7 +298,7 @@ def test_the_lowest_runs_come_and_go_without_moves_of_the_others() -> None:
             intervals.add(first, count)
         assert intervals.runs() == [(2 * number, 1) for number in range(gaps)]
     for _ in range(gaps):
-        intervals.pop_lowest(1)
+        intervals.pop_lowest()
     assert not places
     assert 0 < places.moved < 6 * gaps
 
@@ -309,8 +309,7 @@ def test_any_order_of_changes(changes: list[tuple[int, int]]) -> None:
     intervals, members = Intervals(), set[int]()
     for number, kind in changes:
         if kind == 0 and members:
-            first, count = intervals.pop_lowest(2)
-            members -= set(range(first, first + count))
+            members -= set(range(intervals.lowest, intervals.pop_lowest()))
         elif kind == 1 and members:
             moved: list[tuple[int, int]] = []
             intervals.move_lowest(2, moved)

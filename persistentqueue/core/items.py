@@ -233,28 +233,17 @@ class Batch:
             return
         ends = list(accumulate(sizes, initial=0))
         self._each_bytes = MIXED
-        start = 0
-        while start < len(items):
-            stop = self._fitting(ends, start)
-            if stop == start and self.items:
-                spill()
-                continue
-            stop = max(stop, start + 1)
+        for start, stop in fitting_parts(ends, self._most_bytes, self._cost_bytes, spill):
             self.items += items[start:stop]
             self.payload_bytes += ends[stop] - ends[start]
-            start = stop
 
     def clear(self) -> None:
         """Remove all items."""
         self.items, self.payload_bytes, self._each_bytes = [], 0, MIXED
 
-    def _cost_bytes(self, count: int, size_bytes: int) -> int:
+    def _cost_bytes(self, count: int = 0, size_bytes: int = 0) -> int:
         """Return the cost of the batch with ``count`` more items of ``size_bytes`` bytes in all."""
         return self.payload_bytes + size_bytes + ITEM_OVERHEAD_BYTES * (len(self.items) + count)
-
-    def _fitting(self, ends: list[int], start: int) -> int:
-        """Return up to which index the items from ``start`` on fit; ``ends`` are their cumulated lengths."""
-        return _fitting(ends, start, self._most_bytes - self._cost_bytes(-start, -ends[start]))
 
 
 class ColumnBatch:
@@ -279,15 +268,8 @@ class ColumnBatch:
             return
         lengths, payload = memoryview(columns.lengths), memoryview(columns.payload)
         ends = list(accumulate(columns.sizes(), initial=0))
-        start = 0
-        while start < len(columns):
-            stop = _fitting(ends, start, self._most_bytes - self._cost_bytes(-start, -ends[start]))
-            if stop == start and self.count:
-                spill()
-                continue
-            stop = max(stop, start + 1)
+        for start, stop in fitting_parts(ends, self._most_bytes, self._cost_bytes, spill):
             self._add(lengths[LENGTH_BYTES * start : LENGTH_BYTES * stop], payload[ends[start] : ends[stop]])
-            start = stop
 
     def joined(self) -> Columns:
         """Return all items."""
@@ -305,15 +287,31 @@ class ColumnBatch:
         self.count += len(lengths) // LENGTH_BYTES
         self.payload_bytes += len(payload)
 
-    def _cost_bytes(self, count: int, size_bytes: int) -> int:
+    def _cost_bytes(self, count: int = 0, size_bytes: int = 0) -> int:
         """Return the cost of the batch with ``count`` more items of ``size_bytes`` bytes in all."""
         return self.payload_bytes + size_bytes + ITEM_OVERHEAD_BYTES * (self.count + count)
 
 
-def _fitting(ends: list[int], start: int, room_bytes: int) -> int:
-    """Return up to which index the items from ``start`` on fit; ``ends`` are their cumulated lengths."""
-    fits = bisect_right(range(start + 1, len(ends)), room_bytes, key=lambda at: ends[at] + ITEM_OVERHEAD_BYTES * at)
-    return start + fits
+def fitting_parts(
+    ends: list[int], most_bytes: int, cost_bytes: Callable[[], int], spill: Callable[[], None]
+) -> Iterator[tuple[int, int]]:
+    """Yield the begin and the end of each part of items to add to memory that may cost at most ``most_bytes``.
+
+    ``ends`` are the cumulated lengths of the items, from 0 on. ``cost_bytes`` returns what the memory costs now. If
+    not even the next item fits, ``spill`` is called, which empties the memory. A single item fits in any case.
+    """
+    start = 0
+    while start < len(ends) - 1:
+        now_bytes = cost_bytes()
+        most = most_bytes - now_bytes + ends[start] + ITEM_OVERHEAD_BYTES * start
+        places = range(start + 1, len(ends))
+        stop = start + bisect_right(places, most, key=lambda at: ends[at] + ITEM_OVERHEAD_BYTES * at)
+        if stop == start and now_bytes:
+            spill()
+            continue
+        stop = max(stop, start + 1)
+        yield start, stop
+        start = stop
 
 
 def checked_marker(marker: object, what: str = "a marker") -> tuple[str, int]:

@@ -11,6 +11,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..codecs import Codec, T, advice_on_hold
@@ -18,7 +19,7 @@ from ..codecs.held_items import ALIKE, OTHER, decode_held
 from ..core.availability import Taken
 from ..core.block import MIXED
 from ..core.intervals import Run, append_run, count_of, united
-from ..core.items import Alike, checked_held, checked_marker, checked_timeout, checked_truth
+from ..core.items import Alike, checked_held, checked_marker, checked_timeout, checked_truth, fitting_parts
 from ..core.page_cache import ITEM_OVERHEAD_BYTES
 from ..drawing.text import many
 from ..engine.reader import Reader
@@ -399,19 +400,9 @@ class SessionState(SessionCalls, Generic[T]):
 
     def _enqueue_large(self, transaction: Transaction, items: list[bytes]) -> None:
         """Buffer items that exceed the memory of the session, and spill as often as necessary."""
-        start = 0
-        while start < len(items):
-            room_bytes = self._spill_bytes - transaction.cost_bytes
-            stop, part_bytes = start, 0
-            while stop < len(items):
-                part_bytes += len(items[stop]) + ITEM_OVERHEAD_BYTES
-                if part_bytes > room_bytes and stop > start:
-                    break
-                stop += 1
+        ends, spill = list(accumulate(map(len, items), initial=0)), partial(self._open_queue.spill, transaction)
+        for start, stop in fitting_parts(ends, self._spill_bytes, lambda: transaction.cost_bytes, spill):
             transaction.add(items[start:stop])
-            start = stop
-            if start < len(items):
-                self._open_queue.spill(transaction)
 
 
 class _JointFlush:

@@ -21,7 +21,7 @@ from persistentqueue.runtime.session_state import put_at_once
 from persistentqueue.storage.segment_files import Segments
 from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
-from tests.support.queues import crash, drain, put, segment_files
+from tests.support.queues import crash, drain, put, segment_files, spilling_session
 
 
 def test_transaction_over_several_segments(open_queue: QueueFactory, directory: Path) -> None:
@@ -99,6 +99,26 @@ def test_items_behind_a_spill_are_measured_anew(open_queue: QueueFactory) -> Non
         session.flush()
     crash(queue)  # so that the items come from the file
     assert drain(open_queue()) == [b"aa", b"bb", b"c", b"ddd"]
+
+
+def test_several_items_spill_where_each_of_them_would(open_queue: QueueFactory) -> None:
+    """``enqueue_many`` spills before an item that does not fit, as ``enqueue`` does: only a single item may be larger
+    than what a session keeps."""
+    queue, chance = open_queue(), Random(7)
+    for _ in range(50):
+        items = [bytes(chance.choice([0, 10, 100, 1000])) for _ in range(chance.randrange(2, 12))]
+        with spilling_session(queue, 400) as one, spilling_session(queue, 400) as many:
+            for item in items:
+                one.enqueue(item)
+            many.enqueue_many(items[:1])
+            many.enqueue_many(items[1:])
+            parts = [
+                ([piece.count for piece in each.pieces], each.items, each.cost_bytes)
+                for each in (one._open(), many._open())
+            ]
+            assert parts[0] == parts[1]
+            one.rollback()
+            many.rollback()
 
 
 def test_spill_that_breaks(open_queue: QueueFactory) -> None:

@@ -34,7 +34,7 @@ from ..storage.locations import DATA_DIRECTORY, Places
 from ..storage.publication import Publication, is_published, read_publication
 from ..storage.segment import parse_segment_name, segment_name, was_published
 from ..system.disk import Disk, join
-from .replay import read_waiting
+from .replay import look_into_inbox, read_waiting
 
 _NAME = re.compile(rb"[0-7][0-9a-f]{15}-[0-9a-f]{16}\.seg")
 _BEFORE_NAME = len(encode_operation(Adoption(0, 0, 0, "")))
@@ -62,24 +62,35 @@ def find_adoptions(
                     yield [*adoptions, *others]
 
 
-def find_outdated(disk: Disk, places: Places, state: State, first_number: int) -> Iterator[list[Operation]]:
-    """Yield the operations that adopt each renamed file again whose marker is not above the recorded one.
+def find_outrun(
+    disk: Disk, places: Places, state: State, first_number: int, markers: Mapping[str, int], files: dict[str, str]
+) -> Iterator[list[Operation]]:
+    """Yield the operations that adopt each file again that later frames have outrun.
 
-    A lost frame has adopted these files: their numbers are from ``first_number`` on, and the ``state`` does not know
-    them. The caller applies the operations to it before it asks for the next ones.
+    A lost frame has adopted the renamed files: their numbers are from ``first_number`` on, and the ``state`` does not
+    know them. A file in the inbox counts if its marker is above that of ``markers``, which are from before the first
+    lost frame. ``files`` maps the names in the inbox to paths; the renamed files are added to it. The caller applies
+    the operations to the state before it asks for the next ones.
     """
+    found, renamed, top = list[tuple[int, Publication]](), dict[str, str](), 0
     for name in sorted(names_in(disk, places.path(DATA_DIRECTORY))):
-        number = parse_segment_name(name)
-        path = places.path(join(DATA_DIRECTORY, name))
-        if number is None or number < first_number or number in state.segments or not was_published(disk, path):
-            continue
-        with suppress(FileNotFoundError, PersistentQueueError):
-            publication = read_publication(disk, path)
-            marker, version = publication.marker or ("", 0)
-            is_outdated = version <= state.markers.get(marker, -1)
-            if is_outdated and is_published(publication.name) and publication.items:
-                adoptions, others = _adopt(publication, number, state.next_sequence)
-                yield [*adoptions, *(each for each in others if isinstance(each, Enqueue))]
+        top = number = parse_segment_name(name) or top
+        path = join(DATA_DIRECTORY, name)
+        if first_number <= number and number not in state.segments and was_published(disk, places.path(path)):
+            with suppress(FileNotFoundError, PersistentQueueError):
+                publication = read_publication(disk, places.path(path))
+                renamed[publication.name] = path
+                found.append((number, publication))
+    found += ((0, publication) for publication in read_waiting(disk, places, files))
+    for number, publication in found:
+        marker, version = publication.marker or ("", 0)
+        is_outrun = version <= state.markers.get(marker, -1) and (number or version > markers.get(marker, -1))
+        if is_outrun and is_published(publication.name) and publication.items:
+            if not number:
+                files |= renamed  # parts that this manifest names
+            last = number or max(top, state.next_segment - 1) + len(publication.files)
+            adoptions, others = _adopt(publication, last, state.next_sequence)
+            yield [*adoptions, *(each for each in others if isinstance(each, Enqueue))]
 
 
 def _adopt(publication: Publication, last: int, sequence: int) -> tuple[list[Operation], list[Operation]]:
@@ -95,9 +106,13 @@ def _adopt(publication: Publication, last: int, sequence: int) -> tuple[list[Ope
     return adoptions, others
 
 
-def count_doubtful(disk: Disk, places: Places, inbox: Mapping[str, str], most: int) -> int:
-    """Return the number of published files in the inbox that a lost frame may have adopted.
+def count_doubtful(disk: Disk, places: Places, markers: Mapping[str, int], most: int) -> int:
+    """Return the number of published files in the inbox that a lost frame may have adopted, and that are adopted again.
 
-    They have no more items than the ``most`` that lost frames have enqueued.
+    They have no more items than the ``most`` that lost frames have enqueued, and are not repeated by their markers.
     """
-    return sum(0 < each.items <= most for each in read_waiting(disk, places, inbox)) if most else 0
+    count = 0
+    for publication in read_waiting(disk, places, look_into_inbox(disk, places)) if most else ():
+        marker, version = publication.marker or ("", 0)
+        count += 0 < publication.items <= most and version > markers.get(marker, -1)
+    return count

@@ -63,7 +63,7 @@ from ..system.disk import Disk, join
 from ..system.progress import SILENT, Meter
 from ..system.trust import need_regular, opened_plain
 from .in_doubt import Decide
-from .lost_adoptions import count_doubtful, find_adoptions, find_outdated
+from .lost_adoptions import count_doubtful, find_adoptions, find_outrun
 from .opening import finish_adoptions
 from .replay import Recovered, is_written, look_into_inbox, recover, sort_files
 
@@ -166,9 +166,8 @@ def _set_rest_aside(disk: Disk, places: Places, salvaged: Salvaged) -> None:
     if salvaged.without_log:
         recovered.keep_segments()
     recovered.sweep, recovered.set_aside = [], recovered.sweep + recovered.set_aside
-    inbox = look_into_inbox(disk, places)
     doubtful = salvaged.again + sum(map(is_published, recovered.orphans.values()))
-    doubtful += count_doubtful(disk, places, inbox, salvaged.skipped)
+    doubtful += count_doubtful(disk, places, recovered.state.markers, salvaged.skipped)
     if doubtful:
         salvaged.problems.append(
             f"{places.path(INBOX_DIRECTORY)}: {many(doubtful, 'published file')} may have been adopted by a lost "
@@ -205,16 +204,17 @@ def _salvage_log(disk: Disk, places: Places, decide: Decide, meter: Meter) -> Sa
     salvaged = Salvaged(Recovered(state, intact))
     salts = {number: segment.salt for number, segment in state.segments.items()}
     doubted, inbox, unfolding = False, look_into_inbox(disk, places), Unfolding()
+    markers = state.markers  # a copy from the first lost frame on
     for at, (before, frame) in enumerate(pairwise(intact.frames), 1):
         if frame.offset > before.end:
-            doubted = True
+            doubted, markers = True, markers if doubted else state.markers.copy()
             proven = find_adoptions(disk, places, data, before.end, frame.offset, inbox)
             # Behind a prepare, the numbers of the next frame must tell first whether the prepared items are there.
             for adoption in proven if unfolding.prepared is None else ():
                 _salvage_adoption(salvaged, adoption, intact.frames[at:], inbox)
         operations = unfolding.counting_anyway(frame)
         if not intact.synced and not _has_blocks(disk, places, salts, operations, inbox):
-            doubted = True
+            doubted, markers = True, markers if doubted else state.markers.copy()
             _drop_frame(places, salvaged, frame, operations)
         else:
             _salvage_frame(disk, places, salvaged, frame, operations, doubted=doubted, inbox=inbox)
@@ -228,8 +228,10 @@ def _salvage_log(disk: Disk, places: Places, decide: Decide, meter: Meter) -> Sa
         except (StateError, CorruptionError) as damage:
             salvaged.recovered.prepared = None
             salvaged.problems.append(str(damage))
-    for adoption in find_outdated(disk, places, state, intact.checkpoint.next_segment):
-        salvaged.again += _salvage_adoption(salvaged, adoption, (), inbox)
+    adopted = salvaged.recovered.adopted.values()
+    files = {name: path for name, path in inbox.items() if path not in adopted}
+    for adoption in find_outrun(disk, places, state, intact.checkpoint.next_segment, markers, files):
+        salvaged.again += _salvage_adoption(salvaged, adoption, (), files)
     return salvaged
 
 

@@ -144,10 +144,11 @@ def test_a_lost_adoption_with_numbers_that_no_queue_can_have(tmp_path: Path, dam
 
 @pytest.mark.parametrize("parts", [False, True])
 @pytest.mark.parametrize("consumed", [1, 2])
-def test_a_lost_adoption_whose_marker_was_outrun(tmp_path: Path, parts: bool, consumed: int) -> None:
-    """A renamed file of a lost adoption is kept if a later frame has recorded a higher version of its marker. It
-    counted as repeated, and was deleted."""
-    path = adopted(tmp_path, renames=True, parts=parts, consumed=consumed, outrun=True)
+@pytest.mark.parametrize("renames", [False, True])
+def test_a_lost_adoption_whose_marker_was_outrun(tmp_path: Path, renames: bool, parts: bool, consumed: int) -> None:
+    """A file of a lost adoption is kept if a later frame has recorded a higher version of its marker. It counted as
+    repeated, and was deleted."""
+    path = adopted(tmp_path, renames=renames, parts=parts, consumed=consumed, outrun=True)
     flip(log_file(path), adoption_of(path)[1])
     report = repair(path)
     assert report.lost == (((1, 2),) if consumed == 1 else ((2, 1),))
@@ -156,6 +157,41 @@ def test_a_lost_adoption_whose_marker_was_outrun(tmp_path: Path, parts: bool, co
         assert queue.marker("marker") == 8
     assert taken_out(path) == [b"later", b"p0", b"p1"]
     assert repair(path).problems == ()
+
+
+@pytest.mark.parametrize("renamed", ["first part", "manifest"])
+def test_a_lost_adoption_that_was_outrun_and_renamed_in_part(tmp_path: Path, renamed: str) -> None:
+    """The files of a manifest are found again where they are: some in the inbox, and some among the segments."""
+    path = adopted(tmp_path, renames=True, parts=True, outrun=True)
+    flip(log_file(path), adoption_of(path)[1])
+    first, second, manifest = segment_files(path)[1:]
+    for file in (first, second, manifest):
+        if file is not {"first part": first, "manifest": manifest}[renamed]:
+            file.rename(path / "inbox" / read_publication(DISK, str(file)).name)
+    report = repair(path)
+    assert any("1 published file may have been adopted by a lost frame" in problem for problem in report.problems)
+    assert taken_out(path) == [b"later", b"p0", b"p1"]
+    assert [*(path / "inbox").iterdir()] == []
+    assert repair(path).problems == ()
+
+
+def test_a_file_that_is_repeated_behind_a_lost_frame(tmp_path: Path) -> None:
+    """A file whose marker was recorded before the first lost frame is repeated: its items do not come, and the report
+    does not announce them."""
+    path = tmp_path / "queue"
+    queue = PersistentQueue(path, **SETTINGS)  # type: ignore[arg-type]
+    with queue.session() as session:
+        session.enqueue(b"own")
+        session.flush(("marker", 8))
+    put_each(queue, ITEMS[:3])
+    crash(queue)
+    flip(log_file(path), replay_of(path).frames[3].offset + 50)
+    with Producer(path) as producer:
+        producer.enqueue(b"p0")
+        producer.flush(("marker", 8))
+    report = repair(path)
+    assert report.lost == ((2, 1),) and not [problem for problem in report.problems if "adopted" in problem]
+    assert taken_out(path) == [b"own", ITEMS[0], ITEMS[2]]
 
 
 def test_a_lost_adoption_of_parts_without_their_manifest(tmp_path: Path) -> None:

@@ -250,8 +250,8 @@ class View(Uncopyable):
         self._envelopes = envelopes
         """Opens the blocks that are compressed or encrypted."""
         self._identity: str | None = None
-        self._oldest: tuple[int, int] | None = None
-        """Sequence and time of the oldest item: each is read once."""
+        self._oldest: tuple[tuple[int, int], int | None] = (0, 0), None
+        """Sequence and time of the oldest item, which is read once while a look continues the one before it."""
 
     def __repr__(self) -> str:
         return f"View({self._directory!r})"
@@ -544,14 +544,14 @@ class View(Uncopyable):
     def _find_oldest(self, places: Places, recovered: Recovered, runs: tuple[Run, ...]) -> int | None:
         if not runs:
             return None
-        first = runs[0][0]
-        if self._oldest is None or self._oldest[0] != first:
-            self._oldest = None
+        which = runs[0][0], self._onlooker.beginnings
+        if self._oldest[0] != which or self._oldest[1] is None:
+            self._oldest = which, None
             with suppress(CorruptionError, OSError):
                 # A busy consumer takes the first item during almost each look: a new plan would not have it.
-                for found in self._read([(first, 1)], True, _CLOSED, seen=(places, recovered)):
-                    self._oldest = first, found.time_ns
-        return self._oldest[1] if self._oldest is not None else None
+                for found in self._read([(which[0], 1)], True, _CLOSED, seen=(places, recovered)):
+                    self._oldest = which, found.time_ns
+        return self._oldest[1]
 
 
 def _named(blocks: Iterator[Found], directory: str) -> Generator[Found, None, None]:

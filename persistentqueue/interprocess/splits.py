@@ -206,6 +206,9 @@ class Onlooker:
         self._end = Last(0, 0, 0)
         """The last frame of the log that the last look has found."""
         self._is_durable = False
+        self.beginnings = 0
+        """Number of looks that have read a log from its beginning. The log may then be that of a restored backup, in
+        which sequences have other items."""
 
     def __reduce__(self) -> tuple[type[Onlooker], tuple[Disk, str, bool]]:
         """Return how to rebuild an onlooker of this queue that has not looked yet."""
@@ -238,6 +241,7 @@ class Onlooker:
         except (CorruptionError, FileNotFoundError):  # a newer generation has just replaced this log
             pass
         self._last = None
+        self.beginnings += 1
         places, recovered = look(self._disk, self._directory, durably, self._decide)
         return self._keep(places, recovered, durably)
 

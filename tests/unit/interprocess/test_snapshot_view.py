@@ -185,6 +185,22 @@ def test_the_oldest_item_has_the_time_of_its_block(open_queue: QueueFactory, dir
     assert view.times_of([0, 1, 7]) == {1: second}
 
 
+def test_the_oldest_item_after_a_restore(open_queue: QueueFactory, directory: Path, tmp_path: Path) -> None:
+    """After a backup was restored, a sequence may be another item: the view reads its time again."""
+    view, backup = View(directory), tmp_path / "backup"
+    open_queue().close()
+    shutil.copytree(directory, backup)
+    queue = open_queue()
+    put(queue, b"before")
+    before_ns = view.look().oldest_ns
+    queue.close()
+    shutil.rmtree(directory)
+    shutil.copytree(backup, directory)
+    put(open_queue(), b"behind")
+    seen = view.look()
+    assert seen.runs == ((0, 1),) and seen.oldest_ns == View(directory).look().oldest_ns != before_ns
+
+
 def test_a_file_that_is_missing_has_no_size(open_queue: QueueFactory, directory: Path) -> None:
     """If a segment file is missing after a crash, its size is 0, and the log has all items that were flushed."""
     queue = open_queue()

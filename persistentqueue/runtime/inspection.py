@@ -492,6 +492,8 @@ class InspectedQueue(SpaceKeeper):
 
         def uses() -> Callable[[], list[SegmentUse]]:
             """Look at the segments, and at what the sessions keep of them."""
+            if store.subscriptions.plain is not None:
+                store.subscriptions.plain.ready.recall()  # no thread takes an item between the two looks
             current, pinned = store.segments.current, store.segments.pinned
             number = current.number if current is not None else None
             unlogged = [created.number for created in store.segments.unlogged]

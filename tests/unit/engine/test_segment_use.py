@@ -15,6 +15,7 @@ from persistentqueue import CorruptionError, Holder, PersistentQueue, Session
 from persistentqueue.core.header import HEADER_BYTES
 from persistentqueue.core.intervals import Intervals, Run
 from persistentqueue.engine import segment_use
+from persistentqueue.engine.segment_use import Hold
 from persistentqueue.engine.transaction import Transaction
 from persistentqueue.runtime import pipeline as pipeline_module
 from persistentqueue.runtime.open_queue import OpenQueue
@@ -244,6 +245,27 @@ def test_a_session_has_the_name_of_its_thread(open_queue: QueueFactory) -> None:
         assert [holder.session for holder in queue.explain()[0].holders] == ["worker 7", "another"]
     sessions.pop().close()
     assert queue.explain()[0].holders == ()
+
+
+def test_no_item_leaves_the_lane_between_two_counts(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each item is ready or held by a named session, while threads dequeue without the mutex. ``explain`` called those
+    held by no known session which a thread took behind the look at its session."""
+    queue = open_queue()
+    put(queue, *[b"x"] * 10)
+
+    def look(session: Session) -> Hold | None:
+        hold = hold_of(session)
+        if session._lane:  # as another thread takes from it
+            next(session._takes)
+        return hold
+
+    monkeypatch.setattr("persistentqueue.queue.hold_of", look)
+    with queue.session("worker") as session:
+        session.dequeue()
+        (use,) = queue.explain()
+        assert (use.ready, use.held, [holder.items for holder in use.holders]) == (9, 1, [1])
+        assert len(session.dequeue_many(9)) == 9
+        session.flush()
 
 
 def test_what_is_drained_goes_with_the_next_trim(open_queue: QueueFactory) -> None:

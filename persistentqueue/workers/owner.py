@@ -424,12 +424,16 @@ class Owner(Generic[T]):
         link = None if is_long else self._take_control()
         if link is None or link.is_lost:
             link, _ = self.reach(self.calling(), since_seconds)
-        answer = link.call(message)
-        link.end()
+        try:
+            answer = link.call(message)
+            link.end()
+        except BaseException:  # a call that was interrupted ends its connection
+            link.close()
+            raise
         if is_long:
             link.close()
             return answer
-        self._control.append(link)  # only now: a call that was interrupted ends its connection
+        self._control.append(link)
         if self.closed:  # meanwhile, by another thread
             self.end_control()
         return answer

@@ -1727,6 +1727,27 @@ def test_a_long_call_holds_up_no_other_one(
         assert len(shared._owner._control) == 1  # the connection of the long call has ended
 
 
+def test_a_call_that_is_interrupted_closes_its_connection(served: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a Ctrl-C no connection is left open until its object is collected, with a ``ResourceWarning``."""
+    queue, join = served()
+    put(queue, b"1")
+    finish, links = Link._finish, list[Link]()
+
+    def interrupted(link: Link, going: Going) -> Message:
+        answer = finish(link, going)
+        if isinstance(going.message, Call):
+            links.append(link)
+            raise KeyboardInterrupt
+        return answer
+
+    with join() as shared:
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Link, "_finish", interrupted)
+            len(shared)
+        assert [link.is_lost for link in links] == [True]
+        assert len(shared) == 1
+
+
 def test_a_call_that_must_not_be_repeated_is_not_repeated(served: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the owner ends during ``clear``, its outcome is unknown. A call that only looks is made again."""
     queue, join = served()

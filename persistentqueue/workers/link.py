@@ -135,10 +135,12 @@ class Link:
 
     def part(self) -> None:
         """Say that the worker will not ask for the outcome of its flushes, and end the connection."""
-        if not self.is_lost and self.going is None:
-            with suppress(OSError):
-                self._socket.send(encode(End(), 0))
-        self.close()
+        try:
+            if not self.is_lost and self.going is None:
+                with suppress(OSError):
+                    self._socket.send(encode(End(), 0))
+        finally:
+            self.close()
 
     def cut(self) -> None:
         """End the connection, also for a thread that waits for an answer. For any thread."""

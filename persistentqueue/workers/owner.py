@@ -247,8 +247,12 @@ class Owner(Generic[T]):
                     found = self._connect(hello)
                     if found is not None:
                         link, facts = found
-                        self._recognize(link.close, facts.get("identity"))
-                        self._compare_options(link.close, facts.get("options"))
+                        try:
+                            self._recognize(facts.get("identity"))
+                            self._compare_options(facts.get("options"))
+                        except BaseException:  # an interruption, too
+                            link.close()
+                            raise
                         return found
                 except LinkLostError:
                     pass
@@ -276,33 +280,28 @@ class Owner(Generic[T]):
         is_here = (pid, host) == (self.disk.getpid(), self.disk.gethostname())
         return NotServedError(self.directory, pid, exists=exists, is_here=is_here)
 
-    def _recognize(self, close: Callable[[], None], identity: object) -> None:
-        """Note the identity of the first queue. Close another one, and raise ``QueueNotFoundError``."""
+    def _recognize(self, identity: object) -> None:
+        """Note the identity of the first queue. Raises ``QueueNotFoundError`` for another one."""
         if not self._identity:
             self._identity = str(identity or "")
             if self.serve != "never":
                 CONNECTED.add(self)
         elif identity != self._identity:
-            close()
             raise QueueNotFoundError(
                 f"{self.directory}: the queue that was connected is gone, and another one is here: connect again"
             )
 
-    def _compare_options(self, close: Callable[[], None], owners: object) -> None:
+    def _compare_options(self, owners: object) -> None:
         """Warn, once for each set of them, of options that this process relies on and the owner has otherwise."""
         found = without_effect(self.options, owners) if isinstance(owners, dict) else []
         if found and found != self._without_effect:
             self._without_effect = found
-            try:
-                warnings.warn(
-                    f"{self.directory}: these options of this process have no effect, since another process owns the "
-                    f"queue: {', '.join(found)}: open the queue with the same options in all processes",
-                    OtherOptionsWarning,
-                    stacklevel=_OF_CONNECT,
-                )
-            except OtherOptionsWarning:  # a filter makes an error of it
-                close()
-                raise
+            warnings.warn(
+                f"{self.directory}: these options of this process have no effect, since another process owns the "
+                f"queue: {', '.join(found)}: open the queue with the same options in all processes",
+                OtherOptionsWarning,
+                stacklevel=_OF_CONNECT,
+            )
 
     def view(self) -> View:
         """Return a view of the queue as it is on disk. Raises ``ClosedError``."""
@@ -343,7 +342,7 @@ class Owner(Generic[T]):
             try:
                 owner = self._opened(made, options)
                 if self._identity and not owner.closed:
-                    self._recognize(owner.close, owner.identity)
+                    self._recognize(owner.identity)
                 self._here = owner
             except BaseException:
                 for each in made:

@@ -1748,6 +1748,34 @@ def test_a_call_that_is_interrupted_closes_its_connection(served: Serve, monkeyp
         assert len(shared) == 1
 
 
+@pytest.mark.parametrize("where", ["welcome", "end"])
+def test_an_interruption_closes_the_connection_of_a_session(
+    served: Serve, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """A Ctrl-C behind the welcome of an owner, or while a session takes its leave, leaves no connection open."""
+    _, join = served()
+    close, closed = Link.close, list[Link]()
+
+    def closing(link: Link) -> None:
+        closed.append(link)
+        close(link)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with join() as shared, shared.session() as session:
+        if where == "end":
+            session.dequeue()
+        monkeypatch.setattr(Link, "close", closing)
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            if where == "welcome":
+                patch.setattr(owners, "without_effect", interrupt)
+                session.dequeue()
+            patch.setattr("persistentqueue.workers.link.encode", interrupt)
+            session.close()
+        assert len(closed) == 1
+
+
 def test_a_call_that_must_not_be_repeated_is_not_repeated(served: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the owner ends during ``clear``, its outcome is unknown. A call that only looks is made again."""
     queue, join = served()

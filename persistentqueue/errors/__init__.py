@@ -170,3 +170,6 @@ __all__ = [
     "RefusedError",
     "OtherOptionsWarning",
 ]
+
+for _name in __all__:
+    globals()[_name].__module__ = __name__  # as users import them: in tracebacks, and in pickles of any version

@@ -77,6 +77,7 @@ from persistentqueue import (
     codecs,
     compat,
     delete_queue,
+    errors,
     list_queues,
     move_data,
     repair,
@@ -216,9 +217,10 @@ def test_row_14_every_error_survives_pickle_and_copy() -> None:
 
 
 def test_row_14_errors_have_their_names_of_0_1_0() -> None:
-    """A pickle of 0.1.0 finds the class of its error in the module that had it then."""
+    """A pickle of 0.1.0 finds the class of its error in the module that had it then. New pickles name that module."""
     for module, kind in (("persistentqueue.errors", QueueFullError), ("persistentqueue.serving.errors", HoldLostError)):
         assert pickle.loads(f"c{module}\n{kind.__name__}\n.".encode()) is kind
+    assert {getattr(errors, name).__module__ for name in errors.__all__} == {"persistentqueue.errors"}
 
 
 def test_row_14_an_item_that_cannot_be_pickled_does_not_keep_its_error() -> None:

@@ -259,34 +259,36 @@ class RoomWaiters:
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         place, tried, refusal, has_room = Place(), -1, None, False
         try:
-            with self._mutex:
-                self.taken.append(place)
-            while not has_room:
+            try:
                 with self._mutex:
-                    place.listen()
-                    is_first = self.taken[0] is place
-                    is_its_turn = is_first and self._rooms != tried
-                    if is_its_turn:
-                        tried = self._rooms
-                    else:
-                        check()
-                        left = LONGEST_SECONDS if deadline is None else deadline - time.monotonic()
-                        if left <= 0:
-                            raise refusal or refuse()
-                if not is_its_turn:
-                    outside(partial(place.sleep, min(left, POLL_SECONDS if is_first else LONGEST_SECONDS)))
-                    if is_first:
-                        look()
-                    continue
-                try:
-                    attempt()
-                    has_room = True
-                except QueueFullError as refused:
-                    if refused.lasting:
-                        raise
-                    refusal = refused
-            self._leave(place)
-        except BaseException:
+                    self.taken.append(place)
+                while not has_room:
+                    with self._mutex:
+                        place.listen()
+                        is_first = self.taken[0] is place
+                        is_its_turn = is_first and self._rooms != tried
+                        if is_its_turn:
+                            tried = self._rooms
+                        else:
+                            check()
+                            left = LONGEST_SECONDS if deadline is None else deadline - time.monotonic()
+                            if left <= 0:
+                                raise refusal or refuse()
+                    if not is_its_turn:
+                        outside(partial(place.sleep, min(left, POLL_SECONDS if is_first else LONGEST_SECONDS)))
+                        if is_first:
+                            look()
+                        continue
+                    try:
+                        attempt()
+                        has_room = True
+                    except QueueFullError as refused:
+                        if refused.lasting:
+                            raise
+                        refusal = refused
+            finally:
+                self._leave(place)
+        except BaseException:  # an interruption may have come in the loop or in the leave
             shielded(partial(self._leave, place))
             raise
 

@@ -577,8 +577,10 @@ def _wait(world: World, what: str) -> Case:
     session.enqueue(B)
 
     def call() -> None:
+        if what == "give up":
+            queue._open().give_up(session._open())
         with suppress(QueueFullError):
-            session.flush(timeout=0.002)
+            session.flush(timeout=60 if what == "give up" else 0.002)
 
     def again() -> None:
         assert queue.stats().waiting == 0
@@ -800,6 +802,7 @@ SCENARIOS: dict[str, Scenario] = {
     "repair": _repair,
     "wait for an item": partial(_wait, what="dequeue"),
     "wait for room": partial(_wait, what="flush"),
+    "give up a wait for room": partial(_wait, what="give up"),
     **{
         f"{how} behind a {'refused ' if refused else ''}ticket": partial(_end_tickets, how=how, refused=refused)
         for how in ("rollback", "close", "put_back", "flush")

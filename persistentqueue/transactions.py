@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from .errors import SubscriptionNotFoundError
 from .pickling import UncopyableBlock
 from .runtime.session_state import flush_together
 from .session import Session
@@ -162,4 +163,6 @@ def _agree(queues: Sequence[Any], sessions: Sequence[Any]) -> None:
     for session in sessions:
         if not isinstance(session, Session):
             common_owner.gather(current_disk(), session.directory, common_owner.CHANGE_SECONDS)
-    sum(map(len, queues))  # each call finds an owner: perhaps this process is to own the others, too
+    for queue in queues:
+        with suppress(SubscriptionNotFoundError):  # ``fan_out``: there is no length without a subscription
+            len(queue)  # each call finds an owner: perhaps this process is to own the others, too

@@ -200,6 +200,22 @@ def test_a_transaction_of_a_process_that_owns_one_queue_owns_the_others(tmp_path
         assert (source.peek(2), target.owns, len(everyone)) == ([b"1"], True, 1)
 
 
+def test_a_transaction_takes_over_a_queue_that_only_subscriptions_read(tmp_path: Path) -> None:
+    """A queue with ``fan_out`` has no length, and takes part in a transaction that takes it over."""
+    with ExitStack() as stack:
+        owners = [PersistentQueue(tmp_path, name, serve=True, fan_out=name == "out") for name in ("in", "out")]
+        source = stack.enter_context(connect(tmp_path, "in"))
+        target = stack.enter_context(connect(tmp_path, "out", fan_out=True))
+        everyone = target.subscribe("all")
+        for owner in owners:
+            owner.close()
+        assert (len(source), source.owns, target.owns) == (0, True, False)
+        with transaction(source, target) as (taking, putting):
+            taking.enqueue(b"1")
+            putting.enqueue(b"2")
+        assert (source.peek(2), list(everyone.browse()), target.owns) == ([b"1"], [b"2"], True)
+
+
 def part(start: Start) -> tuple[Colleague, Colleague]:
     """Return the owners of the queues ``in`` and ``out``: the first is connected to both, the other one to ``out``."""
     before = start("out")

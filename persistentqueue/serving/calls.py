@@ -52,6 +52,8 @@ class Connected(Protocol):
     """A queue that this process is connected to."""
 
     directory: str
+    dead_letters: str
+    """Directory of its dead letters; empty without such a name."""
 
     @property
     def is_leaving(self) -> bool:

@@ -5,7 +5,8 @@ looks at the other connected queues of the directory, in the order of their name
 
 1. If a process owns one of them, that process should own this queue, too. Another process is asked to. It does so if it
    is connected to this queue.
-2. If no process owns any of them, this process tries to own the first one of all before the others.
+2. If no process owns any of them, this process tries to own the first one of all before the others. Queues of dead
+   letters come last: the owner of a queue opens its dead letters, too, and cannot do so while they have another owner.
 
 The processes of a program connect to the same queues, one after the other. The process that is asked may be about to
 connect to this queue. So the other one waits for ``PATIENCE_SECONDS`` before it owns the queue nevertheless. It waits
@@ -37,7 +38,8 @@ def gather(disk: Disk, directory: str, wait_seconds: float = 0.0) -> None:
     """Give the other queues of the directory that this process owns to the owner of this one, which another process is.
 
     It must be connected to them. A queue stays here as long as this process has sessions of it. If the owner is
-    leaving, the call waits for its end for up to ``wait_seconds``. Raises nothing.
+    leaving, the call waits for its end for up to ``wait_seconds``. An owner that does not answer is asked once.
+    Raises nothing.
     """
     if server_of(directory) is not None:  # this process owns it, but did not connect to own it
         return
@@ -49,6 +51,8 @@ def gather(disk: Disk, directory: str, wait_seconds: float = 0.0) -> None:
                     if disk.monotonic() >= ends_at:
                         return
                     disk.sleep(_ASKING_SECONDS)
+                if answer is None:
+                    return
                 if answer == CONNECTED_TEXT:
                     other.give_up()
 
@@ -61,25 +65,31 @@ def _ask_to_own(disk: Disk, directory: str, another: str) -> Any:
 class Candidacy:
     """The wish of a process to own a queue without an owner. For one thread at a time."""
 
-    def __init__(self, disk: Disk, directory: str, lock_timeout_seconds: float) -> None:
-        self._disk, self._directory = disk, directory
+    def __init__(self, disk: Disk, directory: str, dead_letters: str) -> None:
+        self._disk, self._directory, self._dead_letters = disk, directory, dead_letters
         self._begin = self._asks_at = disk.monotonic()
-        self._ends_by = self._begin + lock_timeout_seconds
         self._patient_until = self._begin + PATIENCE_SECONDS
 
     def may_own(self) -> bool:
         """Return whether this process may own the queue now. If not, ask again, after a look for another owner."""
         parent = dirname(self._directory)
         others = [each for each in CONNECTED if dirname(each.directory) == parent and each.directory != self._directory]
-        others = sorted((each for each in others if not each.is_leaving), key=lambda each: each.directory)
+        others = [each for each in others if not each.is_leaving]
+        dead_letters = {self._dead_letters, *(each.dead_letters for each in others)}
+
+        def place(directory: str) -> tuple[bool, str]:
+            """Return the place of a queue in the order."""
+            return directory in dead_letters, directory
+
+        others.sort(key=lambda each: place(each.directory))
         now = self._disk.monotonic()
-        if not others or others[0].owns or now >= min(self._patient_until, self._ends_by):
+        if not others or others[0].owns or now >= self._patient_until:
             return True
         if now < self._asks_at:
             return False
         self._asks_at = now + _ASKING_SECONDS
         for other in others:
-            if other.owns:
+            if other.owns or server_of(other.directory) is not None:
                 return True
             answer = _ask_to_own(self._disk, other.directory, self._directory)
             if answer is not None:
@@ -88,7 +98,9 @@ class Candidacy:
                 elif answer == LEAVING_TEXT:
                     self._patient_until = self._begin + CHANGE_SECONDS
                 return False
-        return self._directory < others[0].directory or self._owns_first(others[0])
+            if self._disk.monotonic() >= self._patient_until:  # several owners may hang
+                break
+        return place(self._directory) < place(others[0].directory) or self._owns_first(others[0])
 
     def _owns_first(self, first: Connected) -> bool:
         """Try to own the first queue; return whether this process owns it."""

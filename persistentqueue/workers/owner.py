@@ -42,7 +42,7 @@ from ..session import Session
 from ..storage.layout import SOCKET_NAME, holds_queue, queue_directory
 from ..subscription import Subscription
 from ..system import sockets
-from ..system.disk import CURRENT_DISK, StrPath, abspath, current_disk, dirname
+from ..system.disk import CURRENT_DISK, StrPath, abspath, current_disk, dirname, join
 from ..system.path_errors import naming_paths, unless_lacking
 from .common_owner import Candidacy
 from .link import Link, LinkLostError
@@ -78,6 +78,8 @@ class _OwnedQueue(PersistentQueue[T]):
 
     # Only sessions and iterators of a shared queue end by a fork: the queue itself connects in the child.
     _in_child = "this belongs to the parent process: get a session of the connected queue in the child"
+    is_leaving = False
+    """True while this process gives the queue up: no session of this process begins there."""
 
     def __init__(
         self, made: list[_OwnedQueue[T]], path: str, name: str | Unnamed | None, codec: Codec[T], options: Options
@@ -108,6 +110,9 @@ class _OwnedQueue(PersistentQueue[T]):
         session = super()._session(name, reader, make)
         if make is None:  # else it is that of a worker
             self._own_sessions.add(session)
+            if self.is_leaving:  # looked at last: ``give_up``, which sets it first, may not have seen the session
+                session.close()
+                raise ClosedError(f"{self.path}: the queue goes to another process: begin the session there")
         return session
 
     @property
@@ -139,6 +144,8 @@ class Owner(Generic[T]):
         if options.data_path is not None:
             options = replace(options, data_path=abspath(options.data_path, "data_path"))
         self.directory = abspath(queue_directory(path, None if isinstance(name, Unnamed) else name))
+        dead_letter = options.dead_letter
+        self.dead_letters = join(dirname(self.directory), dead_letter) if isinstance(dead_letter, str) else ""
         self.codec, self.options, self.serve = checked_codec(codec, self.directory), options, serve
         self.disk = current_disk()
         self._closed = self._ends = False
@@ -168,7 +175,7 @@ class Owner(Generic[T]):
     def here(self) -> _OwnedQueue[T] | None:
         """Return the queue if this process owns it now; else None."""
         here = self._here
-        return here if here is not None and not here.closed else None
+        return here if here is not None and not here.closed and not here.is_leaving else None
 
     @property
     def is_leaving(self) -> bool:
@@ -184,7 +191,7 @@ class Owner(Generic[T]):
         """Make this process the owner, if no process is; return whether it owns the queue now. Raises the errors of
         ``PersistentQueue``."""
         with self._owning:
-            if not self.owns:
+            if not (self.owns or self.is_leaving):
                 with suppress(QueueLockedError):
                     self._own()
             return self.owns
@@ -192,19 +199,23 @@ class Owner(Generic[T]):
     def give_up(self) -> None:
         """Close the queue at its owner, this process, unless the process has sessions of it. The next call finds the
         next owner. Raises the errors of ``close``."""
-        owner = None
+        owner, is_used = self.here(), True
+        if owner is None:
+            return
+        owner.is_leaving = True  # first: a session that begins now ends at once
         try:
-            with self._owning:
-                owner = self.here()
-                self._here = None  # first: no session begins there any more
-                is_used = owner is None or owner.has_sessions
-            if owner is not None and not is_used:
+            is_used = owner.has_sessions
+            if not is_used:
                 owner.end()
         finally:
-            if owner is not None and not owner.closed:
-                self._here = owner
-                if self._closed:  # meanwhile, by another thread, which has found no owner
-                    self.close_owner()
+            try:
+                if not is_used:  # again: an interruption may have ended the close half-way
+                    owner.end()
+            finally:
+                owner.is_leaving = False
+        with self._owning:
+            if self._here is owner and owner.closed:
+                self._here = None  # last: until then, other closes wait in the owner for the end of this one
 
     def check(self) -> None:
         """Raise ``ClosedError`` if the queue is closed."""
@@ -232,15 +243,17 @@ class Owner(Generic[T]):
 
         ``lock_timeout`` counts from the given time, or from now. It is over at once when ``stop`` or ``STOP.asked``
         returns True. Threads look one at a time, so the last one may have waited before: it looks once more.
+        This last look owns the queue without a question to others.
         """
         thread = threading.current_thread().name
         hello = {"versions": [VERSION, VERSION], "process": self.disk.getpid(), "thread": thread, **hello}
         since_seconds = self.disk.monotonic() if since_seconds is None else since_seconds
         locked: QueueLockedError | None = None
         lack: ResourceError | None = None
-        candidacy = Candidacy(self.disk, self.directory, self.options.lock_timeout)
+        candidacy = Candidacy(self.disk, self.directory, self.dead_letters)
         while True:
             with self._guard:
+                is_last = self.disk.monotonic() >= since_seconds + self.options.lock_timeout
                 if self.closed:
                     raise ClosedError(self.closed_text())
                 try:
@@ -258,13 +271,13 @@ class Owner(Generic[T]):
                     pass
                 except ResourceError as error:  # here or at the owner, perhaps only for a moment
                     lack = error
-                if self.serve != "never" and not self.owns and candidacy.may_own():
+                if self.serve != "never" and not self.owns and (is_last or candidacy.may_own()):
                     try:
                         self._own()
                         continue
                     except QueueLockedError as error:
                         locked = error
-                if stop() or STOP.asked() or self.disk.monotonic() >= since_seconds + self.options.lock_timeout:
+                if is_last or stop() or STOP.asked():
                     raise lack or self._not_served(locked)
                 self.disk.sleep(_POLL_SECONDS / 2)
             self.disk.sleep(_POLL_SECONDS / 2)  # another thread looks, or learns that it shall stop
@@ -390,7 +403,12 @@ class Owner(Generic[T]):
         self.check()
         owner = self.here()
         if owner is not None:
-            return getattr(owner, call)(**arguments)
+            try:
+                return getattr(owner, call)(**arguments)
+            except ClosedError:  # another thread gives the queue up, unless it closes it
+                if call in _ONCE:
+                    raise
+                self.check()
         return self.call_owner(call, **arguments)
 
     def call_owner(self, call: str, **arguments: Any) -> Any:
@@ -450,7 +468,7 @@ class Owner(Generic[T]):
 
     def check_closable(self) -> None:
         """Raise ``ReentrantUseError`` if this process owns the queue, and this thread is in one of its calls."""
-        here = self.here()
+        here = self._here
         if here is not None:
             here.check_closable()
 

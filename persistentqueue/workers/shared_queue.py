@@ -191,7 +191,10 @@ class SharedQueue(Consumer[Session[T] | WorkerSession[T]], Generic[T]):
         self._owner.check()
         here = self._owner.here() if self._has_local_sessions else None
         if here is not None:
-            return here.subscription(subscription).session(name) if subscription else here.session(name)
+            try:
+                return here.subscription(subscription).session(name) if subscription else here.session(name)
+            except ClosedError:  # another thread gives the queue up, unless it closes it
+                self._owner.check()
         name = threading.current_thread().name if name is None else checked_session_name(name)
         hello = {"name": name, "subscription": subscription, "hold_seconds": self._hold_seconds}
         owner, attach = self._owner, partial(self._attach, hello)

@@ -247,6 +247,26 @@ def _close(world: OwnerWorld) -> Case:
     return Case(queue.close, again, [MANY[:3]])
 
 
+def _give_up(world: OwnerWorld, *items: bytes) -> Case:
+    """Give a queue up, without a session, or with one that has enqueued these items."""
+    queue = world.connect()
+    queue.open()
+    with queue.transaction() as session:
+        session.enqueue_many(MANY[:3])
+    if items:
+        mine = world.session(queue)
+        mine.enqueue_many(items)
+
+    def again() -> None:
+        if items:
+            mine.flush()
+            assert queue.owns
+        assert list(queue.browse_all()) == [*MANY[:3], *items]
+        assert queue.sizes().unheld == 3 + len(items)  # a call to the owner, which serves
+
+    return Case(queue._owner.give_up, again, [[*MANY[:3], *items]])
+
+
 DEAD: dict[str, Any] = {"max_attempts": 5, "dead_letter": "dead"}
 SCENARIOS: dict[str, Scenario] = {
     "own: connect to a new queue": _connect,
@@ -261,6 +281,8 @@ SCENARIOS: dict[str, Scenario] = {
     "own: flush in": _enqueue,
     "own: block": _block,
     "own: close": _close,
+    "own: give up": _give_up,
+    "own: give up with a session": lambda world: _give_up(world, B),
     "own: flush in as the owner dies before it": partial(_flush, taken=0, behind=False),
     "own: flush in as the owner dies after it": partial(_flush, taken=0, behind=True),
     "own: flush as the owner dies before it": partial(_flush, taken=2, behind=False),

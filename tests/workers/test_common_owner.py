@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -12,12 +13,14 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import PersistentQueue, View, connect, transaction
+from persistentqueue import ClosedError, PersistentQueue, View, connect, transaction
 from persistentqueue.interprocess.questions import ask
 from persistentqueue.serving.calls import CONNECTED_TEXT, LEAVING_TEXT, OWN_NEIGHBOUR, UNKNOWN_TEXT
+from persistentqueue.serving.server import Server
 from persistentqueue.system.disk import DISK
-from persistentqueue.workers import common_owner
+from persistentqueue.workers import SharedQueue, common_owner
 from persistentqueue.workers.common_owner import PATIENCE_SECONDS
+from persistentqueue.workers.worker_session import WorkerSession
 from tests.support.queues import wait_for
 from tests.support.worker_processes import CallError, Colleague
 
@@ -162,6 +165,62 @@ def test_an_owner_that_hangs_does_not_keep_others_from_another_queue(start: Star
     owner.go_on()
 
 
+def test_many_owners_that_hang_are_not_all_asked(tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process asks no more owners when the time of the first answer is over."""
+    names = [f"in{number}" for number in range(9)]
+    owner, asked = start(*names), []
+    with ExitStack() as stack:
+        for name in names:
+            stack.enter_context(connect(tmp_path, name))
+        owner.stop()
+
+        def hang(*_: object, **arguments: object) -> None:
+            """Answer as a process that is stopped."""
+            asked.append(arguments)
+            time.sleep(PATIENCE_SECONDS)
+
+        monkeypatch.setattr(common_owner, "ask", hang)
+        assert not common_owner.Candidacy(DISK, str(tmp_path / "out"), "").may_own()
+        owner.go_on()
+    assert len(asked) == 1
+
+
+def test_a_short_lock_timeout_is_enough_beside_an_owner_that_hangs(start: Start) -> None:
+    """If the questions take as long as ``lock_timeout``, the process owns the queue at its end."""
+    owner, worker = start("in"), start("in", lock_timeout=PATIENCE_SECONDS / 2)
+    owner.stop()
+    worker.call("connect", "out")
+    assert worker.call("owned") == ["out"]
+    owner.go_on()
+
+
+def test_a_queue_comes_before_its_dead_letters(tmp_path: Path) -> None:
+    """A process owns a queue with its dead letters, although their name is the first, and they are connected, too."""
+    settings: dict[str, Any] = {"max_attempts": 2, "dead_letter": "dead", "lock_timeout": LONG_SECONDS}
+    with PersistentQueue(tmp_path, "dead", serve=True) as owner, connect(tmp_path, "dead") as dead:
+        owner.close()
+        with connect(tmp_path, "jobs", **settings) as jobs:
+            assert (jobs.owns, dead.owns, len(dead)) == (True, False, 0)
+            with connect(tmp_path, "zones") as other:
+                assert other.owns
+    with (
+        PersistentQueue(tmp_path, "jobs", serve=True, max_attempts=2, dead_letter="dead") as owner,
+        connect(tmp_path, "jobs", **settings) as jobs,
+        connect(tmp_path, "dead") as dead,
+    ):
+        owner.close()
+        assert (len(jobs), jobs.owns, len(dead), dead.owns) == (0, True, 0, False)
+        jobs.close()
+        assert (len(dead), dead.owns) == (0, True)
+
+
+def test_an_owner_without_a_connection_is_asked_for_nothing(tmp_path: Path) -> None:
+    """A process that owns a queue by ``PersistentQueue`` owns the others at once, too."""
+    with PersistentQueue(tmp_path, "a", serve=True), connect(tmp_path, "a") as first:
+        candidacy = common_owner.Candidacy(DISK, str(tmp_path / "b"), "")
+        assert (first.owns, candidacy.may_own()) == (False, True)
+
+
 def test_without_a_wait_a_process_owns_the_queue_at_once(tmp_path: Path, start: Start) -> None:
     """With ``lock_timeout=0.0`` no other process is asked."""
     start("in", "out")
@@ -248,6 +307,66 @@ def test_a_queue_with_sessions_of_its_owner_stays(start: Start) -> None:
     other.call("close")
     assert other.call("move", "out", "in") == b"1"
     assert (first.call("owned"), other.call("owned")) == (["in", "out"], [])
+
+
+def test_a_close_waits_for_a_thread_that_gives_the_queue_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other threads use the queue through its owner until it has gone, and a close waits for that."""
+    queue: SharedQueue[bytes] = connect(tmp_path, "a")
+    begins, may_end, stop = threading.Event(), threading.Event(), Server.stop
+
+    def stop_late(server: Server) -> None:
+        """Stop the server when the test says so."""
+        begins.set()
+        assert may_end.wait(LONG_SECONDS)
+        stop(server)
+
+    monkeypatch.setattr(Server, "stop", stop_late)
+    giving, closing = threading.Thread(target=queue._owner.give_up), threading.Thread(target=queue.close)
+    giving.start()
+    assert begins.wait(LONG_SECONDS)
+    assert (queue.owns, len(queue)) == (False, 0)
+    with queue.transaction() as session:
+        session.enqueue(b"1")
+    queue._owner.give_up()  # it has nothing to give up
+    closing.start()
+    closing.join(0.1)
+    assert closing.is_alive()
+    may_end.set()
+    giving.join()
+    closing.join()
+    with PersistentQueue(tmp_path, "a", lock_timeout=0.0) as owner:
+        assert owner.peek(2) == [b"1"]
+
+
+def test_a_call_that_meets_the_end_of_the_owner_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If another thread gives the queue up between the look for the owner and the call, the next owner makes it."""
+    with connect(tmp_path, "a") as queue, ExitStack() as stack:
+        owner: Any = queue._owner.here()
+        found: list[Any] = []
+        here = queue._owner.here
+        monkeypatch.setattr(queue._owner, "here", lambda: found.pop() if found else here())
+        owner.is_leaving = True
+        found.append(owner)
+        session = stack.enter_context(queue.session())
+        assert isinstance(session, WorkerSession)
+        assert not owner.has_sessions
+        owner.is_leaving = False
+        with queue.session():
+            assert owner.has_sessions
+        session.enqueue(b"1")
+        session.flush()
+        owner.end()
+        found.append(owner)
+        assert len(queue) == 1
+        found.append(owner)
+        with pytest.raises(ClosedError):
+            queue.clear()
+        found.append(owner)
+        assert isinstance(stack.enter_context(queue.session()), WorkerSession)
+        queue.close()
+        found.append(owner)
+        with pytest.raises(ClosedError, match="connect again"):
+            len(queue)
 
 
 def test_an_owner_that_leaves_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

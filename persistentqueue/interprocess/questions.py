@@ -12,6 +12,7 @@ from ..serving.protocol import (
     FROM_OWNER,
     VERSION,
     Call,
+    Failed,
     Hello,
     Incoming,
     Message,
@@ -27,8 +28,8 @@ from ..system.sockets import Socket, connect, is_believed
 _RECEIVE_BYTES = 64 * 1024
 
 
-def ask(disk: Disk, directory: str, call: str, timeout_seconds: float, /, **arguments: Any) -> Any:
-    """Return the answer of the owner to a call; None if it gives none.
+def ask(disk: Disk, directory: str, call: str, timeout_seconds: float, refusal: Any = None, /, **arguments: Any) -> Any:
+    """Return the answer of the owner to a call, or ``refusal`` for an error; None if it gives none.
 
     There is none if no owner serves the queue to this process, or if it is silent for ``timeout_seconds``.
     """
@@ -38,11 +39,11 @@ def ask(disk: Disk, directory: str, call: str, timeout_seconds: float, /, **argu
         if connection is not None:
             with connection:
                 if is_believed(connection, disk.lstat(directory)):
-                    return _ask(disk, connection, Call({"call": call, "arguments": arguments}))
+                    return _ask(disk, connection, Call({"call": call, "arguments": arguments}), refusal)
     return None
 
 
-def _ask(disk: Disk, connection: Socket, call: Call) -> Any:
+def _ask(disk: Disk, connection: Socket, call: Call, refusal: Any) -> Any:
     hello = {
         "versions": [VERSION, VERSION],
         "connection": disk.urandom(CONNECTION_BYTES).hex(),
@@ -54,7 +55,9 @@ def _ask(disk: Disk, connection: Socket, call: Call) -> Any:
     if not isinstance(_answer(connection, incoming, Hello(hello)), Welcome):
         return None
     answer = _answer(connection, incoming, call)
-    return decode_value(answer.fields.get("result")) if isinstance(answer, Result) else None
+    if isinstance(answer, Result):
+        return decode_value(answer.fields.get("result"))
+    return refusal if isinstance(answer, Failed) else None
 
 
 def _answer(connection: Socket, incoming: Incoming, message: Message) -> Message | None:

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from ..errors import PersistentQueueError
 from ..interprocess.questions import ask
-from ..serving.calls import CONNECTED, CONNECTED_TEXT, LEAVING_TEXT, OWN_NEIGHBOUR, Connected
+from ..serving.calls import CONNECTED, CONNECTED_TEXT, LEAVING_TEXT, OWN_NEIGHBOUR, UNKNOWN_TEXT, Connected
 from ..serving.server import server_of
 from ..system.disk import Disk, dirname
 
@@ -58,8 +58,8 @@ def gather(disk: Disk, directory: str, wait_seconds: float = 0.0) -> None:
 
 
 def _ask_to_own(disk: Disk, directory: str, another: str) -> Any:
-    """Ask the owner of a queue to own another one; return its answer, or None."""
-    return ask(disk, directory, OWN_NEIGHBOUR, PATIENCE_SECONDS, directory=another)
+    """Ask the owner of a queue to own another one; return its answer, or None. One of 0.1.0 knows no such call."""
+    return ask(disk, directory, OWN_NEIGHBOUR, PATIENCE_SECONDS, UNKNOWN_TEXT, directory=another)
 
 
 class Candidacy:

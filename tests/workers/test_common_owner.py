@@ -194,6 +194,16 @@ def test_a_short_lock_timeout_is_enough_beside_an_owner_that_hangs(start: Start)
     owner.go_on()
 
 
+def test_an_owner_of_an_older_version_knows_no_such_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error is an answer: the process waits no longer than beside an owner that does not know the queue."""
+    with PersistentQueue(tmp_path, "a", serve=True):
+        directory, name = str(tmp_path / "a"), "a call of a later version"
+        assert ask(DISK, directory, name, LONG_SECONDS, UNKNOWN_TEXT, directory="b") == UNKNOWN_TEXT
+        assert ask(DISK, directory, name, LONG_SECONDS, directory="b") is None
+        monkeypatch.setattr(common_owner, "OWN_NEIGHBOUR", name)
+        assert common_owner._ask_to_own(DISK, directory, str(tmp_path / "b")) == UNKNOWN_TEXT
+
+
 def test_a_queue_comes_before_its_dead_letters(tmp_path: Path) -> None:
     """A process owns a queue with its dead letters, although their name is the first, and they are connected, too."""
     settings: dict[str, Any] = {"max_attempts": 2, "dead_letter": "dead", "lock_timeout": LONG_SECONDS}

@@ -58,7 +58,7 @@ def gather(disk: Disk, directory: str, wait_seconds: float = 0.0) -> None:
 
 
 def _ask_to_own(disk: Disk, directory: str, another: str) -> Any:
-    """Ask the owner of a queue to own another one; return its answer, or None. One of 0.1.0 knows no such call."""
+    """Ask the owner of a queue to own another one; return its answer. Older versions do not know the call."""
     return ask(disk, directory, OWN_NEIGHBOUR, PATIENCE_SECONDS, UNKNOWN_TEXT, directory=another)
 
 

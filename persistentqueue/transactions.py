@@ -133,7 +133,7 @@ def _join(sessions: Sequence[Any]) -> None:
         raise ValueError(
             f"a transaction needs queues that are opened alike, and that have one owner, but {away} of {len(sessions)} "
             "are reached through their owner, by connect: open all by PersistentQueue, or all by connect; in that case "
-            "let one process own all, such as the command serve with their names"
+            "connect to all before the first session, or let the command serve own all"
         )
     worker_state.flush_together(sessions)
 

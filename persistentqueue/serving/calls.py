@@ -121,7 +121,7 @@ def _flush_jointly(parts: Sequence[tuple[str, str, int]], marker: tuple[str, int
         if server is None:
             raise ValueError(
                 f"{directory}: the process that owns {parts[0][0]} does not own this queue: a transaction needs one "
-                "owner, such as the command serve with the names of both queues"
+                "owner: connect to both queues in each process, or let the command serve own both"
             )
         found.append((server, server.client_of(bytes.fromhex(connection)), number))
     if not found:

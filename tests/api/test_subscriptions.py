@@ -289,6 +289,19 @@ def test_a_session_knows_the_only_consumer(open_queue: QueueFactory) -> None:
         assert not auditing._is_only_consumer()
 
 
+def test_explain_of_a_queue_with_fan_out(open_queue: QueueFactory) -> None:
+    """``explain`` names the sessions of subscriptions that hold items, also where there is no plain queue."""
+    queue = open_queue(fan_out=True)
+    reader = queue.subscribe("reader")
+    put(queue, b"1", b"2")
+    with reader.session("mailer") as session:
+        assert session.dequeue() == b"1"
+        (use,) = queue.explain()
+        assert [(holder.session, holder.items) for holder in use.holders] == [("mailer", 1)]
+        session.rollback()
+        assert queue.explain()[0].holders == ()
+
+
 def test_fan_out_is_for_new_queues(open_queue: QueueFactory) -> None:
     """A queue that has a plain queue keeps it: a later opening with ``fan_out`` is refused."""
     queue = open_queue()

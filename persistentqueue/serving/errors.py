@@ -8,15 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from .. import errors
-from ..errors import (  # noqa: F401  pickles of 0.1.0 have the errors of workers here
-    HoldLostError,
-    NotServedError,
-    OtherOptionsWarning,
-    OutcomeUnknownError,
-    PersistentQueueError,
-    RefusedError,
-    SessionLostError,
-)
+from ..errors import PersistentQueueError
 from ..pickling import rebuilt
 
 _PLAIN = (str, int, float, bool, type(None))

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -168,20 +169,20 @@ def test_an_owner_that_hangs_does_not_keep_others_from_another_queue(start: Star
 def test_many_owners_that_hang_are_not_all_asked(tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process asks no more owners when the time of the first answer is over."""
     names = [f"in{number}" for number in range(9)]
-    owner, asked = start(*names), []
+    start(*names)
+    asked, now = [], [0.0]
     with ExitStack() as stack:
         for name in names:
             stack.enter_context(connect(tmp_path, name))
-        owner.stop()
 
         def hang(*_: object, **arguments: object) -> None:
             """Answer as a process that is stopped."""
             asked.append(arguments)
-            time.sleep(PATIENCE_SECONDS)
+            now[0] += PATIENCE_SECONDS
 
         monkeypatch.setattr(common_owner, "ask", hang)
-        assert not common_owner.Candidacy(DISK, str(tmp_path / "out"), "").may_own()
-        owner.go_on()
+        disk = replace(DISK, monotonic=lambda: now[0])
+        assert not common_owner.Candidacy(disk, str(tmp_path / "out"), "").may_own()
     assert len(asked) == 1
 
 

@@ -74,8 +74,10 @@ def find_outrun(
     """
     found, renamed, top = list[tuple[int, Publication]](), dict[str, str](), 0
     for name in sorted(names_in(disk, places.path(DATA_DIRECTORY))):
-        top = number = parse_segment_name(name) or top
-        path = join(DATA_DIRECTORY, name)
+        number, path = parse_segment_name(name), join(DATA_DIRECTORY, name)
+        if number is None:  # a copy that was set aside
+            continue
+        top = number
         if first_number <= number and number not in state.segments and was_published(disk, places.path(path)):
             with suppress(FileNotFoundError, PersistentQueueError):
                 publication = read_publication(disk, places.path(path))

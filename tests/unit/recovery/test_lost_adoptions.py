@@ -159,6 +159,23 @@ def test_a_lost_adoption_whose_marker_was_outrun(tmp_path: Path, renames: bool, 
     assert repair(path).problems == ()
 
 
+def test_a_file_that_an_earlier_repair_has_set_aside_is_not_adopted(tmp_path: Path) -> None:
+    """A part is adopted again from the file of its segment, and not from a copy that was set aside beside it."""
+    path = adopted(tmp_path, renames=True, parts=True, outrun=True)
+    flip(log_file(path), adoption_of(path)[1])
+    first, second, manifest = segment_files(path)[1:]
+    for file in (second, manifest):
+        file.rename(path / "inbox" / read_publication(DISK, str(file)).name)
+    kept = path / "data" / f"{first.name}.damaged"
+    kept.write_bytes(first.read_bytes())
+    flip(kept, first.read_bytes().index(b"p0"))
+    report = repair(path)
+    assert any("1 published file may have been adopted by a lost frame" in problem for problem in report.problems)
+    assert kept.exists()
+    assert taken_out(path) == [b"later", b"p0", b"p1"]
+    assert repair(path).problems == ()
+
+
 @pytest.mark.parametrize("renamed", ["first part", "manifest"])
 def test_a_lost_adoption_that_was_outrun_and_renamed_in_part(tmp_path: Path, renamed: str) -> None:
     """The files of a manifest are found again where they are: some in the inbox, and some among the segments."""

@@ -78,7 +78,7 @@ class _OwnedQueue(PersistentQueue[T]):
 
     # Only sessions and iterators of a shared queue end by a fork: the queue itself connects in the child.
     _in_child = "this belongs to the parent process: get a session of the connected queue in the child"
-    is_leaving = False
+    is_given_up = False
     """True while this process gives the queue up: no session of this process begins there."""
 
     def __init__(
@@ -110,7 +110,7 @@ class _OwnedQueue(PersistentQueue[T]):
         session = super()._session(name, reader, make)
         if make is None:  # else it is that of a worker
             self._own_sessions.add(session)
-            if self.is_leaving:  # looked at last: ``give_up``, which sets it first, may not have seen the session
+            if self.is_given_up:  # looked at last: ``give_up``, which sets it first, may not have seen the session
                 session.close()
                 raise ClosedError(f"{self.path}: the queue goes to another process: begin the session there")
         return session
@@ -175,7 +175,7 @@ class Owner(Generic[T]):
     def here(self) -> _OwnedQueue[T] | None:
         """Return the queue if this process owns it now; else None."""
         here = self._here
-        return here if here is not None and not here.closed and not here.is_leaving else None
+        return here if here is not None and not here.closed and not here.is_given_up else None
 
     @property
     def is_leaving(self) -> bool:
@@ -202,7 +202,7 @@ class Owner(Generic[T]):
         owner, is_used = self.here(), True
         if owner is None:
             return
-        owner.is_leaving = True  # first: a session that begins now ends at once
+        owner.is_given_up = True  # first: a session that begins now ends at once
         try:
             is_used = owner.has_sessions
             if not is_used:
@@ -212,7 +212,7 @@ class Owner(Generic[T]):
                 if not is_used:  # again: an interruption may have ended the close half-way
                     owner.end()
             finally:
-                owner.is_leaving = False
+                owner.is_given_up = False
         with self._owning:
             if self._here is owner and owner.closed:
                 self._here = None  # last: until then, other closes wait in the owner for the end of this one

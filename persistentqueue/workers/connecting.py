@@ -51,10 +51,10 @@ def connect(
         hold_seconds: Seconds for which a session of this process may hold items without a flush, more than 0. Then they
             go back, and its late flush raises ``HoldLostError``. Default None: as long as the process lives. It has no
             effect in the process that owns the queue.
-        prefetch: True if ``flush`` also brings the next items, as many as its transaction dequeued. The next dequeue
-            then needs no answer of the owner. The owner holds these items for the session until that dequeue or the
-            next flush. Set it only if the work on an item is short. It has no effect in the owner, nor for a queue that
-            counts attempts. Default False.
+        prefetch: True if ``flush`` also brings the next items, as many as the session dequeued behind its last flush of
+            the same kind: one with dequeues, or one without. The next dequeue then needs no answer of the owner. The
+            owner holds these items for the session until that dequeue or the next flush. Set it only if the work on an
+            item is short. It has no effect in the owner, nor for a queue that counts attempts. Default False.
         options: The settings of the queue as one value; see ``Options``. Default None.
         **arguments: The other keyword arguments of ``PersistentQueue``. They count when this process owns the queue, so
             pass the same ones in all processes: an ``OtherOptionsWarning`` tells which ones have no effect, since the

@@ -11,13 +11,14 @@ from contextlib import suppress
 from math import ceil
 from typing import NamedTuple
 
-from ..errors import PersistentQueueError
+from ..errors import ItemTooLargeError, PersistentQueueError
 from ..interrupts.locks import RLock
 from ..interrupts.members import Members
 from ..serving.protocol import (
     FIRST_CALL,
     FOR_EVER,
     FROM_OWNER,
+    ITEM_BYTES_MAX,
     Cancel,
     End,
     Flush,
@@ -223,3 +224,11 @@ after_fork_in_child(_close_all)
 def milliseconds(seconds: float | None) -> int:
     """Return the wait as a message has it."""
     return FOR_EVER if seconds is None else min(ceil(1000 * seconds), FOR_EVER - 1)
+
+
+def too_large(size_bytes: int) -> ItemTooLargeError:
+    """Return the error for an item of ``size_bytes`` bytes, which no message has room for."""
+    return ItemTooLargeError(
+        f"an item of {size_bytes} bytes exceeds the maximum of a worker, {ITEM_BYTES_MAX} bytes: split it, or "
+        "enqueue it in the process that owns the queue"
+    )

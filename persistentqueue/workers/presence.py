@@ -27,7 +27,7 @@ class Presence:
     def hold(self) -> None:
         """Let owners see the session, if that is possible."""
         file = self._file
-        if file is not None:
+        if file is not None and not self.is_held:
             self.is_held = True  # first: behind an interruption, the lock is freed
             self.is_held = file.lock(self._place)
             if self._file is not file:  # closed meanwhile, by another thread, which has perhaps found no lock

@@ -20,7 +20,6 @@ from ..drawing.text import many
 from ..engine.transaction import SPILL_BYTES
 from ..errors import (
     ClosedError,
-    ItemTooLargeError,
     NotServedError,
     OutcomeUnknownError,
     PersistentQueueError,
@@ -52,7 +51,7 @@ from ..serving.protocol import (
     Taken,
 )
 from ..serving.protocol import encode as encode_message
-from .link import Attached, Link, LinkLostError, milliseconds
+from .link import Attached, Link, LinkLostError, milliseconds, too_large
 from .presence import Presence
 
 
@@ -67,7 +66,9 @@ class WorkerState(SessionCalls, Generic[T]):
         "_codec",
         "_counts",
         "_doubt",
+        "_followed",
         "_given",
+        "_has_dequeued",
         "_has_put",
         "_held",
         "_id",
@@ -115,7 +116,7 @@ class WorkerState(SessionCalls, Generic[T]):
         """True if the look for an owner shall end."""
         super().__init__()
         self._why_closed = f"{path}: the session is closed: get another one from queue.session()"
-        self._batch = Batch(SPILL_BYTES, ITEM_BYTES_MAX, _too_large)
+        self._batch = Batch(SPILL_BYTES, ITEM_BYTES_MAX, too_large)
         self._held = 0
         """Items that the owner keeps on hold for this session."""
         self._given = 0
@@ -123,6 +124,10 @@ class WorkerState(SessionCalls, Generic[T]):
         self._ahead: list[bytes] = []
         """Items that the last flush has brought and that the caller has not dequeued. The owner keeps them on hold,
         behind those of ``_held``. The next owner may not."""
+        self._has_dequeued = True
+        """True if the last flush had dequeues, and before the first one."""
+        self._followed = [0, 0]
+        """Items that the caller got behind the last flush without dequeues, and behind the last one with dequeues."""
         self._has_put = False
         """True if the session at the owner has items that are not flushed."""
         self._is_closed = False  # behind what ``__del__`` reads: an interruption here leaves a session without it
@@ -227,8 +232,7 @@ class WorkerState(SessionCalls, Generic[T]):
             seconds = None if deadline is None else max(deadline - self._now(), 0.0)
             try:
                 link = self._reached()
-                if not self._presence.is_held:
-                    self._presence.hold()
+                self._presence.hold()
                 return link.call(Take(min(most, FOR_EVER), milliseconds(seconds)))
             except LinkLostError:
                 self._lose()
@@ -287,9 +291,10 @@ class WorkerState(SessionCalls, Generic[T]):
                 self._roll_back()  # the items ahead
                 self._busy = FREE
                 return True
+            expected = self._expected()
             while True:
                 link = self._reached()
-                before = mark + self._asked_ahead()
+                before = mark + self._look_ahead(expected)
                 number, wait, begun = self._number + 1, milliseconds(timeout), self._now()
                 # No call in these steps, so no interruption in between.
                 self._number = number
@@ -316,10 +321,19 @@ class WorkerState(SessionCalls, Generic[T]):
         else:
             return committed
 
-    def _asked_ahead(self) -> bytes:
-        """Return the message before a flush that makes it take the next items, as many as the caller got before it."""
-        most = self._given if self._prefetches and not self._counts else 0
-        back = len(self._ahead)
+    def _expected(self) -> int:
+        """Return how many items a flush that begins now shall bring, and note the items that the caller has got."""
+        if not self._prefetches:
+            return 0
+        self._followed[self._has_dequeued] = self._given
+        self._has_dequeued = self._given > 0
+        return self._followed[self._has_dequeued]
+
+    def _look_ahead(self, expected: int) -> bytes:
+        """Return the message before a flush that makes it bring these items, and first releases those ahead."""
+        most, back = 0 if self._counts else expected, len(self._ahead)
+        if most:
+            self._presence.hold()
         return encode_message(Ahead(back, most), 0) if back or most else b""
 
     def _part(self) -> tuple[str, str, int]:
@@ -654,14 +668,6 @@ class WorkerState(SessionCalls, Generic[T]):
                 raise error
             finally:
                 del error  # no cycle of the error, its traceback, and this frame, which would keep the connection
-
-
-def _too_large(size_bytes: int) -> ItemTooLargeError:
-    """Return the error for an item of ``size_bytes`` bytes, which no message has room for."""
-    return ItemTooLargeError(
-        f"an item of {size_bytes} bytes exceeds the maximum of a worker, {ITEM_BYTES_MAX} bytes: split it, or "
-        "enqueue it in the process that owns the queue"
-    )
 
 
 class _JointFlush:

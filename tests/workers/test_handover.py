@@ -492,6 +492,26 @@ def test_items_ahead_go_to_the_next_owner(tmp_path: Path) -> None:
         assert second.peek(9) == [b"5"]
 
 
+def test_items_ahead_of_a_session_that_has_held_nothing_go_to_the_next_owner(tmp_path: Path) -> None:
+    """Owners keep the items that a flush of enqueues alone has brought, also for a session that is new to them."""
+    with (
+        connect(tmp_path, "q", **AT_ONCE) as first,
+        connect(tmp_path, "q", **AT_ONCE) as second,
+        connect(tmp_path, "q", prefetch=True) as third,
+        third.session() as session,
+    ):
+        for owner in (first, second):
+            assert owner.peek() == []  # the next owner
+            session.enqueue(b"1")
+            session.flush()
+            assert session.dequeue() == b"1"
+            if owner is first:
+                session.flush()
+            owner.close()
+        assert session.flush() is True
+        assert len(third) == 0
+
+
 def test_an_interrupted_dequeue_of_an_item_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An item that no caller got goes back, with those behind it: the session never consumes one for another."""
     with connect(tmp_path, "q", **AT_ONCE) as first, connect(tmp_path, "q", prefetch=True) as second:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from persistentqueue import Session
 from persistentqueue.serving.protocol import Ahead, Cancel, Done, Flush, GiveBack, Message, Take, Taken
 from persistentqueue.workers import WorkerSession
 from persistentqueue.workers.link import Link
@@ -56,6 +57,39 @@ def test_a_flush_brings_the_next_items(served: Serve, monkeypatch: pytest.Monkey
         session.flush()
         assert queue.peek(1) == [b"10"]
     assert queue.peek(1) == [b"9"]
+
+
+def test_work_in_turn_brings_items_when_they_are_wanted(served: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a loop with a flush of enqueues and one of dequeues, the first one brings the items that are dequeued next.
+
+    No item is brought twice, and none is given back.
+    """
+    queue, join = served()
+    with join(prefetch=True) as shared, shared.session() as session:
+
+        def turn(number: int) -> None:
+            session.enqueue_many([b"%d" % number, b"x"])
+            session.flush()
+            assert session.dequeue_many(2) == [b"%d" % number, b"x"]
+            session.flush()
+
+        turn(0)
+        turn(1)
+        made, back = calls_of(monkeypatch), []
+        monkeypatch.setattr(Session, "put_back", lambda *arguments: back.append(arguments))
+        turn(2)
+        turn(3)
+        assert (made, back) == (["Flush"] * 4, [])
+        monkeypatch.undo()
+        put(queue, b"4", b"5", b"6")
+        session.enqueue(b"7")
+        session.flush()
+        assert queue.peek(9) == [b"6", b"7"]
+        session.enqueue(b"8")
+        session.flush()  # gives them back, since nothing was dequeued
+        session.enqueue(b"9")
+        session.flush()
+        assert queue.peek(9) == [b"4", b"5", b"6", b"7", b"8", b"9"]
 
 
 def test_a_refused_flush_consumes_nothing_that_it_brought(served: Serve) -> None:

@@ -1252,11 +1252,11 @@ def test_a_queue_that_is_closed_just_before_a_flush_commits_nothing(
     session = shared.session()
     session.enqueue(b"1")
 
-    def close_before(_session: WorkerSession[Any]) -> bytes:
+    def close_before(_session: WorkerSession[Any], _expected: int) -> bytes:
         shared.close()
         return b""
 
-    monkeypatch.setattr(WorkerSession, "_asked_ahead", close_before)
+    monkeypatch.setattr(WorkerSession, "_look_ahead", close_before)
     with pytest.raises(ClosedError, match="the queue is closed"):
         session.flush()
     wait_for(lambda: not owner.connections())

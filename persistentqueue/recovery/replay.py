@@ -29,14 +29,14 @@ from ..core.block import SEGMENT_MAGIC
 from ..core.frame import DOUBTED, Frame
 from ..core.header import HEADER_BYTES, Header, decode_header
 from ..core.operations import Adoption, Enqueue, Operation, SegmentCreated
-from ..core.state import Prepared, State, StateError, Unfolding
+from ..core.state import Prepared, SegmentInfo, State, StateError, Unfolding
 from ..errors import CorruptionError, PersistentQueueError, UnsupportedFormatError
 from ..storage.layout import find_generations, names_in
 from ..storage.locations import CLOSED_DIRECTORY, DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, Places
 from ..storage.log import log_name
 from ..storage.log_reader import Replay, read_log
 from ..storage.publication import Publication, is_published, read_publication
-from ..storage.segment import PUBLISHED, Segment, parse_segment_name, segment_name
+from ..storage.segment import PUBLISHED, Segment, find_header, parse_segment_name, segment_name
 from ..system.bad_pages import read_needed
 from ..system.disk import Disk, join
 from ..system.progress import SILENT, Meter
@@ -60,6 +60,8 @@ class Recovered:
     """Number of transactions that a log lacks that is not synced, from the first lost frame or block on."""
     lost_at: int = 0
     """Offset of the first frame of the lost transactions."""
+    has_gaps: bool = False
+    """Whether frames are lost before others that count. Their blocks may stand before the end of a segment."""
     adopted: dict[int, str] = field(default_factory=dict)
     """Segments whose files are still in the inbox, with the paths of these files."""
     adoptions: set[int] = field(default_factory=set)
@@ -267,7 +269,8 @@ def sort_files(disk: Disk, places: Places, recovered: Recovered, generations: li
     orphans: dict[int, Publication] = {}
     # A torn, missing or lost part of the log may hold flushes that were acknowledged: a bit may have flipped in the
     # last frame, or the device may have confirmed a sync that it did not make. A segment that the state does not know
-    # is then no leftover, but may hold items, if it is younger than the checkpoint. An older one was retired by it.
+    # is then no leftover, but may hold items, if it is younger than the checkpoint. An older one was retired by it. A
+    # drained one, which the next trim retires, may hold items as well, behind those of the frames that count.
     doubtful = replay.torn_bytes or replay.missing_bytes or recovered.lost_transactions
     held = recovered.prepared.operations if recovered.prepared is not None else ()
     known = {each.number for each in held if isinstance(each, SegmentCreated)}.union(state.segments)
@@ -280,8 +283,10 @@ def sort_files(disk: Disk, places: Places, recovered: Recovered, generations: li
     first: float = inf
     for name in names_in(disk, places.path(DATA_DIRECTORY)):
         number = parse_segment_name(name)
+        path = join(DATA_DIRECTORY, name)
+        if doubtful and number in state.drained and _may_have_lost(disk, places, recovered, state.segments[number]):
+            recovered.set_aside.append(path)
         if number is not None and number not in known:
-            path = join(DATA_DIRECTORY, name)
             retired = number < replay.checkpoint.next_segment
             try:
                 header = _header(disk, places.path(path))
@@ -304,6 +309,18 @@ def sort_files(disk: Disk, places: Places, recovered: Recovered, generations: li
             recovered.orphans[number] = publication.name
         else:  # in the inbox, a part without its manifest would be swept when it is old
             recovered.set_aside.append(join(DATA_DIRECTORY, segment_name(number)))
+
+
+def _may_have_lost(disk: Disk, places: Places, recovered: Recovered, info: SegmentInfo) -> bool:
+    """Return whether lost frames may have enqueued blocks in this segment, which is there."""
+    path = places.path(join(DATA_DIRECTORY, segment_name(info.number)))
+    try:
+        header = find_header(disk, path, info.number)
+        with closing(Segment.open_to_read(disk, [path], info.number, info.salt)) as segment:
+            start, end = HEADER_BYTES if recovered.has_gaps else info.end, segment.file_bytes()
+            return header.number != PUBLISHED and segment.may_have_lost(start, end, header.time_ns)
+    except (CorruptionError, UnsupportedFormatError):
+        return True
 
 
 def read_waiting(disk: Disk, places: Places, inbox: Mapping[str, str]) -> list[Publication]:

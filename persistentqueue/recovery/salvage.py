@@ -207,6 +207,7 @@ def _salvage_log(disk: Disk, places: Places, decide: Decide, meter: Meter) -> Sa
     markers = state.markers  # a copy from the first lost frame on
     for at, (before, frame) in enumerate(pairwise(intact.frames), 1):
         if frame.offset > before.end:
+            salvaged.recovered.has_gaps = True
             doubted, markers = True, markers if doubted else state.markers.copy()
             proven = find_adoptions(disk, places, data, before.end, frame.offset, inbox)
             # Behind a prepare, the numbers of the next frame must tell first whether the prepared items are there.

@@ -277,6 +277,24 @@ def test_a_lost_frame_that_made_a_segment(tmp_path: Path) -> None:
         assert taken_out(damaged_path) == ITEMS[: number - 1] + ITEMS[number:]
 
 
+def test_blocks_of_a_lost_frame_in_a_drained_segment_are_kept(tmp_path: Path) -> None:
+    """The blocks of a lost frame stay in a file if their segment is drained otherwise. A repair deleted it, although it
+    promises to delete nothing."""
+    queue = PersistentQueue(path := tmp_path / "queue", **SETTINGS)  # type: ignore[arg-type]
+    put_each(queue, ITEMS[:2])
+    with queue.session() as held, queue.transaction() as consumed:
+        assert [held.dequeue(), consumed.dequeue()] == ITEMS[:2]
+        held.rollback()
+    crash(queue)
+    (segment,) = segment_files(path)
+    flip(log_file(path), replay_of(path).frames[1].offset + 40)
+    report = repair(path)
+    assert (report.items, report.lost) == (0, ((0, 1),))
+    assert f"data/{segment.name}.damaged" in report.kept
+    assert ITEMS[0] in segment.with_name(f"{segment.name}.damaged").read_bytes()
+    assert repair(path).kept == ()
+
+
 def test_lost_dequeue_comes_again(tmp_path: Path) -> None:
     """Items that a lost frame consumed come out again: no item is lost because its dequeue is unknown."""
     path = tmp_path / "queue"

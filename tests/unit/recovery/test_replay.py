@@ -12,7 +12,14 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import BrokenQueueError, CorruptionError, PersistentQueue, UnsupportedFormatError, check
+from persistentqueue import (
+    BrokenQueueError,
+    CorruptionError,
+    PersistentQueue,
+    Producer,
+    UnsupportedFormatError,
+    check,
+)
 from persistentqueue.core import header as header_format
 from persistentqueue.core.frame import LOG_MAGIC, Frame, find_frame
 from persistentqueue.core.header import HEADER_BYTES, decode_header, encode_header
@@ -322,6 +329,52 @@ def test_orphans_of_a_torn_log_are_set_aside(crashed: Path, caplog: pytest.LogCa
         assert queue.recovery.set_aside == ("data/000000000007.seg", "log/000000000001.log")
     assert (crashed / "data" / "000000000007.seg.damaged").exists()
     assert [record.levelname for record in caplog.records] == ["INFO", "WARNING"]
+
+
+@pytest.fixture
+def drained(tmp_path: Path) -> Path:
+    """Make a queue whose owner was killed behind a flush of ``kept`` to a drained segment, and return its path."""
+    put(queue := PersistentQueue(tmp_path / "drained", inline_bytes=0), b"consumed")
+    drain(queue)
+    put(queue, b"kept")
+    crash(queue)
+    return tmp_path / "drained"
+
+
+def test_a_drained_segment_of_a_torn_log_is_set_aside(drained: Path) -> None:
+    """If the log ends in a torn tail, blocks behind the end of a drained segment are evidence, too: the trim of the
+    opening deleted their file."""
+    (segment,) = segment_files(drained)
+    content = segment.read_bytes()
+    flip(log_file(drained), replay_of(drained).frames[3].offset + 40)
+    assert f"data/{segment.name}" in check(drained).leftovers
+    with PersistentQueue(drained) as queue:
+        assert f"data/{segment.name}" in queue.recovery.set_aside
+    assert segment.with_name(f"{segment.name}.damaged").read_bytes() == content
+
+
+@pytest.mark.parametrize("damage", ["header", "none behind", "published"])
+def test_drained_segments_of_a_torn_log(drained: Path, damage: str) -> None:
+    """A drained segment of a torn log is set aside if it cannot be read. It is deleted if it has no other block, or if
+    it was published, since nothing is appended to such a file."""
+    if damage == "published":
+        with Producer(drained) as producer:
+            producer.enqueue(b"published")
+            producer.flush()
+        drain(queue := PersistentQueue(drained))
+        put(queue, b"torn")
+        crash(queue)
+    word = b"published" if damage == "published" else b"consumed"
+    (segment,) = (path for path in segment_files(drained) if word in path.read_bytes())
+    content = segment.read_bytes()
+    flip(log_file(drained), replay_of(drained).frames[-1].offset + 40)
+    if damage == "header":
+        flip(segment, 20)
+    elif damage == "none behind":
+        segment.write_bytes(content[: content.index(word) + len(word)])
+    with PersistentQueue(drained) as queue:
+        assert (f"data/{segment.name}" in queue.recovery.set_aside) == (damage == "header")
+    assert not segment.exists()
 
 
 def test_payloads_that_copy_the_log(tmp_path: Path) -> None:

@@ -292,6 +292,8 @@ _UNSUBSCRIPTION = struct.Struct("<BI")
 _KIND_ENQUEUE, _KIND_INLINE, _KIND_DEQUEUE, _KIND_SEGMENT, _KIND_MARKER, _KIND_CHECKPOINT = range(1, 7)
 _KIND_COMPACTION, _KIND_ADOPTION, _KIND_SUBSCRIPTION, _KIND_UNSUBSCRIPTION = range(7, 11)
 assert _LONE_ENQUEUE.size == LONE_ENQUEUE_BYTES
+_FEW = 8
+"""Operations that are decoded as quickly one by one as in groups."""
 _pack_dequeue = partial(_DEQUEUE.pack, _KIND_DEQUEUE)
 
 
@@ -551,9 +553,13 @@ def decode_transactions(data: bytes, at: int, end: int) -> Iterator[Transaction]
         (count,) = unpack(_U32, data, at, end)
         at += _U32.size
         operations: Transaction = []
-        for _ in range(count):
-            operation, at = decode_operation(data, at, end)
-            operations.append(operation)
+        while left := count - len(operations):
+            if left > _FEW:
+                consumed, at = _decode_dequeues(data, at, end, left)
+                operations += consumed
+            if len(operations) < count:
+                operation, at = decode_operation(data, at, end)
+                operations.append(operation)
         yield operations
 
 
@@ -565,6 +571,18 @@ def decode_operation(data: bytes, at: int, end: int) -> tuple[Operation, int]:
     if decode is None:
         raise FieldError("an operation of a known kind", f"kind {data[at]}")
     return decode(data, at, end)
+
+
+def _decode_dequeues(data: bytes, at: int, end: int, most: int) -> tuple[Iterable[Dequeue], int]:
+    """Return the dequeues from ``at`` on that follow each other, up to ``most`` of them, and the offset behind them.
+
+    All of them have one length. So a byte of their kind at each multiple of it tells how many they are.
+    """
+    size = _DEQUEUE.size
+    kinds = data[at : at + size * min(most, (end - at) // size) : size]
+    stop = at + size * (len(kinds) - len(kinds.lstrip(bytes((_KIND_DEQUEUE,)))))
+    fields = map(itemgetter(1, 2, 3), _DEQUEUE.iter_unpack(data[at:stop]))
+    return map(partial(tuple.__new__, Dequeue), fields), stop
 
 
 def _decode_enqueue(data: bytes, at: int, end: int) -> tuple[Enqueue, int]:
@@ -591,7 +609,7 @@ def _decode_checkpoint(data: bytes, at: int, end: int) -> tuple[Checkpoint, int]
     _, time_ns, next_sequence, next_segment, current, frontier, *counts = unpack(_CHECKPOINT, data, at, end)
     consumed_count, segment_count, extent_count, marker_count = counts
     at += _CHECKPOINT.size
-    consumed, at = _decode_rows(_run, 2, consumed_count, data, at, end)
+    consumed, at = _decode_rows(itemgetter(0, 1), 2, consumed_count, data, at, end)
     segments, at = _decode_rows(SegmentRow._make, 5, segment_count, data, at, end)
     extents, at = _decode_rows(ExtentRow._make, 8, extent_count, data, at, end)
     markers = []
@@ -631,10 +649,6 @@ def _decode_rows(
 ) -> tuple[list[_Row], int]:
     rows, at = take(data, at, 8 * width * count, end)
     return [make(row) for row in struct.iter_unpack(f"<{width}Q", rows)], at
-
-
-def _run(row: tuple[int, ...]) -> Run:
-    return row[0], row[1]
 
 
 def _encode_fixed(kind: int, fields: struct.Struct, operation: tuple[Any, ...]) -> bytes:

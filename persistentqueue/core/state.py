@@ -494,12 +494,12 @@ class State:
         state.next_sequence = checkpoint.next_sequence
         state.next_segment = checkpoint.next_segment
         state.current_segment = checkpoint.current_segment
-        state.gone.frontier = above = checkpoint.frontier
+        above = checkpoint.frontier
         for first, count in checkpoint.consumed:
             if first <= above or not 0 < count <= checkpoint.next_sequence - first:
                 raise StateError("consumed runs in order, with gaps", f"{count} from {first}, behind {above}")
-            state.gone.consumed.add(first, count)
             above = first + count
+        state.subscriptions[0] = state.gone = Cursor("", checkpoint.frontier, checkpoint.consumed)
         for row in checkpoint.segments:
             state.segments[row.number] = SegmentInfo(row)
         for extent_row in checkpoint.extents:
@@ -509,20 +509,21 @@ class State:
         live = sum(extent.live for extent in state.extents)
         if live + state.gone_count != state.next_sequence:
             raise StateError(f"extents with {state.next_sequence - state.gone_count} live items", f"{live}")
-        decisions = [operation for operation in supplement if isinstance(operation, Decision)]
+        few = [each for each in supplement if not isinstance(each, Dequeue)]  # of these alone there may be very many
+        decisions = [operation for operation in few if isinstance(operation, Decision)]
         for decision in decisions:
             state.decide(decision.transaction, decision.asking())
         if sum(map(len, state.decisions.values())) < sum(len(decision.participants) for decision in decisions):
             raise StateError("at most one decision for each participant", f"{decisions}")
-        for each in supplement:
+        for each in few:
             if isinstance(each, Identity):
                 state.identity, state.forgotten = each
-        state.flushes = {each.connection: each.number for each in supplement if isinstance(each, Flushed)}
-        apart = Decision | Identity | Delivered | Delayed | Flushed
-        others = [each for each in supplement if not isinstance(each, apart)]
+        state.flushes = {each.connection: each.number for each in few if isinstance(each, Flushed)}
+        apart = {Decision, Identity, Delivered, Delayed, Flushed}
+        others = [each for each in supplement if type(each) not in apart]
         if others:
             state._restore_subscriptions(others)
-        state._restore_attempts([each for each in supplement if isinstance(each, Delivered | Delayed)])
+        state._restore_attempts([each for each in few if isinstance(each, Delivered | Delayed)])
         return state
 
     def _restore_extent(self, extent: Extent) -> None:
@@ -584,16 +585,18 @@ class State:
 
     def _restore_subscriptions(self, supplement: Sequence[Operation]) -> None:
         self.subscriptions = {}
-        for operation in supplement:
-            if isinstance(operation, SubscriptionOpened):
-                cursor = self.gone.copy(operation.name)
-                cursor.consume_rest(cursor.frontier, operation.first)
-                self.subscriptions[operation.number] = cursor
-            elif isinstance(operation, Dequeue) and operation.subscription in self.subscriptions:
-                first, count = operation[1:]  # after a repair, a part may be gone already
-                self.subscriptions[operation.subscription].consume_rest(first, first + count)
-            elif operation != SubscriptionClosed(0):
-                raise StateError("an operation that may supplement a checkpoint", f"{operation}")
+        for kind, alike in groupby(supplement, type):
+            if kind is Dequeue:
+                for number, its in groupby(alike, itemgetter(0)):
+                    self._restore_consumed(number, list(map(_RUN, its)))
+                continue
+            for operation in alike:
+                if isinstance(operation, SubscriptionOpened):
+                    cursor = self.gone.copy(operation.name)
+                    cursor.consume_rest(cursor.frontier, operation.first)
+                    self.subscriptions[operation.number] = cursor
+                elif operation != SubscriptionClosed(0):
+                    raise StateError("an operation that may supplement a checkpoint", f"{operation}")
         frontier = self.gone.frontier
         remaining = Intervals().rest(frontier, self.next_sequence if self.subscriptions else 0)
         for cursor in self._cursors():
@@ -602,6 +605,16 @@ class State:
         if self._done_by_all(remaining).runs() != (self.gone.consumed.runs() if remaining else []):
             raise StateError("subscriptions whose consumed items have in common exactly the gone ones", f"{supplement}")
         self._share_alone()
+
+    def _restore_consumed(self, number: int, runs: list[Run]) -> None:
+        cursor = self.subscriptions.get(number)
+        if cursor is None:
+            raise StateError(f"consumed runs of the subscriptions {sorted(self.subscriptions)}", f"one of {number}")
+        if cursor.lacks(runs, self.next_sequence):
+            cursor.consume_all(Intervals(runs))
+        else:  # after a repair, a part may be gone already
+            for first, count in runs:
+                cursor.consume_rest(first, first + count)
 
     def _share_alone(self) -> None:
         """Use the cursor of the only subscription for the gone sequences, too, if there is only one."""

@@ -139,12 +139,12 @@ def explain(
 
     def uses() -> list[SegmentUse]:
         """Count the items of each segment."""
-        is_ready, is_damaged, is_delayed = (_per_segment(extents, each.runs()) for each in (ready, damaged, delayed))
-        left = {number: _per_segment(extents, cursor.unconsumed(*span)) for number, cursor in cursors.items()}
+        is_ready, is_damaged, is_delayed = (_per_segment(extents, each) for each in (ready, damaged, delayed))
+        left = {number: _per_segment(extents, cursor.rest(*span)) for number, cursor in cursors.items()}
         is_left = left.pop(0, Counter())
         holders: dict[int, list[Holder]] = {number: [] for number in live}
         for hold in held:
-            items = _per_segment(extents, hold.runs)
+            items = _per_segment(extents, Intervals(hold.runs))
             written = Counter({piece.segment: 0 for piece in hold.pieces})
             for piece in hold.pieces:
                 written[piece.segment] += piece.count
@@ -174,20 +174,19 @@ def explain(
 
 def left_in_segments(state: State, cursor: Cursor) -> Counter[int]:
     """Return for each segment the number of its items that the cursor has not consumed."""
-    return _per_segment(state.extents, cursor.unconsumed(state.gone.frontier, state.next_sequence))
+    return _per_segment(state.extents, cursor.rest(state.gone.frontier, state.next_sequence))
 
 
-def _per_segment(extents: Sequence[Extent], runs: Iterable[Run]) -> Counter[int]:
-    """Return for each segment how many of these sequences it holds. None of the sequences may be gone."""
+def _per_segment(extents: Sequence[Extent], members: Intervals) -> Counter[int]:
+    """Return for each segment how many of these sequences it holds.
+
+    A step is for an extent, and not for a run: the items of one extent may be in very many runs.
+    """
     counts: Counter[int] = Counter()
     at = 0
-    for first, count in sorted(runs):
-        end = first + count
-        if at < len(extents) and first >= extents[at].end:
-            at = bisect_right(extents, first, at, key=attrgetter("first")) - 1
-        for extent in map(extents.__getitem__, range(at, len(extents))):
-            part = min(end, extent.end) - max(first, extent.first)
-            if part <= 0:
-                break
-            counts[extent.segment] += part
+    while at < len(extents) and (run := members.run_from(extents[at].first)) is not None:
+        at = bisect_right(extents, run[0], at, key=attrgetter("first"))
+        extent = extents[at - 1]
+        if count := members.overlap(extent.first, extent.end):
+            counts[extent.segment] += count
     return counts

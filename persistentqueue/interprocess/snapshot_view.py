@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ..core.block import BlockHeader
 from ..core.encryption import Encryption, Envelopes
-from ..core.intervals import Cursor, Intervals, Run, within
+from ..core.intervals import Cursor, Intervals, Run, count_of, within
 from ..core.items import checked_count, checked_text, checked_timeout
 from ..engine.segment_use import left_in_segments
 from ..errors import CorruptionError, QueueNotFoundError, SubscriptionNotFoundError
@@ -282,7 +282,7 @@ class View(Uncopyable):
         plain = state.subscriptions.get(0)
         cursor = plain if plain is not None else state.gone
         runs = tuple(cursor.unconsumed(0, state.next_sequence))
-        depth = sum(count for _, count in runs)
+        depth = count_of(runs)
         tail = runs[-1][1] if runs and sum(runs[-1]) == state.next_sequence else 0
         segments = tuple(_segments(disk, places, recovered))
         lock, sizes = join(self._directory, LOCK_NAME), {part: sizes_in(disk, part) for part in places.parts()}

@@ -47,6 +47,7 @@ from persistentqueue.core.operations import (
     Operation,
     SegmentCreated,
     SegmentRow,
+    dequeues,
     encode_transaction,
 )
 
@@ -330,6 +331,10 @@ TRANSACTIONS: list[list[list[Operation]]] = [
     [[Enqueue(7, 3, 1, 64, 5, 0, 0xDEADBEEF, b"block")], [Dequeue(0, 2**63, 1), Dequeue(9, 1, 2)]],
     [[Adoption(7, SALT, 2**20, "a.seg"), Adoption(0, 0, 0, "")]],
     [[SegmentCreated(1, SALT, 2**20), MarkerSet("", 0), MarkerSet("n" * 65535, 1)], [], [Dequeue(0, 0, 1)]],
+    [
+        [*dequeues(0, [(2 * n, 1) for n in range(12)]), MarkerSet("m", 1), *dequeues(9, [(7, 5)] * 10)],
+        [Dequeue(0, 1, 1)],
+    ],
     [[CHECKPOINT]],
     [[EMPTY]],
 ]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from persistentqueue.core.availability import Availability
-from persistentqueue.core.intervals import Cursor
+from persistentqueue.core.intervals import Cursor, Run
 from persistentqueue.core.operations import (
     Checkpoint,
     Dequeue,
@@ -19,6 +19,7 @@ from persistentqueue.core.operations import (
     SegmentCreated,
     SegmentRow,
     SubscriptionOpened,
+    dequeues,
 )
 from persistentqueue.core.state import State, StateError
 from persistentqueue.recovery.check import _check_state
@@ -235,6 +236,19 @@ def test_checkpoint_that_contradicts_itself(changes: dict[str, object]) -> None:
     State.restore(GOOD)
     with pytest.raises(StateError):
         State.restore(GOOD._replace(**changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("runs", [[(3, 1), (5, 1), (7, 1)], [(1, 4), (5, 1), (7, 1)], [(5, 1), (7, 1), (4, 2)]])
+def test_subscriptions_of_a_checkpoint(runs: list[Run]) -> None:
+    """A subscription gets back what it has consumed, also if a part is gone already, as after a repair. Consumed runs
+    need their subscription before them."""
+    opened = [SubscriptionOpened(number, 2, f"{number}") for number in (1, 2)]
+    restored = State.restore(GOOD, [*opened, *dequeues(1, runs)])
+    cursor, consumed = restored.subscriptions[1], {0, 1, 4}.union(*(range(first, first + n) for first, n in runs))
+    assert {each for each in range(10) if cursor.overlaps(each, each + 1)} == consumed
+    assert list(_check_state(restored)) == []
+    with pytest.raises(StateError, match="consumed runs of the subscriptions"):
+        State.restore(GOOD, [*dequeues(1, runs), *opened])
 
 
 # --- what may be dequeued --------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from types import FrameType
 
 import pytest
 
-from persistentqueue import PersistentQueue, Session, Subscription
+from persistentqueue import PersistentQueue, Session, Subscription, View
 from persistentqueue.engine.transaction import Transaction
 from persistentqueue.runtime import retries
 from persistentqueue.runtime.open_queue import OpenQueue
@@ -126,6 +126,15 @@ def test_trims(queue: PersistentQueue, open_queue: QueueFactory) -> None:
             session.flush()
         assert len(items) == left
         assert set(items) >= set(EVEN)
+
+
+def test_counts_by_segment(queue: PersistentQueue) -> None:
+    """``explain``, and the first look of another process, which restores the state and counts what is left. The calls
+    of a look are many in any queue."""
+    make_gaps(queue).close()
+    assert calls_in(queue.explain) < MANY
+    queue.close()
+    assert calls_in(View(queue.path, queue.name).look) < GAPS
 
 
 @pytest.mark.parametrize(("step_runs", "commits"), [(1024, 2), (1, 4)])

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from persistentqueue import CorruptionError, Holder, PersistentQueue, Session
 from persistentqueue.core.header import HEADER_BYTES
 from persistentqueue.core.intervals import Intervals, Run
+from persistentqueue.core.operations import ExtentRow
+from persistentqueue.core.state import Extent
 from persistentqueue.engine import segment_use
 from persistentqueue.engine.segment_use import Hold
 from persistentqueue.engine.transaction import Transaction
@@ -95,6 +97,13 @@ def test_the_mutex_is_free_while_the_items_are_counted(
     assert cached == 20
     assert 4 <= counted < len(free)
     assert all(free)
+
+
+def test_held_items_that_are_gone_count_for_no_segment() -> None:
+    """Items that a flush has just consumed, and that its session still holds, are counted in no segment."""
+    extents = [Extent(ExtentRow(first, 5, 7, HEADER_BYTES, 100, 0, 5, 100)) for first in (10, 20)]
+    for runs, count in (([(0, 3), (16, 2), (30, 1)], 0), ([(0, 12), (16, 5)], 3), ([(8, 30)], 10)):
+        assert segment_use._per_segment(extents, Intervals(runs)) == ({7: count} if count else {})
 
 
 def test_a_new_subscription_takes_no_step_for_each_gap(

@@ -323,7 +323,7 @@ def partition(splits: Sequence[Split], count: int, slack: float = 0.0) -> list[l
         splits: The splits, in their order. Each has an item.
         count: The number of groups; at least 1.
         slack: The part of a group by which it may be longer or shorter, so that a split is not cut. A task that begins
-            in the middle of a segment reads a MiB more, to find its first block. Default 0.
+            in the middle of a segment reads about a block more, to find its first one. Default 0.
 
     Returns:
         The groups. Neither the order of the splits nor that of their items changes.

@@ -7,6 +7,7 @@ may run at the same time, since it reads only blocks that were committed before.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -62,7 +63,7 @@ _FIRST_READ_BYTES = 4096
 _HEADER_READ_BYTES = 512
 """Bytes that are read where only a header is expected to be of use."""
 _NEAR_BLOCKS = 8
-"""So many blocks as long as the one before them are not bisected."""
+"""So many headers are read one after the other before the next guess."""
 _DIRECT_BYTES = 64 * 1024
 _UNUSED_PART = 64
 """A full segment may keep this part of itself unused. A sixteenth kept 54 MiB beside a gigabyte of items."""
@@ -590,22 +591,33 @@ class Segment:
     ) -> tuple[int, int]:
         """Return offset and ordinal of the block with ``wanted``, or of one not far before it.
 
-        It is found by bisection: a valid header tells how many items are before it, wherever it is found.
+        Its place is guessed from the items and the bytes around it: a valid header tells how many items are before it,
+        wherever it is found. Each third guess is the middle, since blocks may differ. From the header that is found,
+        some more are read: that takes fewer bytes than to look for one of them.
         """
-        high = end
-        near_bytes = _DIRECT_BYTES
-        while high - offset > near_bytes:
+        high, high_ordinal = end, end_ordinal
+        for step in itertools.count(1):
+            start = offset
+            with suppress(CorruptionError):
+                for _ in range(_NEAR_BLOCKS):
+                    header = self._header(window, offset, ordinal, end, end_ordinal)
+                    if ordinal + header.count > wanted:
+                        return offset, ordinal
+                    offset, ordinal = offset + BLOCK_HEADER_BYTES + header.body_bytes, ordinal + header.count
+            if high - offset <= max(_DIRECT_BYTES, offset - start):
+                break
             middle = (offset + high) // 2
+            if step % 3:
+                guess = offset + (high - offset) * (wanted - ordinal) // (high_ordinal - ordinal)
+                middle = min(max(guess - (offset - start) // 2, offset + 1), high - 1)
             stop = min(high, middle + READ_AHEAD_BYTES)
             at, found = self._find_header(window, middle, stop, range(ordinal + 1, end_ordinal))
             if found is not None and found.ordinal <= wanted:
                 offset, ordinal = at, found.ordinal
-                # To read the headers of some large blocks takes fewer bytes than to look for one of them.
-                near_bytes = max(_DIRECT_BYTES, _NEAR_BLOCKS * (BLOCK_HEADER_BYTES + found.body_bytes))
             elif found is None and stop < high:
                 break  # among such large items there are few headers to read
             else:
-                high = middle
+                high, high_ordinal = middle, high_ordinal if found is None else found.ordinal
         return offset, ordinal
 
     def _find_header(self, window: _Window, start: int, end: int, ordinals: range) -> tuple[int, BlockHeader | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 from zlib import crc32
 
@@ -65,6 +66,29 @@ def test_block_header_outside_its_extent(tmp_path: Path, count: int, ordinal: in
     assert (loaded.damage is not None, loaded.next_ordinal, loaded.lost) == (True, 0, 1)
     loaded = segment.load(HEADER_BYTES, 0, end, 3, 1)
     assert (loaded.ordinal, loaded.items, loaded.damage) == (1, [b"c", b"d"], None)
+    segment.close()
+
+
+def test_a_block_is_found_by_few_bytes(tmp_path: Path) -> None:
+    """A reading that begins in the middle of a segment reads about one block to find its place."""
+    read_bytes = 0
+
+    def pread(fd: int, length_bytes: int, offset: int) -> bytes:
+        nonlocal read_bytes
+        data = DISK.pread(fd, length_bytes, offset)
+        read_bytes += len(data)
+        return data
+
+    segment = Segment.create(replace(DISK, pread=pread), str(tmp_path / "s"), 1, 40 * 1024 * 1024)
+    items, blocks = [bytes(1000)] * 250, 150
+    for _ in range(blocks):
+        block = encode_block(items, segment.salt, segment.end, segment.ordinal, 0)
+        segment.write(block.buffers, block.length_bytes, len(items))
+    for wanted in range(0, blocks * len(items), 3001):
+        read_bytes = 0
+        found = next(segment.blocks(HEADER_BYTES, 0, segment.end, segment.ordinal, wanted))
+        assert wanted in range(found.header.ordinal, found.header.ordinal + found.header.count)
+        assert read_bytes <= 1.25 * block.length_bytes
     segment.close()
 
 

@@ -37,6 +37,7 @@ from persistentqueue.core.items import checked_marker, checked_text
 from persistentqueue.options import Start
 from persistentqueue.storage.layout import DAMAGED_SUFFIX, queue_directory
 from persistentqueue.storage.locations import DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY
+from persistentqueue.system.disk import DISK
 
 from .payload import payloads
 from .progress import Report, need_report, reporting
@@ -59,6 +60,7 @@ LETTERS, AGAIN = ".letters", ".again"
 """Suffixes of the names of queues in which a pipeline keeps manifests of its edges: those of letters, and those of
 inputs that a stage takes again. The payloads of these manifests lie at the edges."""
 _LOCKED = "another job owns the hand-off, or the pipeline: wait for its end, or close it there"
+_OPEN_HERE = "that is this process: use the hand-off or the pipeline that is open, in any thread, or close it"
 _SKIP = "call handoff.skip(error.manifest)"
 """Action that helps if a payload is lost, and cannot be restored."""
 _LOGGER = logging.getLogger("persistentqueue.spark")
@@ -77,12 +79,13 @@ class PayloadLostError(CorruptionError):
         super().__init__(file, 0, expected, found, f"its manifest is kept: restore the file, or {way_out}")
 
 
-def open_queue(path: str | os.PathLike[str], name: str, options: Options, advice: str = _LOCKED) -> PersistentQueue:
-    """Open a queue of a hand-off, or of a pipeline. Raises ``QueueLockedError`` with the advice for these."""
+def open_queue(path: str | os.PathLike[str], name: str, options: Options, more: str = "") -> PersistentQueue:
+    """Open a queue of a hand-off, or of a pipeline. Raises ``QueueLockedError`` with the advice for these, and more."""
     try:
         return PersistentQueue(os.fspath(path), name, options=options)
     except QueueLockedError as error:
-        raise QueueLockedError(error.path, error.pid, error.host, error.since, advice) from None
+        advice = _OPEN_HERE if (error.pid, error.host) == (DISK.getpid(), DISK.gethostname()) else _LOCKED
+        raise QueueLockedError(error.path, error.pid, error.host, error.since, advice + more) from None
 
 
 def lacks_items(*directories: str) -> bool:

@@ -6,12 +6,14 @@ import copy
 import errno
 import os
 import pickle
+import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import product
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -39,6 +41,8 @@ from persistentqueue.spark import (
 from persistentqueue.spark import progress as progress_room
 from persistentqueue.spark.pipelines.store import Store
 from persistentqueue.spark.stages import decode
+from persistentqueue.storage import lock
+from persistentqueue.system.disk import DISK
 from tests.support.pipelines import Flow, StandIn, echo, interrupt_twice, take, waiting
 from tests.support.queues import wait_for
 
@@ -155,22 +159,26 @@ def test_a_hand_off_beside_a_pipeline_deletes_what_it_has_taken(flow: Flow) -> N
 # --- texts
 
 
-def test_a_locked_hand_off_gets_advice_that_it_can_follow(flow: Flow) -> None:
-    """The error of a hand-off, and of a pipeline, that is open elsewhere names no option that these do not have."""
+def test_a_locked_hand_off_gets_advice_that_it_can_follow(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error of a hand-off, and of a pipeline, that is open names no option that these do not have.
+
+    It says whether that is in this process.
+    """
     other = Pipeline(None, flow.root)
     other.stage(source="a", name="sink")(lambda _: None)
     owned = "another job owns the hand-off, or the pipeline: wait for its end, or close it there"
-    runs = "another job runs the pipeline: wait for its end, or close it there. If it is another pipeline in this"
+    here = "that is this process: use the hand-off or the pipeline that is open, in any thread, or close it"
     calls: list[tuple[str, str, Callable[[], object]]] = [
-        ("a", owned, lambda: hand_off(flow, "a")),
-        ("a", owned, other.stats),
-        ("sink.letters", runs, other.stats),
+        ("a", "", lambda: hand_off(flow, "a")),
+        ("a", "", other.stats),
+        ("sink.letters", ". If it is another pipeline in this", other.stats),
     ]
-    for queue, words, call in calls:
+    for (queue, more, call), (pid, advice) in product(calls, ((os.getpid(), here), (1, owned))):
+        monkeypatch.setattr(lock, "read_owner", lambda *_, pid=pid: lock.Owner(pid, DISK.gethostname(), "now"))
         with PersistentQueue(flow.root, queue):
-            with pytest.raises(QueueLockedError, match=words) as found:
+            with pytest.raises(QueueLockedError, match=advice + re.escape(more)) as found:
                 call()
-            assert "lock_timeout" not in str(found.value) and found.value.pid == os.getpid()
+            assert "lock_timeout" not in str(found.value) and found.value.pid == pid
 
 
 @pytest.mark.parametrize("name", [None, "", "train"])

@@ -36,10 +36,7 @@ R = TypeVar("R")
 Spark = SparkSession | Callable[[], SparkSession] | None
 _FAILURE = ".failure"
 """Suffix of the name of a stage's third queue, as ``LETTERS`` and ``AGAIN``. The name of an edge has no dot."""
-_LOCKED = (
-    "another job runs the pipeline: wait for its end, or close it there. If it is another pipeline in this directory, "
-    "give each pipeline a directory of its own"
-)
+_OTHER = ". If it is another pipeline in this directory, give each pipeline a directory of its own"
 
 
 class AbandonedError(Exception):
@@ -293,7 +290,7 @@ class Store:
             if name not in self._queues:
                 if self._is_closed:
                     raise ClosedError(f"{self.path}: the pipeline was closed: call the method of the pipeline again")
-                self._queues[name] = open_queue(self.path, name, Options(network_disk=self._network_disk), _LOCKED)
+                self._queues[name] = open_queue(self.path, name, Options(network_disk=self._network_disk), _OTHER)
             return self._queues[name]
 
 

@@ -16,7 +16,7 @@ from persistentqueue import BrokenQueueError, ClosedError, PersistentQueue
 from persistentqueue.spark import Pipeline, SparkStoppedError, StageFailedError, StageResultError
 from persistentqueue.spark.pipelines import stage as stage_module
 from persistentqueue.spark.sessions import has_stopped
-from tests.support.pipelines import Flow, echo, noted, take, waiting
+from tests.support.pipelines import Flow, StandIn, echo, noted, take, waiting
 
 
 @pytest.fixture
@@ -90,6 +90,31 @@ def test_no_attempt_begins_without_spark(flow: Flow, stopped: list[bool]) -> Non
     assert calls == []
     assert pipeline.run(until="drained")
     assert take(pipeline, "b") == [[1], [2]]
+
+
+def test_a_function_makes_another_session_when_spark_has_stopped(flow: Flow, stopped: list[bool]) -> None:
+    """If a function makes the session, the run after a stop of Spark calls it again, in the same open pipeline."""
+    sessions: list[StandIn] = []
+
+    def session() -> Any:
+        sessions.append(StandIn())
+        return sessions[-1]
+
+    def work(frame: Any) -> Any:
+        if len(sessions) == 1:
+            stopped.append(True)
+            raise ConnectionRefusedError("no Java")
+        return frame
+
+    with Pipeline(session, flow.root) as pipeline:
+        pipeline.stage(source="a", target="b", name="work")(work)
+        pipeline.put("a", flow.rows(1))
+        with pytest.raises(StageFailedError, match="SparkStoppedError"):
+            pipeline.run(until="drained")
+        stopped.clear()
+        for _ in range(2):
+            assert pipeline.run(until="drained")
+        assert (len(sessions), take(pipeline, "b")) == (2, [[1]])
 
 
 def test_a_session_that_cannot_be_made_costs_no_input(flow: Flow) -> None:

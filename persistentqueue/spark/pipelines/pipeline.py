@@ -58,8 +58,8 @@ class Pipeline(Uncopyable):
 
     Args:
         spark: The session that reads the DataFrames that are taken, or a function that returns it. The function is
-            called when a stage runs first, so that a program without work starts no Spark. With None, it is the active
-            session.
+            called when a stage runs first, so that a program without work starts no Spark. It is called again when a
+            stage runs after a run that has ended since Spark had stopped. With None, it is the active session.
         path: The directory of the pipeline, which is made if missing. Each edge is a queue in it. No other pipeline may
             have the directory, since it would keep the letters of stages that it does not have.
         payload_root: The directory of the payloads, as for ``StageHandoff``. With None, the default, it is beside each

@@ -265,6 +265,8 @@ def _outcome(stage: OpenStage, permit: Permit, progress: Report | None) -> tuple
         except AbandonedError:
             stage.excuse()
         except Exception as error:
+            if isinstance(error, SparkStoppedError):
+                stage.forget_session()
             return _judge(stage, error)
     except BaseException as failure:
         return failure, 0.0

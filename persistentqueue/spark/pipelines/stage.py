@@ -203,6 +203,10 @@ class OpenStage:
                 with suppress(PersistentQueueError), work.lead.session() as session:
                     session.flush(marker=(_EXCUSED + self.name, work.marker[1] * _ATTEMPTS_LIMIT + number))
 
+    def forget_session(self) -> None:
+        """Let the next attempt use another session, if a function makes it."""
+        self._store.forget_session()
+
     # --- the steps
 
     def _next(self) -> _Work | None:
@@ -268,7 +272,7 @@ class OpenStage:
     def _try(self, work: _Work, number: int, spark: SparkSession, permit: Permit, progress: Report | None) -> bool:
         """Make an attempt; return False if its error was that of the last one. Raises all other errors."""
         try:
-            self._run(work, permit, progress)
+            self._run(work, spark, permit, progress)
         except (KeyboardInterrupt, SystemExit):  # they end the process: the attempt counts, and has no error
             raise
         except BaseException as error:
@@ -299,7 +303,7 @@ class OpenStage:
                 if self.definition.max_attempts is not None:
                     self._store.record(self.name, failure_of(work.run, error))
 
-    def _run(self, work: _Work, permit: Permit, progress: Report | None) -> None:
+    def _run(self, work: _Work, spark: SparkSession, permit: Permit, progress: Report | None) -> None:
         with transaction(*work.takes, *(edge.queue for edge in self._targets), name=f"stage {self.name}") as sessions:
             self._has_inputs = False
             inputs = self._hold(work, sessions[: len(work.takes)])
@@ -307,7 +311,6 @@ class OpenStage:
             if work.is_again:
                 need_sources(self.definition, inputs, "pass max_attempts= and discard their letter")
             frames = [self._store.edges[edge].read(manifest) for edge, manifest in inputs]
-            spark = self._store.session()
             written: list[tuple[Edge, Manifest]] = []
             try:
                 with active(spark), reporting(spark, progress):

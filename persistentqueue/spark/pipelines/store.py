@@ -76,6 +76,7 @@ class Store:
         self.path, self._payload_root, self._network_disk = os.fspath(path), payload_root, network_disk
         self.graph = graph
         self._spark = spark
+        self._session = None if callable(spark) else spark
         self._starting = Lock()
         self._commits = Lock()
         self._made = Lock()
@@ -142,11 +143,16 @@ class Store:
                 closing.callback(queue.close)
 
     def session(self) -> SparkSession:
-        """Return the session. The function that makes it is called once."""
+        """Return the session. The function that makes it is called once, and again after ``forget_session``."""
         with self._starting:
-            if callable(self._spark):
-                self._spark = self._spark()
-        return self._spark or SparkSession.active()
+            if self._session is None and callable(self._spark):
+                self._session = self._spark()
+            return self._session or SparkSession.active()
+
+    def forget_session(self) -> None:
+        """Let the next call of ``session`` call the function that makes it: Spark has stopped."""
+        if callable(self._spark):
+            self._session = None
 
     def is_usable(self) -> bool:
         """Return whether all queues are open, and none of them is broken."""

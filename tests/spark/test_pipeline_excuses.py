@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -292,6 +295,22 @@ def test_a_dataframe_of_pandas_is_named(flow: Flow) -> None:
         pipeline.run(until="drained")
     with pytest.raises(TypeError, match=f"a stage is a DataFrame of Spark, not {words}"):
         pipeline.put("a", frame)
+
+
+def test_a_failed_run_keeps_nothing_of_the_function(flow: Flow) -> None:
+    """When the error of a run is dropped, so are the objects of the function that has failed."""
+    left: list[weakref.ref[Any]] = []
+
+    def work(_: Any) -> NoReturn:
+        large = {1}
+        left.append(weakref.ref(large))
+        raise OSError(f"a fault of the stage, {large}")
+
+    pipeline = working(flow, work)
+    with suppress(StageFailedError):
+        pipeline.run(until="drained")
+    gc.collect()
+    assert [each() for each in left] == [None]
 
 
 # --- schedules and full targets

@@ -103,7 +103,7 @@ class Scheduler:
         """Return the state of a stage, in one word."""
         if stage.name in self._running:
             return "running"
-        if stage.error is not None:
+        if stage.has_failed:
             return "failed"
         if stage.has_input() or stage.is_blocked():
             return "blocked" if stage.has_full_target() else "ready"
@@ -146,8 +146,9 @@ class Scheduler:
                 for thread in started:
                     thread.join()
             self._is_active = False
-        if self._failure is not None:
-            raise self._failure
+        failure, self._failure = self._failure, None  # it has the frames of the function
+        if failure is not None:
+            raise failure
         return reached
 
     def _ending_the_run(self, progress: Report, permit: Permit) -> Report:

@@ -98,8 +98,8 @@ class OpenStage:
         self._targets = [store.edges[name] for name in definition.targets]
         self.failures = 0
         """Attempts that failed since the last success; with ``max_attempts``, also those of earlier processes."""
-        self.error: BaseException | None = None
-        """The error of the last attempt; None after a success."""
+        self.has_failed = False
+        """Whether the last attempt has failed."""
         self.may_retry = False
         """Whether an error of ``attempt`` is that of an attempt that another one may follow."""
         self.blocked: Marker | None = None
@@ -174,7 +174,7 @@ class OpenStage:
                 self._give_up(work, permit)
         finally:
             self.seconds = time.monotonic() - begun
-        self.failures, self.error, self._counted = 0, None, None
+        self.failures, self.has_failed, self._counted = 0, False, None
         if not work.takes:
             self._record(work.marker)
 
@@ -276,7 +276,7 @@ class OpenStage:
         except (KeyboardInterrupt, SystemExit):  # they end the process: the attempt counts, and has no error
             raise
         except BaseException as error:
-            self.error = None
+            self.has_failed = False
             if self._is_excusable(error):
                 self._note(error, permit)
                 self.excuse()
@@ -297,7 +297,7 @@ class OpenStage:
         Raises ``AbandonedError`` if the run was abandoned: then the error does not count.
         """
         with self._store.committing(permit):
-            self.error = error
+            self.has_failed = True
             if work is not None:
                 self._counted, self.failures = None, number
                 if self.definition.max_attempts is not None:

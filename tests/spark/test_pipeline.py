@@ -383,6 +383,30 @@ def test_a_schedule_runs_once_in_each_period(
     assert take(pipeline, "a") == expected
 
 
+def test_a_schedule_follows_the_clock_of_the_system(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A period that begins while the stage runs, or while the machine sleeps, is not left out."""
+    now, ticks, looks = [59], [], [0]
+    monkeypatch.setattr("persistentqueue.spark.pipelines.stage.time.time_ns", lambda: now[0] * 10**9)
+    pipeline = flow.make()
+
+    @pipeline.stage(target="a", every=60)
+    def tick() -> Any:
+        ticks.append(now[0])
+        now[0] += 2
+        return flow.rows(1)
+
+    def is_over() -> bool:
+        """Let the machine sleep for an hour behind the second tick, and end behind the next one, or after 20 looks."""
+        looks[0] += 1
+        now[0] += 3600 * (len(ticks) == 2)
+        return len(ticks) >= 3 or looks[0] == 20
+
+    assert pipeline.run(until="drained")
+    assert ticks == [59, 61]
+    assert pipeline.run(until=is_over)
+    assert ticks == [59, 61, 3663]
+
+
 def test_a_schedule_runs_again_in_one_run(flow: Flow) -> None:
     """In a run without an end, a schedule runs in one period after the other."""
     ticks: list[int] = []

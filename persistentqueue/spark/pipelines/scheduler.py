@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from math import inf
 from queue import SimpleQueue
 from types import FrameType
 from typing import Literal, NamedTuple
@@ -61,8 +60,8 @@ class _Task(NamedTuple):
     """An attempt that a thread of the run shall make."""
 
     stage: OpenStage
-    is_scheduled: bool
-    """Whether the schedule of a stage without a source is the reason, and not an input."""
+    period: int | None
+    """The period of its schedule that is the reason; None if an input is."""
 
 
 class Scheduler:
@@ -82,8 +81,8 @@ class Scheduler:
         self._running: set[str] = set()
         self._retry_at: dict[str, float] = {}
         """Monotonic times before which a stage that has failed may not run."""
-        self._schedule_at: dict[str, float] = {}
-        """Monotonic times of the next looks at stages without a source; 0 is now."""
+        self._periods: dict[str, int] = {}
+        """The periods in which stages without a source began their last looks at the marker."""
         self._is_alone = False
         """Whether a stage is running that must be alone."""
         self._failure: BaseException | None = None
@@ -118,7 +117,7 @@ class Scheduler:
             for stage in self.stages:
                 stage.blocked = None
             self._retry_at.clear()
-            self._schedule_at.clear()
+            self._periods.clear()
         permit = Permit()
         report = None if progress is None else self._ending_the_run(progress, permit)
         tasks: SimpleQueue[_Task | None] = SimpleQueue()
@@ -207,15 +206,15 @@ class Scheduler:
         ready: list[_Task] = []
         for stage in self.stages:
             has_input = stage.has_input()
-            is_scheduled = not has_input and self._is_scheduled(stage, now)
-            if stage.name in self._running or not (has_input or is_scheduled):
+            period = None if has_input else self._due(stage)
+            if stage.name in self._running or not (has_input or period is not None):
                 continue
             if now < self._retry_at.get(stage.name, 0.0):
                 is_delayed = True
             elif (has_input or stage.is_blocked()) and stage.has_full_target():
                 is_drained = False  # a schedule alone says nothing: an attempt looks whether its marker is recorded
             else:
-                ready.append(_Task(stage, is_scheduled))
+                ready.append(_Task(stage, period))
         alone = next((task for task in ready if parallel > 1 and task.stage.must_be_alone()), None)
         if alone is not None:  # nothing else begins, so that its turn comes
             ready = [] if self._running else [alone]
@@ -225,15 +224,26 @@ class Scheduler:
             tasks.put(task)
         return None if self._running or is_delayed else is_drained
 
-    def _is_scheduled(self, stage: OpenStage, now: float) -> bool:
-        return not stage.definition.sources and now >= self._schedule_at.get(stage.name, 0.0)
+    def _due(self, stage: OpenStage) -> int | None:
+        """Return the period of now for a stage without a source that has not begun in it; None for others.
+
+        It is a period of the clock of the system, which goes on while the machine sleeps. Without a period, the stage
+        runs once in a run.
+        """
+        if stage.definition.sources:
+            return None
+        period_ns = stage.definition.period_ns
+        period = time.time_ns() // period_ns if period_ns is not None else 0
+        return None if self._periods.get(stage.name) == period else period
 
     def _sleep_seconds(self, until: Until, begun: float) -> float:
-        times = [*self._retry_at.values(), *self._schedule_at.values()]
+        times = [*self._retry_at.values()]
         if isinstance(until, int | float):
             times.append(begun + until)
-        now = time.monotonic()
-        return min([_LOOK_SECONDS, *(at - now for at in times if at > now)])
+        now, now_ns = time.monotonic(), time.time_ns()
+        periods = (stage.definition.period_ns for stage in self.stages)
+        schedules = ((each - now_ns % each) / 1e9 for each in periods if each is not None)
+        return min([_LOOK_SECONDS, *schedules, *(at - now for at in times if at > now)])
 
     def _work(self, tasks: SimpleQueue[_Task | None], permit: Permit, progress: Report | None) -> None:
         """Make attempts, on a thread of the run, until the run ends.
@@ -249,8 +259,8 @@ class Scheduler:
                 self._is_alone = False
                 if not permit.is_withdrawn:
                     self._retry_at[name] = retry_at
-                    if task.is_scheduled and not retry_at and task.stage.blocked is None:
-                        self._schedule_at[name] = _next_schedule(task.stage)
+                    if task.period is not None and not retry_at and task.stage.blocked is None:
+                        self._periods[name] = task.period
                 self._fail(failure, permit)
                 self._changed.notify_all()
 
@@ -296,12 +306,6 @@ def _judge(stage: OpenStage, error: Exception) -> tuple[BaseException | None, fl
         brief(error),
     )
     return None, time.monotonic() + seconds
-
-
-def _next_schedule(stage: OpenStage) -> float:
-    """Return the monotonic time at which the next period begins; without a period, the stage runs once in a run."""
-    period_ns = stage.definition.period_ns
-    return inf if period_ns is None else time.monotonic() + (period_ns - time.time_ns() % period_ns) / 1e9
 
 
 def _is_over(until: Until, seconds: float) -> bool:

@@ -174,6 +174,7 @@ _LEAST = {
     "grace_seconds": 0,
 }
 _RELIED_ON = (
+    "data_path",
     "sync",
     "wipe",
     "max_items",
@@ -185,7 +186,8 @@ _RELIED_ON = (
     "compression",
     "fan_out",
 )
-"""Plain options that a program relies on. The others change only how quick a queue is, or where its files are."""
+"""Plain options that a program relies on. The others count for the opening alone, or change only how quick a queue is,
+and how much memory and space it takes."""
 _OPEN = "an open queue"
 _NUMBER_MAX = 2**63 - 1
 """Largest size and offset of a file, and largest whole number that is recorded. An option above it is refused."""

@@ -135,6 +135,7 @@ class OtherOptionsWarning(UserWarning):
     """A process has connected to a queue whose owner has other options, which are the ones that count.
 
     The text names the options that have no effect: limits, attempts and dead letters, ``sync``, ``wipe``, ``fan_out``,
-    compression and encryption of the files. Open the queue with the same options in all processes, and pass those of
-    the queue to ``persistentqueue serve`` as well. It is told once, and again if a later owner differs in another way.
+    ``data_path``, compression and encryption of the files. Open the queue with the same options in all processes, and
+    pass those of the queue to ``persistentqueue serve`` as well. It is told once, and again if a later owner differs in
+    another way.
     """

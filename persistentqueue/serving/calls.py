@@ -14,7 +14,7 @@ from ..runtime.open_queue import OpenQueue
 from ..runtime.session_state import flush_jointly
 from ..session import Session
 from ..storage.inbox_limits import LIMITS
-from ..system.disk import current_disk
+from ..system.disk import current_disk, realpath
 from .handover import FileHandover
 from .protocol import VERSION
 from .server import Server, server_of
@@ -154,7 +154,10 @@ def make_server(
         """Return a session of this name, for a subscription, or without one for an empty text."""
         return session(name, open_queue.reader_named(subscription) if subscription else None)
 
-    recorded = {name: getattr(open_queue.settings, name) for name in LIMITS} | {"fan_out": open_queue.plain is None}
+    recorded = {name: getattr(open_queue.settings, name) for name in LIMITS} | {
+        "fan_out": open_queue.plain is None,
+        "data_path": realpath(open_queue.data_root),  # as workers compare it: either may come through a link
+    }
     facts = {
         "version": VERSION,
         "identity": open_queue.identity.hex(),

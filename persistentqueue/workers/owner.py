@@ -42,7 +42,7 @@ from ..session import Session
 from ..storage.layout import SOCKET_NAME, holds_queue, queue_directory
 from ..subscription import Subscription
 from ..system import sockets
-from ..system.disk import CURRENT_DISK, StrPath, abspath, current_disk, dirname, join
+from ..system.disk import CURRENT_DISK, StrPath, abspath, current_disk, dirname, join, realpath
 from ..system.path_errors import naming_paths, unless_lacking
 from .common_owner import Candidacy
 from .link import Link, LinkLostError
@@ -306,7 +306,11 @@ class Owner(Generic[T]):
 
     def _compare_options(self, owners: object) -> None:
         """Warn, once for each set of them, of options that this process relies on and the owner has otherwise."""
-        found = without_effect(self.options, owners) if isinstance(owners, dict) else []
+        options = self.options
+        if options.data_path is not None:  # the owner tells the location of this queue's own segments
+            name = None if isinstance(self.name, Unnamed) else self.name
+            options = replace(options, data_path=realpath(queue_directory(options.data_path, name)))
+        found = without_effect(options, owners) if isinstance(owners, dict) else []
         if found and found != self._without_effect:
             self._without_effect = found
             warnings.warn(

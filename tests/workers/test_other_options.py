@@ -74,6 +74,20 @@ def test_a_queue_without_fan_out_is_told(open_queue: QueueFactory) -> None:
     assert warned(open_queue("named", serve=True), fan_out=True) == []  # a later opening need not pass it
 
 
+def test_segments_elsewhere_are_told(open_queue: QueueFactory, tmp_path: Path) -> None:
+    """A worker that passes ``data_path`` learns that the segments are elsewhere, unless a link leads to them."""
+    media, link = tmp_path / "media", tmp_path / "link"
+    link.symlink_to(media)
+    queue = open_queue("away", serve=True, data_path=media)
+    assert warned(queue, data_path=media) == warned(queue, data_path=link) == warned(queue) == []
+    (text,) = warned(queue, data_path=tmp_path / "other")
+    assert f"data_path={str(tmp_path / 'other' / 'away')!r} (owner: {str(media / 'away')!r})" in text
+    queue = open_queue("here", serve=True)
+    assert warned(queue, data_path=queue.path) == []
+    (text,) = warned(queue, data_path=media)
+    assert f"data_path={str(media / 'here')!r} (owner: {queue.data_path!r})" in text
+
+
 def test_encryption_of_the_owner(open_queue: QueueFactory) -> None:
     """A worker with a key learns that the owner stores the items in the clear. The text does not have the key."""
     pytest.importorskip("cryptography")
